@@ -1,0 +1,12 @@
+"""One module a family; a command is declared and handled in one place. `load()` imports them all."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+
+def load() -> None:
+    """Import every family, which registers its commands."""
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")

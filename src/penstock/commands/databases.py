@@ -1,0 +1,71 @@
+"""Whole databases: SELECT, DBSIZE, FLUSHDB, FLUSHALL, SWAPDB."""
+
+from __future__ import annotations
+
+from penstock.engine.arguments import to_integer
+from penstock.engine.session import Session
+from penstock.engine.spec import Argv, Flag, Reply, command
+from penstock.protocol.errors import ReplyError, syntax_error
+from penstock.protocol.resp import OK
+
+
+def database_index(session: Session, raw: bytes, error: str = "value is not an integer or out of range") -> int:
+    """A database number that exists; `error` is for what is not a number at all."""
+    index = to_integer(raw, lambda: ReplyError(error))
+    if not 0 <= index < len(session.engine.keyspace):
+        raise ReplyError("DB index is out of range")
+    return index
+
+
+@command("SELECT", arity=2, flags=Flag.LOADING | Flag.STALE | Flag.FAST, group="connection", syntax="index")
+def select(session: Session, argv: Argv) -> Reply:
+    """Use the database with this number from now on."""
+    session.db = session.engine.keyspace[database_index(session, argv[1])]
+    return OK
+
+
+@command("DBSIZE", arity=1, flags=Flag.READONLY | Flag.FAST, group="server", categories=["keyspace", "read"])
+def dbsize(session: Session, argv: Argv) -> Reply:
+    """Answer the number of keys in the database, expired ones that nobody looked at included."""
+    return len(session.db)
+
+
+def _check_flush(argv: Argv) -> None:
+    if len(argv) > 2 or (len(argv) == 2 and argv[1].upper() not in (b"SYNC", b"ASYNC")):
+        raise syntax_error()
+
+
+_FLUSH = {"keyspace", "dangerous"}
+
+
+@command("FLUSHDB", arity=-1, flags=Flag.WRITE, group="server", syntax="[ASYNC | SYNC]", cost="O(1)", categories=_FLUSH)
+def flushdb(session: Session, argv: Argv) -> Reply:
+    """Remove every key of the database."""
+    _check_flush(argv)
+    session.db.clear()
+    session.engine.keyspace.dirty += 1
+    return OK
+
+
+@command(
+    "FLUSHALL", arity=-1, flags=Flag.WRITE, group="server", syntax="[ASYNC | SYNC]", cost="O(1)", categories=_FLUSH
+)
+def flushall(session: Session, argv: Argv) -> Reply:
+    """Remove every key of every database."""
+    _check_flush(argv)
+    for database in session.engine.keyspace.databases:
+        database.clear()
+    session.engine.keyspace.dirty += 1
+    return OK
+
+
+@command(
+    "SWAPDB", arity=3, flags=Flag.WRITE | Flag.FAST, group="server", syntax="index1 index2",
+    cost="O(N) with N clients that watch or wait for keys of the two", categories=["keyspace", "dangerous"],
+)  # fmt: skip
+def swapdb(session: Session, argv: Argv) -> Reply:
+    """Exchange the contents of two databases; clients stay on the number they selected."""
+    one = database_index(session, argv[1], "invalid first DB index")
+    other = database_index(session, argv[2], "invalid second DB index")
+    session.engine.keyspace.swap(one, other)
+    return OK

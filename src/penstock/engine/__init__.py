@@ -1,0 +1,1 @@
+"""What runs commands: the keyspace, sessions, gates, dispatch, blocking, transactions. No sockets, no files."""

@@ -1,0 +1,335 @@
+"""Every directive, declared once: its name, its type, its default, whether it may change at run time, its help.
+
+The file, the command line, CONFIG GET/SET/REWRITE and the reference page in docs/ all come from the table below.
+To add a directive: one line in the table; read it as `config.name_with_underscores`; if something must happen when it
+changes, `config.on_change("name", function)`.
+
+Invariant: a Config always holds values its directives' parsers accepted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.protocol.errors import PenstockError
+from penstock.protocol.requests import split_inline
+
+
+class ConfigError(PenstockError):
+    """A directive that does not exist or a value it does not take; says which, and where it was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A type of value: text words to a Python value and back."""
+
+    name: str
+    parse: Callable[[list[str]], Any]
+    show: Callable[[Any], str]
+
+
+def _one(words: list[str]) -> str:
+    if len(words) != 1:
+        raise ValueError("takes exactly one value")
+    return words[0]
+
+
+def _yes_no(words: list[str]) -> bool:
+    word = _one(words).lower()
+    if word not in ("yes", "no"):
+        raise ValueError("must be 'yes' or 'no'")
+    return word == "yes"
+
+
+_UNITS = {"b": 1, "k": 1000, "kb": 1024, "m": 1000**2, "mb": 1024**2, "g": 1000**3, "gb": 1024**3}
+
+
+def parse_memory(text: str) -> int:
+    """Bytes, with Redis's units: 1k is 1000, 1kb is 1024.
+
+    >>> parse_memory("2mb")
+    2097152
+    """
+    digits = text.rstrip("kKmMgGbB")
+    unit = text[len(digits) :].lower()
+    if not digits.isdigit() or (unit and unit not in _UNITS):
+        raise ValueError("must be a memory value, such as 100mb")
+    return int(digits) * _UNITS.get(unit, 1)
+
+
+def _memory(words: list[str]) -> int:
+    return parse_memory(_one(words))
+
+
+def integer(low: int, high: int) -> Kind:
+    def parse(words: list[str]) -> int:
+        try:
+            number = int(_one(words))
+        except ValueError:
+            raise ValueError("must be an integer") from None
+        if not low <= number <= high:
+            raise ValueError(f"must be between {low} and {high} inclusive")
+        return number
+
+    return Kind("integer", parse, str)
+
+
+def choice(*options: str) -> Kind:
+    def parse(words: list[str]) -> str:
+        word = _one(words).lower()
+        if word not in options:
+            raise ValueError("must be one of: " + ", ".join(options))
+        return word
+
+    return Kind(" | ".join(options), parse, str)
+
+
+YES_NO = Kind("yes | no", _yes_no, lambda value: "yes" if value else "no")
+TEXT = Kind("text", _one, str)
+WORDS = Kind("words", lambda words: words, " ".join)
+MEMORY = Kind("memory", _memory, str)
+
+
+def _save(words: list[str]) -> list[tuple[int, int]]:
+    words = [word for text in words for word in text.split()]
+    if not words:
+        return []
+    if len(words) % 2 or not all(word.isdigit() for word in words):
+        raise ValueError('takes pairs of seconds and changes, or "" for none')
+    rules = [(int(a), int(b)) for a, b in zip(words[::2], words[1::2], strict=True)]
+    if any(seconds < 1 for seconds, _ in rules):
+        raise ValueError("seconds must be at least 1")
+    return rules
+
+
+SAVE = Kind("seconds changes ...", _save, lambda rules: " ".join(f"{a} {b}" for a, b in rules))
+
+BufferLimits = dict[str, tuple[int, int, int]]
+
+
+def _buffer_limits(words: list[str]) -> BufferLimits:
+    words = [word for text in words for word in text.split()]
+    if not words or len(words) % 4:
+        raise ValueError("takes: class hard-limit soft-limit soft-seconds")
+    limits: BufferLimits = {}
+    for at in range(0, len(words), 4):
+        name = {"slave": "replica"}.get(words[at].lower(), words[at].lower())
+        if name not in ("normal", "replica", "pubsub"):
+            raise ValueError("knows the classes normal, replica and pubsub")
+        if not words[at + 3].isdigit():
+            raise ValueError("soft-seconds must be an integer")
+        limits[name] = (parse_memory(words[at + 1]), parse_memory(words[at + 2]), int(words[at + 3]))
+    return limits
+
+
+BUFFER_LIMITS = Kind(
+    "class hard soft seconds ...",
+    _buffer_limits,
+    lambda limits: " ".join(
+        f"{'slave' if name == 'replica' else name} {hard} {soft} {seconds}"
+        for name, (hard, soft, seconds) in limits.items()
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Directive:
+    """One setting."""
+
+    name: str
+    kind: Kind
+    default: Any
+    help: str
+    mutable: bool = True
+    secret: bool = False  # not shown in logs
+    repeated: bool = False  # several lines of a file add up instead of replacing each other
+
+    @property
+    def attribute(self) -> str:
+        return self.name.replace("-", "_")
+
+
+def _table(*directives: Directive) -> dict[str, Directive]:
+    return {directive.name: directive for directive in directives}
+
+
+_PORT = integer(0, 65535)
+_COUNT = integer(0, 1 << 62)
+D = Directive
+
+DIRECTIVES: dict[str, Directive] = _table(
+    # network
+    D("port", _PORT, 6379, "TCP port for plain connections; 0 turns them off.", mutable=False),
+    D("bind", WORDS, ["127.0.0.1", "-::1"], "Addresses to listen on; a leading - means: skip it if it is not there.", mutable=False),
+    D("unixsocket", TEXT, "", "Path of a Unix socket to listen on; empty for none.", mutable=False),
+    D("unixsocketperm", TEXT, "0", "Mode of the Unix socket in octal; 0 leaves it to the umask.", mutable=False),
+    D("protected-mode", YES_NO, True, "Refuse clients from other machines while the default user has no password."),
+    D("tcp-backlog", integer(1, 65535), 511, "Connections the kernel may hold before they are accepted.", mutable=False),
+    D("tcp-keepalive", _COUNT, 300, "Seconds between keep-alive probes to silent clients; 0 for none."),
+    D("timeout", _COUNT, 0, "Close a client that was idle for this many seconds; 0 never."),
+    D("maxclients", integer(1, 1 << 20), 10000, "Connections at once; one more gets an error and is closed."),
+    D("tls-port", _PORT, 0, "TCP port for TLS connections; 0 turns them off.", mutable=False),
+    D("tls-cert-file", TEXT, "", "PEM file with the server's certificate chain.", mutable=False),
+    D("tls-key-file", TEXT, "", "PEM file with the server's private key.", mutable=False),
+    D("tls-key-file-pass", TEXT, "", "Pass phrase of the private key.", mutable=False, secret=True),
+    D("tls-ca-cert-file", TEXT, "", "PEM file with the authorities that client certificates must come from.", mutable=False),
+    D("tls-auth-clients", choice("yes", "no", "optional"), "yes", "Whether TLS clients must show a certificate.", mutable=False),
+    # limits
+    D("proto-max-bulk-len", integer(1024 * 1024, 1 << 62), 512 * 1024 * 1024, "Longest single argument, in bytes."),
+    D("client-query-buffer-limit", integer(1024 * 1024, 1 << 62), 1 << 30, "Most bytes held of a command that is not whole yet."),
+    D("client-output-buffer-limit", BUFFER_LIMITS, {"normal": (0, 0, 0), "replica": (256 << 20, 64 << 20, 60), "pubsub": (32 << 20, 8 << 20, 60)}, "Unsent replies after which a client is closed: hard, or soft for some seconds."),
+    D("maxmemory", MEMORY, 0, "Memory after which commands that may need more are refused with OOM; 0 for no limit."),
+    D("maxmemory-policy", choice("noeviction"), "noeviction", "What to do at maxmemory: refuse writes. Nothing is evicted behind a writer's back."),
+    D("busy-reply-threshold", _COUNT, 5000, "Milliseconds after which a running script is called busy."),
+    # general
+    D("databases", integer(1, 1024), 16, "Number of databases.", mutable=False),
+    D("daemonize", choice("no"), "no", "Always no: a supervisor or a shell keeps the server in the background.", mutable=False),
+    D("loglevel", choice("debug", "verbose", "notice", "warning"), "notice", "Least level of what is logged."),
+    D("logfile", TEXT, "", "File to log to; empty logs to standard output.", mutable=False),
+    D("log-format", choice("text", "json"), "text", "One line a record: for people, or one JSON object.", mutable=False),
+    D("pidfile", TEXT, "", "File to write the process id to.", mutable=False),
+    D("hz", integer(1, 500), 10, "Times a second that expiry, idle clients and save rules are looked at."),
+    D("always-show-logo", YES_NO, True, "Show the banner at start, also when the output is not a terminal.", mutable=False),
+    # users
+    D("requirepass", TEXT, "", "Password of the default user.", secret=True),
+    D("aclfile", TEXT, "", "File that ACL SAVE writes and ACL LOAD reads.", mutable=False),
+    D("user", WORDS, [], "A user and its rules, as ACL SETUSER takes them; one line each.", mutable=False, repeated=True),
+    D("acllog-max-len", _COUNT, 128, "Refusals that ACL LOG keeps."),
+    D("acl-pubsub-default", choice("allchannels", "resetchannels"), "resetchannels", "Channels a new user may use."),
+    # durability
+    D("dir", TEXT, ".", "Folder for the log and the snapshots."),
+    D("dbfilename", TEXT, "dump.pns", "File name of the snapshot, inside dir."),
+    D("save", SAVE, [(3600, 1), (300, 100), (60, 10000)], "Take a snapshot when so many seconds passed with so many changes."),
+    D("stop-writes-on-bgsave-error", YES_NO, True, "Refuse writes while snapshots fail, so that somebody notices."),
+    D("appendonly", YES_NO, False, "Log every change to the append-only file."),
+    D("appendfilename", TEXT, "appendonly.aof", "First part of the log's file names.", mutable=False),
+    D("appenddirname", TEXT, "appendonlydir", "Folder for the log's files, inside dir.", mutable=False),
+    D("appendfsync", choice("always", "everysec", "no"), "everysec", "When the log reaches the disk: before a reply, once a second, or when the system likes."),
+    D("no-appendfsync-on-rewrite", YES_NO, False, "Do not sync the log while a child writes a snapshot or a new base."),
+    D("auto-aof-rewrite-percentage", _COUNT, 100, "Rewrite the log when it grew by this much since the last time; 0 never."),
+    D("auto-aof-rewrite-min-size", MEMORY, 64 << 20, "Never rewrite a log smaller than this by itself."),
+    D("aof-load-truncated", YES_NO, True, "Cut a torn last record off and start; no refuses to start."),
+    D("aof-timestamp-enabled", YES_NO, False, "Write the time into the log, for reading it."),
+    # scripts and introspection
+    D("lua-time-limit", _COUNT, 5000, "The old name of busy-reply-threshold."),
+    D("slowlog-log-slower-than", integer(-1, 1 << 62), 10000, "Microseconds from which a command is kept in the slow log; -1 keeps none."),
+    D("slowlog-max-len", _COUNT, 128, "Commands the slow log keeps."),
+    D("latency-monitor-threshold", _COUNT, 0, "Accepted for compatibility; nothing is monitored."),
+    D("enable-debug-command", choice("yes", "no", "local"), "yes", "Who may use DEBUG: anybody, nobody, clients on this machine.", mutable=False),
+    # encodings, as OBJECT ENCODING reports them
+    D("hash-max-listpack-entries", _COUNT, 128, "Fields up to which OBJECT ENCODING calls a hash a listpack."),
+    D("hash-max-listpack-value", _COUNT, 64, "Length up to which OBJECT ENCODING calls a hash a listpack."),
+    D("list-max-listpack-size", integer(-5, 1 << 30), -2, "Size up to which OBJECT ENCODING calls a list a listpack."),
+    D("set-max-intset-entries", _COUNT, 512, "Members up to which OBJECT ENCODING calls a set of integers an intset."),
+    D("zset-max-listpack-entries", _COUNT, 128, "Members up to which OBJECT ENCODING calls a sorted set a listpack."),
+    D("zset-max-listpack-value", _COUNT, 64, "Length up to which OBJECT ENCODING calls a sorted set a listpack."),
+)  # fmt: skip
+
+
+class Config:
+    """The values in force. Attributes are directive names with underscores."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, Any] = {name: directive.default for name, directive in DIRECTIVES.items()}
+        self._listeners: dict[str, list[Callable[[Any], None]]] = {}
+        self.given: set[str] = set()  # named in the file or on the command line
+        self.file: str | None = None  # where CONFIG REWRITE writes
+
+    def __getattr__(self, attribute: str) -> Any:
+        with contextlib.suppress(KeyError):
+            return self.__dict__["_values"][attribute.replace("_", "-")]
+        raise AttributeError(attribute)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def show(self, name: str) -> str:
+        """The value as CONFIG GET prints it."""
+        return DIRECTIVES[name].kind.show(self._values[name])
+
+    def on_change(self, name: str, listener: Callable[[Any], None]) -> None:
+        """Call `listener(new value)` after each change; it may raise ValueError, which undoes the change."""
+        self._listeners.setdefault(name, []).append(listener)
+
+    def load(self, name: str, words: list[str], where: str = "") -> None:
+        """Set a directive at start. `where` is put in front of an error: "line 3"."""
+        directive = DIRECTIVES.get(name.lower())
+        if directive is None:
+            raise ConfigError(f"{where}unknown directive '{name}'")
+        try:
+            value = directive.kind.parse(words)
+        except ValueError as error:
+            raise ConfigError(f"{where}directive '{name}' {error}, not '{' '.join(words)}'") from None
+        if directive.repeated:
+            value = [*self._values[directive.name], " ".join(words)]
+        elif directive.kind is SAVE and directive.name in self.given and value:
+            value = self._values[directive.name] + value
+        elif directive.kind is BUFFER_LIMITS:
+            value = {**self._values[directive.name], **value}
+        self._values[directive.name] = value
+        self.given.add(directive.name)
+
+    def change(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """CONFIG SET: all of it or, when one value is refused, none of it."""
+        before = dict(self._values)
+        touched: list[str] = []
+        try:
+            for name, text in pairs:
+                directive = DIRECTIVES[name]
+                try:
+                    words = [text] if directive.kind.parse in (_one, _save, _buffer_limits) else shlex.split(text)
+                    value = directive.kind.parse(words or [""] if directive.kind is not WORDS else words)
+                except ValueError as error:
+                    raise ConfigError(f"'{name}' - argument {error}") from None
+                if directive.kind is BUFFER_LIMITS:
+                    value = {**self._values[name], **value}
+                self._values[name] = value
+                touched.append(name)
+            for name in touched:
+                for listener in self._listeners.get(name, ()):
+                    try:
+                        listener(self._values[name])
+                    except (ValueError, OSError) as error:
+                        raise ConfigError(f"'{name}' - {error}") from None
+        except ConfigError:
+            self._values = before
+            raise
+        self.given.update(touched)
+
+    def changed_lines(self) -> Iterator[tuple[str, str]]:
+        """(name, text) of every directive that was given or is not at its default, for CONFIG REWRITE."""
+        for name, directive in DIRECTIVES.items():
+            if self._values[name] != directive.default or name in self.given:
+                values = self._values[name] if directive.repeated else [self._values[name]]
+                for value in values:
+                    yield name, value if directive.repeated else directive.kind.show(value)
+
+
+def parse_file(text: str) -> Iterator[tuple[int, str, list[str]]]:
+    """(line number, name, words) of every directive in a file; comments and blank lines are passed over."""
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        try:
+            words = [word.decode() for word in split_inline(line.encode())]
+        except PenstockError:
+            raise ConfigError(f"line {number}: unbalanced quotes") from None
+        yield number, words[0], words[1:]
+
+
+def build(file_text: str | None = None, arguments: Iterable[tuple[str, list[str]]] = ()) -> Config:
+    """A Config from a file's text, then the command line's directives on top of it."""
+    config = Config()
+    if file_text is not None:
+        for number, name, words in parse_file(file_text):
+            config.load(name, words, f"line {number}: ")
+    if file_text is not None and "save" in config.given and any(name == "save" for name, _ in arguments):
+        config.given.discard("save")
+    for name, words in arguments:
+        config.load(name, words, "command line: ")
+    return config

@@ -1,0 +1,134 @@
+"""One client's state, whatever it is connected through: a socket, a script, the log being replayed, a test.
+
+A session is what handlers are called with. It knows its database, its user and its protocol version, and how to send;
+it does no I/O itself. Owned by the loop thread.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from penstock.engine.blocking import Waiter
+from penstock.engine.spec import Argv, Reply
+from penstock.protocol.resp import NO_REPLY, encode
+
+if TYPE_CHECKING:
+    from penstock.engine.acl import User
+    from penstock.engine.dispatch import Engine
+    from penstock.engine.transactions import Transaction
+
+
+class Output(Protocol):
+    """Where a session's replies go."""
+
+    def send(self, data: bytes) -> None:
+        """Send after everything sent before; never blocks."""
+
+    def close(self, after_reply: bool) -> None:
+        """End the connection, at once or after what was sent."""
+
+    def resume(self) -> None:
+        """Go on with the input that waited while the session was blocked or paused."""
+
+
+class Nowhere:
+    """Output of a session nobody listens to: scripts and the log being replayed."""
+
+    def send(self, data: bytes) -> None:
+        return
+
+    def close(self, after_reply: bool) -> None:
+        return
+
+    def resume(self) -> None:
+        return
+
+
+class Session:
+    """See the top of this file."""
+
+    def __init__(self, engine: Engine, output: Output | None = None) -> None:
+        self.engine = engine
+        self.output: Output = output or Nowhere()
+        self.id = engine.next_session_id()
+        self.db = engine.keyspace[0]
+        self.protocol = 2
+        self.user: User = engine.acl.default
+        self.authenticated = engine.acl.default.needs_no_password
+        self.name = b""
+        self.library = [b"", b""]  # CLIENT SETINFO: name and version
+        self.peer = ""  # address:port, for CLIENT LIST
+        self.local = ""
+        self.file_number = -1
+        self.created = engine.clock.now
+        self.last_active = engine.clock.now
+        self.last_command = ""
+        # transactions
+        self.transaction: Transaction | None = None
+        self.watching: list[tuple[Any, bytes]] = []  # (database, key)
+        self.watch_broken = False
+        # waiting
+        self.may_block = True  # False inside MULTI and scripts: a blocking command answers at once
+        self.waiter: Waiter | None = None
+        self.current: tuple[Any, Argv] | None = None  # (command, argv) while a handler runs, for `block`
+        # logging
+        self.effects: list[Argv] | None = None  # what to log instead of argv; [] logs nothing
+        # pub/sub
+        self.channels: set[bytes] = set()
+        self.patterns: set[bytes] = set()
+        self.shard_channels: set[bytes] = set()
+        # CLIENT REPLY
+        self.muted = False
+        self.skip_next = False
+        self.closing = False
+        self.no_evict = False
+        self.monitoring = False
+        self.plain = False  # nothing about this session needs a gate: its commands may take the fast path
+        self.settle()
+
+    # -- for handlers -----------------------------------------------------------------------------------------
+
+    def log(self, *commands: Argv) -> None:
+        """Log these instead of the command as it was sent; none at all if called without arguments."""
+        self.effects = list(commands)
+
+    def block(self, keys: list[bytes], deadline: int, timeout_reply: Reply = None) -> Reply:
+        """Wait until one of `keys` changes, then run the current command again; return what this returns.
+
+        Where waiting is not allowed (MULTI, scripts) the answer is that of a timeout, at once.
+        """
+        if not self.may_block:
+            return timeout_reply
+        if self.waiter is None:
+            assert self.current is not None, "block() outside a handler"
+            command, argv = self.current
+            self.engine.blocking.enter(Waiter(self, command, argv, keys, deadline, timeout_reply))
+        return NO_REPLY
+
+    def push(self, value: Any) -> None:
+        """Send out of band: a pub/sub message, a subscription's confirmation."""
+        self.output.send(encode(value, self.protocol))
+
+    # -- for the engine ---------------------------------------------------------------------------------------
+
+    @property
+    def subscribed(self) -> bool:
+        return bool(self.channels or self.patterns or self.shard_channels)
+
+    def settle(self) -> None:
+        """Work out `plain` again; to be called after anything that may have changed it."""
+        self.plain = (
+            self.authenticated
+            and self.user.unrestricted
+            and self.transaction is None
+            and self.waiter is None
+            and not self.muted
+            and not self.skip_next
+            and not self.closing
+            and not (self.protocol == 2 and self.subscribed)
+        )
+
+    def unblocked(self, reply: Reply) -> None:
+        """The command this session was blocked in is over."""
+        self.output.send(encode(reply, self.protocol))
+        self.output.resume()

@@ -1,0 +1,323 @@
+"""How a command is declared. Everything else about a command is derived from its declaration.
+
+    @command("LPUSH", arity=-3, flags=Flag.WRITE | Flag.DENYOOM | Flag.FAST, keys=key(1, Access.UPDATE),
+             group="list", since="0.1", syntax="key element [element ...]", cost="O(1) an element")
+    def lpush(session: Session, argv: Argv) -> Reply:
+        '''Put elements at the head of the list at key, creating it.'''
+
+Derived from it: COMMAND INFO, DOCS and GETKEYS, the ACL categories, which keys a rule must allow and how, the slot,
+whether it may run in a script or a transaction, whether it is logged, the fast path, and its page in docs/.
+
+To add a command: declare and handle it in the module of its family under commands/, add its test, run `make docs`.
+A subcommand is declared under its full name, "CONFIG GET"; the container is made from its subcommands.
+
+arity counts the command's own name (two words for a subcommand); negative means "at least".
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from penstock.protocol.errors import ReplyError, wrong_arity
+
+if TYPE_CHECKING:
+    from penstock.engine.session import Session
+
+Argv = list[bytes]
+Reply = Any  # what protocol/resp.py can encode; its docstring has the table
+Handler = Callable[["Session", Argv], Reply]
+
+
+class Flag(enum.Flag):
+    """What a command does, in Redis's own words where it has one."""
+
+    WRITE = enum.auto()  # may change data; what it changes is logged
+    READONLY = enum.auto()  # reads data, never changes any
+    DENYOOM = enum.auto()  # may grow memory: refused when maxmemory is reached
+    ADMIN = enum.auto()  # an operator's command
+    PUBSUB = enum.auto()
+    NOSCRIPT = enum.auto()  # not from a script
+    BLOCKING = enum.auto()  # may wait
+    LOADING = enum.auto()  # allowed while the data set is being loaded
+    STALE = enum.auto()  # allowed on a replica that lost its primary
+    FAST = enum.auto()  # O(1) or O(log N), never slow enough for the slow log
+    NO_AUTH = enum.auto()  # allowed before logging in
+    NO_MULTI = enum.auto()  # not inside MULTI
+    MOVABLEKEYS = enum.auto()  # where the keys are depends on the arguments
+    SKIP_SLOWLOG = enum.auto()
+    ALLOW_BUSY = enum.auto()  # allowed while a script is too slow
+    CONTROL = enum.auto()  # MULTI, EXEC, DISCARD, WATCH...: run at once inside a transaction, never queued
+    RANDOM = enum.auto()  # the outcome is random; logged by effect, may not be LAZY
+    TIMED = enum.auto()  # the outcome depends on the clock; may not be LAZY
+
+    @property
+    def words(self) -> list[str]:
+        """Names as COMMAND INFO prints them."""
+        return [flag.name.lower() for flag in self if flag.name and flag not in _INTERNAL]
+
+
+_INTERNAL = Flag.SKIP_SLOWLOG | Flag.CONTROL | Flag.RANDOM | Flag.TIMED
+
+
+class Access(enum.Flag):
+    """What a command does to a key, for ACL patterns and locks."""
+
+    READ = enum.auto()  # answers, or copies, what the key holds
+    WRITE = enum.auto()  # changes it without telling what it held
+    UPDATE = READ | WRITE
+
+
+@dataclass(frozen=True, slots=True)
+class KeySpec:
+    """Which arguments are keys: first, first+step, ... up to last (negative counts from the end).
+
+    With `count_at`, argument number `count_at` says how many keys follow from `first` on.
+    With `find`, a function of argv gives the positions; then the rest only serves COMMAND INFO.
+    """
+
+    access: Access
+    first: int = 1
+    last: int = 1
+    step: int = 1
+    count_at: int = 0
+    find: Callable[[Argv], Iterable[int]] | None = None
+
+    def positions(self, argv: Sequence[bytes]) -> Iterable[int]:
+        if self.find is not None:
+            return self.find(list(argv))
+        if self.count_at:
+            if self.count_at >= len(argv):
+                raise ReplyError("Invalid arguments specified for command")
+            try:
+                count = int(argv[self.count_at])
+            except ValueError:
+                raise ReplyError("Invalid arguments specified for command") from None
+            if count < 0 or self.first + count > len(argv):
+                raise ReplyError("Invalid arguments specified for command")
+            return range(self.first, self.first + count)
+        last = self.last if self.last >= 0 else len(argv) + self.last
+        return range(self.first, min(last, len(argv) - 1) + 1, self.step)
+
+
+def key(first: int, access: Access) -> tuple[KeySpec, ...]:
+    """One key at a fixed place."""
+    return (KeySpec(access, first, first),)
+
+
+def keys(first: int, last: int, access: Access, step: int = 1) -> tuple[KeySpec, ...]:
+    """A run of keys; add two of these for a command that writes one key and reads others."""
+    return (KeySpec(access, first, last, step),)
+
+
+def counted_keys(count_at: int, access: Access) -> tuple[KeySpec, ...]:
+    """`numkeys key [key ...]`."""
+    return (KeySpec(access, count_at + 1, 0, 1, count_at),)
+
+
+def found_keys(find: Callable[[Argv], Iterable[int]], access: Access) -> tuple[KeySpec, ...]:
+    """Keys whose places only the arguments tell."""
+    return (KeySpec(access, 1, 1, 1, 0, find),)
+
+
+@dataclass(slots=True, eq=False)
+class Command:
+    """A declared command, or a container of subcommands (then `handler` is never called)."""
+
+    name: str  # upper case; "CONFIG GET" for a subcommand
+    handler: Handler
+    arity: int
+    flags: Flag
+    keys: tuple[KeySpec, ...]
+    group: str
+    since: str
+    syntax: str
+    cost: str
+    summary: str
+    categories: frozenset[str]
+    subcommands: dict[bytes, Command] = field(default_factory=dict)
+    calls: int = 0  # by the full path only; the fast path is counted as a whole, in stats
+    microseconds: int = 0
+    rejected: int = 0
+    failed: int = 0
+    # Derived once, because dispatch asks for them on every call.
+    low: int = 0
+    high: int = 0
+    writes: bool = False
+
+    def __post_init__(self) -> None:
+        self.low = abs(self.arity)
+        self.high = self.arity if self.arity > 0 else 1 << 62
+        self.writes = Flag.WRITE in self.flags
+
+    @property
+    def wire_name(self) -> str:
+        """As Redis prints it: lower case, `config|get`."""
+        return self.name.lower().replace(" ", "|")
+
+    def check_arity(self, argv: Sequence[bytes]) -> None:
+        if not self.low <= len(argv) <= self.high:
+            raise wrong_arity(self.wire_name)
+
+    def key_positions(self, argv: Sequence[bytes]) -> Iterator[tuple[int, Access]]:
+        """(position, access) of every key argument."""
+        for spec in self.keys:
+            for position in spec.positions(argv):
+                yield position, spec.access
+
+    def key_names(self, argv: Sequence[bytes]) -> list[bytes]:
+        return [argv[position] for position, _ in self.key_positions(argv)]
+
+
+class Registry:
+    """All commands by name. Owned by the module below; read-only once the server runs."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[bytes, Command] = {}  # top level, upper case
+
+    def add(self, command: Command) -> None:
+        container, _, sub = command.name.partition(" ")
+        table = self.by_name
+        if sub:
+            parent = table.get(container.encode())
+            if parent is None:
+                parent = table[container.encode()] = _container(container, command)
+            table = parent.subcommands
+            if b"HELP" not in table and sub != "HELP":
+                table[b"HELP"] = _help(container, parent)
+        name = (sub or container).encode()
+        if name in table and name != b"HELP":
+            raise ValueError(f"{command.name} is declared twice")
+        table[name] = command
+
+    def find(self, argv: Sequence[bytes]) -> Command | None:
+        """The command argv calls, its subcommand included; None when there is no such command."""
+        command = self.by_name.get(argv[0]) or self.by_name.get(argv[0].upper())
+        if command is not None and command.subcommands and len(argv) > 1:
+            return command.subcommands.get(argv[1].upper())
+        return command
+
+    def resolve(self, argv: Sequence[bytes]) -> Command:
+        """Like `find`, with Redis's error for what is unknown; the arity is checked too."""
+        command = self.by_name.get(argv[0]) or self.by_name.get(argv[0].upper())
+        if command is None:
+            raise unknown_command(argv)
+        if command.subcommands:
+            command.check_arity(argv)
+            sub = command.subcommands.get(argv[1].upper())
+            if sub is None:
+                word = argv[1][:128].decode("utf-8", "backslashreplace")
+                raise ReplyError(f"unknown subcommand '{word}'. Try {command.name} HELP.")
+            command = sub
+        command.check_arity(argv)
+        return command
+
+    def walk(self) -> Iterator[Command]:
+        """Every command, containers included, each before its subcommands."""
+        for command in self.by_name.values():
+            yield command
+            yield from command.subcommands.values()
+
+
+def unknown_command(argv: Sequence[bytes]) -> ReplyError:
+    """Redis's text: the name and the first arguments, cut so that nobody can flood a log."""
+    name = argv[0][:128].decode("utf-8", "backslashreplace")
+    shown = ""
+    for arg in argv[1:]:
+        if len(shown) >= 128:
+            break
+        shown += "'" + arg[: 128 - len(shown)].decode("utf-8", "backslashreplace") + "' "
+    return ReplyError(f"unknown command '{name}', with args beginning with: {shown}")
+
+
+REGISTRY = Registry()
+
+
+def command(
+    name: str,
+    *,
+    arity: int,
+    flags: Flag,
+    group: str,
+    syntax: str = "",
+    cost: str = "O(1)",
+    since: str = "0.1",
+    keys: tuple[KeySpec, ...] = (),
+    categories: Iterable[str] = (),
+) -> Callable[[Handler], Handler]:
+    """Declare a command; see the top of this file."""
+
+    def declare(handler: Handler) -> Handler:
+        summary = " ".join((handler.__doc__ or "").split("\n\n")[0].split())
+        if not summary:
+            raise ValueError(f"{name} needs a docstring: it is the command's documentation")
+        REGISTRY.add(
+            Command(
+                name, handler, arity, flags, keys, group, since, syntax, cost, summary,
+                _categories(flags, keys, group, frozenset(categories)),
+            )
+        )  # fmt: skip
+        return handler
+
+    return declare
+
+
+def _categories(flags: Flag, keys: tuple[KeySpec, ...], group: str, extra: frozenset[str]) -> frozenset[str]:
+    """ACL categories that follow from the flags, as Redis derives them, plus those a declaration names."""
+    names = set(extra)
+    if group in _DATA_GROUPS:
+        names.add(_DATA_GROUPS[group])
+    if Flag.WRITE in flags:
+        names.add("write")
+    if Flag.READONLY in flags and group not in ("scripting",) and keys:
+        names.add("read")
+    if Flag.ADMIN in flags:
+        names |= {"admin", "dangerous"}
+    if Flag.PUBSUB in flags:
+        names.add("pubsub")
+    names.add("fast" if Flag.FAST in flags else "slow")
+    if Flag.BLOCKING in flags:
+        names.add("blocking")
+    return frozenset(names)
+
+
+_DATA_GROUPS = {
+    "generic": "keyspace", "string": "string", "bitmap": "bitmap", "hash": "hash", "list": "list", "set": "set",
+    "sorted-set": "sortedset", "connection": "connection", "transactions": "transaction", "scripting": "scripting",
+    "stream": "stream",
+}  # fmt: skip
+
+CATEGORIES = (
+    "keyspace", "read", "write", "set", "sortedset", "list", "hash", "string", "bitmap", "hyperloglog", "geo",
+    "stream", "pubsub", "admin", "fast", "slow", "blocking", "dangerous", "connection", "transaction", "scripting",
+)  # fmt: skip
+"""Every category, in the order ACL CAT lists them."""
+
+
+def _container(name: str, first: Command) -> Command:
+    def never(session: Session, argv: Argv) -> Reply:
+        raise AssertionError("a container was called")
+
+    return Command(
+        name, never, -2, Flag(0), (), first.group, first.since, "", "Depends on subcommand.",
+        f"A container for {name} commands.", frozenset({"slow"}),
+    )  # fmt: skip
+
+
+def _help(container: str, parent: Command) -> Command:
+    """`CONTAINER HELP`, written from the declarations."""
+
+    def show(session: Session, argv: Argv) -> Reply:
+        lines = [f"{container} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"]
+        for sub, child in sorted(parent.subcommands.items()):
+            lines.append(f"{sub.decode()} {child.syntax}".rstrip())
+            lines.append(f"    {child.summary}")
+        return [line.encode() for line in lines]
+
+    show.__doc__ = f"Show what {container}'s subcommands do."
+    return Command(
+        f"{container} HELP", show, 2, Flag.LOADING | Flag.STALE, (), parent.group, parent.since, "", "O(1)",
+        show.__doc__, frozenset({"slow"}),
+    )  # fmt: skip

@@ -1,0 +1,225 @@
+"""The one error tree: what the server encodes on the wire and the client decodes from it.
+
+Every error that can cross the wire is a ReplyError. Its first word on the wire is its code, unique in this
+file, so `decode` can find the class again from the text alone:
+
+    PenstockError
+    |-- ProtocolError              the peer broke the framing; the connection ends
+    `-- ReplyError       ERR       a command was refused, the connection goes on
+        |-- WrongType    WRONGTYPE the key holds another type
+        |-- NoAuth       NOAUTH    log in first
+        |-- WrongPass    WRONGPASS bad user name or password
+        |-- NoPerm       NOPERM    an ACL rule says no
+        |-- NoProto      NOPROTO   HELLO asked for a version that does not exist
+        |-- ExecAbort    EXECABORT EXEC after an error while queueing
+        |-- NoScript     NOSCRIPT  EVALSHA of a script that is not loaded
+        |-- NotBusy      NOTBUSY   nothing to kill
+        |-- Busy         BUSY      a script has run too long
+        |-- Unkillable   UNKILLABLE the script has written already
+        |-- BusyKey      BUSYKEY   RESTORE over a key that exists
+        |-- OutOfMemory  OOM       maxmemory is reached and the command may grow memory
+        |-- Loading      LOADING   the data set is still being read
+        |-- Misconf      MISCONF   the log or the snapshot cannot be written
+        |-- ReadOnly     READONLY  this server takes no writes
+        |-- Unblocked    UNBLOCKED CLIENT UNBLOCK ... ERROR
+        |-- Locked       LOCKED    a script touched a locked key it did not declare
+        |-- CrossSlot    CROSSSLOT keys of one command in several slots
+        |-- TryAgain     TRYAGAIN  keys of one command are on both sides of a migration
+        |-- ClusterDown  CLUSTERDOWN
+        |-- Moved        MOVED     the slot lives elsewhere, for good
+        `-- Ask          ASK       the slot lives elsewhere, for this one command
+
+Rejected: one class with a code argument. Callers then compare strings, and a typo is a silent miss.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class PenstockError(Exception):
+    """Anything this package raises on purpose."""
+
+
+class ProtocolError(PenstockError):
+    """The peer broke the framing of the protocol; nothing after this point can be read."""
+
+
+class ReplyError(PenstockError):
+    """A command was refused. The text after the code word is `str(error)`."""
+
+    code: ClassVar[str] = "ERR"
+
+    def wire(self) -> bytes:
+        """The error as it travels: code word, text, never a line break (it would end the reply early)."""
+        text = f"{self.code} {self}" if self.args and str(self) else self.code
+        return text.replace("\r", " ").replace("\n", " ").encode("utf-8", "surrogateescape")
+
+
+class WrongType(ReplyError):
+    code = "WRONGTYPE"
+
+    def __init__(self, text: str = "Operation against a key holding the wrong kind of value") -> None:
+        super().__init__(text)
+
+
+class NoAuth(ReplyError):
+    code = "NOAUTH"
+
+    def __init__(self, text: str = "Authentication required.") -> None:
+        super().__init__(text)
+
+
+class WrongPass(ReplyError):
+    code = "WRONGPASS"
+
+    def __init__(self, text: str = "invalid username-password pair or user is disabled.") -> None:
+        super().__init__(text)
+
+
+class NoPerm(ReplyError):
+    code = "NOPERM"
+
+
+class NoProto(ReplyError):
+    code = "NOPROTO"
+
+    def __init__(self, text: str = "unsupported protocol version") -> None:
+        super().__init__(text)
+
+
+class ExecAbort(ReplyError):
+    code = "EXECABORT"
+
+    def __init__(self, text: str = "Transaction discarded because of previous errors.") -> None:
+        super().__init__(text)
+
+
+class NoScript(ReplyError):
+    code = "NOSCRIPT"
+
+    def __init__(self, text: str = "No matching script. Please use EVAL.") -> None:
+        super().__init__(text)
+
+
+class NotBusy(ReplyError):
+    code = "NOTBUSY"
+
+    def __init__(self, text: str = "No scripts in execution right now.") -> None:
+        super().__init__(text)
+
+
+class Busy(ReplyError):
+    code = "BUSY"
+
+
+class Unkillable(ReplyError):
+    code = "UNKILLABLE"
+
+
+class BusyKey(ReplyError):
+    code = "BUSYKEY"
+
+    def __init__(self, text: str = "Target key name already exists.") -> None:
+        super().__init__(text)
+
+
+class OutOfMemory(ReplyError):
+    code = "OOM"
+
+    def __init__(self, text: str = "command not allowed when used memory > 'maxmemory'.") -> None:
+        super().__init__(text)
+
+
+class Loading(ReplyError):
+    code = "LOADING"
+
+    def __init__(self, text: str = "Penstock is loading the dataset in memory") -> None:
+        super().__init__(text)
+
+
+class Misconf(ReplyError):
+    code = "MISCONF"
+
+
+class ReadOnly(ReplyError):
+    code = "READONLY"
+
+
+class Unblocked(ReplyError):
+    code = "UNBLOCKED"
+
+    def __init__(self, text: str = "client unblocked via CLIENT UNBLOCK") -> None:
+        super().__init__(text)
+
+
+class Locked(ReplyError):
+    code = "LOCKED"
+
+
+class CrossSlot(ReplyError):
+    code = "CROSSSLOT"
+
+    def __init__(self, text: str = "Keys in request don't hash to the same slot") -> None:
+        super().__init__(text)
+
+
+class TryAgain(ReplyError):
+    code = "TRYAGAIN"
+
+
+class ClusterDown(ReplyError):
+    code = "CLUSTERDOWN"
+
+
+class Moved(ReplyError):
+    code = "MOVED"
+
+
+class Ask(ReplyError):
+    code = "ASK"
+
+
+# -- errors that many commands share, so that their texts are written once ------------------------------------
+
+
+def not_an_integer() -> ReplyError:
+    return ReplyError("value is not an integer or out of range")
+
+
+def not_a_float() -> ReplyError:
+    return ReplyError("value is not a valid float")
+
+
+def syntax_error() -> ReplyError:
+    return ReplyError("syntax error")
+
+
+def no_such_key() -> ReplyError:
+    return ReplyError("no such key")
+
+
+def wrong_arity(name: str) -> ReplyError:
+    """`name` as Redis prints it: lower case, `container|sub` for a subcommand."""
+    return ReplyError(f"wrong number of arguments for '{name}' command")
+
+
+def _subclasses(root: type[ReplyError]) -> dict[str, type[ReplyError]]:
+    return {root.code: root} | {cls.code: cls for cls in root.__subclasses__()}
+
+
+BY_CODE: dict[str, type[ReplyError]] = _subclasses(ReplyError)
+
+
+def decode(line: bytes) -> ReplyError:
+    """The error for a wire line; an unknown code word stays in the text of a plain ReplyError.
+
+    >>> decode(b"WRONGTYPE no").code
+    'WRONGTYPE'
+    """
+    text = line.decode("utf-8", "surrogateescape")
+    code, _, rest = text.partition(" ")
+    cls = BY_CODE.get(code)
+    if cls is None:
+        return ReplyError(text)
+    return cls(rest) if rest else cls()

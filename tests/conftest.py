@@ -1,0 +1,59 @@
+"""Fixtures. `r` runs a test twice: on ours and on a real Redis; whatever differs is a bug of ours.
+
+Mark a test `@pytest.mark.since("7.0")` when it uses something the real Redis at hand may be too old for; it then
+runs on ours alone if that is so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from penstock import Server
+from penstock.testing.redis import RedisServer, find_redis
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "peer" in metafunc.fixturenames:
+        since = metafunc.definition.get_closest_marker("since")
+        wanted = tuple(int(part) for part in since.args[0].split(".")) if since else (0,)
+        peers = ["penstock", "redis"] if find_redis().version >= wanted else ["penstock"]
+        metafunc.parametrize("peer", peers, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
+def ours() -> Iterator[Server]:
+    """A Penstock server that all tests share."""
+    with Server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def theirs() -> Iterator[RedisServer]:
+    """A real Redis that all tests share."""
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def peer(request: pytest.FixtureRequest) -> str:
+    """The URL of ours, then of a real Redis."""
+    return str(request.getfixturevalue("ours" if request.param == "penstock" else "theirs").url)
+
+
+@pytest.fixture
+def r(peer: str) -> Iterator[redis.Redis]:
+    """A redis-py client of an empty server; the test runs once on ours and once on a real Redis."""
+    with redis.Redis.from_url(peer, protocol=2) as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture
+def r3(peer: str) -> Iterator[redis.Redis]:
+    """Like `r`, over RESP3."""
+    with redis.Redis.from_url(peer, protocol=3) as client:
+        client.flushall()
+        yield client
