@@ -9,9 +9,9 @@ from penstock.protocol.errors import ReplyError, syntax_error
 from penstock.protocol.resp import OK
 
 
-def database_index(session: Session, raw: bytes, error: str = "value is not an integer or out of range") -> int:
-    """A database number that exists; `error` is for what is not a number at all."""
-    index = to_integer(raw, lambda: ReplyError(error))
+def database_index(session: Session, raw: bytes) -> int:
+    """A database number that exists."""
+    index = to_integer(raw)
     if not 0 <= index < len(session.engine.keyspace):
         raise ReplyError("DB index is out of range")
     return index
@@ -65,7 +65,9 @@ def flushall(session: Session, argv: Argv) -> Reply:
 )  # fmt: skip
 def swapdb(session: Session, argv: Argv) -> Reply:
     """Exchange the contents of two databases; clients stay on the number they selected."""
-    one = database_index(session, argv[1], "invalid first DB index")
-    other = database_index(session, argv[2], "invalid second DB index")
+    one = to_integer(argv[1], lambda: ReplyError("invalid first DB index"))
+    other = to_integer(argv[2], lambda: ReplyError("invalid second DB index"))
+    if not (0 <= one < len(session.engine.keyspace) and 0 <= other < len(session.engine.keyspace)):
+        raise ReplyError("DB index is out of range")
     session.engine.keyspace.swap(one, other)
     return OK

@@ -1,25 +1,390 @@
-"""Lists."""
+"""Lists: queues and stacks, ranges, searches and moves. The forms that wait are in blocking_lists.
+
+A list's key exists exactly as long as the list has elements: what removes ends with `db.emptied`.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from itertools import islice
+
+from penstock.engine.arguments import to_integer, to_positive
+from penstock.engine.keyspace import Database
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Flag, Reply, command, key
+from penstock.engine.spec import Access, Argv, Flag, Reply, command, counted_keys, key
+from penstock.protocol.errors import ReplyError, no_such_key, syntax_error, wrong_arity
+from penstock.protocol.resp import NULL_ARRAY, OK
 from penstock.types.list import List
+
+GROWS = Flag.WRITE | Flag.DENYOOM
+UPDATE = key(1, Access.UPDATE)
+READ = key(1, Access.READ)
+
+# -- pushing ----------------------------------------------------------------------------------------------------
 
 
 @command(
-    "LPUSH",
-    arity=-3,
-    flags=Flag.WRITE | Flag.DENYOOM | Flag.FAST,
-    keys=key(1, Access.UPDATE),
-    group="list",
-    syntax="key element [element ...]",
-)
+    "LPUSH", arity=-3, flags=GROWS | Flag.FAST, keys=UPDATE, group="list",
+    syntax="key element [element ...]", cost="O(1) an element",
+)  # fmt: skip
 def lpush(session: Session, argv: Argv) -> Reply:
-    """Put elements at the head of the list at key, creating it."""
+    """Put elements at the head of the list at key, creating it; answer its length."""
     db = session.db
     name = argv[1]
-    items = db.obtain(name, List)
-    items.extendleft(argv[2:])
+    items = db.get(name)
+    if type(items) is not List:
+        items = db.obtain(name, List)
+    if len(argv) == 3:
+        items.appendleft(argv[2])
+    else:
+        items.extendleft(argv[2:])
     db.changed(name)
     return len(items)
+
+
+@command(
+    "RPUSH", arity=-3, flags=GROWS | Flag.FAST, keys=UPDATE, group="list",
+    syntax="key element [element ...]", cost="O(1) an element",
+)  # fmt: skip
+def rpush(session: Session, argv: Argv) -> Reply:
+    """Put elements at the tail of the list at key, creating it; answer its length."""
+    db = session.db
+    name = argv[1]
+    items = db.get(name)
+    if type(items) is not List:
+        items = db.obtain(name, List)
+    if len(argv) == 3:
+        items.append(argv[2])
+    else:
+        items.extend(argv[2:])
+    db.changed(name)
+    return len(items)
+
+
+@command(
+    "LPUSHX", arity=-3, flags=GROWS | Flag.FAST, keys=UPDATE, group="list",
+    syntax="key element [element ...]", cost="O(1) an element",
+)  # fmt: skip
+def lpushx(session: Session, argv: Argv) -> Reply:
+    """Put elements at the head of the list at key if there is one; answer its length, 0 without a list."""
+    return lpush(session, argv) if session.db.find(argv[1], List) is not None else 0
+
+
+@command(
+    "RPUSHX", arity=-3, flags=GROWS | Flag.FAST, keys=UPDATE, group="list",
+    syntax="key element [element ...]", cost="O(1) an element",
+)  # fmt: skip
+def rpushx(session: Session, argv: Argv) -> Reply:
+    """Put elements at the tail of the list at key if there is one; answer its length, 0 without a list."""
+    return rpush(session, argv) if session.db.find(argv[1], List) is not None else 0
+
+
+# -- popping ----------------------------------------------------------------------------------------------------
+
+
+@command(
+    "LPOP", arity=-2, flags=Flag.WRITE | Flag.FAST, keys=UPDATE, group="list",
+    syntax="key [count]", cost="O(N) with N elements answered",
+)  # fmt: skip
+def lpop(session: Session, argv: Argv) -> Reply:
+    """Remove and answer the first element of the list at key, or with count an array of up to that many."""
+    items = session.db.get(argv[1])
+    if type(items) is List and len(argv) == 2:
+        item: bytes = items.popleft()
+        session.db.emptied(argv[1], items)
+        return item
+    return _pop_counted(session, argv, left=True)
+
+
+@command(
+    "RPOP", arity=-2, flags=Flag.WRITE | Flag.FAST, keys=UPDATE, group="list",
+    syntax="key [count]", cost="O(N) with N elements answered",
+)  # fmt: skip
+def rpop(session: Session, argv: Argv) -> Reply:
+    """Remove and answer the last element of the list at key, or with count an array of up to that many."""
+    items = session.db.get(argv[1])
+    if type(items) is List and len(argv) == 2:
+        item: bytes = items.pop()
+        session.db.emptied(argv[1], items)
+        return item
+    return _pop_counted(session, argv, left=False)
+
+
+def _pop_counted(session: Session, argv: Argv, left: bool) -> Reply:
+    """LPOP and RPOP with a count, and without one where there is no list."""
+    if len(argv) > 3:
+        raise wrong_arity(argv[0].decode().lower())
+    count = to_positive(argv[2]) if len(argv) == 3 else None
+    items = session.db.find(argv[1], List)
+    if items is None:
+        return None if count is None else NULL_ARRAY
+    return pop_many(session.db, argv[1], items, left, count or 0)
+
+
+def pop_many(db: Database, name: bytes, items: List, left: bool, count: int) -> list[bytes]:
+    """Remove up to `count` elements from one end, in the order in which they are popped."""
+    take = items.popleft if left else items.pop
+    popped = [take() for _ in range(min(count, len(items)))]
+    if popped:
+        db.emptied(name, items)
+    return popped
+
+
+@dataclass(frozen=True, slots=True)
+class MultiPop:
+    """The arguments of LMPOP and BLMPOP: numkeys key [key ...] LEFT | RIGHT [COUNT count]."""
+
+    names: list[bytes]
+    left: bool
+    count: int
+
+    @classmethod
+    def parse(cls, arguments: Argv) -> MultiPop:
+        numkeys = _at_least(1, arguments[0], "numkeys should be greater than 0")
+        rest = arguments[numkeys + 1 :]
+        if not rest:
+            raise syntax_error()
+        left = is_left(rest[0])
+        count = 1
+        if len(rest) > 1:
+            if len(rest) != 3 or rest[1].upper() != b"COUNT":
+                raise syntax_error()
+            count = _at_least(1, rest[2], "count should be greater than 0")
+        return cls(arguments[1 : numkeys + 1], left, count)
+
+    def take(self, session: Session, names: list[bytes]) -> Reply:
+        """Pop from the first of `names` that holds a list, and log it as that; None if none does."""
+        for name in names:
+            items = session.db.find(name, List)
+            if items is not None:
+                popped = pop_many(session.db, name, items, self.left, self.count)
+                session.log([b"LPOP" if self.left else b"RPOP", name, b"%d" % len(popped)])
+                return [name, popped]
+        return None
+
+
+def _at_least(low: int, raw: bytes, error: str) -> int:
+    number = to_integer(raw, lambda: ReplyError(error))
+    if number < low:
+        raise ReplyError(error)
+    return number
+
+
+def is_left(word: bytes) -> bool:
+    """Whether a word says LEFT; anything but LEFT and RIGHT is a syntax error."""
+    side = word.upper()
+    if side not in (b"LEFT", b"RIGHT"):
+        raise syntax_error()
+    return side == b"LEFT"
+
+
+@command(
+    "LMPOP", arity=-4, flags=Flag.WRITE | Flag.MOVABLEKEYS, keys=counted_keys(1, Access.UPDATE), group="list",
+    syntax="numkeys key [key ...] LEFT | RIGHT [COUNT count]", cost="O(N + M) with N keys and M elements answered",
+)  # fmt: skip
+def lmpop(session: Session, argv: Argv) -> Reply:
+    """Pop from the first of the lists that has elements; answer its key and what was popped, or null."""
+    wanted = MultiPop.parse(argv[1:])
+    return wanted.take(session, wanted.names) or NULL_ARRAY
+
+
+# -- moving -----------------------------------------------------------------------------------------------------
+
+
+@command(
+    "LMOVE", arity=5, flags=GROWS, keys=UPDATE + key(2, Access.UPDATE), group="list",
+    syntax="source destination LEFT | RIGHT LEFT | RIGHT",
+)  # fmt: skip
+def lmove(session: Session, argv: Argv) -> Reply:
+    """Take an element from one end of source, put it at one end of destination, and answer it."""
+    from_left, to_left = is_left(argv[3]), is_left(argv[4])
+    source = session.db.find(argv[1], List)
+    return None if source is None else move(session.db, argv[1], source, argv[2], from_left, to_left)
+
+
+@command(
+    "RPOPLPUSH", arity=3, flags=GROWS, keys=UPDATE + key(2, Access.UPDATE), group="list", syntax="source destination"
+)
+def rpoplpush(session: Session, argv: Argv) -> Reply:
+    """Take the last element of source, put it at the head of destination, and answer it."""
+    source = session.db.find(argv[1], List)
+    return None if source is None else move(session.db, argv[1], source, argv[2], from_left=False, to_left=True)
+
+
+def move(db: Database, name: bytes, source: List, target_name: bytes, from_left: bool, to_left: bool) -> bytes:
+    """Move one element. Source and target may be one list, which then only turns: its key must not go in between."""
+    target = db.obtain(target_name, List)
+    item = source.popleft() if from_left else source.pop()
+    if to_left:
+        target.appendleft(item)
+    else:
+        target.append(item)
+    db.changed(target_name)
+    if target is not source:
+        db.emptied(name, source)
+    return item
+
+
+# -- reading ----------------------------------------------------------------------------------------------------
+
+
+@command("LLEN", arity=2, flags=Flag.READONLY | Flag.FAST, keys=READ, group="list", syntax="key")
+def llen(session: Session, argv: Argv) -> Reply:
+    """Answer the length of the list at key; 0 if there is none."""
+    items = session.db.find(argv[1], List)
+    return 0 if items is None else len(items)
+
+
+@command(
+    "LINDEX", arity=3, flags=Flag.READONLY, keys=READ, group="list", syntax="key index",
+    cost="O(N / 64) with N elements up to the nearer end",
+)  # fmt: skip
+def lindex(session: Session, argv: Argv) -> Reply:
+    """Answer the element at index, counted from the tail if negative; null outside the list."""
+    items = session.db.find(argv[1], List)
+    if items is None:
+        return None
+    at = to_integer(argv[2])
+    return items[at] if -len(items) <= at < len(items) else None
+
+
+@command(
+    "LRANGE", arity=4, flags=Flag.READONLY, keys=READ, group="list", syntax="key start stop",
+    cost="O(S + N) with S elements up to the nearer end and N answered",
+)  # fmt: skip
+def lrange(session: Session, argv: Argv) -> Reply:
+    """Answer the elements from start to stop, both included; negative ones count from the tail."""
+    start, stop = to_integer(argv[2]), to_integer(argv[3])
+    items = session.db.find(argv[1], List)
+    if items is None:
+        return []
+    start, stop = _inside(start, stop, len(items))
+    return items.slice(start, stop) if start < stop else []
+
+
+def _inside(start: int, stop: int, length: int) -> tuple[int, int]:
+    """Redis's inclusive range as a Python one inside the list; empty if the first is not below the second."""
+    if start < 0:
+        start = max(start + length, 0)
+    if stop < 0:
+        stop += length
+    return start, min(stop + 1, length)
+
+
+_RANK_ZERO = (
+    "RANK can't be zero: use 1 to start from the first match, 2 from the second ... "
+    "or use negative to start from the end of the list"
+)
+
+
+@command(
+    "LPOS", arity=-3, flags=Flag.READONLY, keys=READ, group="list",
+    syntax="key element [RANK rank] [COUNT num-matches] [MAXLEN len]", cost="O(N) with N elements looked at",
+)  # fmt: skip
+def lpos(session: Session, argv: Argv) -> Reply:
+    """Answer the position of element in the list at key, or null; with COUNT an array of positions (0 for all).
+
+    RANK 2 begins at the second match, negative ranks search from the tail; MAXLEN looks at that many elements only.
+    """
+    rank, count, limit = _position_options(argv[3:])
+    items = session.db.find(argv[1], List)
+    found: list[int] = []
+    if items is not None:
+        first = abs(rank) - 1
+        wanted = None if count == 0 else first + (count or 1)
+        matches = items.positions(argv[2], limit or len(items), from_tail=rank < 0)
+        found = list(islice(matches, min(first, len(items)), wanted))
+    if count is None:
+        return found[0] if found else None
+    return found
+
+
+def _position_options(options: Argv) -> tuple[int, int | None, int]:
+    """(rank, count or None, longest walk or 0) of LPOS."""
+    rank, count, limit = 1, None, 0
+    for at in range(0, len(options), 2):
+        word, raw = options[at].upper(), options[at + 1 : at + 2]
+        if word == b"RANK" and raw:
+            rank = to_integer(raw[0])
+            if rank == 0:
+                raise ReplyError(_RANK_ZERO)
+        elif word == b"COUNT" and raw:
+            count = _at_least(0, raw[0], "COUNT can't be negative")
+        elif word == b"MAXLEN" and raw:
+            limit = _at_least(0, raw[0], "MAXLEN can't be negative")
+        else:
+            raise syntax_error()
+    return rank, count, limit
+
+
+# -- changing the middle ----------------------------------------------------------------------------------------
+
+
+@command(
+    "LSET", arity=4, flags=GROWS, keys=UPDATE, group="list", syntax="key index element",
+    cost="O(N / 64) with N elements up to the nearer end",
+)  # fmt: skip
+def lset(session: Session, argv: Argv) -> Reply:
+    """Replace the element at index, which must exist."""
+    items = session.db.find(argv[1], List)
+    if items is None:
+        raise no_such_key()
+    at = to_integer(argv[2])
+    if not -len(items) <= at < len(items):
+        raise ReplyError("index out of range")
+    items[at] = argv[3]
+    session.db.changed(argv[1])
+    return OK
+
+
+@command(
+    "LINSERT", arity=5, flags=GROWS, keys=UPDATE, group="list", syntax="key BEFORE | AFTER pivot element",
+    cost="O(N) with N elements up to the pivot",
+)  # fmt: skip
+def linsert(session: Session, argv: Argv) -> Reply:
+    """Put an element beside the first one that equals pivot; answer the length, -1 without pivot, 0 without list."""
+    where = argv[2].upper()
+    if where not in (b"BEFORE", b"AFTER"):
+        raise syntax_error()
+    items = session.db.find(argv[1], List)
+    if items is None:
+        return 0
+    try:
+        at = items.index(argv[3])
+    except ValueError:
+        return -1
+    items.insert(at + (where == b"AFTER"), argv[4])
+    session.db.changed(argv[1])
+    return len(items)
+
+
+@command(
+    "LREM", arity=4, flags=Flag.WRITE, keys=UPDATE, group="list", syntax="key count element",
+    cost="O(N) with N elements in the list",
+)  # fmt: skip
+def lrem(session: Session, argv: Argv) -> Reply:
+    """Remove elements equal to element and answer how many: count from the head, -count from the tail, all for 0."""
+    count = to_integer(argv[2])
+    items = session.db.find(argv[1], List)
+    removed = items.discard(argv[3], count) if items is not None else 0
+    if removed:
+        session.db.emptied(argv[1], items)
+    return removed
+
+
+@command(
+    "LTRIM", arity=4, flags=Flag.WRITE, keys=UPDATE, group="list", syntax="key start stop",
+    cost="O(N) with N elements removed",
+)  # fmt: skip
+def ltrim(session: Session, argv: Argv) -> Reply:
+    """Keep only the elements from start to stop, both included."""
+    start, stop = to_integer(argv[2]), to_integer(argv[3])
+    items = session.db.find(argv[1], List)
+    if items is not None:
+        start, stop = _inside(start, stop, len(items))
+        if start < stop:
+            items.keep(start, stop)
+        else:
+            items.clear()
+        session.db.emptied(argv[1], items)
+    return OK

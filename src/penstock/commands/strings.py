@@ -1,60 +1,454 @@
-"""Strings: GET, SET and their kin."""
+"""Strings: GET, SET and their kin.
+
+A string is `bytes`; a `bytearray` once it was edited in place and is not tiny; an `int` once it was counted with, so
+that INCR parses and prints nothing. GET and the three-word SET are the hottest code of the product: they do nothing
+that is not needed for the plainest case, and hand everything else to a slower function.
+
+Invariant: a reply is never a live `bytearray`. Inside MULTI replies are encoded after later commands have run, and
+would show what those wrote.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from penstock.engine.arguments import INT64_MAX, INT64_MIN, to_integer
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Flag, Reply, command, key
-from penstock.protocol.errors import ReplyError
+from penstock.engine.spec import Access, Argv, Flag, Reply, command, key, keys
+from penstock.protocol.errors import ReplyError, WrongType, not_a_float, syntax_error, wrong_arity
 from penstock.protocol.resp import OK
+from penstock.types import long_double
+from penstock.types.subsequence import longest_length, longest_matches
+
+READ = Flag.READONLY | Flag.FAST
+GROW = Flag.WRITE | Flag.DENYOOM
+ONE_READ = key(1, Access.READ)
+ONE_WRITTEN = key(1, Access.WRITE)
+ONE_UPDATED = key(1, Access.UPDATE)
+
+EDITED_IN_PLACE = 1024
+"""Length from which an appended-to string becomes a bytearray; a shorter one is copied faster than converted."""
 
 
-@command("GET", arity=2, flags=Flag.READONLY | Flag.FAST, keys=key(1, Access.READ), group="string", syntax="key")
+@command("GET", arity=2, flags=READ, keys=ONE_READ, group="string", syntax="key")
 def get(session: Session, argv: Argv) -> Reply:
     """Answer the string at key, or null."""
     value = session.db.get(argv[1])
     if value is None or type(value) is bytes:
         return value
-    return session.db.find_string(argv[1])
+    return find_frozen(session, argv[1])
+
+
+def find_frozen(session: Session, name: bytes) -> bytes | None:
+    """The string at a key as it is now, whatever happens to the key afterwards."""
+    value = session.db.find_string(name)
+    return bytes(value) if value is not None else None
+
+
+# -- SET and its older forms ----------------------------------------------------------------------------------
+
+
+def _access_of_set(argv: Sequence[bytes]) -> Access:
+    return Access.UPDATE if any(word.upper() == b"GET" for word in argv[3:]) else Access.WRITE
 
 
 @command(
-    "SET",
-    arity=-3,
-    flags=Flag.WRITE | Flag.DENYOOM | Flag.FAST,
-    keys=key(1, Access.UPDATE),
-    group="string",
-    syntax="key value",
-)
+    "SET", arity=-3, flags=GROW | Flag.DIRECT, keys=key(1, Access.UPDATE, _access_of_set), group="string",
+    syntax="key value [NX | XX] [GET] [EX seconds | PX milliseconds | EXAT unix-time-seconds | "
+    "PXAT unix-time-milliseconds | KEEPTTL]",
+)  # fmt: skip
 def set_(session: Session, argv: Argv) -> Reply:
-    """Set the string at key."""
+    """Set the string at key, whatever it held, and take its expiry time away unless an option says otherwise.
+
+    NX sets only a key that does not exist, XX only one that does; GET answers what the key held.
+    """
     if len(argv) == 3:
         session.db.set(argv[1], argv[2])
         return OK
-    raise NotImplementedError
+    return _set_with_options(session, argv)
+
+
+_EXPIRY_UNITS = {b"EX": 1000, b"PX": 1, b"EXAT": 1000, b"PXAT": 1}
+
+
+@dataclass(slots=True)
+class _Options:
+    """What follows the value of SET, or the key of GETEX."""
+
+    words: set[bytes]
+    expiry: bytes = b""  # EX, PX, EXAT or PXAT
+    amount: bytes = b""
+
+    def deadline(self, session: Session, command_name: str) -> int | None:
+        """When the key is to go, in milliseconds since 1970; None if no time was given."""
+        if not self.expiry:
+            return None
+        base = 0 if self.expiry.endswith(b"AT") else session.engine.clock.now
+        return to_deadline(self.amount, _EXPIRY_UNITS[self.expiry], base, command_name)
+
+
+def to_deadline(raw: bytes, unit: int, base: int, command_name: str) -> int:
+    """An expiry time from a positive number of units (in milliseconds) after `base`."""
+    deadline = to_integer(raw) * unit
+    if not 0 < deadline <= INT64_MAX - base:
+        raise ReplyError(f"invalid expire time in '{command_name}' command")
+    return deadline + base
+
+
+def _parse_options(words: Argv, allowed: frozenset[bytes], exclusive: tuple[frozenset[bytes], ...]) -> _Options:
+    """Options in any order; of each set in `exclusive` at most one may be there."""
+    options = _Options(set())
+    given = options.words
+    remaining = iter(words)
+    for raw in remaining:
+        word = raw.upper()
+        if word in _EXPIRY_UNITS:
+            amount = next(remaining, None)
+            if amount is None or (options.expiry and options.expiry != word):
+                raise syntax_error()
+            options.expiry, options.amount = word, amount
+        elif word not in allowed:
+            raise syntax_error()
+        given.add(word)
+    if any(len(given & group) > 1 for group in exclusive):
+        raise syntax_error()
+    return options
+
+
+_SET_WORDS = frozenset((b"NX", b"XX", b"GET", b"KEEPTTL"))
+_SET_EXCLUSIVE = (frozenset((b"NX", b"XX")), frozenset((b"KEEPTTL", *_EXPIRY_UNITS)))
+
+
+def _set_with_options(session: Session, argv: Argv) -> Reply:
+    options = _parse_options(argv[3:], _SET_WORDS, _SET_EXCLUSIVE)
+    deadline = options.deadline(session, "set")
+    db, name, value = session.db, argv[1], argv[2]
+    words = options.words
+    old = find_frozen(session, name) if b"GET" in words else None
+    if (b"NX" in words and name in db) or (b"XX" in words and name not in db):
+        return old
+    if b"KEEPTTL" in words:
+        db.replace(name, value)
+    elif deadline is None:
+        db.set(name, value)
+    else:
+        _set_until(session, name, value, deadline)
+    return old if b"GET" in words else OK
+
+
+def _set_until(session: Session, name: bytes, value: bytes, deadline: int) -> None:
+    session.db.set(name, value)
+    session.db.expire_at(name, deadline)
+    session.log([b"SET", name, value, b"PXAT", b"%d" % deadline])
+
+
+@command("SETNX", arity=3, flags=GROW | Flag.FAST, keys=ONE_WRITTEN, group="string", syntax="key value")
+def setnx(session: Session, argv: Argv) -> Reply:
+    """Set the string at key if there is no such key; answer 1 if it was set, 0 if not."""
+    if argv[1] in session.db:
+        return 0
+    session.db.set(argv[1], argv[2])
+    return 1
+
+
+_TIMED = GROW | Flag.DIRECT | Flag.TIMED
+
+
+@command("SETEX", arity=4, flags=_TIMED, keys=ONE_WRITTEN, group="string", syntax="key seconds value")
+def setex(session: Session, argv: Argv) -> Reply:
+    """Set the string at key, to expire after so many seconds."""
+    _set_until(session, argv[1], argv[3], to_deadline(argv[2], 1000, session.engine.clock.now, "setex"))
+    return OK
+
+
+@command("PSETEX", arity=4, flags=_TIMED, keys=ONE_WRITTEN, group="string", syntax="key milliseconds value")
+def psetex(session: Session, argv: Argv) -> Reply:
+    """Set the string at key, to expire after so many milliseconds."""
+    _set_until(session, argv[1], argv[3], to_deadline(argv[2], 1, session.engine.clock.now, "psetex"))
+    return OK
+
+
+# -- reading and changing at once -----------------------------------------------------------------------------
+
+
+@command("GETSET", arity=3, flags=GROW | Flag.FAST, keys=ONE_UPDATED, group="string", syntax="key value")
+def getset(session: Session, argv: Argv) -> Reply:
+    """Set the string at key and answer the one it held, or null."""
+    old = find_frozen(session, argv[1])
+    session.db.set(argv[1], argv[2])
+    return old
+
+
+@command("GETDEL", arity=2, flags=Flag.WRITE | Flag.FAST, keys=ONE_UPDATED, group="string", syntax="key")
+def getdel(session: Session, argv: Argv) -> Reply:
+    """Answer the string at key, or null, and delete the key."""
+    old = find_frozen(session, argv[1])
+    session.db.delete(argv[1])
+    return old
+
+
+_GETEX_WORDS = frozenset((b"PERSIST",))
+_GETEX_EXCLUSIVE = (frozenset((b"PERSIST", *_EXPIRY_UNITS)),)
 
 
 @command(
-    "INCR",
-    arity=2,
-    flags=Flag.WRITE | Flag.DENYOOM | Flag.FAST,
-    keys=key(1, Access.UPDATE),
-    group="string",
-    syntax="key",
-)
-def incr(session: Session, argv: Argv) -> Reply:
-    """Add one to the integer at key."""
-    return _add(session, argv[1], 1)
+    "GETEX", arity=-2, flags=Flag.WRITE | Flag.FAST | Flag.TIMED, keys=ONE_UPDATED, group="string",
+    syntax="key [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | PERSIST]",
+)  # fmt: skip
+def getex(session: Session, argv: Argv) -> Reply:
+    """Answer the string at key, or null, and set or take away the key's expiry time."""
+    options = _parse_options(argv[2:], _GETEX_WORDS, _GETEX_EXCLUSIVE)
+    db, name = session.db, argv[1]
+    value = find_frozen(session, name)
+    if value is None:
+        return None
+    deadline = options.deadline(session, "getex")
+    if deadline is None:
+        if b"PERSIST" in options.words and db.persist(name):
+            db.changed(name)
+            session.log([b"PERSIST", name])
+    elif deadline <= session.engine.clock.now and not session.engine.loading:
+        db.delete(name)
+        session.log([b"DEL", name])
+    else:
+        db.expire_at(name, deadline)
+        db.changed(name)
+        session.log([b"PEXPIREAT", name, b"%d" % deadline])
+    return value
+
+
+# -- several keys ---------------------------------------------------------------------------------------------
+
+
+@command(
+    "MGET", arity=-2, flags=READ, keys=keys(1, -1, Access.READ), group="string", syntax="key [key ...]",
+    cost="O(1) a key",
+)  # fmt: skip
+def mget(session: Session, argv: Argv) -> Reply:
+    """Answer the strings at several keys; null for a key that is not there or holds another type."""
+    values = list(map(session.db.get, argv[1:]))
+    for at, value in enumerate(values):
+        if value is not None and type(value) is not bytes:
+            values[at] = b"%d" % value if type(value) is int else bytes(value) if type(value) is bytearray else None
+    return values
+
+
+@command(
+    "MSET", arity=-3, flags=GROW, keys=keys(1, -1, Access.WRITE, step=2), group="string",
+    syntax="key value [key value ...]", cost="O(1) a key",
+)  # fmt: skip
+def mset(session: Session, argv: Argv) -> Reply:
+    """Set several keys to several strings, all at once."""
+    if len(argv) % 2 == 0:
+        raise wrong_arity("mset")
+    install = session.db.set
+    for at in range(1, len(argv), 2):
+        install(argv[at], argv[at + 1])
+    return OK
+
+
+@command(
+    "MSETNX", arity=-3, flags=GROW, keys=keys(1, -1, Access.WRITE, step=2), group="string",
+    syntax="key value [key value ...]", cost="O(1) a key",
+)  # fmt: skip
+def msetnx(session: Session, argv: Argv) -> Reply:
+    """Set several keys to several strings if none of the keys exists; answer 1 if they were set, 0 if not."""
+    if len(argv) % 2 == 0:
+        raise wrong_arity("msetnx")
+    if any(name in session.db for name in argv[1::2]):
+        return 0
+    mset(session, argv)
+    return 1
+
+
+# -- counting -------------------------------------------------------------------------------------------------
 
 
 def _add(session: Session, name: bytes, amount: int) -> int:
+    """The string at `name` plus `amount`; what was counted once is kept as an int."""
     db = session.db
     value = db.get(name)
     if type(value) is not int:
         text = db.find_string(name)
         value = to_integer(bytes(text)) if text is not None else 0
-    total = value + amount
+    total: int = value + amount
     if not INT64_MIN <= total <= INT64_MAX:
         raise ReplyError("increment or decrement would overflow")
     db.replace(name, total)
     return total
+
+
+@command("INCR", arity=2, flags=GROW | Flag.FAST, keys=ONE_UPDATED, group="string", syntax="key")
+def incr(session: Session, argv: Argv) -> Reply:
+    """Add one to the integer at key, which starts at 0, and answer the sum."""
+    return _add(session, argv[1], 1)
+
+
+@command("DECR", arity=2, flags=GROW | Flag.FAST, keys=ONE_UPDATED, group="string", syntax="key")
+def decr(session: Session, argv: Argv) -> Reply:
+    """Take one from the integer at key, which starts at 0, and answer the difference."""
+    return _add(session, argv[1], -1)
+
+
+@command("INCRBY", arity=3, flags=GROW | Flag.FAST, keys=ONE_UPDATED, group="string", syntax="key increment")
+def incrby(session: Session, argv: Argv) -> Reply:
+    """Add an integer to the one at key, which starts at 0, and answer the sum."""
+    return _add(session, argv[1], to_integer(argv[2]))
+
+
+@command("DECRBY", arity=3, flags=GROW | Flag.FAST, keys=ONE_UPDATED, group="string", syntax="key decrement")
+def decrby(session: Session, argv: Argv) -> Reply:
+    """Take an integer from the one at key, which starts at 0, and answer the difference."""
+    amount = to_integer(argv[2])
+    if amount == INT64_MIN:
+        raise ReplyError("decrement would overflow")
+    return _add(session, argv[1], -amount)
+
+
+@command("INCRBYFLOAT", arity=3, flags=GROW | Flag.FAST, keys=ONE_UPDATED, group="string", syntax="key increment")
+def incrbyfloat(session: Session, argv: Argv) -> Reply:
+    """Add a number to the one at key, which starts at 0, and answer the sum.
+
+    Numbers have 64 significant bits and 17 decimals, as in Redis; the log gets the sum, not the addition.
+    """
+    name = argv[1]
+    value = find_frozen(session, name)
+    try:
+        total = long_double.add(value if value is not None else b"0", argv[2])
+    except ValueError:
+        raise not_a_float() from None
+    except long_double.Infinite:
+        raise ReplyError("increment would produce NaN or Infinity") from None
+    session.db.replace(name, total)
+    session.log([b"SET", name, total, b"KEEPTTL"])
+    return total
+
+
+# -- parts of a string ----------------------------------------------------------------------------------------
+
+
+def check_length(session: Session, length: int) -> None:
+    """Refuse to make a string longer than the longest one a client could send."""
+    if length > session.engine.config.proto_max_bulk_len:
+        raise ReplyError("string exceeds maximum allowed size (proto-max-bulk-len)")
+
+
+def grown(value: bytes | bytearray | None, length: int) -> bytearray:
+    """A string to be edited in place, zero bytes added up to a length; itself if it is a bytearray already."""
+    buffer = value if type(value) is bytearray else bytearray(value or b"")
+    if len(buffer) < length:
+        buffer.extend(bytes(length - len(buffer)))
+    return buffer
+
+
+@command("APPEND", arity=3, flags=GROW | Flag.FAST, keys=ONE_UPDATED, group="string", syntax="key value")
+def append(session: Session, argv: Argv) -> Reply:
+    """Put a string at the end of the one at key, creating it, and answer the new length."""
+    name, tail = argv[1], argv[2]
+    db = session.db
+    value = db.find_string(name)
+    length = len(tail) if value is None else len(value) + len(tail)
+    check_length(session, length)
+    if value is None:
+        db.set(name, tail)
+    elif length < EDITED_IN_PLACE:
+        db.replace(name, bytes(value) + tail)
+    else:
+        buffer = grown(value, 0)
+        buffer += tail
+        db.replace(name, buffer)
+    return length
+
+
+@command("STRLEN", arity=2, flags=READ, keys=ONE_READ, group="string", syntax="key")
+def strlen(session: Session, argv: Argv) -> Reply:
+    """Answer the length of the string at key; 0 if there is none."""
+    value = session.db.find_string(argv[1])
+    return len(value) if value is not None else 0
+
+
+def clip_range(start: int, end: int, length: int) -> tuple[int, int]:
+    """Positions that may count from the end, as (first, one past the last); equal if nothing is meant."""
+    if start < 0 and end < 0 and start > end:
+        return 0, 0
+    start = max(start + length, 0) if start < 0 else start
+    end = max(end + length, 0) if end < 0 else min(end, length - 1)
+    return (start, end + 1) if start <= end else (0, 0)
+
+
+@command("GETRANGE", arity=4, flags=Flag.READONLY, keys=ONE_READ, group="string", syntax="key start end", cost="O(N)")
+def getrange(session: Session, argv: Argv) -> Reply:
+    """Answer the bytes of the string at key from one position to another, both included; -1 is the last one."""
+    start, end = to_integer(argv[2]), to_integer(argv[3])
+    value = session.db.find_string(argv[1])
+    if value is None:
+        return b""
+    first, stop = clip_range(start, end, len(value))
+    return bytes(value[first:stop])
+
+
+@command("SUBSTR", arity=4, flags=Flag.READONLY, keys=ONE_READ, group="string", syntax="key start end", cost="O(N)")
+def substr(session: Session, argv: Argv) -> Reply:
+    """The old name of GETRANGE."""
+    return getrange(session, argv)
+
+
+@command(
+    "SETRANGE", arity=4, flags=GROW, keys=ONE_UPDATED, group="string", syntax="key offset value",
+    cost="O(N) with N bytes written",
+)  # fmt: skip
+def setrange(session: Session, argv: Argv) -> Reply:
+    """Overwrite part of the string at key from an offset on and answer its length; a gap is filled with zero bytes."""
+    name, offset, part = argv[1], to_integer(argv[2]), argv[3]
+    if offset < 0:
+        raise ReplyError("offset is out of range")
+    value = session.db.find_string(name)
+    if not part:
+        return len(value) if value is not None else 0
+    end = offset + len(part)
+    check_length(session, end)
+    buffer = grown(value, end)
+    buffer[offset:end] = part
+    session.db.replace(name, buffer)
+    return len(buffer)
+
+
+@command(
+    "LCS", arity=-3, flags=Flag.READONLY, keys=keys(1, 2, Access.READ), group="string",
+    syntax="key1 key2 [LEN] [IDX] [MINMATCHLEN min-match-len] [WITHMATCHLEN]", cost="O(N*M) with the two lengths",
+)  # fmt: skip
+def lcs(session: Session, argv: Argv) -> Reply:
+    """Answer the longest common subsequence of two strings, or its length (LEN), or where its parts are (IDX)."""
+    try:
+        one, other = (find_frozen(session, name) or b"" for name in argv[1:3])
+    except WrongType:
+        raise ReplyError("The specified keys must contain string values") from None
+    flags: set[bytes] = set()
+    shortest = 0
+    words = iter(argv[3:])
+    for word in map(bytes.upper, words):
+        if word == b"MINMATCHLEN":
+            amount = next(words, None)
+            if amount is None:
+                raise syntax_error()
+            shortest = to_integer(amount)
+        elif word in (b"LEN", b"IDX", b"WITHMATCHLEN"):
+            flags.add(word)
+        else:
+            raise syntax_error()
+    if b"LEN" in flags and b"IDX" in flags:
+        raise ReplyError("If you want both the length and indexes, please just use IDX.")
+    if (len(one) + 1) * (len(other) + 1) * 4 > session.engine.config.proto_max_bulk_len:
+        raise ReplyError("Insufficient memory, transient memory for LCS exceeds proto-max-bulk-len")
+    if b"LEN" in flags:
+        return longest_length(one, other)
+    matches = longest_matches(one, other)
+    if b"IDX" not in flags:
+        return b"".join(one[match.first : match.first + match.length] for match in reversed(matches))
+    rows = [
+        [[m.first, m.first + m.length - 1], [m.second, m.second + m.length - 1], m.length][: 2 + (b"WITHMATCHLEN" in flags)]
+        for m in matches
+        if m.length >= shortest
+    ]  # fmt: skip
+    return {b"matches": rows, b"len": sum(match.length for match in matches)}

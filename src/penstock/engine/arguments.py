@@ -43,6 +43,22 @@ def to_positive(raw: bytes, name: str = "value") -> int:
     return number
 
 
+def to_at_least(low: int, raw: bytes, error: str) -> int:
+    """An integer from `low` up; anything else is refused with this text."""
+    number = to_integer(raw, lambda: ReplyError(error))
+    if number < low:
+        raise ReplyError(error)
+    return number
+
+
+def to_sample_count(raw: bytes) -> int:
+    """How many random elements are wanted; negative for elements that may come more than once."""
+    count = to_integer(raw)
+    if count == INT64_MIN:  # its absolute value is no 64-bit integer
+        raise ReplyError(f"value is out of range, value must between {-INT64_MAX} and {INT64_MAX}")
+    return count
+
+
 def to_float(raw: bytes, error: Callable[[], ReplyError] = not_a_float) -> float:
     """A double; inf is one, nan is not.
 
@@ -54,8 +70,53 @@ def to_float(raw: bytes, error: Callable[[], ReplyError] = not_a_float) -> float
     try:
         number = float(raw)
     except ValueError:
-        number = float(int(raw, 16))
+        try:
+            number = float(int(raw, 16))
+        except OverflowError:
+            raise error() from None
     if math.isnan(number):
+        raise error()
+    return number
+
+
+_strtod = re.compile(
+    rb"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|inf(?:inity)?"
+    rb"|0x(?:[0-9a-f]+\.?[0-9a-f]*|\.[0-9a-f]+)(?:p[+-]?\d+)?)\Z",
+    re.I,
+).match
+
+
+def strtod(raw: bytes) -> float | None:
+    """What C's strtod makes of the whole of raw, which may be too large or too small; None for what is no number.
+
+    >>> strtod(b"0x1.8p1"), strtod(b"1e999"), strtod(b"1_0")
+    (3.0, inf, None)
+    """
+    if not _strtod(raw):
+        return None
+    if b"x" not in raw.lower():
+        return float(raw)
+    try:
+        return float.fromhex(raw.decode())
+    except OverflowError:
+        return -math.inf if raw[:1] == b"-" else math.inf
+
+
+def to_double(raw: bytes, error: Callable[[], ReplyError] = not_a_float) -> float:
+    """A score or a weight: like `to_float`, but what a double cannot hold is refused, not rounded to inf or zero.
+
+    >>> to_double(b"2.50"), to_double(b"+inf")
+    (2.5, inf)
+    """
+    if len(raw) < 300 and not raw.translate(None, b"0123456789.-"):  # the plain spellings, which cannot overflow
+        try:
+            return float(raw)
+        except ValueError:
+            raise error() from None
+    number = strtod(raw)
+    if number is None or (math.isinf(number) and b"n" not in raw.lower()):
+        raise error()
+    if number == 0 and re.match(rb"[+-]?(?:0x[0.]*[1-9a-f]|[0.]*[1-9])", raw, re.I):
         raise error()
     return number
 

@@ -3,7 +3,12 @@
 A handler that finds nothing to do returns `session.block(keys, deadline)`. When one of the keys changes, the whole
 command is run again, in the order in which clients came; if it still finds nothing it stays where it was in the
 queue, with the deadline it had. So a handler has no second half, the deadline is fixed once (redis#12998), and
-whatever a blocked command does is logged as if it had just arrived.
+whatever a blocked command does is logged as if it had just arrived. What a handler may want to know is in
+`session.candidates(keys)`: all its keys the first time, then only the one that changed.
+
+Invariants: a session waits in at most one command; a waiter is in the queue of each of its keys or of none; nobody
+enters a queue while `serve` works through it, because an unblocked session goes on with its input later, from the
+event loop (run at once, two clients that feed each other would recurse without end).
 
 Rejected: a callback for each kind of blocked command. It is faster by one dictionary look-up, and then there are two
 versions of every blocking command that must agree.
@@ -11,21 +16,28 @@ versions of every blocking command that must agree.
 
 from __future__ import annotations
 
+import logging
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from penstock.engine.spec import Argv, Command, Reply
-from penstock.protocol.errors import ReplyError, WrongType
+from penstock.protocol.errors import ReplyError, Unblocked, WrongType
 from penstock.protocol.resp import NO_REPLY
 
 if TYPE_CHECKING:
     from penstock.engine.dispatch import Engine
+    from penstock.engine.keyspace import Database
     from penstock.engine.session import Session
+
+log = logging.getLogger("penstock.engine")
 
 
 class Waiter:
     """One blocked command. In the queue of every key it waits for, until it is served, times out or goes away."""
 
-    __slots__ = ("argv", "command", "database", "deadline", "keys", "session", "timeout_reply", "timer")
+    __slots__ = (
+        "argv", "changed", "command", "database", "deadline", "keys", "session", "silent", "timeout_reply", "timer",
+    )  # fmt: skip
 
     def __init__(
         self, session: Session, command: Command, argv: Argv, keys: list[bytes], deadline: int, timeout_reply: Reply
@@ -38,6 +50,8 @@ class Waiter:
         self.deadline = deadline  # milliseconds since 1970; 0 waits for ever
         self.timeout_reply = timeout_reply
         self.timer: object | None = None
+        self.changed: bytes | None = None  # the key because of which the command is run again
+        self.silent = False  # CLIENT REPLY SKIP came before it
 
 
 class Blocking:
@@ -45,7 +59,7 @@ class Blocking:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.count = 0
+        self.count = 0  # blocked clients, for INFO
 
     def enter(self, waiter: Waiter) -> None:
         """Start waiting."""
@@ -73,37 +87,70 @@ class Blocking:
     def answer(self, waiter: Waiter, reply: Reply) -> None:
         """End the wait with a reply (a ReplyError is one too)."""
         self.leave(waiter)
-        waiter.session.unblocked(reply)
+        waiter.session.unblocked(reply, waiter.silent)
 
     def time_out(self, waiter: Waiter) -> None:
         if waiter.session.waiter is waiter:
             self._engine.clock.refresh()
             self.answer(waiter, waiter.timeout_reply)
 
+    def unblock(self, session: Session, with_error: bool) -> bool:
+        """End a session's wait as if it had timed out, or with an error; whether it was waiting at all."""
+        waiter = session.waiter
+        if waiter is None or not waiter.keys:  # no keys: it is held back by CLIENT PAUSE
+            return False
+        self.answer(waiter, Unblocked() if with_error else waiter.timeout_reply)
+        return True
+
     def serve(self) -> None:
         """Run again every command that waits for a key that changed, first come first served.
 
-        A served command may itself change keys that others wait for (LMOVE), so this goes on until nothing is
-        ready. A waiter that finds nothing costs one run; the keys it left alone wake nobody else.
+        A served command may itself change keys that others wait for (LMOVE): those are served in a next round.
         """
         ready = self._engine.keyspace.ready
+        if self._engine.scripting.running:
+            return  # another client is heard in the middle of a script, which nobody may come between
         while ready:
-            database, key = ready.pop(0)
-            observers = database.observed.get(key)
-            if observers is None:
-                continue
-            for waiter in list(observers.waiters):
-                if waiter.session.waiter is waiter and not self._retry(waiter):
-                    if key not in database:
-                        break  # nothing left for those behind it
+            changed = dict.fromkeys(ready)  # a transaction may have changed a key many times
+            ready.clear()
+            for database, key in changed:
+                self._serve_key(database, key)
 
-    def _retry(self, waiter: Waiter) -> bool:
+    def _serve_key(self, database: Database, key: bytes) -> None:
+        """Offer a key to those who wait for it until it is gone.
+
+        Waiters are looked at in batches that grow, so that one element pushed costs one run and one step however
+        many wait, and a stream that all of them can read costs O(N log N) steps for N runs.
+        """
+        observers = database.observed.get(key)
+        if observers is None:
+            return
+        in_vain = 0  # these stay at the head of the queue
+        size = 1
+        while batch := list(islice(observers.waiters, in_vain, in_vain + size)):
+            for waiter in batch:
+                if key not in database:
+                    return
+                if waiter.session.closing or not self._retry(waiter, key):
+                    in_vain += 1
+            size *= 2
+
+    def _retry(self, waiter: Waiter, key: bytes) -> bool:
+        """Run a blocked command again; whether it is over."""
+        waiter.changed = key
+        # It was counted when it came.
+        waiter.command.calls -= 1
+        self._engine.stats.commands -= 1
         try:
             reply = self._engine.call(waiter.session, waiter.command, waiter.argv)
         except WrongType:
             return False  # the key came back as another type: it is not what this client waits for
         except ReplyError as error:
             reply = error
+        except Exception as error:
+            # The client that changed the key is not to blame, and the others in the queue still want theirs.
+            log.exception("internal error in %r", waiter.argv[:3])
+            reply = ReplyError(f"internal error: {error!r}")
         if reply is NO_REPLY:
             return False
         self.answer(waiter, reply)

@@ -21,3 +21,7 @@ class Clock:
     def refresh(self) -> int:
         self.now = time.time_ns() // 1_000_000
         return self.now
+
+    def microseconds(self) -> int:
+        """The time of day at this very moment, for TIME and INFO."""
+        return time.time_ns() // 1000

@@ -9,11 +9,11 @@ Invariant: a Config always holds values its directives' parsers accepted.
 
 from __future__ import annotations
 
-import contextlib
-import shlex
+import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.protocol.errors import PenstockError
 from penstock.protocol.requests import split_inline
@@ -23,6 +23,14 @@ class ConfigError(PenstockError):
     """A directive that does not exist or a value it does not take; says which, and where it was written."""
 
 
+class ChangeRefused(ConfigError):
+    """CONFIG SET of a value that a directive, or somebody who must act on it, does not take."""
+
+    def __init__(self, directive: Directive, why: str) -> None:
+        super().__init__(why)
+        self.directive = directive
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """A type of value: text words to a Python value and back."""
@@ -30,21 +38,27 @@ class Kind:
     name: str
     parse: Callable[[list[str]], Any]
     show: Callable[[Any], str]
+    is_text: bool = False  # any text at all, which a file may have to quote
+
+    def words(self, text: str) -> list[str]:
+        """A whole value, as CONFIG SET or a program gives it, as the words `parse` takes."""
+        return text.split() if self is WORDS else [text]
 
 
 def _one(words: list[str]) -> str:
     if len(words) != 1:
-        raise ValueError("takes exactly one value")
+        raise ValueError("wrong number of arguments")
     return words[0]
 
 
 def _yes_no(words: list[str]) -> bool:
     word = _one(words).lower()
     if word not in ("yes", "no"):
-        raise ValueError("must be 'yes' or 'no'")
+        raise ValueError("argument must be 'yes' or 'no'")
     return word == "yes"
 
 
+_is_integer = re.compile(r"-?\d{1,19}\Z", re.ASCII).match
 _UNITS = {"b": 1, "k": 1000, "kb": 1024, "m": 1000**2, "mb": 1024**2, "g": 1000**3, "gb": 1024**3}
 
 
@@ -57,23 +71,26 @@ def parse_memory(text: str) -> int:
     digits = text.rstrip("kKmMgGbB")
     unit = text[len(digits) :].lower()
     if not digits.isdigit() or (unit and unit not in _UNITS):
-        raise ValueError("must be a memory value, such as 100mb")
+        raise ValueError("argument must be a memory value")
     return int(digits) * _UNITS.get(unit, 1)
 
 
-def _memory(words: list[str]) -> int:
-    return parse_memory(_one(words))
+def _within(number: int, low: int, high: int) -> int:
+    if not low <= number <= high:
+        raise ValueError(f"argument must be between {low} and {high} inclusive")
+    return number
+
+
+def memory(low: int, high: int) -> Kind:
+    return Kind("memory", lambda words: _within(parse_memory(_one(words)), low, high), str)
 
 
 def integer(low: int, high: int) -> Kind:
     def parse(words: list[str]) -> int:
-        try:
-            number = int(_one(words))
-        except ValueError:
-            raise ValueError("must be an integer") from None
-        if not low <= number <= high:
-            raise ValueError(f"must be between {low} and {high} inclusive")
-        return number
+        text = _one(words)
+        if not _is_integer(text):
+            raise ValueError("argument couldn't be parsed into an integer")
+        return _within(int(text), low, high)
 
     return Kind("integer", parse, str)
 
@@ -82,16 +99,18 @@ def choice(*options: str) -> Kind:
     def parse(words: list[str]) -> str:
         word = _one(words).lower()
         if word not in options:
-            raise ValueError("must be one of: " + ", ".join(options))
+            raise ValueError("argument(s) must be one of the following: " + ", ".join(options))
         return word
 
     return Kind(" | ".join(options), parse, str)
 
 
 YES_NO = Kind("yes | no", _yes_no, lambda value: "yes" if value else "no")
-TEXT = Kind("text", _one, str)
+TEXT = Kind("text", _one, str, is_text=True)
 WORDS = Kind("words", lambda words: words, " ".join)
-MEMORY = Kind("memory", _memory, str)
+FOLDER = Kind("folder", _one, os.path.abspath, is_text=True)
+MEMORY = memory(0, (1 << 64) - 1)
+LENGTH = memory(1 << 20, (1 << 63) - 1)  # of what a client sends: less than a megabyte would lock everybody out
 
 
 def _save(words: list[str]) -> list[tuple[int, int]]:
@@ -99,10 +118,10 @@ def _save(words: list[str]) -> list[tuple[int, int]]:
     if not words:
         return []
     if len(words) % 2 or not all(word.isdigit() for word in words):
-        raise ValueError('takes pairs of seconds and changes, or "" for none')
+        raise ValueError("Invalid save parameters")
     rules = [(int(a), int(b)) for a, b in zip(words[::2], words[1::2], strict=True)]
     if any(seconds < 1 for seconds, _ in rules):
-        raise ValueError("seconds must be at least 1")
+        raise ValueError("Invalid save parameters")
     return rules
 
 
@@ -114,15 +133,16 @@ BufferLimits = dict[str, tuple[int, int, int]]
 def _buffer_limits(words: list[str]) -> BufferLimits:
     words = [word for text in words for word in text.split()]
     if not words or len(words) % 4:
-        raise ValueError("takes: class hard-limit soft-limit soft-seconds")
+        raise ValueError("Wrong number of arguments in buffer limit configuration.")
     limits: BufferLimits = {}
     for at in range(0, len(words), 4):
         name = {"slave": "replica"}.get(words[at].lower(), words[at].lower())
         if name not in ("normal", "replica", "pubsub"):
-            raise ValueError("knows the classes normal, replica and pubsub")
-        if not words[at + 3].isdigit():
-            raise ValueError("soft-seconds must be an integer")
-        limits[name] = (parse_memory(words[at + 1]), parse_memory(words[at + 2]), int(words[at + 3]))
+            raise ValueError("Invalid client class specified in buffer limit configuration.")
+        try:
+            limits[name] = (parse_memory(words[at + 1]), parse_memory(words[at + 2]), int(words[at + 3]))
+        except ValueError:
+            raise ValueError("Error in hard, soft or soft_seconds setting in buffer limit configuration.") from None
     return limits
 
 
@@ -146,7 +166,9 @@ class Directive:
     help: str
     mutable: bool = True
     secret: bool = False  # not shown in logs
-    repeated: bool = False  # several lines of a file add up instead of replacing each other
+    repeated: bool = False  # several lines of a file add up instead of replacing each other; not for CONFIG GET
+    protected: bool = False  # CONFIG SET takes it only if enable-protected-configs says so
+    aliases: tuple[str, ...] = ()  # older names, which CONFIG and the file know too
 
     @property
     def attribute(self) -> str:
@@ -158,7 +180,7 @@ def _table(*directives: Directive) -> dict[str, Directive]:
 
 
 _PORT = integer(0, 65535)
-_COUNT = integer(0, 1 << 62)
+_COUNT = integer(0, (1 << 63) - 1)
 D = Directive
 
 DIRECTIVES: dict[str, Directive] = _table(
@@ -179,12 +201,12 @@ DIRECTIVES: dict[str, Directive] = _table(
     D("tls-ca-cert-file", TEXT, "", "PEM file with the authorities that client certificates must come from.", mutable=False),
     D("tls-auth-clients", choice("yes", "no", "optional"), "yes", "Whether TLS clients must show a certificate.", mutable=False),
     # limits
-    D("proto-max-bulk-len", integer(1024 * 1024, 1 << 62), 512 * 1024 * 1024, "Longest single argument, in bytes."),
-    D("client-query-buffer-limit", integer(1024 * 1024, 1 << 62), 1 << 30, "Most bytes held of a command that is not whole yet."),
+    D("proto-max-bulk-len", LENGTH, 512 << 20, "Longest single argument, in bytes."),
+    D("client-query-buffer-limit", LENGTH, 1 << 30, "Most bytes held of a command that is not whole yet."),
     D("client-output-buffer-limit", BUFFER_LIMITS, {"normal": (0, 0, 0), "replica": (256 << 20, 64 << 20, 60), "pubsub": (32 << 20, 8 << 20, 60)}, "Unsent replies after which a client is closed: hard, or soft for some seconds."),
     D("maxmemory", MEMORY, 0, "Memory after which commands that may need more are refused with OOM; 0 for no limit."),
     D("maxmemory-policy", choice("noeviction"), "noeviction", "What to do at maxmemory: refuse writes. Nothing is evicted behind a writer's back."),
-    D("busy-reply-threshold", _COUNT, 5000, "Milliseconds after which a running script is called busy."),
+    D("busy-reply-threshold", _COUNT, 5000, "Milliseconds after which a running script is called busy.", aliases=("lua-time-limit",)),
     # general
     D("databases", integer(1, 1024), 16, "Number of databases.", mutable=False),
     D("daemonize", choice("no"), "no", "Always no: a supervisor or a shell keeps the server in the background.", mutable=False),
@@ -201,8 +223,8 @@ DIRECTIVES: dict[str, Directive] = _table(
     D("acllog-max-len", _COUNT, 128, "Refusals that ACL LOG keeps."),
     D("acl-pubsub-default", choice("allchannels", "resetchannels"), "resetchannels", "Channels a new user may use."),
     # durability
-    D("dir", TEXT, ".", "Folder for the log and the snapshots."),
-    D("dbfilename", TEXT, "dump.pns", "File name of the snapshot, inside dir."),
+    D("dir", FOLDER, ".", "Folder for the log and the snapshots.", protected=True),
+    D("dbfilename", TEXT, "dump.pns", "File name of the snapshot, inside dir.", protected=True),
     D("save", SAVE, [(3600, 1), (300, 100), (60, 10000)], "Take a snapshot when so many seconds passed with so many changes."),
     D("stop-writes-on-bgsave-error", YES_NO, True, "Refuse writes while snapshots fail, so that somebody notices."),
     D("appendonly", YES_NO, False, "Log every change to the append-only file."),
@@ -215,34 +237,49 @@ DIRECTIVES: dict[str, Directive] = _table(
     D("aof-load-truncated", YES_NO, True, "Cut a torn last record off and start; no refuses to start."),
     D("aof-timestamp-enabled", YES_NO, False, "Write the time into the log, for reading it."),
     # scripts and introspection
-    D("lua-time-limit", _COUNT, 5000, "The old name of busy-reply-threshold."),
-    D("slowlog-log-slower-than", integer(-1, 1 << 62), 10000, "Microseconds from which a command is kept in the slow log; -1 keeps none."),
+    D("slowlog-log-slower-than", integer(-1, (1 << 63) - 1), 10000, "Microseconds from which a command is kept in the slow log; -1 keeps none."),
     D("slowlog-max-len", _COUNT, 128, "Commands the slow log keeps."),
     D("latency-monitor-threshold", _COUNT, 0, "Accepted for compatibility; nothing is monitored."),
+    D("enable-protected-configs", choice("yes", "no", "local"), "no", "Who may CONFIG SET dir and dbfilename: anybody, nobody, clients on this machine.", mutable=False),
     D("enable-debug-command", choice("yes", "no", "local"), "yes", "Who may use DEBUG: anybody, nobody, clients on this machine.", mutable=False),
     # encodings, as OBJECT ENCODING reports them
-    D("hash-max-listpack-entries", _COUNT, 128, "Fields up to which OBJECT ENCODING calls a hash a listpack."),
-    D("hash-max-listpack-value", _COUNT, 64, "Length up to which OBJECT ENCODING calls a hash a listpack."),
-    D("list-max-listpack-size", integer(-5, 1 << 30), -2, "Size up to which OBJECT ENCODING calls a list a listpack."),
+    D("hash-max-listpack-entries", _COUNT, 512, "Fields up to which OBJECT ENCODING calls a hash a listpack.", aliases=("hash-max-ziplist-entries",)),
+    D("hash-max-listpack-value", _COUNT, 64, "Length up to which OBJECT ENCODING calls a hash a listpack.", aliases=("hash-max-ziplist-value",)),
+    D("list-max-listpack-size", integer(-5, 1 << 30), -2, "Size up to which OBJECT ENCODING calls a list a listpack.", aliases=("list-max-ziplist-size",)),
     D("set-max-intset-entries", _COUNT, 512, "Members up to which OBJECT ENCODING calls a set of integers an intset."),
-    D("zset-max-listpack-entries", _COUNT, 128, "Members up to which OBJECT ENCODING calls a sorted set a listpack."),
-    D("zset-max-listpack-value", _COUNT, 64, "Length up to which OBJECT ENCODING calls a sorted set a listpack."),
+    D("zset-max-listpack-entries", _COUNT, 128, "Members up to which OBJECT ENCODING calls a sorted set a listpack.", aliases=("zset-max-ziplist-entries",)),
+    D("zset-max-listpack-value", _COUNT, 64, "Length up to which OBJECT ENCODING calls a sorted set a listpack.", aliases=("zset-max-ziplist-value",)),
 )  # fmt: skip
+
+
+_BY_NAME = {name: directive for directive in DIRECTIVES.values() for name in (directive.name, *directive.aliases)}
+
+
+def find_directive(name: str) -> Directive | None:
+    """The directive of a name or an older name, in upper or lower case."""
+    return _BY_NAME.get(name.lower())
 
 
 class Config:
     """The values in force. Attributes are directive names with underscores."""
 
     def __init__(self) -> None:
-        self._values: dict[str, Any] = {name: directive.default for name, directive in DIRECTIVES.items()}
+        self._values: dict[str, Any] = {}
+        for directive in DIRECTIVES.values():
+            self._assign(directive, directive.default)
         self._listeners: dict[str, list[Callable[[Any], None]]] = {}
         self.given: set[str] = set()  # named in the file or on the command line
         self.file: str | None = None  # where CONFIG REWRITE writes
+        self.on_change("dir", _check_folder)
 
-    def __getattr__(self, attribute: str) -> Any:
-        with contextlib.suppress(KeyError):
-            return self.__dict__["_values"][attribute.replace("_", "-")]
-        raise AttributeError(attribute)
+    if TYPE_CHECKING:
+
+        def __getattr__(self, attribute: str) -> Any: ...
+
+    def _assign(self, directive: Directive, value: Any) -> None:
+        """Values are plain attributes: commands read some of them on every call."""
+        self._values[directive.name] = value
+        setattr(self, directive.attribute, value)
 
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
@@ -257,56 +294,54 @@ class Config:
 
     def load(self, name: str, words: list[str], where: str = "") -> None:
         """Set a directive at start. `where` is put in front of an error: "line 3"."""
-        directive = DIRECTIVES.get(name.lower())
+        directive = find_directive(name)
         if directive is None:
             raise ConfigError(f"{where}unknown directive '{name}'")
         try:
             value = directive.kind.parse(words)
         except ValueError as error:
-            raise ConfigError(f"{where}directive '{name}' {error}, not '{' '.join(words)}'") from None
+            shown = "" if directive.secret else f" ('{' '.join(words)}')"
+            raise ConfigError(f"{where}directive '{name}'{shown}: {error}") from None
         if directive.repeated:
             value = [*self._values[directive.name], " ".join(words)]
         elif directive.kind is SAVE and directive.name in self.given and value:
             value = self._values[directive.name] + value
         elif directive.kind is BUFFER_LIMITS:
             value = {**self._values[directive.name], **value}
-        self._values[directive.name] = value
+        self._assign(directive, value)
         self.given.add(directive.name)
 
-    def change(self, pairs: Iterable[tuple[str, str]]) -> None:
+    def change(self, pairs: Iterable[tuple[Directive, str]]) -> None:
         """CONFIG SET: all of it or, when one value is refused, none of it."""
-        before = dict(self._values)
-        touched: list[str] = []
-        try:
-            for name, text in pairs:
-                directive = DIRECTIVES[name]
-                try:
-                    words = [text] if directive.kind.parse in (_one, _save, _buffer_limits) else shlex.split(text)
-                    value = directive.kind.parse(words or [""] if directive.kind is not WORDS else words)
-                except ValueError as error:
-                    raise ConfigError(f"'{name}' - argument {error}") from None
-                if directive.kind is BUFFER_LIMITS:
-                    value = {**self._values[name], **value}
-                self._values[name] = value
-                touched.append(name)
-            for name in touched:
-                for listener in self._listeners.get(name, ()):
-                    try:
-                        listener(self._values[name])
-                    except (ValueError, OSError) as error:
-                        raise ConfigError(f"'{name}' - {error}") from None
-        except ConfigError:
-            self._values = before
-            raise
-        self.given.update(touched)
+        new = [(directive, self._parse(directive, text)) for directive, text in pairs]
+        before = [(directive, self._values[directive.name]) for directive, _ in new]
+        for directive, value in new:
+            self._assign(directive, value)
+        for told, (directive, value) in enumerate(new):
+            try:
+                self._tell(directive, value)
+            except (ValueError, OSError) as error:
+                for changed, old in before:
+                    self._assign(changed, old)
+                for changed, old in before[: told + 1]:
+                    self._tell(changed, old)
+                raise ChangeRefused(directive, getattr(error, "strerror", None) or str(error)) from None
+        self.given.update(directive.name for directive, _ in new)
 
-    def changed_lines(self) -> Iterator[tuple[str, str]]:
-        """(name, text) of every directive that was given or is not at its default, for CONFIG REWRITE."""
-        for name, directive in DIRECTIVES.items():
-            if self._values[name] != directive.default or name in self.given:
-                values = self._values[name] if directive.repeated else [self._values[name]]
-                for value in values:
-                    yield name, value if directive.repeated else directive.kind.show(value)
+    def _parse(self, directive: Directive, text: str) -> Any:
+        try:
+            value = directive.kind.parse(directive.kind.words(text))
+        except ValueError as error:
+            raise ChangeRefused(directive, str(error)) from None
+        return {**self._values[directive.name], **value} if directive.kind is BUFFER_LIMITS else value
+
+    def _tell(self, directive: Directive, value: Any) -> None:
+        for listener in self._listeners.get(directive.name, ()):
+            listener(value)
+
+
+def _check_folder(path: str) -> None:
+    os.scandir(path).close()  # raises what keeps us from using it
 
 
 def parse_file(text: str) -> Iterator[tuple[int, str, list[str]]]:

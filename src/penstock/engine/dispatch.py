@@ -18,15 +18,23 @@ from penstock.engine.acl import AccessControl
 from penstock.engine.blocking import Blocking
 from penstock.engine.clock import Clock
 from penstock.engine.config import Config
+from penstock.engine.cursors import Cursors
 from penstock.engine.keyspace import Database, Keyspace
+from penstock.engine.memory import Memory
+from penstock.engine.monitors import Monitors, redacted
+from penstock.engine.pause import Pause
+from penstock.engine.pubsub import Publications
+from penstock.engine.scripting import Scripting
 from penstock.engine.session import Session
+from penstock.engine.slowlog import SlowLog
 from penstock.engine.spec import REGISTRY, Argv, Command, Flag, Handler, Reply
 from penstock.engine.stats import Stats
-from penstock.engine.transactions import unwatch
+from penstock.engine.transactions import discard, refused
 from penstock.protocol.errors import Loading, Misconf, NoAuth, OutOfMemory, ReplyError
-from penstock.protocol.resp import QUEUED
+from penstock.protocol.resp import NO_REPLY, QUEUED
 
 LogEntry = tuple[int, Argv]  # database number, command
+Gate = Callable[[Session, Command, Argv], None]  # passes or raises
 FastTable = dict[bytes, tuple[Handler, int, int]]
 
 
@@ -43,8 +51,47 @@ class Commit(Protocol):
 
     pending: bool  # something was logged that is not on disk yet
 
-    def hold(self, write: Callable[[bytes], None], data: bytes) -> None:
-        """Call `write(data)` once everything logged so far is on disk, in the order of the calls."""
+    def log(self, entries: list[LogEntry]) -> None:
+        """Log entries that belong together: after a crash all of them are there, or none."""
+
+    def append(self, database: int, argv: Argv) -> None:
+        """Log one command."""
+
+    def hold(self, write: Callable[[bytes], None], replies: list[bytes], doubtful: set[int]) -> None:
+        """Call `write` with the replies once everything logged so far is on disk, in the order of the calls.
+
+        Those at the positions in `doubtful` acknowledge a change; they become errors if the disk refuses it.
+        """
+
+
+class Persistence(Protocol):
+    """What commands may ask of storage; storage/persistence.py is the one that does it."""
+
+    last_save: int  # seconds since 1970
+
+    def info(self) -> dict[str, int | str]:
+        """The fields of INFO persistence."""
+
+    def save(self) -> None:
+        """Write a snapshot now, while everybody waits."""
+
+    def start_save(self, now: bool, may_schedule: bool) -> bool:
+        """Have a child write a snapshot; False if it is only scheduled. ReplyError if neither is possible.
+
+        `now` is False in the middle of a transaction, of which a child must not see one half.
+        """
+
+    def start_rewrite(self, now: bool) -> bool:
+        """Have a child write a new base of the log; False if it is only scheduled."""
+
+    def reload(self, save: bool, flush: bool) -> None:
+        """Write a snapshot and read it back."""
+
+    def reload_log(self) -> None:
+        """Forget everything and read the log."""
+
+    def shut_down(self, save: bool | None, force: bool) -> None:
+        """Stop the server, with a last snapshot or without (None: if there are save rules)."""
 
 
 class NoTimers:
@@ -66,24 +113,37 @@ class Engine:
         self.timers: Timers = timers or NoTimers()
         self.keyspace = Keyspace(self.config.databases, self.clock)
         self.keyspace.on_expired = self._log_expired
-        self.acl = AccessControl()
-        self.stats = Stats(self.clock)
+        self.stats = Stats()
         self.blocking = Blocking(self)
+        self.cursors = Cursors()  # iterations under way: SCAN, HSCAN, SSCAN, ZSCAN
         self.sessions: dict[int, Session] = {}  # connected clients by id
+        self.acl = AccessControl(self)
+        self.pause = Pause(self)
+        self.publications = Publications()
+        self.scripting = Scripting(self)
+        self.meanwhile: Callable[[], None] = lambda: None  # hear other clients while a script holds the loop
+        self.monitors = Monitors(self)
         self.log: Callable[[list[LogEntry]], None] | None = None  # the append-only file; one call, one atomic unit
-        self.commit: Commit | None = None  # set while replies must wait for the disk (appendfsync always)
+        self.commit: Commit | None = None  # set while there is a log that replies must not run ahead of
+        self.persistence: Persistence | None = None
+        self._strict = False  # replies that acknowledge a change become errors if the log cannot be written
         self._unit: list[LogEntry] | None = None  # collects the effects of a transaction or a script
         self._last_id = 0
         # state that gates ask about
         self.loading = False
-        self.over_memory = False
+        self.over_memory = False  # kept by `memory`
+        self.active_expiry = True  # DEBUG SET-ACTIVE-EXPIRE: off, keys go only when somebody looks at them
         self.write_error: str | None = None  # why writes are refused: the log or the snapshot cannot be written
-        self.gates: list[Callable[[Session, Command, Argv], None]] = [
+        self.gates: list[Gate] = [
             self._gate_auth, self._gate_acl, self._gate_loading, self._gate_disk, self._gate_memory,
+            self.publications.gate, self.scripting.gate,
         ]  # fmt: skip
         self._gate_reasons: set[str] = set()
-        self._fast_all = _fast_table()
-        self.fast: FastTable = self._fast_all
+        self.every_fast = _fast_table()  # as if no gate and no log were there
+        self._fast_ungated: FastTable = self.every_fast  # what `fast` is while no gate is needed
+        self.fast: FastTable = self.every_fast
+        self.memory = Memory(self)
+        self.slow_log = SlowLog(self)
 
     def next_session_id(self) -> int:
         self._last_id += 1
@@ -94,14 +154,54 @@ class Engine:
         self.sessions.pop(session.id, None)
         if session.waiter is not None:
             self.blocking.leave(session.waiter)
-        unwatch(session)
+        self.monitors.remove(session)
+        discard(session)
+        self.publications.forget(session)
 
     # -- the fast path ----------------------------------------------------------------------------------------
 
     def require_gates(self, reason: str, needed: bool) -> None:
         """Turn the fast path off while any named reason holds (a log, memory limits, MONITOR, locks, ...)."""
         (self._gate_reasons.add if needed else self._gate_reasons.discard)(reason)
-        self.fast = {} if self._gate_reasons else self._fast_all
+        self.fast = {} if self._gate_reasons else self._fast_ungated
+
+    def log_to(self, commit: Commit | None, strict: bool = False) -> None:
+        """Log every change from now on, or none; with `strict`, mark the replies that acknowledge one."""
+        self.log = None if commit is None else commit.log
+        self.commit = commit
+        self._strict = strict
+        if commit is None:
+            self._fast_ungated = self.every_fast
+        else:
+            self._fast_ungated = {}
+            for name, (handler, low, high) in self.every_fast.items():
+                if not REGISTRY.by_name[name.upper()].writes:
+                    self._fast_ungated[name] = (handler, low, high)
+                elif not strict:
+                    self._fast_ungated[name] = (self._logged(handler, commit.append), low, high)
+        self.fast = {} if self._gate_reasons else self._fast_ungated
+
+    def _logged(self, handler: Handler, append: Callable[[int, Argv], None]) -> Handler:
+        """What `call` does about logging, for the fast path, where no unit is under way."""
+        keyspace = self.keyspace
+
+        def run(session: Session, argv: Argv) -> Reply:
+            before = keyspace.dirty
+            session.effects = None
+            try:
+                return handler(session, argv)
+            finally:
+                if keyspace.dirty != before:
+                    if session.effects is None:
+                        append(session.db.index, argv)
+                    else:
+                        self.propagate(session.db, session.effects)
+
+        return run
+
+    def gates_matter(self, session: Session) -> bool:
+        """Whether any gate could refuse a command of this session that has logged in; else they need not be asked."""
+        return bool(self._gate_reasons) or not session.user.unrestricted
 
     # -- the whole way ----------------------------------------------------------------------------------------
 
@@ -110,18 +210,31 @@ class Engine:
         transaction = session.transaction
         try:
             command = REGISTRY.resolve(argv)
+            session.last_command = command.name
             for gate in self.gates:
                 gate(session, command, argv)
+            if self.pause.until and self.pause.hold(session, command, argv):
+                return NO_REPLY
             if transaction is not None and Flag.CONTROL not in command.flags:
                 if Flag.NO_MULTI in command.flags:
                     raise ReplyError("Command not allowed inside a transaction")
                 transaction.queue.append((command, argv))
                 return QUEUED
-        except ReplyError:
-            if transaction is not None:
-                transaction.aborted = True
-            raise
+        except ReplyError as error:
+            self._count_rejected(argv, error)
+            raise refused(session, argv, error) from None
         return self.call(session, command, argv)
+
+    def pass_gates(self, session: Session, command: Command, argv: Argv, permission: Gate, memory: bool = True) -> None:
+        """Ask every gate about a command that a transaction or a script runs; they word a missing permission their way.
+
+        `memory=False` lets it grow beyond maxmemory.
+        """
+        for gate in self.gates:
+            if gate == self._gate_acl:
+                permission(session, command, argv)
+            elif memory or gate != self._gate_memory:
+                gate(session, command, argv)
 
     def call(self, session: Session, command: Command, argv: Argv) -> Reply:
         """Run a handler, and log what it changed."""
@@ -133,8 +246,9 @@ class Engine:
         started = time.perf_counter_ns()
         try:
             return command.handler(session, argv)
-        except ReplyError:
+        except ReplyError as error:
             command.failed += 1
+            self.stats.count_error(error)
             raise
         finally:
             session.current = outer
@@ -142,10 +256,21 @@ class Engine:
             command.calls += 1
             command.microseconds += took
             self.stats.commands += 1
-            if keyspace.dirty != before and command.writes:
-                self.propagate(session.db, session.effects if session.effects is not None else [argv])
-            if took >= self.stats.slow_threshold and Flag.SKIP_SLOWLOG not in command.flags:
-                self.stats.remember_slow(session, argv, took)
+            if keyspace.dirty != before:
+                if command.writes:
+                    self.propagate(session.db, session.effects if session.effects is not None else [argv])
+                if self._strict:
+                    session.output.doubt()
+            if self.monitors.sessions:
+                self.monitors.feed(session, command, argv)
+            if took >= self.slow_log.threshold and Flag.SKIP_SLOWLOG not in command.flags:
+                self.slow_log.remember(session, redacted(command, argv), took)
+
+    def _count_rejected(self, argv: Argv, error: ReplyError) -> None:
+        self.stats.count_error(error)
+        command = REGISTRY.find(argv)
+        if command is not None:
+            command.rejected += 1
 
     # -- logging ----------------------------------------------------------------------------------------------
 
@@ -173,7 +298,8 @@ class Engine:
             raise NoAuth
 
     def _gate_acl(self, session: Session, command: Command, argv: Argv) -> None:
-        pass
+        if not session.user.unrestricted:
+            self.acl.check(session, command, argv)
 
     def _gate_loading(self, session: Session, command: Command, argv: Argv) -> None:
         if self.loading and Flag.LOADING not in command.flags:
@@ -184,8 +310,10 @@ class Engine:
             raise Misconf(self.write_error)
 
     def _gate_memory(self, session: Session, command: Command, argv: Argv) -> None:
-        if self.over_memory and Flag.DENYOOM in command.flags:
-            raise OutOfMemory
+        if self.memory.limit and Flag.DENYOOM in command.flags:
+            self.memory.account(argv)
+            if self.over_memory:
+                raise OutOfMemory
 
 
 class _Unit:
@@ -210,6 +338,6 @@ def _fast_table() -> FastTable:
     """Handlers that the inner loop may call without gates, in both cases a client is likely to write."""
     table: FastTable = {}
     for name, command in REGISTRY.by_name.items():
-        if Flag.FAST in command.flags and command.keys and Flag.BLOCKING not in command.flags:
+        if command.flags & (Flag.FAST | Flag.DIRECT) and command.keys and Flag.BLOCKING not in command.flags:
             table[name] = table[name.lower()] = (command.handler, command.low, command.high)
     return table

@@ -12,11 +12,13 @@ All of this is owned by the loop thread.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterator
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.engine.clock import Clock
+from penstock.engine.deadlines import Deadlines
+from penstock.engine.random_keys import KeySampler
 from penstock.protocol.errors import WrongType
 
 if TYPE_CHECKING:
@@ -25,6 +27,11 @@ if TYPE_CHECKING:
 
 Value = Any  # bytes, bytearray, int, or an instance of a class in types/
 T = TypeVar("T")
+
+NEVER = 1 << 63
+"""Later than any expiry time can be."""
+EXPIRY_SLICE = 1_000_000
+"""Nanoseconds that active expiry works before it lets clients have their turn."""
 
 
 class Observers:
@@ -51,6 +58,7 @@ class Keyspace:
         self.on_expired: Callable[[Database, bytes], None] = lambda database, key: None
         self.expired_count = 0
         self.databases = [Database(self, index) for index in range(count)]
+        self._expiry_turn = 0  # the database that active expiry looks at next
 
     def __getitem__(self, index: int) -> Database:
         return self.databases[index]
@@ -61,28 +69,34 @@ class Keyspace:
     def swap(self, one: int, other: int) -> None:
         """Exchange the contents of two databases; sessions stay on the number they chose."""
         a, b = self.databases[one], self.databases[other]
+        for database in (a, b):
+            database.touch_observed(existing_only=True)
         a.data, b.data = b.data, a.data
         a.expires, b.expires = b.expires, a.expires
         a._deadlines, b._deadlines = b._deadlines, a._deadlines
         self.dirty += 1
         for database in (a, b):
             database._choose_get()
-            database.touch_observed()
+            database.touch_observed(existing_only=True)
 
-    def expire_cycle(self, limit: int) -> int:
-        """Delete up to `limit` keys whose time has come, over all databases; how many went."""
-        gone = 0
-        for database in self.databases:
-            if gone >= limit:
-                break
-            gone += database.expire_due(limit - gone)
-        return gone
+    def expire_cycle(self, nanoseconds: int = EXPIRY_SLICE) -> bool:
+        """Delete keys whose time has come, for about so long; whether more are due.
+
+        Databases take turns, so that one in which keys expire all the time does not keep the others waiting.
+        """
+        until = perf_counter_ns() + nanoseconds
+        for _ in self.databases:
+            database = self.databases[self._expiry_turn]
+            self._expiry_turn = (self._expiry_turn + 1) % len(self.databases)
+            if database.expire_due(until):
+                return True
+        return False
 
 
 class Database:
     """One numbered database."""
 
-    __slots__ = ("_deadlines", "clock", "data", "expires", "get", "index", "keyspace", "observed")
+    __slots__ = ("_deadlines", "_sampler", "clock", "data", "expires", "get", "index", "keyspace", "observed")
 
     get: Callable[[bytes], Value | None]
     """The live value at a key, or None. It is `data.get` itself while nothing here expires."""
@@ -93,7 +107,8 @@ class Database:
         self.index = index
         self.data: dict[bytes, Value] = {}
         self.expires: dict[bytes, int] = {}  # milliseconds since 1970; a subset of data's keys
-        self._deadlines: list[tuple[int, bytes]] = []  # a heap of (when, key); stale rows are passed over
+        self._deadlines = Deadlines()  # the same, by time
+        self._sampler = KeySampler()
         self.observed: dict[bytes, Observers] = {}
         self._choose_get()
 
@@ -104,7 +119,7 @@ class Database:
 
     def _get_live(self, key: bytes) -> Value | None:
         value = self.data.get(key)
-        if value is not None and self.expires.get(key, 1 << 62) <= self.clock.now and self.expire_now(key):
+        if value is not None and self.expires.get(key, NEVER) <= self.clock.now and self.expire_now(key):
             return None
         return value
 
@@ -141,9 +156,18 @@ class Database:
 
     def live_keys(self) -> Iterator[bytes]:
         """Every key that has not expired; deletes nothing, so it is safe while the caller iterates."""
+        if not self.expires or not self.keyspace.expiring:
+            return iter(self.data)
         now = self.clock.now
         expires = self.expires
-        return (key for key in self.data if expires.get(key, 1 << 62) > now) if expires else iter(self.data)
+        return (key for key in self.data if expires.get(key, NEVER) > now)
+
+    def random_key(self) -> bytes | None:
+        """A live key, each as likely as any other, or None; random_keys.py says how."""
+        while (key := self._sampler.draw(self.data, self.keyspace.dirty)) is not None:
+            if self.get(key) is not None:
+                return key
+        return None
 
     # -- changing ---------------------------------------------------------------------------------------------
 
@@ -197,7 +221,7 @@ class Database:
         self.touch_observed(existing_only=True)
         self.data = {}
         self.expires = {}
-        self._deadlines = []
+        self._deadlines = Deadlines()
         self._choose_get()
 
     # -- expiry -----------------------------------------------------------------------------------------------
@@ -208,44 +232,62 @@ class Database:
 
     def expire_at(self, key: bytes, when: int) -> None:
         """Give an existing key an expiry time. The caller says `changed`."""
-        self.expires[key] = when
-        heapq.heappush(self._deadlines, (when, key))
-        if len(self._deadlines) > 2 * len(self.expires) + 1024:
-            self._deadlines = [(at, name) for name, at in self.expires.items()]
-            heapq.heapify(self._deadlines)
-        self._choose_get()
+        expires = self.expires
+        before = expires.get(key)
+        if before is not None:
+            self._deadlines.remove(key, before)
+        expires[key] = when
+        self._deadlines.add(key, when)
+        if len(expires) == 1:
+            self._choose_get()
 
     def persist(self, key: bytes) -> bool:
         """Take a key's expiry time away; whether it had one. The caller says `changed`."""
-        had = self.expires.pop(key, None) is not None
-        if had and not self.expires:
-            self._deadlines = []
+        when = self.expires.pop(key, None)
+        if when is None:
+            return False
+        self._deadlines.remove(key, when)
+        if not self.expires:
             self._choose_get()
-        return had
+        return True
 
     def is_expired(self, key: bytes) -> bool:
-        return self.keyspace.expiring and self.expires.get(key, 1 << 62) <= self.clock.now
+        """Whether the key's time has come; it may still be in `data`, where nobody but this class should look."""
+        return self.keyspace.expiring and self.expires.get(key, NEVER) <= self.clock.now
 
     def expire_now(self, key: bytes) -> bool:
-        """Delete a key whose time has come and have that logged; False while loading."""
+        """Delete a key whose time has come and have that logged; False while loading.
+
+        It does not count as a change (`dirty`): the command that came upon the key did not make it, and must not
+        be logged for it.
+        """
         keyspace = self.keyspace
         if not keyspace.expiring:
             return False
         self._drop(key)
-        keyspace.dirty += 1
         keyspace.expired_count += 1
         keyspace.on_expired(self, key)
         return True
 
-    def expire_due(self, limit: int) -> int:
-        """Delete up to `limit` keys whose time has come."""
-        gone = 0
+    def expire_due(self, until: int) -> bool:
+        """Delete keys whose time has come until perf_counter_ns() says `until`; whether more may be due."""
+        if not self.expires or not self.keyspace.expiring:
+            return False
         now = self.clock.now
-        while gone < limit and self._deadlines and self._deadlines[0][0] <= now:
-            when, key = heapq.heappop(self._deadlines)
-            if self.expires.get(key) == when and self.expire_now(key):
-                gone += 1
-        return gone
+        take = self._deadlines.take
+        gone = 0
+        while (key := take(now)) is not None:
+            self.expire_now(key)
+            gone += 1
+            if gone % 32 == 0 and perf_counter_ns() >= until:
+                return True
+        return False
+
+    def check(self) -> None:
+        """Assert every invariant; for tests."""
+        assert self.expires.keys() <= self.data.keys(), self.expires.keys() - self.data.keys()
+        assert self.get == (self._get_live if self.expires else self.data.get)
+        self._deadlines.check(self.expires)
 
     # -- observers --------------------------------------------------------------------------------------------
 

@@ -30,6 +30,12 @@ class Output(Protocol):
     def resume(self) -> None:
         """Go on with the input that waited while the session was blocked or paused."""
 
+    def doubt(self) -> None:
+        """The next reply acknowledges a change that is not on disk yet."""
+
+    def buffered(self) -> tuple[int, int]:
+        """Bytes of input that did not run yet, and of replies that were not sent yet."""
+
 
 class Nowhere:
     """Output of a session nobody listens to: scripts and the log being replayed."""
@@ -42,6 +48,12 @@ class Nowhere:
 
     def resume(self) -> None:
         return
+
+    def doubt(self) -> None:
+        return
+
+    def buffered(self) -> tuple[int, int]:
+        return 0, 0
 
 
 class Session:
@@ -70,6 +82,7 @@ class Session:
         # waiting
         self.may_block = True  # False inside MULTI and scripts: a blocking command answers at once
         self.waiter: Waiter | None = None
+        self.postponed: Argv | None = None  # what CLIENT PAUSE holds back; the output runs it when it resumes
         self.current: tuple[Any, Argv] | None = None  # (command, argv) while a handler runs, for `block`
         # logging
         self.effects: list[Argv] | None = None  # what to log instead of argv; [] logs nothing
@@ -105,6 +118,14 @@ class Session:
             self.engine.blocking.enter(Waiter(self, command, argv, keys, deadline, timeout_reply))
         return NO_REPLY
 
+    def candidates(self, keys: list[bytes]) -> list[bytes]:
+        """Which of its keys a blocking command has to try: all when it comes, then the one that changed.
+
+        So a key that changed first is served first, whatever the order of the arguments, as Redis does it.
+        """
+        waiter = self.waiter
+        return keys if waiter is None or waiter.changed is None else [waiter.changed]
+
     def push(self, value: Any) -> None:
         """Send out of band: a pub/sub message, a subscription's confirmation."""
         self.output.send(encode(value, self.protocol))
@@ -128,7 +149,33 @@ class Session:
             and not (self.protocol == 2 and self.subscribed)
         )
 
-    def unblocked(self, reply: Reply) -> None:
-        """The command this session was blocked in is over."""
-        self.output.send(encode(reply, self.protocol))
+    def describe(self) -> str:
+        """A line of CLIENT LIST. What only Redis's allocator could tell is given as 0."""
+        age, idle = ((self.engine.clock.now - since) // 1000 for since in (self.created, self.last_active))
+        waiting, unsent = self.output.buffered()
+        queued = len(self.transaction.queue) if self.transaction is not None else -1
+        library, version = (part.decode() for part in self.library)
+        command = self.last_command.lower().replace(" ", "|") or "NULL"
+        return (
+            f"id={self.id} addr={self.peer} laddr={self.local} fd={self.file_number} name={self.name.decode()} "
+            f"age={age} idle={idle} flags={self._letters()} db={self.db.index} sub={len(self.channels)} "
+            f"psub={len(self.patterns)} ssub={len(self.shard_channels)} multi={queued} qbuf={waiting} qbuf-free=0 "
+            f"argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll={1 if unsent else 0} omem={unsent} "
+            f"tot-mem={waiting + unsent} events=r cmd={command} user={self.user.name} redir=-1 resp={self.protocol} "
+            f"lib-name={library} lib-ver={version}"
+        )
+
+    def _letters(self) -> str:
+        """The flags of CLIENT LIST."""
+        letters = {
+            "O": self.monitoring, "P": self.subscribed, "x": self.transaction is not None,
+            "b": self.waiter is not None, "d": self.watch_broken, "c": self.closing, "e": self.no_evict,
+            "U": self.peer.endswith(":0"),
+        }  # fmt: skip
+        return "".join(letter for letter, holds in letters.items() if holds) or "N"
+
+    def unblocked(self, reply: Reply, silent: bool) -> None:
+        """The command this session was blocked in is over; `silent` if CLIENT REPLY SKIP came before it."""
+        if not silent and not self.muted:
+            self.output.send(encode(reply, self.protocol))
         self.output.resume()

@@ -52,6 +52,7 @@ class Flag(enum.Flag):
     CONTROL = enum.auto()  # MULTI, EXEC, DISCARD, WATCH...: run at once inside a transaction, never queued
     RANDOM = enum.auto()  # the outcome is random; logged by effect, may not be LAZY
     TIMED = enum.auto()  # the outcome depends on the clock; may not be LAZY
+    DIRECT = enum.auto()  # takes the server's inner loop, like FAST ones, although Redis does not call it fast
 
     @property
     def words(self) -> list[str]:
@@ -59,7 +60,7 @@ class Flag(enum.Flag):
         return [flag.name.lower() for flag in self if flag.name and flag not in _INTERNAL]
 
 
-_INTERNAL = Flag.SKIP_SLOWLOG | Flag.CONTROL | Flag.RANDOM | Flag.TIMED
+_INTERNAL = Flag.CONTROL | Flag.RANDOM | Flag.TIMED | Flag.DIRECT
 
 
 class Access(enum.Flag):
@@ -84,6 +85,7 @@ class KeySpec:
     step: int = 1
     count_at: int = 0
     find: Callable[[Argv], Iterable[int]] | None = None
+    narrow: Callable[[Sequence[bytes]], Access] | None = None  # what it does with these arguments: less than `access`
 
     def positions(self, argv: Sequence[bytes]) -> Iterable[int]:
         if self.find is not None:
@@ -102,9 +104,9 @@ class KeySpec:
         return range(self.first, min(last, len(argv) - 1) + 1, self.step)
 
 
-def key(first: int, access: Access) -> tuple[KeySpec, ...]:
-    """One key at a fixed place."""
-    return (KeySpec(access, first, first),)
+def key(first: int, access: Access, narrow: Callable[[Sequence[bytes]], Access] | None = None) -> tuple[KeySpec, ...]:
+    """One key at a fixed place; `narrow` where the access depends on the arguments (SET reads only with GET)."""
+    return (KeySpec(access, first, first, narrow=narrow),)
 
 
 def keys(first: int, last: int, access: Access, step: int = 1) -> tuple[KeySpec, ...]:
@@ -164,8 +166,9 @@ class Command:
     def key_positions(self, argv: Sequence[bytes]) -> Iterator[tuple[int, Access]]:
         """(position, access) of every key argument."""
         for spec in self.keys:
+            access = spec.access if spec.narrow is None else spec.narrow(argv)
             for position in spec.positions(argv):
-                yield position, spec.access
+                yield position, access
 
     def key_names(self, argv: Sequence[bytes]) -> list[bytes]:
         return [argv[position] for position, _ in self.key_positions(argv)]
@@ -186,7 +189,7 @@ class Registry:
                 parent = table[container.encode()] = _container(container, command)
             table = parent.subcommands
             if b"HELP" not in table and sub != "HELP":
-                table[b"HELP"] = _help(container, parent)
+                table[b"HELP"] = _help(container, parent, command.categories & _DATA_CATEGORIES)
         name = (sub or container).encode()
         if name in table and name != b"HELP":
             raise ValueError(f"{command.name} is declared twice")
@@ -204,7 +207,7 @@ class Registry:
         command = self.by_name.get(argv[0]) or self.by_name.get(argv[0].upper())
         if command is None:
             raise unknown_command(argv)
-        if command.subcommands:
+        if command.subcommands and (len(argv) > 1 or command.arity != -1):  # COMMAND is also one by itself
             command.check_arity(argv)
             sub = command.subcommands.get(argv[1].upper())
             if sub is None:
@@ -289,6 +292,8 @@ _DATA_GROUPS = {
     "stream": "stream",
 }  # fmt: skip
 
+_DATA_CATEGORIES = frozenset(_DATA_GROUPS.values())
+
 CATEGORIES = (
     "keyspace", "read", "write", "set", "sortedset", "list", "hash", "string", "bitmap", "hyperloglog", "geo",
     "stream", "pubsub", "admin", "fast", "slow", "blocking", "dangerous", "connection", "transaction", "scripting",
@@ -306,7 +311,7 @@ def _container(name: str, first: Command) -> Command:
     )  # fmt: skip
 
 
-def _help(container: str, parent: Command) -> Command:
+def _help(container: str, parent: Command, categories: frozenset[str]) -> Command:
     """`CONTAINER HELP`, written from the declarations."""
 
     def show(session: Session, argv: Argv) -> Reply:
@@ -319,5 +324,5 @@ def _help(container: str, parent: Command) -> Command:
     show.__doc__ = f"Show what {container}'s subcommands do."
     return Command(
         f"{container} HELP", show, 2, Flag.LOADING | Flag.STALE, (), parent.group, parent.since, "", "O(1)",
-        show.__doc__, frozenset({"slow"}),
+        show.__doc__, categories | {"slow"},
     )  # fmt: skip

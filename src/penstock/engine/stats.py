@@ -1,61 +1,53 @@
-"""Counters for INFO, and the slow log. Owned by the loop thread."""
+"""Counters for INFO. Owned by the loop thread.
+
+What somebody else counts already stays there: a command's calls with its declaration, expired keys with the keyspace.
+"""
 
 from __future__ import annotations
 
+import secrets
 import time
-from collections import deque
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections import Counter, deque
 
-from penstock.engine.clock import Clock
-from penstock.engine.spec import Argv
+from penstock.protocol.errors import ReplyError
 
-if TYPE_CHECKING:
-    from penstock.engine.session import Session
-
-MAX_SHOWN_ARGUMENTS = 32
-MAX_SHOWN_LENGTH = 128
-
-
-@dataclass(frozen=True, slots=True)
-class SlowCommand:
-    """A row of the slow log."""
-
-    id: int
-    time: int  # seconds since 1970
-    microseconds: int
-    argv: list[bytes]
-    peer: str
-    name: bytes
+RATE_SAMPLES = 16
+RATE_INTERVAL = 0.1
+"""Seconds between two readings, at the least."""
 
 
 class Stats:
     """See the top of this file."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self.started = time.time()
+    def __init__(self) -> None:
+        self.started = time.monotonic()
+        self.run_id = secrets.token_hex(20)  # tells one run of a server from the next
+        self._readings: deque[tuple[float, int]] = deque(maxlen=RATE_SAMPLES)  # (monotonic time, commands)
+        self.reset()
+
+    def reset(self) -> None:
+        """CONFIG RESETSTAT."""
         self.commands = 0
         self.connections = 0
         self.rejected_connections = 0
         self.input_bytes = 0
         self.output_bytes = 0
-        self.slow_threshold = 10_000  # microseconds; a huge number turns the slow log off
-        self.slow: deque[SlowCommand] = deque(maxlen=128)
-        self._slow_id = 0
+        self.errors: Counter[str] = Counter()  # error replies by their code word
+        self._readings.clear()
 
-    def remember_slow(self, session: Session, argv: Argv, microseconds: int) -> None:
-        """Keep a slow command, its arguments cut to what a person wants to see."""
-        shown = [_shorten(arg) for arg in argv[:MAX_SHOWN_ARGUMENTS]]
-        if len(argv) > MAX_SHOWN_ARGUMENTS:
-            shown[-1] = b"... (%d more arguments)" % (len(argv) - MAX_SHOWN_ARGUMENTS + 1)
-        self.slow.appendleft(
-            SlowCommand(self._slow_id, self._clock.now // 1000, microseconds, shown, session.peer, session.name)
-        )
-        self._slow_id += 1
+    def count_error(self, error: ReplyError) -> None:
+        self.errors[error.code] += 1
 
+    def tick(self) -> None:
+        """For the server's periodic work: note how far the counter is."""
+        now = time.monotonic()
+        if not self._readings or now - self._readings[-1][0] >= RATE_INTERVAL:
+            self._readings.append((now, self.commands))
 
-def _shorten(arg: bytes) -> bytes:
-    if len(arg) <= MAX_SHOWN_LENGTH:
-        return bytes(arg)
-    return arg[:MAX_SHOWN_LENGTH] + b"... (%d more bytes)" % (len(arg) - MAX_SHOWN_LENGTH)
+    @property
+    def commands_per_second(self) -> int:
+        """The rate over the last readings, at most a few seconds."""
+        if len(self._readings) < 2:
+            return 0
+        (since, before), (now, after) = self._readings[0], self._readings[-1]
+        return round((after - before) / (now - since))

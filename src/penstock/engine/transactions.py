@@ -1,10 +1,22 @@
-"""MULTI, EXEC and WATCH. (Filled in by the transactions step.)"""
+"""MULTI, EXEC and WATCH: a session's queue of commands, and the keys that must not change before it runs.
+
+Dispatch puts commands into the queue; here is what EXEC makes of it. A watch is an entry in `Database.observed`, so a
+write pays for it only where somebody watches, and `Database` itself breaks it. The one thing nobody writes is the
+passing of time: a watched key that has expired but was not deleted yet is found by `run`.
+
+Invariant: outside a handler, `session.watching` and the watchers of every database name the same pairs.
+
+Rejected: comparing versions of keys at EXEC. It costs every value a counter, and a key that was deleted and made again
+looks unchanged.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.engine.spec import Argv, Command
+from penstock.engine.spec import Argv, Command, Reply
+from penstock.protocol.errors import ExecAbort, NoPerm, ReplyError
+from penstock.protocol.resp import NULL_ARRAY
 
 if TYPE_CHECKING:
     from penstock.engine.session import Session
@@ -18,6 +30,18 @@ class Transaction:
         self.aborted = False  # an error while queueing: EXEC must refuse
 
 
+def watch(session: Session, keys: list[bytes]) -> None:
+    """Have the session's next EXEC refuse if one of these keys changes before it."""
+    database = session.db
+    for key in keys:
+        # Looking at a key deletes it if it has expired, so that its end, already past, breaks nothing of ours later.
+        database.get(key)
+        watchers = database.observe(key).watchers
+        if session not in watchers:
+            watchers.add(session)
+            session.watching.append((database, key))
+
+
 def unwatch(session: Session) -> None:
     """Forget every key the session watches."""
     for database, key in session.watching:
@@ -27,3 +51,76 @@ def unwatch(session: Session) -> None:
             database.unobserve(key)
     session.watching.clear()
     session.watch_broken = False
+
+
+def discard(session: Session) -> None:
+    """Leave the transaction, if there is one, and stop watching."""
+    session.transaction = None
+    unwatch(session)
+
+
+def refused(session: Session, argv: Argv, error: ReplyError) -> ReplyError:
+    """The error for a command that was refused; inside MULTI it also means that EXEC will run nothing.
+
+    If EXEC itself is refused, there is nothing left to wait for: the transaction is over.
+    """
+    if argv[0].upper() == b"EXEC":
+        discard(session)
+        return _aborted_by(error)
+    if session.transaction is not None:
+        session.transaction.aborted = True
+    return error
+
+
+def _aborted_by(error: ReplyError) -> ExecAbort:
+    reason = str(error) if error.code == "ERR" else f"{error.code} {error}"
+    return ExecAbort(f"Transaction discarded because of: {reason}")
+
+
+def run(session: Session) -> Reply:
+    """Run everything that was queued as one unit of the log; nobody blocked is served before it is over."""
+    transaction = session.transaction
+    assert transaction is not None, "EXEC checks that there is one"
+    broken = session.watch_broken or any(database.is_expired(key) for database, key in session.watching)
+    discard(session)
+    engine = session.engine
+    refusals = _gates_again(session, transaction) if engine.gates_matter(session) else {}
+    if transaction.aborted:
+        raise ExecAbort
+    if broken:
+        return NULL_ARRAY
+    session.may_block = False
+    try:
+        with engine.unit():
+            return [
+                refusals.get(at) or _reply(session, command, argv)
+                for at, (command, argv) in enumerate(transaction.queue)
+            ]
+    finally:
+        session.may_block = True
+
+
+def _reply(session: Session, command: Command, argv: Argv) -> Reply:
+    """A queued command's reply; its error is one too and stops nothing."""
+    try:
+        return session.engine.call(session, command, argv)
+    except ReplyError as error:
+        return error
+
+
+def _gates_again(session: Session, transaction: Transaction) -> dict[int, ReplyError]:
+    """Ask the gates about every queued command once more: what they know may have changed since it was queued.
+
+    A permission that was taken away refuses the one command, whose place in the queue is answered here; anything else
+    (no memory, loading, the disk) refuses them all.
+    """
+    engine = session.engine
+    refusals: dict[int, ReplyError] = {}
+    for at, (command, argv) in enumerate(transaction.queue):
+        try:
+            engine.pass_gates(session, command, argv, permission=engine.acl.check_queued)
+        except NoPerm as error:
+            refusals[at] = error
+        except ReplyError as error:
+            raise _aborted_by(error) from None
+    return refusals

@@ -204,6 +204,12 @@ def wrong_arity(name: str) -> ReplyError:
     return ReplyError(f"wrong number of arguments for '{name}' command")
 
 
+def bad_subcommand(argv: list[bytes]) -> ReplyError:
+    """A subcommand with arguments that its arity allows and its syntax does not."""
+    container, sub = (word.decode("utf-8", "surrogateescape") for word in argv[:2])
+    return ReplyError(f"unknown subcommand or wrong number of arguments for '{sub}'. Try {container.upper()} HELP.")
+
+
 def _subclasses(root: type[ReplyError]) -> dict[str, type[ReplyError]]:
     return {root.code: root} | {cls.code: cls for cls in root.__subclasses__()}
 

@@ -1,9 +1,9 @@
 """Commands out of a byte stream that may be cut anywhere and may mean harm.
 
 Two readers share the work. hiredis takes what clients send, arrays of bulk strings, at a quarter of a microsecond
-a command. It was written for replies, though: it accepts integers and nested arrays, reserves whatever length a
-header claims, and knows no inline commands. So `RequestReader` checks that what comes out is lists of bytes, and
-looks for giant headers before hiredis sees them. A connection whose first byte is not `*` is somebody at a
+a command. It was written for replies, though: it accepts integers, sets and nested arrays, reserves whatever length
+a header claims, and knows no inline commands. So `RequestReader` checks that what comes out is lists of bytes, and
+looks for giant headers, and for headers of what no request has, before hiredis sees them. A connection whose first byte is not `*` is somebody at a
 terminal: it is read by `StrictReader`, which speaks exactly the request grammar, with its limits and its error texts,
 in plain Python. So is a client that has not logged in yet, because there the limits are narrow.
 
@@ -36,8 +36,13 @@ _STAR = 42
 _NEWLINE = 10
 _LONGEST_HEADER = 32
 _TYPE_BYTES: dict[type, str] = {int: ":", list: "*", dict: "%", set: "~", float: ",", bool: "#", type(None): "$"}
+_HTTP = (b"POST", b"HOST:")
+_ALIEN = b"~>|%"  # headers of sets, pushes, attributes, maps: a request has none of them
+_TILDE, _GREATER, _BAR, _PERCENT = _ALIEN
+_alien_header = re.compile(rb"\n[~>|%]\d").search
 _giant_header = re.compile(rb"\*\d{7}").search
-_giant_headers = re.compile(rb"\*\d{7}").finditer
+_suspects = re.compile(rb"\*\d{7}|(?<![^\n])[~>|%]\d").finditer
+_cut_header = re.compile(rb"[*~>|%]\d*\r?\Z").search
 _giant_start = re.compile(rb"\*\d{1,6}\r\n\$\d{9}").match
 _digits = re.compile(rb"-?\d{1,18}\Z").match
 _hex_escape = re.compile(rb"\\x([0-9a-fA-F]{2})").match
@@ -56,6 +61,7 @@ class StrictReader:
         self._position = 0
         self._missing = 0  # bulk strings the current array still wants; 0 between commands
         self._argv: Argv = []
+        self._whole = 0  # bytes in _argv
         self.inline = False  # an inline command was seen: somebody types
 
     def limit(self, max_bulk: int, max_arguments: int) -> None:
@@ -64,8 +70,7 @@ class StrictReader:
     @property
     def held(self) -> int:
         """Bytes of a command that is not whole yet."""
-        whole = sum(map(len, self._argv)) if self._missing else 0
-        return len(self._buffer) - self._position + whole
+        return len(self._buffer) - self._position + (self._whole if self._missing else 0)
 
     @property
     def at_boundary(self) -> bool:
@@ -100,6 +105,7 @@ class StrictReader:
                     continue
                 self._missing = count
                 self._argv = []
+                self._whole = 0
             while self._missing:
                 start = self._position
                 size = self._header(36, "bulk length", self._max_bulk)  # '$'
@@ -111,6 +117,7 @@ class StrictReader:
                     return None
                 self._argv.append(bytes(self._buffer[self._position : end]))
                 self._position = end + 2
+                self._whole += size
                 self._missing -= 1
             return self._argv
 
@@ -131,7 +138,9 @@ class StrictReader:
         digits = bytes(buffer[start + 1 : end])
         number = int(digits) if _digits(digits) else None
         if number is None or number > limit or (mark == 36 and number < 0):
-            raise ProtocolError(f"Protocol error: invalid {what}")
+            ordinary = MAX_ARGUMENTS if mark == 42 else MAX_BULK
+            narrow = self._max_arguments < MAX_ARGUMENTS and number is not None and limit < number <= ordinary
+            raise ProtocolError(f"Protocol error: {'unauthenticated' if narrow else 'invalid'} {what}")
         self._position = end + 2
         return number
 
@@ -145,7 +154,11 @@ class StrictReader:
         self.inline = True
         line = bytes(buffer[start:end])
         self._position = end + 1
-        return split_inline(line[:-1] if line.endswith(b"\r") else line)
+        words = split_inline(line[:-1] if line.endswith(b"\r") else line)
+        if words and words[0].upper() in _HTTP:
+            # A browser that was tricked into sending commands in the body of a form: never get that far.
+            raise ProtocolError("Protocol error: this server does not speak HTTP")
+        return words
 
 
 class RequestReader:
@@ -165,11 +178,11 @@ class RequestReader:
         self._max_bulk = max_bulk
         self._max_arguments = max_arguments
         self._hiredis = hiredis.Reader(protocolError=ProtocolError, notEnoughData=MORE)
-        self._feed = self._hiredis.feed
+        self.hiredis_feed = self._hiredis.feed  # for `plain` input only
         self._strict: StrictReader | None = None
         self._started = False
         self._held = b""  # the end of the last chunk, where a header is cut in two
-        self._pieces: deque[bytes] = deque()  # what follows something that looks like a giant header
+        self.pieces: deque[bytes] = deque()  # what follows something that looks like a giant header
         self.take: Callable[[], Any] = self._hiredis.gets
         self.backlog = 0  # bytes fed since the last time all of it was taken; the query buffer limit is about it
 
@@ -189,17 +202,36 @@ class RequestReader:
         self.backlog += len(data)
         if data[-1] != _NEWLINE:
             data = self._hold_back(data)
-        if _giant_header(data) is not None or self._pieces:
+        # One command alone has one star, before its first line: then there is nothing to search for.
+        if (
+            ((data.rfind(b"*") or data.find(b"\r") > 6) and _giant_header(data) is not None)
+            or self.pieces
+            or (
+                (_TILDE in data or _GREATER in data or _BAR in data or _PERCENT in data)
+                and (data[0] in _ALIEN or _alien_header(data) is not None)
+            )
+        ):
             self._feed_carefully(data)
         else:
-            self._feed(data)
+            self.hiredis_feed(data)
+
+    @property
+    def plain(self) -> bool:
+        """hiredis reads, and nothing is kept from it: input without a giant header may go straight to `hiredis_feed`."""
+        return self._started and self._strict is None and not self._held and not self.pieces
 
     def more(self) -> bool:
-        """After MORE: whether `take` has something now after all. Settles the backlog when all input is used."""
-        if self._pieces:
+        """After MORE: whether `take` has something now after all. Settles the backlog when all input is used.
+
+        Needs to be asked only when `pieces` is not empty or the backlog has become large.
+        """
+        if self.pieces:
+            piece = self.pieces.popleft()
             if not self._hiredis.has_data():
-                raise ProtocolError("Protocol error: invalid multibulk length")
-            self._feed(self._pieces.popleft())
+                if piece[0] == _STAR:
+                    raise ProtocolError("Protocol error: invalid multibulk length")
+                raise ProtocolError(f"Protocol error: expected '$', got '{chr(piece[0])}'")
+            self.hiredis_feed(piece)
             return True
         if self._strict is not None:
             self.backlog = self._strict.held
@@ -233,22 +265,22 @@ class RequestReader:
         return False
 
     def _hold_back(self, data: bytes) -> bytes:
-        """Keep a header that this chunk cuts in two for the next one, so that `_giant_header` sees it whole."""
-        at = data.rfind(b"*", -_LONGEST_HEADER)
-        if at >= 0 and (at + 1 == len(data) or data[at + 1 :].rstrip(b"\r").isdigit()):
-            self._held = data[at:]
-            return data[:at]
-        return data
+        """Keep a header that this chunk cuts in two for the next one, so that what looks for headers sees it whole."""
+        cut = _cut_header(data, max(len(data) - _LONGEST_HEADER, 0))
+        if cut is None:
+            return data
+        self._held = data[cut.start() :]
+        return data[: cut.start()]
 
     def _feed_carefully(self, data: bytes) -> None:
-        """Cut before each thing that looks like a giant header; it is one only where hiredis awaits an element."""
-        cuts = [match.start() for match in _giant_headers(data)]
+        """Cut before each thing that looks like such a header; it is one only where hiredis awaits an element."""
+        cuts = [match.start() for match in _suspects(data)]
         pieces = [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]
-        if not self._pieces:
-            self._feed(pieces.pop(0))
+        if not self.pieces:
+            self.hiredis_feed(pieces.pop(0))
         else:
-            self._pieces[-1] += pieces.pop(0)
-        self._pieces.extend(pieces)
+            self.pieces[-1] += pieces.pop(0)
+        self.pieces.extend(pieces)
 
 
 def split_inline(line: bytes) -> Argv:

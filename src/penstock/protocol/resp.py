@@ -7,7 +7,7 @@ choice is made here and nowhere else. What plain Python cannot say has a type of
     int, bool       integer              float          bulk (RESP2), double (RESP3)
     bytes, str      bulk string          Status         simple string
     list, tuple     array                Pairs          flat array (RESP2), array of pairs (RESP3)
-    dict            flat array / map     set            array / set
+    dict            flat array / map     set, Members   array / set
     Verbatim        bulk / verbatim      Push           array / push
     ReplyError      error                Raw            bytes that are encoded already
 
@@ -39,6 +39,10 @@ class Verbatim(str):
 
 class Pairs(list[tuple[bytes, Any]]):
     """(member, score) or (field, value) rows: flat in RESP2, nested in RESP3."""
+
+
+class Members(list[Any]):
+    """A set whose order is worth keeping: an array in RESP2, a set in RESP3."""
 
 
 class Push(list[Any]):
@@ -192,6 +196,7 @@ _WRITERS: dict[type, Callable[[Any, int, Append], None]] = {
     set: _set,
     frozenset: _set,
     Pairs: _pairs,
+    Members: _set,
     Push: _push,
     ReplyError: _error,
 }

@@ -11,6 +11,10 @@ from penstock import commands
 from penstock.engine.config import Config
 from penstock.engine.dispatch import Engine
 from penstock.server.connection import Connection
+from penstock.server.limits import Limits
+from penstock.server.listeners import Listeners
+from penstock.server.meanwhile import Meanwhile
+from penstock.storage.persistence import Persistence
 
 log = logging.getLogger("penstock.server")
 
@@ -32,7 +36,7 @@ class LoopTimers:
 class App:
     """See the top of this file. Make it inside a running loop."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, choose_port: bool = False) -> None:
         commands.load()
         self.loop = asyncio.get_running_loop()
         self.config = config
@@ -40,26 +44,43 @@ class App:
         self.connections: set[Connection] = set()
         self.to_flush: set[Connection] = set()  # connections that something was sent to from elsewhere
         self._flush_scheduled = False
-        self._servers: list[asyncio.Server] = []
+        self.query_buffer_limit: int = config.client_query_buffer_limit
+        config.on_change("client-query-buffer-limit", lambda limit: setattr(self, "query_buffer_limit", limit))
+        self.limits = Limits(self)
+        self.listeners = Listeners(config, lambda: Connection(self))
+        self._choose_port = choose_port
+        self.engine.meanwhile = Meanwhile(self).look
         self._cron: asyncio.Task[None] | None = None
+        self._expiring = False  # more keys are due than one slice of active expiry deletes: the next is scheduled
+        self.persistence = Persistence(self.engine, self.loop, lambda: self.stop_requested.set())
+        self.stop_requested = asyncio.Event()  # set by signals and SHUTDOWN; whoever runs the app waits for it
 
     # -- connections ------------------------------------------------------------------------------------------
 
     def connected(self, connection: Connection) -> None:
         session = connection.session
-        peer = connection.transport.get_extra_info("peername")
-        session.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer or "")
+        transport = connection.transport
+        peer, local = (transport.get_extra_info(name) for name in ("peername", "sockname"))
+        by_unix_socket = not isinstance(peer, tuple)
+        session.local = f"{local}:0" if by_unix_socket else f"{local[0]}:{local[1]}"
+        session.peer = session.local if by_unix_socket else f"{peer[0]}:{peer[1]}"
+        sock = transport.get_extra_info("socket")
+        session.file_number = sock.fileno() if sock is not None else -1
         self.connections.add(connection)
+        refusal = self.limits.refusal("" if by_unix_socket else peer[0])
+        if refusal is not None:
+            self.engine.stats.rejected_connections += 1
+            connection.reject(refusal)
+            return
+        self.limits.keep_alive(connection)
         self.engine.sessions[session.id] = session
         self.engine.stats.connections += 1
 
     def disconnected(self, connection: Connection) -> None:
         self.connections.discard(connection)
         self.to_flush.discard(connection)
+        self.limits.forget(connection)
         self.engine.forget(connection.session)
-
-    def watch_backlog(self, connection: Connection) -> None:
-        """A client reads too slowly."""
 
     def schedule_flush(self) -> None:
         if not self._flush_scheduled:
@@ -74,36 +95,67 @@ class App:
     # -- start and end ----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        for address in self.config.bind:
-            optional = address.startswith("-")
-            host = address.removeprefix("-")
-            try:
-                server = await self.loop.create_server(
-                    lambda: Connection(self), host, self.config.port, backlog=self.config.tcp_backlog
-                )
-            except OSError:
-                if not optional:
-                    raise
-                continue
-            self._servers.append(server)
+        await self.listeners.open(self._choose_port)
+        try:
+            await self.persistence.start()
+        except BaseException:
+            self.listeners.close()
+            raise
         self._cron = self.loop.create_task(self._periodic())
 
     @property
     def port(self) -> int:
-        return int(self._servers[0].sockets[0].getsockname()[1])
+        """Where plain connections are taken; 0 for nowhere."""
+        return self.listeners.port
+
+    @property
+    def tls_port(self) -> int:
+        """Where TLS connections are taken; 0 for nowhere."""
+        return self.listeners.tls_port
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where clients can connect, for people."""
+        return self.listeners.addresses
 
     async def stop(self) -> None:
         if self._cron is not None:
             self._cron.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._cron
-        for server in self._servers:
-            server.close()
+        self.listeners.close()
         for connection in list(self.connections):
             connection.close(after_reply=True)
+        self.persistence.close()
+        await self._let_last_replies_leave()
+
+    async def _let_last_replies_leave(self) -> None:
+        """Wait until every client is gone, but not for long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1):
+                while self.connections:
+                    await asyncio.sleep(0.001)
+        for connection in list(self.connections):
+            connection.transport.abort()
+
+    def _expire(self) -> None:
+        """Delete expired keys for a millisecond; while more are due, go on after what clients sent meanwhile."""
+        engine = self.engine
+        engine.clock.refresh()
+        self._expiring = False
+        more = engine.keyspace.expire_cycle()
+        if engine.keyspace.ready:
+            engine.blocking.serve()
+        if more:
+            self._expiring = True
+            self.loop.call_soon(self._expire)
 
     async def _periodic(self) -> None:
         while True:
             await asyncio.sleep(1 / self.config.hz)
-            self.engine.clock.refresh()
-            self.engine.keyspace.expire_cycle(1000)
+            self.engine.memory.tick()
+            self.limits.sweep()
+            self.engine.stats.tick()
+            self.persistence.tick()
+            if not self._expiring and self.engine.active_expiry:
+                self._expire()

@@ -1,7 +1,6 @@
 """One client's socket: bytes in, commands run, bytes out.
 
-`_run` is the inner loop of the whole server. For FAST commands of plain sessions it is: look the name up in
-`engine.fast`, check the arity, call the handler, encode. Everything else takes `_execute`, the whole way.
+FAST commands of plain sessions run in the inner loop (inner_loop.py); everything else takes `execute`, the whole way.
 
 Invariant: replies leave in the order of the commands. While a session is blocked or reads too slowly, its further
 commands wait in the reader; while the log must reach the disk first (appendfsync always), replies wait with
@@ -16,57 +15,59 @@ from typing import TYPE_CHECKING
 
 from penstock.engine.session import Session
 from penstock.engine.spec import Argv
-from penstock.protocol.errors import ProtocolError, ReplyError, wrong_arity
-from penstock.protocol.requests import MORE, RequestReader
-from penstock.protocol.resp import INTEGERS, NO_REPLY, OK, Raw, encode
+from penstock.protocol.errors import ReplyError
+from penstock.protocol.requests import RequestReader
+from penstock.protocol.resp import NO_REPLY, Raw, encode
+from penstock.server.inner_loop import RELIEF, SETTLE, InnerLoop
 
 if TYPE_CHECKING:
     from penstock.server.app import App
 
 log = logging.getLogger("penstock.server")
 
-SMALL = len(INTEGERS)
-_join = b"".join  # also the quickest test that every item is bytes
+UNAUTHENTICATED = (16384, 10)
+"""Longest argument and most arguments of a client that has not logged in."""
+LAST_WORDS = 10
+"""Seconds a client that is being closed has for reading its last replies."""
 MAX_WAITING = 1 << 20
 """Bytes of commands held for a session that cannot run them yet, before its socket is no longer read."""
 
 
-class Connection(asyncio.Protocol):
+class Connection(InnerLoop):
     """See the top of this file."""
 
     def __init__(self, app: App) -> None:
+        super().__init__(app.engine, RequestReader(app.config.proto_max_bulk_len), app.to_flush)
         self.app = app
-        self.engine = app.engine
-        self.transport: asyncio.Transport = None  # type: ignore[assignment]  # connection_made sets both
-        self.session: Session = None  # type: ignore[assignment]
-        self.reader = RequestReader(app.config.proto_max_bulk_len)
+        self.transport: asyncio.Transport = None  # type: ignore[assignment]  # connection_made sets it
         self._deaf = False  # too much input waits already: the socket is not read
-        self._out: list[bytes] = []  # replies of the batch under way
-        self._running = False  # inside the inner loop: what is sent joins _out
+        self._doubtful: set[int] = set()  # which of them acknowledge a change that is not on disk yet
+        self._gathered = 0  # bytes of replies by `execute` since the last flush
         self._stalled = False  # the client reads too slowly: run nothing more until it caught up
+        self._narrow = False  # has not logged in: the reader takes small commands only
 
     # -- asyncio calls these ----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
+        self.write = self.transport.write
+        if transport.get_extra_info("sslcontext") is None:
+            self.unsent = self.transport.get_write_buffer_size
+            self.descriptor = transport.get_extra_info("socket").fileno()
         self.session = Session(self.engine, self)
+        if not self.session.authenticated:
+            self._narrow = True
+            self.reader.limit(*UNAUTHENTICATED)
         self.app.connected(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.session.closing = True
+        self.descriptor = -1
         self.app.disconnected(self)
 
-    def data_received(self, data: bytes) -> None:
-        self.reader.feed(data)
-        if self._stalled or self.session.waiter is not None:
-            if self.reader.backlog > MAX_WAITING:
-                self.transport.pause_reading()
-                self._deaf = True
-        else:
-            self._run()
-
     def pause_writing(self) -> None:
-        self._stalled = True
-        self.app.watch_backlog(self)
+        self._stalled = self.held_back = True
+        self.app.limits.check_output(self)
 
     def resume_writing(self) -> None:
         self._stalled = False
@@ -74,68 +75,29 @@ class Connection(asyncio.Protocol):
 
     # -- running commands -------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        """The inner loop: everything that is whole in the reader."""
-        engine, session, reader = self.engine, self.session, self.reader
-        session.last_active = engine.clock.refresh()
-        ready = engine.keyspace.ready
-        out = self._out
-        push = out.append
-        take = reader.take
-        fast = engine.fast if session.plain else {}
-        count = 0
-        self._running = True
-        try:
-            while True:
-                argv = take()
-                try:
-                    _join(argv)
-                    entry = fast.get(argv[0])
-                except (TypeError, LookupError):
-                    if argv is not MORE:
-                        reader.odd(argv)
-                    elif not reader.more():
-                        break
-                    continue
-                if entry is None:
-                    self._execute(argv)
-                    if session.waiter is not None or session.closing or self._stalled:
-                        break
-                    fast = engine.fast if session.plain else {}
-                    take = reader.take
-                    continue
-                handler, low, high = entry
-                count += 1
-                try:
-                    if not low <= len(argv) <= high:
-                        raise wrong_arity(argv[0].decode().lower())
-                    reply = handler(session, argv)
-                    if reply is OK:
-                        push(b"+OK\r\n")
-                    elif type(reply) is int:
-                        push(INTEGERS[reply] if 0 <= reply < SMALL else b":%d\r\n" % reply)
-                    elif type(reply) is bytes:
-                        push(b"$%d\r\n%b\r\n" % (len(reply), reply))
-                    else:
-                        push(encode(reply, session.protocol))
-                except ReplyError as error:
-                    push(b"-%b\r\n" % error.wire())
-                except Exception as error:
-                    push(self._internal_error(argv, error))
-                if ready:
-                    engine.blocking.serve()
-        except ProtocolError as error:
-            self._refuse_input(str(error))
-        self._running = False
-        engine.stats.commands += count
-        if reader.backlog > self.app.config.client_query_buffer_limit:
-            self._refuse_input("Protocol error: query buffer limit exceeded")
-        if out:
+    def hold(self) -> None:
+        """Input came while the session may not run any: keep it, and stop reading when it is too much."""
+        if self.reader.backlog > MAX_WAITING and not self._deaf:
+            self.transport.pause_reading()
+            self._deaf = True
+            self.app.limits.unread.add(self)
+
+    def finish(self) -> None:
+        if self.reader.backlog > SETTLE:
+            self._settle()
+        if self.out:
             self.flush()
         if self.app.to_flush:
             self.app.flush_others()
 
-    def _execute(self, argv: Argv) -> None:
+    def _settle(self) -> None:
+        """Much input came since the reader was last empty: either it is one command still, or commands ran meanwhile."""
+        if self.ran and not self.held_back:
+            self.reader.backlog = 0  # what is held began in the last chunk
+        elif self.reader.backlog > self.app.query_buffer_limit:
+            self.refuse("Protocol error: query buffer limit exceeded")
+
+    def execute(self, argv: Argv) -> bool:
         """One command, the whole way."""
         session = self.session
         silent = session.skip_next
@@ -145,59 +107,107 @@ class Connection(asyncio.Protocol):
         except ReplyError as error:
             reply = error
         except Exception as error:
-            reply = Raw(self._internal_error(argv, error))
+            reply = Raw(self.fail(argv, error))
         if reply is not NO_REPLY and not silent and not session.muted:
-            self._out.append(encode(reply, session.protocol))
+            data = encode(reply, session.protocol)
+            self.out.append(data)
+            self._gathered += len(data)
+            if self._gathered > RELIEF:
+                self.flush()
+        elif self._doubtful:
+            self._doubtful.discard(len(self.out))
+        if silent and session.waiter is not None:
+            session.waiter.silent = True
         session.settle()
+        if self._narrow and session.authenticated:
+            self._narrow = False
+            self.reader.limit(self.app.config.proto_max_bulk_len)
         if self.engine.keyspace.ready:
             self.engine.blocking.serve()
+        self.held_back = session.waiter is not None or self._stalled
+        return not (self.held_back or session.closing)
 
-    def _internal_error(self, argv: Argv, error: Exception) -> bytes:
+    def fail(self, argv: Argv, error: Exception) -> bytes:
         """A bug of ours must not take the connection, let alone the server, with it."""
         log.exception("internal error in %r", argv[:3], exc_info=error)
         return b"-ERR internal error: %b\r\n" % repr(error).replace("\r", " ").replace("\n", " ").encode()
 
     def resume(self) -> None:
-        """Go on with what waited."""
+        """Go on with what waited, soon: the caller may be in the middle of another client's command."""
+        self.session.settle()
+        self.app.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
         session = self.session
-        session.settle()
-        if self._running or self._stalled or session.waiter is not None or session.closing:
+        if self.running or self._stalled or session.waiter is not None or session.closing:
             return
         if self._deaf:
             self._deaf = False
+            self.app.limits.unread.discard(self)
             self.transport.resume_reading()
-        self._run()
+        self.held_back = False
+        if session.postponed is None or self._run_postponed(session.postponed):
+            self.run()
 
-    def _refuse_input(self, why: str) -> None:
+    def _run_postponed(self, argv: Argv) -> bool:
+        """Run the command that a pause held back; whether the commands behind it may run too."""
+        self.session.postponed = None
+        self.running = True
+        go_on = self.execute(argv)
+        self.running = False
+        if not go_on:
+            self.finish()
+        return go_on
+
+    def refuse(self, why: str) -> None:
         """The input cannot be read any further: say why, close."""
         log.info("closing client %s: %s", self.session.peer, why)
-        self._out.append(b"-ERR %b\r\n" % why.encode())
+        self.reject(b"-ERR %b\r\n" % why.encode())
+
+    def reject(self, last_words: bytes) -> None:
+        """This client is not wanted: say why, close."""
+        self.out.append(last_words)
         self.close(after_reply=True)
 
     # -- engine.session.Output --------------------------------------------------------------------------------
 
     def send(self, data: bytes) -> None:
-        self._out.append(data)
-        if not self._running:
+        self.out.append(data)
+        if not self.running:
             self.app.to_flush.add(self)
             self.app.schedule_flush()
 
+    def doubt(self) -> None:
+        self._doubtful.add(len(self.out))
+
     def flush(self) -> None:
         """Write what is ready, once the log is as durable as the replies claim."""
-        out = self._out
+        out = self.out
         if not out:
             return
-        data = out[0] if len(out) == 1 else b"".join(out)
-        out.clear()
-        commit = self.engine.commit
+        self._gathered = 0
+        engine = self.engine
+        commit = engine.commit
         if commit is not None and commit.pending:
-            commit.hold(self._write, data)
+            commit.hold(self._write, out.copy(), self._doubtful)
+            self._doubtful = set()
+            out.clear()
         else:
-            self._write(data)
+            data = out[0] if len(out) == 1 else b"".join(out)
+            out.clear()
+            engine.stats.output_bytes += len(data)
+            self.transport.write(data)
+            if self._stalled:
+                self.app.limits.check_output(self)
 
     def _write(self, data: bytes) -> None:
         self.engine.stats.output_bytes += len(data)
         self.transport.write(data)
+        if self._stalled:
+            self.app.limits.check_output(self)
+
+    def buffered(self) -> tuple[int, int]:
+        return self.reader.backlog, self.transport.get_write_buffer_size() + sum(map(len, self.out))
 
     def close(self, after_reply: bool) -> None:
         """End the connection, at once or after what was sent."""
@@ -205,9 +215,16 @@ class Connection(asyncio.Protocol):
         if not after_reply:
             self.transport.abort()
             return
+        if self.running:  # inside a command, whose own reply comes first
+            self.app.loop.call_soon(self.close, True)
+            return
+        if not self._deaf:
+            self._deaf = True
+            self.transport.pause_reading()
         self.flush()
+        self.app.loop.call_later(LAST_WORDS, self.transport.abort)
         commit = self.engine.commit
         if commit is not None and commit.pending:
-            commit.hold(lambda _: self.transport.close(), b"")
+            commit.hold(lambda _: self.transport.close(), [], set())
         else:
             self.transport.close()

@@ -9,6 +9,8 @@ The server's loop runs in a thread of its own; everything it owns stays in that 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import tempfile
 import threading
 from collections.abc import Callable, Coroutine
 from types import TracebackType
@@ -16,7 +18,7 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from penstock.engine.config import Config, ConfigError
+from penstock.engine.config import DIRECTIVES, Config, ConfigError
 from penstock.server.app import App
 
 T = TypeVar("T")
@@ -25,20 +27,23 @@ T = TypeVar("T")
 class Server:
     """A Penstock server in a thread. Directives are keyword arguments: `Server(port=7000, appendonly="yes")`.
 
-    The port is chosen by the system unless given, only 127.0.0.1 is listened on, and nothing is saved to disk unless
+    The port is chosen by the system unless given (0 listens on none), only 127.0.0.1 is listened on, and nothing is saved to disk unless
     `save` or `appendonly` is given.
     """
 
     def __init__(self, **directives: object) -> None:
         self._config = Config()
+        self._choose_port = "port" not in directives
         for name, value in {"port": 0, "bind": "127.0.0.1", "save": "", **directives}.items():
-            words = ["yes" if value else "no"] if isinstance(value, bool) else str(value).split() or [""]
-            self._config.load(name.replace("_", "-"), words, "penstock.Server: ")
+            name = name.replace("_", "-")
+            text = ("no", "yes")[value] if isinstance(value, bool) else str(value)
+            words = DIRECTIVES[name].kind.words(text) if name in DIRECTIVES else [text]
+            self._config.load(name, words, "penstock.Server: ")
+        self._keeps_nothing = not {"dir", "save", "appendonly"} & set(directives)
         self._thread: threading.Thread | None = None
         self._started = threading.Event()
         self._failure: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._stopping: asyncio.Event | None = None
         self._app: App | None = None
 
     def start(self) -> Server:
@@ -55,9 +60,9 @@ class Server:
 
     def stop(self) -> None:
         """Shut down cleanly: finish replies, flush and sync. Safe to call twice."""
-        if self._loop is not None and self._stopping is not None and self._thread is not None:
-            if self._thread.is_alive():
-                self._loop.call_soon_threadsafe(self._stopping.set)
+        if self._loop is not None and self._app is not None and self._thread is not None:
+            with contextlib.suppress(RuntimeError):  # SHUTDOWN may have closed the loop already
+                self._loop.call_soon_threadsafe(self._app.stop_requested.set)
             self._thread.join()
 
     @property
@@ -94,7 +99,11 @@ class Server:
 
     def _main(self) -> None:
         try:
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            with contextlib.ExitStack() as stack:
+                if self._keeps_nothing:  # neither reads nor leaves files where the program happens to run
+                    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-"))
+                    self._config.load("dir", [folder])
+                runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
                 runner.run(self._serve())
         except BaseException as error:
             self._failure = error
@@ -103,11 +112,10 @@ class Server:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._stopping = asyncio.Event()
-        self._app = App(self._config)
+        self._app = App(self._config, self._choose_port)
         await self._app.start()
         self._started.set()
-        await self._stopping.wait()
+        await self._app.stop_requested.wait()
         await self._app.stop()
 
 

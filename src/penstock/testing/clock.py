@@ -1,6 +1,8 @@
-"""A clock that moves only when told to."""
+"""A clock that moves only when told to, and timers that follow it."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from penstock.engine.clock import Clock
 
@@ -16,6 +18,40 @@ class ManualClock(Clock):
     def refresh(self) -> int:
         return self.now
 
+    def microseconds(self) -> int:
+        return self.now * 1000
+
     def advance(self, milliseconds: int) -> int:
         self.now += milliseconds
         return self.now
+
+
+class ManualTimers:
+    """engine.dispatch.Timers on a ManualClock: `timers.advance(ms)` moves the clock and calls what falls due."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+        self._pending: dict[object, tuple[float, Callable[[], None]]] = {}
+
+    @property
+    def pending(self) -> int:
+        """How many timers run."""
+        return len(self._pending)
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> object:
+        timer = object()
+        self._pending[timer] = (self._clock.now + delay * 1000, callback)
+        return timer
+
+    def cancel(self, timer: object | None) -> None:
+        self._pending.pop(timer, None)
+
+    def advance(self, milliseconds: int) -> None:
+        """Let time pass; timers are called in the order in which they fall due, each at its time."""
+        until = self._clock.now + milliseconds
+        while due := [(when, timer) for timer, (when, _) in self._pending.items() if when <= until]:
+            when, timer = min(due, key=lambda row: row[0])
+            _, callback = self._pending.pop(timer)
+            self._clock.now = max(self._clock.now, int(when))
+            callback()
+        self._clock.now = until

@@ -9,7 +9,7 @@ from typing import Any, Protocol, Self
 
 from penstock.types.hash import Hash
 from penstock.types.list import List
-from penstock.types.packing import CorruptValue
+from penstock.types.packing import CorruptValue, count_packed
 from penstock.types.set import Set
 from penstock.types.zset import SortedSet
 
@@ -41,6 +41,9 @@ TYPES: dict[int, tuple[str, type[Any]]] = {
 _TAGS = {kind: tag for tag, (_, kind) in TYPES.items()}
 _NAMES = {kind: name for name, kind in TYPES.values()}
 STRINGS = (bytes, bytearray, int)
+_NEVER_EMPTY = (List, Set, Hash, SortedSet)  # a key with no elements does not exist
+_PARTS = {Set: 1, Hash: 2}  # packed items an element takes, where a repeated one would vanish without a trace
+_BUILT_IN = (List, Set, Hash)  # containers of byte strings: their constructor copies
 
 
 def type_name(value: Any) -> str:
@@ -64,7 +67,21 @@ def load(data: bytes) -> Any:
         return data[1:]
     if data[0] not in TYPES:
         raise CorruptValue(f"unknown type tag {data[0]}")
-    return TYPES[data[0]][1].load(data[1:])
+    name, kind = TYPES[data[0]]
+    value = kind.load(data[1:])
+    if kind in _NEVER_EMPTY and not value:
+        raise CorruptValue(f"an empty {name}")
+    if kind in _PARTS and len(value) * _PARTS[kind] != count_packed(data[1:5]):
+        raise CorruptValue(f"a {name} with an element twice")
+    return value
+
+
+def copy(value: Any) -> Any:
+    """An equal value that shares nothing that can change."""
+    kind = type(value)
+    if kind is bytes or kind is int:
+        return value
+    return kind(value) if kind is bytearray or kind in _BUILT_IN else kind.load(value.dump())
 
 
 def size(value: Any) -> int:

@@ -1,16 +1,61 @@
-"""Hashes: a dict, in insertion order."""
+"""Hashes: a dict, in insertion order, and a sampler once one is asked for.
+
+Fields are set as in any dict and removed only through `remove_all`. The sampler needs no word about new fields: a dict
+puts them at its end, so whatever the sampler lacks is found there when it is next used.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Self
 
 from penstock.types.packing import CorruptValue, pack_many, unpack_many
+from penstock.types.sampling import Sampler
 
 
 class Hash(dict[bytes, bytes]):
     """Fields and their values."""
 
-    __slots__ = ()
+    __slots__ = ("sampler",)
+
+    def __init__(self, fields: Mapping[bytes, bytes] | Iterable[tuple[bytes, bytes]] = ()) -> None:
+        super().__init__(fields)
+        self.sampler: Sampler | None = None  # made when a random field is first asked for; most hashes never need one
+
+    def remove_all(self, fields: Iterable[bytes]) -> int:
+        """Remove fields; how many were there."""
+        before = len(self)
+        sampler = self._sampled() if self.sampler is not None else None
+        for field in fields:
+            if self.pop(field, None) is not None and sampler is not None:
+                sampler.remove(field)
+        return before - len(self)
+
+    # -- random fields: O(1) each, plus O(N) the first time ----------------------------------------------------
+
+    def _sampled(self) -> Sampler:
+        """The sampler, knowing every field."""
+        sampler = self.sampler
+        if sampler is None:
+            sampler = self.sampler = Sampler(self)
+        else:
+            for field in islice(reversed(self), len(self) - len(sampler)):
+                sampler.add(field)
+        return sampler
+
+    def random_field(self) -> bytes:
+        """One of the fields; there must be one."""
+        return self._sampled().one()
+
+    def random_fields(self, count: int) -> list[bytes]:
+        """So many different fields, or all of them if there are not as many."""
+        return list(self) if count >= len(self) else self._sampled().several(count)
+
+    # -- what every type has ----------------------------------------------------------------------------------
+
+    def __copy__(self) -> Self:
+        return type(self)(self)  # without the sampler, which belongs to one hash
 
     def dump(self) -> bytes:
         return pack_many([part for pair in self.items() for part in pair])
@@ -23,7 +68,10 @@ class Hash(dict[bytes, bytes]):
         return cls(zip(parts[::2], parts[1::2], strict=True))
 
     def size(self) -> int:
-        return self.__sizeof__() + sum(map(len, self)) + sum(map(len, self.values())) + 66 * len(self)
+        sampled = 8 * len(self) if self.sampler is not None else 0
+        return self.__sizeof__() + sum(map(len, self)) + sum(map(len, self.values())) + 66 * len(self) + sampled
 
     def check(self) -> None:
         assert all(type(field) is bytes and type(value) is bytes for field, value in self.items()), dict(self)
+        if self.sampler is not None:
+            self._sampled().check(self)

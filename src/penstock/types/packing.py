@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 
 class CorruptValue(ValueError):
@@ -24,6 +24,11 @@ def pack_many(items: Iterable[bytes]) -> bytes:
     return b"".join([struct.pack(f"<I{len(parts)}I", len(parts), *map(len, parts)), *parts])
 
 
+def count_packed(data: bytes) -> int:
+    """How many items a byte string that `unpack_many` has read holds."""
+    return int.from_bytes(data[:4], "little")
+
+
 def unpack_many(data: bytes) -> list[bytes]:
     """What `pack_many` packed; CorruptValue unless it is exactly that."""
     if len(data) < 4:
@@ -35,4 +40,4 @@ def unpack_many(data: bytes) -> list[bytes]:
     ends = list(accumulate(struct.unpack_from(f"<{count}I", data, 4), initial=start))
     if ends[-1] != len(data):
         raise CorruptValue("a packed list's lengths do not add up to its size")
-    return [data[a:b] for a, b in zip(ends, ends[1:], strict=False)]
+    return [data[a:b] for a, b in pairwise(ends)]

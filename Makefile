@@ -1,0 +1,42 @@
+# Needs nothing but python3 (3.11 or newer) and make; everything else is installed into .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: help test demo lint bench docs clean
+
+help:
+	@echo "make test    set everything up in .venv and run the tests"
+	@echo "make demo    set everything up and run a guided tour of the server"
+	@echo "make lint    ruff and mypy"
+	@echo "make bench   compare with a real redis-server (penstock bench); ROWS='set.* get.*' chooses"
+	@echo "make docs    write the reference pages from the declarations"
+	@echo "make clean   remove .venv and everything that was built"
+
+$(READY): pyproject.toml setup.py constraints.txt src/penstock/server/_inner_loop.pyx
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Penstock needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(READY)
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+demo: $(READY)
+	$(BIN)/penstock demo
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY)
+	$(BIN)/penstock bench $(ROWS)
+
+docs: $(READY)
+	$(BIN)/python -m penstock.reference docs
+
+clean:
+	rm -rf .venv build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -f src/penstock/server/_inner_loop.c src/penstock/server/_inner_loop*.so

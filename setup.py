@@ -1,0 +1,14 @@
+"""The one thing pyproject.toml cannot say: compile the inner loop if a C compiler is at hand, and go on without."""
+
+from setuptools import Extension, setup
+
+try:
+    from Cython.Build import cythonize
+
+    extensions = cythonize(
+        [Extension("penstock.server._inner_loop", ["src/penstock/server/_inner_loop.pyx"], optional=True)]
+    )
+except ImportError:  # a build without isolation and without Cython: the pure twin does the work
+    extensions = []
+
+setup(ext_modules=extensions)

@@ -1,0 +1,74 @@
+"""Run rows: both servers up at once, rounds alternating between them, the ratio per round, its median and spread."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from itertools import groupby
+
+from penstock.bench.rows import ROWS, Row
+from penstock.bench.servers import penstock_server, redis_server
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a row came to."""
+
+    row: Row
+    ours: list[float]
+    peer: list[float]
+
+    @property
+    def ratios(self) -> list[float]:
+        return [mine / theirs for mine, theirs in zip(self.ours, self.peer, strict=True)]
+
+    @property
+    def ratio(self) -> float:
+        return statistics.median(self.ratios)
+
+    @property
+    def reached(self) -> bool:
+        return self.row.reached(self.ratio)
+
+    def as_dict(self) -> dict[str, object]:
+        return {
+            "row": self.row.name, "work": self.row.what, "unit": self.row.unit, "ours": self.ours, "peer": self.peer,
+            "ratio": self.ratio, "ratio_min": min(self.ratios), "ratio_max": max(self.ratios),
+            "target": self.row.target, "reached": self.reached,
+        }  # fmt: skip
+
+
+def choose(names: Iterable[str]) -> list[Row]:
+    """Rows by name or pattern (`set.*`); all without any; LookupError names what matches nothing."""
+    patterns = list(names)
+    for pattern in patterns:
+        if not any(fnmatch(name, pattern) for name in ROWS):
+            raise LookupError(pattern)
+    return [row for name, row in ROWS.items() if not patterns or any(fnmatch(name, pattern) for pattern in patterns)]
+
+
+def run(rows: Iterable[Row], rounds: int | None, scale: float, say: Callable[[str], None]) -> Iterator[Result]:
+    """Measure the rows in order; rows that need the same directives share a pair of servers."""
+    _leave_a_core_to_the_servers()
+    for _, group in groupby(rows, key=lambda row: sorted(row.directives.items())):
+        chosen = list(group)
+        with penstock_server(**chosen[0].directives) as ours, redis_server(**chosen[0].directives) as peer:
+            for row in chosen:
+                figures: dict[str, list[float]] = {"penstock": [], "redis": []}
+                for number in range(rounds or row.rounds):
+                    say(f"{row.what} (round {number + 1} of {rounds or row.rounds})")
+                    # Who goes first changes each round, so that neither always gets the warmer machine.
+                    for server in (ours, peer) if number % 2 == 0 else (peer, ours):
+                        with server.client() as client:
+                            client.flushall()
+                        figures[server.name].append(row.measure(server, scale))
+                yield Result(row, figures["penstock"], figures["redis"])
+
+
+def _leave_a_core_to_the_servers() -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) > 1:
+        os.sched_setaffinity(0, set(cores[1:]))

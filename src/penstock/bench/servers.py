@@ -1,0 +1,94 @@
+"""The two servers of a comparison, each a process of its own on one core while the load has the other."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import redis
+
+from penstock.testing.redis import RedisServer, free_port
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A server under test."""
+
+    name: str
+    port: int
+    pid: int
+
+    def client(self) -> redis.Redis:
+        return redis.Redis(port=self.port, protocol=2)
+
+    def resident_memory(self) -> int:
+        """Bytes of memory the process has in use, as the kernel counts them."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024
+        raise ProcessLookupError(self.pid)
+
+
+@contextmanager
+def penstock_server(**directives: str) -> Iterator[Running]:
+    """Ours, started as a user would start it."""
+    port = free_port()
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+        settings = {
+            "port": str(port),
+            "bind": "127.0.0.1",
+            "save": "",
+            "dir": folder,
+            "loglevel": "warning",
+            **directives,
+        }
+        words = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", value)]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "penstock", "serve", *words, "--always-show-logo", "no"], stdout=subprocess.DEVNULL
+        )
+        try:
+            _wait(port)
+            _pin(process.pid, 0)
+            yield Running("penstock", port, process.pid)
+        finally:
+            process.terminate()
+            process.wait(timeout=30)
+
+
+@contextmanager
+def redis_server(**directives: str) -> Iterator[Running]:
+    """The peer."""
+    with RedisServer(**directives) as server:
+        _wait(server.port)
+        _pin(server.pid, 0)
+        yield Running("redis", server.port, server.pid)
+
+
+def _wait(port: int, seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    client = redis.Redis(port=port, protocol=2)
+    while True:
+        try:
+            client.ping()
+            client.close()
+            return
+        except redis.ConnectionError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+def _pin(pid: int, core: int) -> None:
+    """Keep a server on one core, all its threads, so that two runs differ by less; the load stays off that core."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        return
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        os.sched_setaffinity(int(thread.name), {cores[core]})

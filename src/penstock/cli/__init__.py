@@ -1,0 +1,1 @@
+"""The `penstock` command. One module a subcommand; main.py only names them."""

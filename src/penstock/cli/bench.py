@@ -1,0 +1,66 @@
+"""`penstock bench`: the table of section 'Speed', measured here and now."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+
+def register(app: typer.Typer) -> None:
+    app.command("bench")(bench)
+
+
+def bench(
+    rows: list[str] = typer.Argument(None, help="Rows by name or pattern, such as 'set.*'; all of them without any."),
+    as_json: bool = typer.Option(False, "--json", help="One JSON object a row instead of the table."),
+    rounds: int = typer.Option(None, min=1, help="Rounds a row; each gives a ratio. Default: 3, fewer for slow rows."),
+    scale: float = typer.Option(1.0, min=0.001, help="Share of the usual number of requests, for a quick look."),
+    show_rows: bool = typer.Option(False, "--list", help="List the rows and exit."),
+) -> None:
+    """Compare this server with a real redis-server in one run, alternating, and print the ratios."""
+    from penstock.bench.load import generator
+    from penstock.bench.rows import ROWS
+    from penstock.bench.run import Result, choose, run
+    from penstock.testing.redis import find_redis
+
+    if show_rows:
+        for row in ROWS.values():
+            typer.echo(f"{row.name:18} {row.what}")
+        return
+    try:
+        chosen = choose(rows or [])
+    except LookupError as error:
+        typer.echo(f"penstock bench: no row matches '{error.args[0]}'; `penstock bench --list` shows them", err=True)
+        raise typer.Exit(2) from None
+    console = Console(stderr=as_json)
+    results: list[Result] = []
+    with console.status("starting") as status:
+        for result in run(chosen, rounds, scale, lambda text: status.update(text)):
+            results.append(result)
+            if as_json:
+                sys.stdout.write(json.dumps(result.as_dict()) + "\n")
+                sys.stdout.flush()
+            elif not console.is_terminal:
+                console.print(f"{result.row.name}: {result.ratio:.2f}x", highlight=False)
+    if as_json:
+        return
+    peer = find_redis()
+    version = ".".join(map(str, peer.version))
+    table = Table(title=f"Penstock against redis-server {version}; load: {generator()}; median of rounds (least-most)")
+    for heading in ("row", "work", "ours", "peer", "ratio", "spread", "target", ""):
+        table.add_column(heading, justify="left" if heading in ("row", "work", "") else "right", no_wrap=True)
+    for result in results:
+        row = result.row
+        sign = "<=" if row.smaller_is_better else ">="
+        table.add_row(
+            row.name, row.what, f"{statistics.median(result.ours):,.0f}", f"{statistics.median(result.peer):,.0f} {row.unit}",
+            f"{result.ratio:.2f}x", f"{min(result.ratios):.2f}-{max(result.ratios):.2f}",
+            f"{sign} {row.target}x" if row.target is not None else "-",
+            "" if row.target is None else "reached" if result.reached else "MISSED",
+        )  # fmt: skip
+    Console(width=max(console.width, 140)).print(table)

@@ -1,0 +1,85 @@
+"""`penstock serve`: directives from a file and from the command line, then the server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from penstock.engine.config import DIRECTIVES, Config, ConfigError, build
+
+USAGE = "penstock serve [FILE.conf] [--DIRECTIVE VALUE ...]"
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        "serve",
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+        add_help_option=False,
+        help="Run a server. Takes a file of directives and any directive as --name value.",
+    )(serve)
+
+
+def serve(context: typer.Context) -> None:
+    """Run a server until SIGTERM, SIGINT or SHUTDOWN."""
+    words = list(context.args)
+    if "-h" in words or "--help" in words:
+        typer.echo(help_text())
+        return
+    try:
+        config = configure(words)
+    except ConfigError as error:
+        typer.echo(f"penstock serve: {error}", err=True)
+        raise typer.Exit(1) from None
+    from penstock.server import process  # here, so that --help does not load the server
+
+    raise typer.Exit(process.run(config))
+
+
+def configure(words: list[str]) -> Config:
+    """The Config of a command line, as redis-server reads one: a file first, then --name value [value ...]."""
+    file = None if not words or words[0].startswith("--") else words.pop(0)
+    directives: list[tuple[str, list[str]]] = []
+    for word in words:
+        if word.startswith("--"):
+            directives.append((word[2:], []))
+        elif not directives:
+            raise ConfigError(f"command line: expected --directive, got '{word}'. Usage: {USAGE}")
+        else:
+            directives[-1][1].append(word)
+    text = None
+    if file is not None:
+        try:
+            text = Path(file).read_text(encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"cannot read the configuration file '{file}': {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise ConfigError(f"the configuration file '{file}' is not UTF-8 text") from None
+    try:
+        config = build(text, directives)
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}" if file and str(error).startswith("line ") else str(error)) from None
+    config.file = str(Path(file).resolve()) if file else None
+    return config
+
+
+def help_text() -> str:
+    """Every directive with its default, from the table."""
+    lines = [
+        f"Usage: {USAGE}",
+        "",
+        "Run a server until SIGTERM, SIGINT or SHUTDOWN. Directives may stand in the file, one a line (port 7000),",
+        "and on the command line (--port 7000), which wins.",
+        "",
+        "Examples:",
+        "  penstock serve",
+        "  penstock serve --port 7000 --dir /var/lib/penstock --appendonly yes --appendfsync always",
+        "  penstock serve penstock.conf --loglevel debug",
+        "",
+        "Directives:",
+    ]
+    for directive in DIRECTIVES.values():
+        default = directive.kind.show(directive.default) or '""'
+        lines.append(f"  --{directive.name} <{directive.kind.name}>")
+        lines.append(f"        {directive.help} Default: {default}")
+    return "\n".join(lines)

@@ -1,0 +1,59 @@
+"""Sorted sets to wait for: BZPOPMIN, BZPOPMAX, BZMPOP.
+
+Each tries at once and, where there is nothing, waits through `session.block`, which runs the whole command again when
+a key changes. What they did is logged as the ZPOPMIN or ZPOPMAX that does the same without waiting.
+"""
+
+from __future__ import annotations
+
+from penstock.commands.sorted_sets import MultiPop, pop_from_first
+from penstock.engine.arguments import to_timeout
+from penstock.engine.session import Session
+from penstock.engine.spec import Access, Argv, Flag, Reply, command, counted_keys, keys
+from penstock.protocol.resp import NULL_ARRAY
+
+_WAITS = Flag.WRITE | Flag.NOSCRIPT | Flag.BLOCKING | Flag.FAST
+
+
+@command(
+    "BZPOPMIN", arity=-3, flags=_WAITS, keys=keys(1, -2, Access.UPDATE), group="sorted-set",
+    syntax="key [key ...] timeout", cost="O(log N)",
+)  # fmt: skip
+def bzpopmin(session: Session, argv: Argv) -> Reply:
+    """Remove the member with the lowest score from the first sorted set that has one; wait while there is none.
+
+    Answers key, member and score. The timeout is in seconds, 0 waits for ever; the answer is then null.
+    """
+    return _pop(session, argv, highest=False)
+
+
+@command(
+    "BZPOPMAX", arity=-3, flags=_WAITS, keys=keys(1, -2, Access.UPDATE), group="sorted-set",
+    syntax="key [key ...] timeout", cost="O(log N)",
+)  # fmt: skip
+def bzpopmax(session: Session, argv: Argv) -> Reply:
+    """Remove the member with the highest score from the first sorted set that has one; wait while there is none."""
+    return _pop(session, argv, highest=True)
+
+
+def _pop(session: Session, argv: Argv, highest: bool) -> Reply:
+    deadline = to_timeout(argv[-1], session.engine.clock.now)
+    names = argv[1:-1]
+    popped = pop_from_first(session, session.candidates(names), 1, highest)
+    if popped is None:
+        return session.block(names, deadline, NULL_ARRAY)
+    name, [(score, member)] = popped
+    return [name, member, score]
+
+
+@command(
+    "BZMPOP", arity=-5, flags=Flag.WRITE | Flag.BLOCKING | Flag.MOVABLEKEYS, keys=counted_keys(2, Access.UPDATE),
+    group="sorted-set", syntax="timeout numkeys key [key ...] <MIN | MAX> [COUNT count]",
+    cost="O(K) with K keys, and O(log N) a member",
+)  # fmt: skip
+def bzmpop(session: Session, argv: Argv) -> Reply:
+    """Remove members as ZMPOP does; wait while all of the sorted sets are empty."""
+    wanted = MultiPop.parse(argv[2:])
+    deadline = to_timeout(argv[1], session.engine.clock.now)
+    popped = wanted.take(session, session.candidates(wanted.names))
+    return popped or session.block(wanted.names, deadline, NULL_ARRAY)

@@ -1,0 +1,139 @@
+"""CONFIG: the directives of engine/config.py, read and changed while the server runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from penstock.engine.acl import User
+from penstock.engine.config import DIRECTIVES, ChangeRefused, Config, Directive, find_directive
+from penstock.engine.config_file import rewrite
+from penstock.engine.dispatch import Engine
+from penstock.engine.globs import compile_glob
+from penstock.engine.session import Session
+from penstock.engine.spec import REGISTRY, Argv, Flag, Reply, command
+from penstock.protocol.errors import ReplyError, syntax_error
+from penstock.protocol.resp import OK
+
+OPERATOR = Flag.ADMIN | Flag.NOSCRIPT | Flag.LOADING | Flag.STALE
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "surrogateescape")
+
+
+# -- CONFIG GET -----------------------------------------------------------------------------------------------
+
+
+def _matching(pattern: bytes, config: Config) -> dict[str, str]:
+    """Values by name; a name without wildcards comes back as it was spelt, old names included."""
+    if not any(mark in pattern for mark in b"*?["):
+        name = _text(pattern)
+        directive = find_directive(name)
+        return {name: config.show(directive.name)} if directive is not None and not directive.repeated else {}
+    matches = compile_glob(pattern, ignore_case=True)
+    return {
+        name: config.show(directive.name)
+        for directive in DIRECTIVES.values()
+        if not directive.repeated
+        for name in (directive.name, *directive.aliases)
+        if matches(name.encode())
+    }
+
+
+@command(
+    "CONFIG GET", arity=-3, flags=OPERATOR, group="server", syntax="parameter [parameter ...]",
+    cost="O(N) with N directives",
+)  # fmt: skip
+def config_get(session: Session, argv: Argv) -> Reply:
+    """Answer the names and values of the directives that match any of the patterns."""
+    found: dict[str, str] = {}
+    for pattern in argv[2:]:
+        found |= _matching(pattern, session.engine.config)
+    return found
+
+
+# -- CONFIG SET -----------------------------------------------------------------------------------------------
+
+
+def _failed(name: str, why: str) -> ReplyError:
+    return ReplyError(f"CONFIG SET failed (possibly related to argument '{name}') - {why}")
+
+
+def _is_local(session: Session) -> bool:
+    return session.peer.startswith(("127.", "[::1]", "::1", "/")) or not session.peer
+
+
+def _check_changeable(session: Session, directive: Directive, name: str) -> None:
+    if not directive.mutable:
+        raise _failed(name, "can't set immutable config")
+    if directive.protected:
+        who = session.engine.config.enable_protected_configs
+        if who == "no" or (who == "local" and not _is_local(session)):
+            raise _failed(name, "can't set protected config")
+
+
+@command(
+    "CONFIG SET", arity=-4, flags=OPERATOR, group="server", syntax="parameter value [parameter value ...]",
+    cost="O(N) with N directives",
+)  # fmt: skip
+def config_set(session: Session, argv: Argv) -> Reply:
+    """Change directives: all of them or, if one is refused, none."""
+    if len(argv) % 2:
+        raise syntax_error()
+    found: list[tuple[Directive, str]] = []
+    for raw in argv[2::2]:
+        directive = find_directive(_text(raw))
+        if directive is None or directive.repeated:
+            raise ReplyError(f"Unknown option or number of arguments for CONFIG SET - '{_text(raw)}'")
+        found.append((directive, _text(raw)))
+    for at, (directive, name) in enumerate(found):
+        _check_changeable(session, directive, name)
+        if any(directive is earlier for earlier, _ in found[:at]):
+            raise _failed(name, "duplicate parameter")
+    values = map(_text, argv[3::2])
+    try:
+        session.engine.config.change([(directive, value) for (directive, _), value in zip(found, values, strict=True)])
+    except ChangeRefused as refusal:
+        raise _failed(next(name for directive, name in found if directive is refusal.directive), str(refusal)) from None
+    return OK
+
+
+# -- the rest -------------------------------------------------------------------------------------------------
+
+
+@command("CONFIG RESETSTAT", arity=2, flags=OPERATOR, group="server")
+def config_resetstat(session: Session, argv: Argv) -> Reply:
+    """Set the counters that INFO shows back to zero."""
+    session.engine.stats.reset()
+    session.engine.keyspace.expired_count = 0
+    for each in REGISTRY.walk():
+        each.calls = each.microseconds = each.rejected = each.failed = 0
+    return OK
+
+
+def _user_lines(engine: Engine) -> list[str]:
+    """Users as `user` directives. The default user needs one only for what requirepass does not say."""
+    plain = User("default")
+    password = engine.config.requirepass.encode("utf-8", "surrogateescape")
+    for rule in (b"on", b">" + password if password else b"nopass", b"~*", b"&*", b"+@all"):
+        plain.apply(rule)
+    lines = []
+    for user in engine.acl.users.values():
+        if user.describe() != plain.describe():
+            _, name, rules = _text(user.describe()).split(" ", 2)
+            lines.append(f"{name} reset {rules}")
+    return lines
+
+
+@command("CONFIG REWRITE", arity=2, flags=OPERATOR, group="server")
+def config_rewrite(session: Session, argv: Argv) -> Reply:
+    """Write the directives in force to the configuration file, keeping its comments and its order."""
+    config = session.engine.config
+    if config.file is None:
+        raise ReplyError("The server is running without a config file")
+    users = config.user if config.aclfile else _user_lines(session.engine)
+    try:
+        rewrite(Path(config.file), config, users)
+    except OSError as error:
+        raise ReplyError(f"Rewriting config file: {error.strerror}") from None
+    return OK

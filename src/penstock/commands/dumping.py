@@ -1,0 +1,117 @@
+"""DUMP and RESTORE: a value as bytes, to be put elsewhere.
+
+    payload = the value as types/codec.py writes it, version (2 bytes), checksum of all before it (8 bytes)
+
+The format is our own: a payload of Redis is refused by its checksum, and the other way round. A payload comes from a
+client, so it is believed in nothing: RESTORE changes no key before the whole value was read.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+from penstock.commands.keys import place
+from penstock.engine.arguments import INT64_MAX, to_integer
+from penstock.engine.keyspace import Value
+from penstock.engine.session import Session
+from penstock.engine.spec import Access, Argv, Flag, Reply, command, key
+from penstock.protocol.errors import BusyKey, ReplyError, syntax_error
+from penstock.protocol.resp import OK
+from penstock.types import codec
+from penstock.types.packing import CorruptValue
+
+VERSION = 1
+_VERSION_BYTES = VERSION.to_bytes(2, "little")
+_CHECKSUM_SIZE = 8
+_FOOTER_SIZE = 2 + _CHECKSUM_SIZE
+
+
+def _checksum(data: bytes) -> bytes:
+    return blake2b(data, digest_size=_CHECKSUM_SIZE).digest()
+
+
+def to_payload(value: Value) -> bytes:
+    """A value as DUMP answers it.
+
+    >>> from_payload(to_payload(b"hello"))
+    b'hello'
+    """
+    body = codec.dump(value) + _VERSION_BYTES
+    return body + _checksum(body)
+
+
+def from_payload(payload: bytes) -> Value:
+    """The value in a payload, or the error RESTORE answers."""
+    body = payload[:-_CHECKSUM_SIZE]
+    intact = len(payload) > _FOOTER_SIZE and _checksum(body) == payload[-_CHECKSUM_SIZE:]
+    if not intact or not body.endswith(_VERSION_BYTES):
+        raise ReplyError("DUMP payload version or checksum are wrong")
+    try:
+        return codec.load(body[:-2])
+    except CorruptValue:
+        raise ReplyError("Bad data format") from None
+
+
+@command(
+    "DUMP", arity=2, flags=Flag.READONLY, keys=key(1, Access.READ), group="generic", syntax="key",
+    cost="O(N) with N bytes in the value",
+)  # fmt: skip
+def dump(session: Session, argv: Argv) -> Reply:
+    """Answer the value at key as bytes for RESTORE, null if there is no such key. Its expiry time is not part of it."""
+    value = session.db.get(argv[1])
+    return to_payload(value) if value is not None else None
+
+
+@command(
+    "RESTORE", arity=-4, flags=Flag.WRITE | Flag.DENYOOM | Flag.TIMED, keys=key(1, Access.WRITE), group="generic",
+    syntax="key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]",
+    cost="O(N) with N bytes in the value", categories=["dangerous"],
+)  # fmt: skip
+def restore(session: Session, argv: Argv) -> Reply:
+    """Create a key from what DUMP answered, to be deleted in ttl milliseconds; 0 keeps it.
+
+    REPLACE replaces a key that exists; with ABSTTL, ttl is a time in milliseconds since 1970. IDLETIME and FREQ are
+    accepted and do nothing.
+    """
+    options = _options(argv)
+    db = session.db
+    name, payload = argv[1], argv[3]
+    if b"REPLACE" not in options and name in db:
+        raise BusyKey
+    when = to_integer(argv[2])
+    if when < 0:
+        raise ReplyError("Invalid TTL value, must be >= 0")
+    value = from_payload(payload)
+    if when and b"ABSTTL" not in options:
+        when = min(when + db.clock.now, INT64_MAX)
+    if 0 < when <= db.clock.now and db.keyspace.expiring:
+        db.delete(name)
+        session.log([b"DEL", name])
+    else:
+        place(db, name, value, when or None)
+        session.log([b"RESTORE", name, b"%d" % when, payload, b"REPLACE", b"ABSTTL"])
+    return OK
+
+
+def _options(argv: Argv) -> set[bytes]:
+    """The words among RESTORE's options, its numbers checked."""
+    found: set[bytes] = set()
+    words = iter(argv[4:])
+    for word in words:
+        option = word.upper()
+        if option in (b"REPLACE", b"ABSTTL"):
+            found.add(option)
+            continue
+        number = next(words, None)
+        if number is None:
+            raise syntax_error()
+        if option == b"IDLETIME" and b"FREQ" not in found:
+            if to_integer(number) < 0:
+                raise ReplyError("Invalid IDLETIME value, must be >= 0")
+        elif option == b"FREQ" and b"IDLETIME" not in found:
+            if not 0 <= to_integer(number) <= 255:
+                raise ReplyError("Invalid FREQ value, must be >= 0 and <= 255")
+        else:
+            raise syntax_error()
+        found.add(option)
+    return found

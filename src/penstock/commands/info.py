@@ -1,0 +1,244 @@
+"""INFO, TIME and ROLE: what the server says about itself.
+
+Field names are Redis's, so that monitors written for Redis read them; a value that is not measured here is left out
+rather than made up. To add a section: a function in SECTIONS.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import platform
+import resource
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterable
+
+from penstock import __version__
+from penstock.engine.dispatch import Engine
+from penstock.engine.session import Session
+from penstock.engine.spec import REGISTRY, Argv, Flag, Reply, command
+from penstock.protocol.resp import Verbatim
+
+REDIS_VERSION = "7.0.15"
+"""The Redis whose commands and replies these are; clients choose what they send by it."""
+
+Value = int | str
+Fields = dict[str, Value]
+TTL_SAMPLE = 100
+
+
+def _human(size: int) -> str:
+    """A size for people, as Redis prints it: 1.50M."""
+    if size < 1024:
+        return f"{size}B"
+    power = min((size.bit_length() - 1) // 10, 5)
+    return f"{size / 1024**power:.2f}{'KMGTP'[power - 1]}"
+
+
+# -- sections -------------------------------------------------------------------------------------------------
+
+
+def _server(session: Session) -> Fields:
+    engine = session.engine
+    uptime = int(time.monotonic() - engine.stats.started)
+    return {
+        "redis_version": REDIS_VERSION,
+        "penstock_version": __version__,
+        "redis_mode": "standalone",
+        "os": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "arch_bits": struct.calcsize("P") * 8,
+        "python_version": platform.python_version(),
+        "process_id": os.getpid(),
+        "run_id": engine.stats.run_id,
+        "tcp_port": _port(session),
+        "server_time_usec": engine.clock.microseconds(),
+        "uptime_in_seconds": uptime,
+        "uptime_in_days": uptime // 86400,
+        "hz": engine.config.hz,
+        "configured_hz": engine.config.hz,
+        "executable": sys.executable,
+        "config_file": engine.config.file or "",
+    }
+
+
+def _port(session: Session) -> int:
+    """The port asked for; where the system chose one, that of this very connection."""
+    chosen = session.local.rpartition(":")[2]
+    return session.engine.config.port or int(chosen or 0)
+
+
+def _clients(session: Session) -> Fields:
+    sessions = session.engine.sessions.values()
+    waiters = [each.waiter for each in sessions if each.waiter is not None]
+    return {
+        "connected_clients": len(sessions),
+        "cluster_connections": 0,
+        "maxclients": session.engine.config.maxclients,
+        "blocked_clients": len(waiters),
+        "tracking_clients": 0,
+        "clients_in_timeout_table": sum(waiter.deadline > 0 for waiter in waiters),
+    }
+
+
+def _memory(session: Session) -> Fields:
+    memory, config = session.engine.memory, session.engine.config
+    memory.measure()
+    used, peak, data = memory.used_memory, memory.used_memory_peak, memory.used_memory - memory.used_memory_startup
+    system = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "used_memory": used,
+        "used_memory_human": _human(used),
+        "used_memory_rss": memory.used_memory_rss,
+        "used_memory_rss_human": _human(memory.used_memory_rss),
+        "used_memory_peak": peak,
+        "used_memory_peak_human": _human(peak),
+        "used_memory_peak_perc": f"{100 * used / max(peak, 1):.2f}%",
+        "used_memory_startup": memory.used_memory_startup,
+        "used_memory_dataset": max(data, 0),
+        "total_system_memory": system,
+        "total_system_memory_human": _human(system),
+        "maxmemory": config.maxmemory,
+        "maxmemory_human": _human(config.maxmemory),
+        "maxmemory_policy": config.maxmemory_policy,
+        "mem_fragmentation_ratio": f"{memory.used_memory_rss / max(used, 1):.2f}",
+        "mem_fragmentation_bytes": memory.used_memory_rss - used,
+        "mem_allocator": "pymalloc",
+    }
+
+
+def _persistence(session: Session) -> Fields:
+    storage = session.engine.persistence
+    return dict(storage.info()) if storage is not None else {"loading": int(session.engine.loading)}
+
+
+def _stats(session: Session) -> Fields:
+    engine = session.engine
+    stats, publications = engine.stats, engine.publications
+    return {
+        "total_connections_received": stats.connections,
+        "total_commands_processed": stats.commands,
+        "instantaneous_ops_per_sec": stats.commands_per_second,
+        "total_net_input_bytes": stats.input_bytes,
+        "total_net_output_bytes": stats.output_bytes,
+        "rejected_connections": stats.rejected_connections,
+        "expired_keys": engine.keyspace.expired_count,
+        "evicted_keys": 0,
+        "pubsub_channels": len(publications.channels),
+        "pubsub_patterns": len(publications.patterns),
+        "pubsubshard_channels": len(publications.shard_channels),
+        "total_error_replies": stats.errors.total(),
+    }
+
+
+def _replication(session: Session) -> Fields:
+    return {"role": "master", "connected_slaves": 0, "master_failover_state": "no-failover", "master_repl_offset": 0}
+
+
+def _cpu(session: Session) -> Fields:
+    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return {
+        "used_cpu_sys": f"{own.ru_stime:.6f}",
+        "used_cpu_user": f"{own.ru_utime:.6f}",
+        "used_cpu_sys_children": f"{children.ru_stime:.6f}",
+        "used_cpu_user_children": f"{children.ru_utime:.6f}",
+    }
+
+
+def _modules(session: Session) -> Fields:
+    return {}
+
+
+def _command_stats(session: Session) -> Fields:
+    """Commands that were called the whole way; the inner loop counts its own only in total_commands_processed."""
+    return {
+        f"cmdstat_{each.wire_name}": f"calls={each.calls},usec={each.microseconds},"
+        f"usec_per_call={each.microseconds / max(each.calls, 1):.2f},"
+        f"rejected_calls={each.rejected},failed_calls={each.failed}"
+        for each in REGISTRY.walk()
+        if each.calls or each.rejected
+    }
+
+
+def _error_stats(session: Session) -> Fields:
+    return {f"errorstat_{code}": f"count={count}" for code, count in sorted(session.engine.stats.errors.items())}
+
+
+def _cluster(session: Session) -> Fields:
+    return {"cluster_enabled": 0}
+
+
+def _keyspace(session: Session) -> Fields:
+    return {
+        f"db{database.index}": f"keys={len(database)},expires={len(database.expires)},"
+        f"avg_ttl={_average_ttl(database.expires.values(), session.engine)}"
+        for database in session.engine.keyspace.databases
+        if len(database)
+    }
+
+
+def _average_ttl(deadlines: Iterable[int], engine: Engine) -> int:
+    """Milliseconds that are left to keys that expire, judged by a few of them."""
+    left = [max(when - engine.clock.now, 0) for when in itertools.islice(deadlines, TTL_SAMPLE)]
+    return sum(left) // max(len(left), 1)
+
+
+SECTIONS: dict[str, Callable[[Session], Fields]] = {
+    "Server": _server, "Clients": _clients, "Memory": _memory, "Persistence": _persistence, "Stats": _stats,
+    "Replication": _replication, "CPU": _cpu, "Modules": _modules, "Commandstats": _command_stats,
+    "Errorstats": _error_stats, "Cluster": _cluster, "Keyspace": _keyspace,
+}  # fmt: skip
+"""Every section in the order in which INFO shows them."""
+
+NOT_BY_DEFAULT = {"Commandstats"}
+
+
+# -- commands -------------------------------------------------------------------------------------------------
+
+
+def _chosen(words: list[str]) -> list[str]:
+    """Titles of the sections that INFO's arguments ask for; unknown ones are passed over, as Redis does."""
+    wanted: set[str] = set()
+    for word in words or ["default"]:
+        if word in ("all", "everything"):
+            wanted.update(SECTIONS)
+        elif word == "default":
+            wanted.update(SECTIONS.keys() - NOT_BY_DEFAULT)
+        else:
+            wanted.update(title for title in SECTIONS if title.lower() == word)
+    return [title for title in SECTIONS if title in wanted]
+
+
+def render(session: Session, words: list[str]) -> str:
+    """The text of INFO for these sections, in lower case."""
+    parts = []
+    for title in _chosen(words):
+        lines = [f"# {title}", *(f"{name}:{value}" for name, value in SECTIONS[title](session).items())]
+        parts.append("".join(f"{line}\r\n" for line in lines))
+    return "\r\n".join(parts)
+
+
+@command(
+    "INFO", arity=-1, flags=Flag.LOADING | Flag.STALE, group="server", syntax="[section [section ...]]",
+    categories=["dangerous"],
+)  # fmt: skip
+def info(session: Session, argv: Argv) -> Reply:
+    """Answer what is known about the server, in sections: server, clients, memory, ... or default, all, everything."""
+    return Verbatim(render(session, [word.decode("utf-8", "replace").lower() for word in argv[1:]]))
+
+
+@command("TIME", arity=1, flags=Flag.LOADING | Flag.STALE | Flag.FAST, group="server")
+def time_(session: Session, argv: Argv) -> Reply:
+    """Answer the server's clock: seconds since 1970, and the microseconds that passed in this one."""
+    seconds, microseconds = divmod(session.engine.clock.microseconds(), 1_000_000)
+    return [b"%d" % seconds, b"%d" % microseconds]
+
+
+@command(
+    "ROLE", arity=1, flags=Flag.NOSCRIPT | Flag.LOADING | Flag.STALE | Flag.FAST, group="server",
+    categories=["admin", "dangerous"],
+)  # fmt: skip
+def role(session: Session, argv: Argv) -> Reply:
+    """Answer the role in replication: a primary, at offset 0, without replicas."""
+    return [b"master", 0, []]

@@ -1,0 +1,219 @@
+"""Keys, whatever they hold: DEL, EXISTS, TYPE, RENAME, COPY, MOVE, KEYS, SCAN and their kin.
+
+A value that gets another name or another database takes its expiry time along.
+"""
+
+from __future__ import annotations
+
+from penstock.commands.databases import database_index
+from penstock.engine.arguments import to_integer
+from penstock.engine.cursors import ScanOptions, to_cursor
+from penstock.engine.globs import compile_glob
+from penstock.engine.keyspace import Database, Value
+from penstock.engine.session import Session
+from penstock.engine.spec import Access, Argv, Flag, Reply, command, key, keys
+from penstock.protocol.errors import ReplyError, no_such_key, syntax_error
+from penstock.protocol.resp import OK, Status
+from penstock.types import codec
+
+_NONE = Status(b"none")
+
+
+def place(db: Database, name: bytes, value: Value, expires_at: int | None) -> None:
+    """Install a value with its expiry time, if it has one."""
+    db.set(name, value)
+    if expires_at is not None:
+        db.expire_at(name, expires_at)
+
+
+# -- one key at a time ----------------------------------------------------------------------------------------
+
+
+@command(
+    "DEL", arity=-2, flags=Flag.WRITE | Flag.DIRECT, keys=keys(1, -1, Access.WRITE), group="generic",
+    syntax="key [key ...]", cost="O(1) a key, O(N) to free a value of N elements",
+)  # fmt: skip
+def delete(session: Session, argv: Argv) -> Reply:
+    """Remove keys; answer how many there were."""
+    if len(argv) == 2:
+        return 1 if session.db.delete(argv[1]) else 0
+    return sum(map(session.db.delete, argv[1:]))
+
+
+@command(
+    "UNLINK", arity=-2, flags=Flag.WRITE | Flag.FAST, keys=keys(1, -1, Access.WRITE), group="generic",
+    syntax="key [key ...]", cost="O(1) a key, O(N) to free a value of N elements",
+)  # fmt: skip
+def unlink(session: Session, argv: Argv) -> Reply:
+    """Remove keys, as DEL does; answer how many there were."""
+    return delete(session, argv)
+
+
+@command(
+    "EXISTS", arity=-2, flags=Flag.READONLY | Flag.FAST, keys=keys(1, -1, Access.READ), group="generic",
+    syntax="key [key ...]",
+)  # fmt: skip
+def exists(session: Session, argv: Argv) -> Reply:
+    """Answer how many of the keys there are; one that is named twice counts twice."""
+    get = session.db.get
+    if len(argv) == 2:
+        return 1 if get(argv[1]) is not None else 0
+    return sum([get(name) is not None for name in argv[1:]])
+
+
+@command(
+    "TOUCH", arity=-2, flags=Flag.READONLY | Flag.FAST, keys=keys(1, -1, Access.READ), group="generic",
+    syntax="key [key ...]",
+)  # fmt: skip
+def touch(session: Session, argv: Argv) -> Reply:
+    """Answer how many of the keys there are. When a key was last used is not tracked, so nothing else happens."""
+    return exists(session, argv)
+
+
+@command("TYPE", arity=2, flags=Flag.READONLY | Flag.FAST, keys=key(1, Access.READ), group="generic", syntax="key")
+def type_(session: Session, argv: Argv) -> Reply:
+    """Answer the type of the value at key: string, list, set, zset, hash, stream; none if there is no such key."""
+    value = session.db.get(argv[1])
+    return Status(codec.type_name(value).encode()) if value is not None else _NONE
+
+
+# -- other names, other databases -----------------------------------------------------------------------------
+
+
+def _rename(session: Session, argv: Argv, only_new: bool) -> bool:
+    db = session.db
+    _, name, new_name = argv
+    value = db.get(name)
+    if value is None:
+        raise no_such_key()
+    if only_new and new_name in db:
+        return False
+    if name != new_name:
+        expires_at = db.expires_at(name)
+        db.delete(name)
+        place(db, new_name, value, expires_at)
+    return True
+
+
+@command(
+    "RENAME", arity=3, flags=Flag.WRITE, keys=key(1, Access.UPDATE) + key(2, Access.WRITE), group="generic",
+    syntax="key newkey", cost="O(1), O(N) to free a value of N elements at newkey",
+)  # fmt: skip
+def rename(session: Session, argv: Argv) -> Reply:
+    """Give a key another name, replacing what had that name."""
+    _rename(session, argv, only_new=False)
+    return OK
+
+
+@command(
+    "RENAMENX", arity=3, flags=Flag.WRITE | Flag.FAST, keys=key(1, Access.UPDATE) + key(2, Access.WRITE),
+    group="generic", syntax="key newkey",
+)  # fmt: skip
+def renamenx(session: Session, argv: Argv) -> Reply:
+    """Give a key another name unless that name is taken; 1 if it was done."""
+    return int(_rename(session, argv, only_new=True))
+
+
+@command(
+    "COPY", arity=-3, flags=Flag.WRITE | Flag.DENYOOM, keys=key(1, Access.READ) + key(2, Access.WRITE),
+    group="generic", syntax="source destination [DB destination-db] [REPLACE]", cost="O(N) with N elements",
+)  # fmt: skip
+def copy(session: Session, argv: Argv) -> Reply:
+    """Copy a value and its expiry time; 1 if it was done, 0 if there is no source or the destination is taken.
+
+    DB copies to another database, REPLACE replaces what is there.
+    """
+    name, new_name = argv[1:3]
+    target = session.db
+    replace = False
+    words = iter(argv[3:])
+    for word in words:
+        option = word.upper()
+        if option == b"REPLACE":
+            replace = True
+        elif option == b"DB" and (index := next(words, None)) is not None:
+            target = session.engine.keyspace[database_index(session, index)]
+        else:
+            raise syntax_error()
+    if target is session.db and name == new_name:
+        raise ReplyError("source and destination objects are the same")
+    value = session.db.get(name)
+    if value is None or (not replace and new_name in target):
+        return 0
+    place(target, new_name, codec.copy(value), session.db.expires_at(name))
+    return 1
+
+
+@command("MOVE", arity=3, flags=Flag.WRITE | Flag.FAST, keys=key(1, Access.UPDATE), group="generic", syntax="key db")
+def move(session: Session, argv: Argv) -> Reply:
+    """Move a key to another database; 1 if it was done, 0 if there is no such key or the name is taken there."""
+    db = session.db
+    target = session.engine.keyspace[database_index(session, argv[2])]
+    if target is db:
+        raise ReplyError("source and destination objects are the same")
+    name = argv[1]
+    value = db.get(name)
+    if value is None or name in target:
+        return 0
+    expires_at = db.expires_at(name)
+    db.delete(name)
+    place(target, name, value, expires_at)
+    return 1
+
+
+# -- which keys there are -------------------------------------------------------------------------------------
+
+
+@command(
+    "KEYS", arity=2, flags=Flag.READONLY, group="generic", syntax="pattern", cost="O(N) with N keys in the database",
+    categories=["read", "dangerous"],
+)  # fmt: skip
+def keys_(session: Session, argv: Argv) -> Reply:
+    """Answer every key that matches the pattern, all at once; SCAN does it in steps."""
+    names = session.db.live_keys()
+    return list(names) if argv[1] == b"*" else list(filter(compile_glob(argv[1]), names))
+
+
+@command(
+    "RANDOMKEY", arity=1, flags=Flag.READONLY | Flag.RANDOM, group="generic", categories=["read"],
+    cost="O(1) on average: a pass over the keys every 1024 calls",
+)  # fmt: skip
+def randomkey(session: Session, argv: Argv) -> Reply:
+    """Answer a key, each as likely as any other; null if there is none."""
+    return session.db.random_key()
+
+
+@command(
+    "SCAN", arity=-2, flags=Flag.READONLY, group="generic", categories=["read"],
+    syntax="cursor [MATCH pattern] [COUNT count] [TYPE type]",
+    cost="O(COUNT) a call, and a pass over the keys every 65,536 keys",
+)  # fmt: skip
+def scan(session: Session, argv: Argv) -> Reply:
+    """Answer the next cursor and some keys; start with cursor 0, and when it is 0 again all keys were seen.
+
+    A key that is there from the first call to the last is answered at least once, however the others come and go.
+    MATCH and TYPE leave keys out, so an answer may be empty before the end.
+    """
+    cursor = to_cursor(argv[1])
+    options = ScanOptions.parse(argv, 2, with_type=True)
+    db = session.db
+    following, names = session.engine.cursors.scan(db.index, cursor, options.count, lambda: db.data, len(db))
+    if options.matches is not None:
+        names = list(filter(options.matches, names))
+    return [b"%d" % following, [name for name in names if _is_listed(db.get(name), options.type_name)]]
+
+
+def _is_listed(value: Value, type_name: bytes | None) -> bool:
+    return value is not None and (type_name is None or codec.type_name(value).encode() == type_name)
+
+
+# -- replicas -------------------------------------------------------------------------------------------------
+
+
+@command("WAIT", arity=3, flags=Flag.NOSCRIPT, group="connection", syntax="numreplicas timeout")
+def wait(session: Session, argv: Argv) -> Reply:
+    """Answer how many replicas have this client's writes: 0, at once, as there are no replicas."""
+    to_integer(argv[1])
+    if to_integer(argv[2], lambda: ReplyError("timeout is not an integer or out of range")) < 0:
+        raise ReplyError("timeout is negative")
+    return 0

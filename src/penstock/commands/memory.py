@@ -1,0 +1,125 @@
+"""MEMORY: what a key takes, what the server takes. The numbers come from engine/memory.py and the types' `size`."""
+
+from __future__ import annotations
+
+from penstock.engine.arguments import to_integer
+from penstock.engine.session import Session
+from penstock.engine.spec import Access, Argv, Flag, Reply, command, key
+from penstock.protocol.errors import syntax_error
+from penstock.protocol.resp import OK, Verbatim
+from penstock.types import codec
+
+ENTRY = 33 + 104
+"""Bytes a key takes beside its name and value: the header of the name, and its share of a dict that is two thirds full."""
+CLIENT = 16 << 10
+"""About what a connection takes: its session, its reader, its transport."""
+LITTLE = 5 << 20
+"""A server whose data takes less than this has no memory problem worth a word."""
+
+
+@command(
+    "MEMORY USAGE", arity=-3, flags=Flag.READONLY, keys=key(2, Access.READ), group="server",
+    syntax="key [SAMPLES count]", cost="O(N) with N elements in the value",
+)  # fmt: skip
+def memory_usage(session: Session, argv: Argv) -> Reply:
+    """Answer about how many bytes a key and its value take, or null. SAMPLES is accepted; every element is counted."""
+    for at in range(3, len(argv), 2):
+        if argv[at].upper() != b"SAMPLES" or at + 1 == len(argv) or to_integer(argv[at + 1]) < 0:
+            raise syntax_error()
+    value = session.db.get(argv[2])
+    return None if value is None else ENTRY + len(argv[2]) + codec.size(value)
+
+
+@command("MEMORY STATS", arity=2, flags=Flag(0), group="server", cost="O(N) with N databases and clients")
+def memory_stats(session: Session, argv: Argv) -> Reply:
+    """Answer where the server's memory goes, as a map of names to bytes, counts and ratios."""
+    engine = session.engine
+    memory = engine.memory
+    memory.measure()
+    used, peak, rss = memory.used_memory, memory.used_memory_peak, memory.used_memory_rss
+    allocators = memory.allocators()
+    idle = allocators["malloc_held"] - allocators["malloc_in_use"]
+    databases = {
+        b"db.%d" % database.index: {
+            b"overhead.hashtable.main": database.data.__sizeof__(),
+            b"overhead.hashtable.expires": database.expires.__sizeof__(),
+            b"overhead.hashtable.slot-to-keys": 0,
+        }
+        for database in engine.keyspace.databases
+        if database.data
+    }
+    clients = CLIENT * len(engine.sessions)
+    overhead = memory.used_memory_startup + clients + sum(sum(table.values()) for table in databases.values())
+    data = max(used - overhead, 0)
+    count = sum(len(database) for database in engine.keyspace.databases)
+    return {
+        b"peak.allocated": peak,
+        b"total.allocated": used,
+        b"startup.allocated": memory.used_memory_startup,
+        b"replication.backlog": 0,
+        b"clients.slaves": 0,
+        b"clients.normal": clients,
+        b"cluster.links": 0,
+        b"aof.buffer": 0,
+        b"lua.caches": 0,
+        b"functions.caches": 0,
+        **databases,
+        b"overhead.total": overhead,
+        b"keys.count": count,
+        b"keys.bytes-per-key": max(used - memory.used_memory_startup, 0) // count if count else 0,
+        b"dataset.bytes": data,
+        b"dataset.percentage": 100.0 * data / max(used - memory.used_memory_startup, data, 1),
+        b"peak.percentage": 100.0 * used / max(peak, 1),
+        b"allocator.allocated": used,
+        b"allocator.active": used + idle,
+        b"allocator.resident": rss,
+        b"allocator-fragmentation.ratio": (used + idle) / max(used, 1),
+        b"allocator-fragmentation.bytes": idle,
+        b"allocator-rss.ratio": rss / max(used + idle, 1),
+        b"allocator-rss.bytes": rss - used - idle,
+        b"rss-overhead.ratio": 1.0,
+        b"rss-overhead.bytes": 0,
+        b"fragmentation": rss / max(used, 1),
+        b"fragmentation.bytes": rss - used,
+    }
+
+
+@command("MEMORY DOCTOR", arity=2, flags=Flag(0), group="server")
+def memory_doctor(session: Session, argv: Argv) -> Reply:
+    """Answer in words what is wrong with the server's memory, if anything."""
+    memory = session.engine.memory
+    memory.measure()
+    if memory.used_memory - memory.used_memory_startup < LITTLE:
+        return Verbatim("There is too little data in this server to say anything about its memory.\n")
+    found = []
+    if memory.limit and memory.used_memory > 0.9 * memory.limit:
+        found.append(
+            f"Nearly full: {memory.used_memory} bytes are in use and maxmemory is {memory.limit}. Above it commands "
+            "that may need memory are refused. Delete data, or raise maxmemory."
+        )
+    if memory.used_memory_peak > 1.5 * memory.used_memory:
+        found.append(
+            f"A high peak: at one time {memory.used_memory_peak} bytes were in use, now {memory.used_memory} are. The "
+            "difference may still count as resident; it is used again when data grows."
+        )
+    if memory.used_memory_rss > 1.6 * memory.used_memory:
+        found.append(
+            f"Fragmentation: {memory.used_memory_rss} bytes are resident for {memory.used_memory} in use. MEMORY PURGE "
+            "gives back what it can; a restart gives back the rest."
+        )
+    if not found:
+        return Verbatim("No memory problem was found in this server.\n")
+    return Verbatim("Found in this server's memory:\n\n" + "".join(f" * {line}\n" for line in found))
+
+
+@command("MEMORY PURGE", arity=2, flags=Flag(0), group="server", cost="O(N) with N idle pieces of the heap")
+def memory_purge(session: Session, argv: Argv) -> Reply:
+    """Give memory that is allocated but idle back to the system."""
+    session.engine.memory.purge()
+    return OK
+
+
+@command("MEMORY MALLOC-STATS", arity=2, flags=Flag(0), group="server")
+def memory_malloc_stats(session: Session, argv: Argv) -> Reply:
+    """Answer what the allocators say about themselves, as text."""
+    return Verbatim("".join(f"{name}:{value}\n" for name, value in session.engine.memory.allocators().items()))

@@ -1,0 +1,105 @@
+"""OBJECT: what Redis would say about how a value is stored.
+
+Values are not stored in Redis's encodings; programs and their tests ask for them all the same, so the answer is worked
+out from the value and the same limits. What is lost is history: Redis does not go back to a small encoding when a value
+shrinks, nor to `int` or `embstr` after APPEND, and we answer as if the value had just been written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from penstock.engine.arguments import to_integer
+from penstock.engine.config import Config
+from penstock.engine.keyspace import Value
+from penstock.engine.session import Session
+from penstock.engine.spec import Access, Argv, Flag, Reply, command, key
+from penstock.protocol.errors import ReplyError
+from penstock.types import codec
+from penstock.types.hash import Hash
+from penstock.types.list import List
+from penstock.types.set import Set
+from penstock.types.zset import SortedSet
+
+EMBEDDED = 44
+"""Bytes of the longest string Redis keeps in one piece with its header."""
+SHARED_INTEGERS = 10_000
+SHARED = (1 << 31) - 1
+"""The reference count Redis shows for the integers it made beforehand."""
+
+
+def _is_integer(text: bytes | bytearray) -> bool:
+    if len(text) > 20:
+        return False
+    try:
+        to_integer(bytes(text))
+    except ReplyError:
+        return False
+    return True
+
+
+def _fits(items: Iterable[bytes], limit: int) -> bool:
+    return all(len(item) <= limit for item in items)
+
+
+def encoding(value: Value, config: Config) -> bytes:
+    """The name of the encoding Redis 7.0 would have chosen."""
+    kind = type(value)
+    if kind is int:
+        return b"int"
+    if kind is bytearray:
+        return b"raw"
+    if kind is bytes:
+        return b"int" if _is_integer(value) else b"embstr" if len(value) <= EMBEDDED else b"raw"
+    if kind is List:
+        return b"quicklist"
+    if kind is Set:
+        small = len(value) <= config.set_max_intset_entries and all(map(_is_integer, value))
+        return b"intset" if small else b"hashtable"
+    if kind is Hash:
+        limit = config.hash_max_listpack_value
+        small = len(value) <= config.hash_max_listpack_entries and _fits(value, limit)
+        return b"listpack" if small and _fits(value.values(), limit) else b"hashtable"
+    if kind is SortedSet:
+        small = len(value) <= config.zset_max_listpack_entries and _fits(value.scores, config.zset_max_listpack_value)
+        return b"listpack" if small else b"skiplist"
+    return codec.type_name(value).encode()
+
+
+@command(
+    "OBJECT ENCODING", arity=3, flags=Flag.READONLY, keys=key(2, Access.READ), group="generic", syntax="key",
+    cost="O(N) with N elements up to the limit of a small encoding",
+)  # fmt: skip
+def object_encoding(session: Session, argv: Argv) -> Reply:
+    """Answer the encoding Redis 7.0 would store the value in, null if there is no such key."""
+    value = session.db.get(argv[2])
+    return encoding(value, session.engine.config) if value is not None else None
+
+
+@command("OBJECT REFCOUNT", arity=3, flags=Flag.READONLY, keys=key(2, Access.READ), group="generic", syntax="key")
+def object_refcount(session: Session, argv: Argv) -> Reply:
+    """Answer how many references Redis would count: 1, or 2147483647 for an integer below 10,000."""
+    value = session.db.get(argv[2])
+    if value is None:
+        return None
+    shared = type(value) in (bytes, int) and encoding(value, session.engine.config) == b"int"
+    return SHARED if shared and 0 <= int(value) < SHARED_INTEGERS else 1
+
+
+@command("OBJECT IDLETIME", arity=3, flags=Flag.READONLY, keys=key(2, Access.READ), group="generic", syntax="key")
+def object_idletime(session: Session, argv: Argv) -> Reply:
+    """Answer with an error: when a key was last used is not tracked, as that would cost every read."""
+    if session.db.get(argv[2]) is None:
+        return None
+    raise ReplyError("Keys are never evicted here, idle time not tracked.")
+
+
+@command("OBJECT FREQ", arity=3, flags=Flag.READONLY, keys=key(2, Access.READ), group="generic", syntax="key")
+def object_freq(session: Session, argv: Argv) -> Reply:
+    """Answer with an error, as Redis does without an LFU policy: how often a key is used is not tracked."""
+    if session.db.get(argv[2]) is None:
+        return None
+    raise ReplyError(
+        "An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching "
+        "between policies at runtime LRU and LFU data will take some time to adjust."
+    )

@@ -1,0 +1,121 @@
+"""Scripts: EVAL and SCRIPT. How they run is in engine/scripting.py."""
+
+from __future__ import annotations
+
+from penstock.engine.arguments import to_integer
+from penstock.engine.scripting import Script
+from penstock.engine.session import Session
+from penstock.engine.spec import Access, Argv, Flag, Reply, command, counted_keys
+from penstock.protocol.errors import NoScript, ReplyError
+from penstock.protocol.resp import OK
+
+_EVAL = Flag.NOSCRIPT | Flag.STALE | Flag.MOVABLEKEYS
+_COST = "That of the script"
+
+
+def _run(session: Session, argv: Argv, script: Script, read_only: bool = False) -> Reply:
+    last_key = 3 + _key_count(argv)
+    return session.engine.scripting.run(session, script, argv[3:last_key], argv[last_key:], read_only)
+
+
+def _key_count(argv: Argv) -> int:
+    count = to_integer(argv[2])
+    if count > len(argv) - 3:
+        raise ReplyError("Number of keys can't be greater than number of args")
+    if count < 0:
+        raise ReplyError("Number of keys can't be negative")
+    return count
+
+
+def _source(session: Session, argv: Argv) -> Script:
+    _key_count(argv)
+    return session.engine.scripting.load(argv[1])
+
+
+def _loaded(session: Session, argv: Argv) -> Script:
+    script = session.engine.scripting.scripts.get(argv[1].lower())
+    if script is None:
+        raise NoScript
+    return script
+
+
+@command(
+    "EVAL", arity=-3, flags=_EVAL, keys=counted_keys(2, Access.UPDATE), group="scripting",
+    syntax="script numkeys [key [key ...]] [arg [arg ...]]", cost=_COST,
+)  # fmt: skip
+def eval_(session: Session, argv: Argv) -> Reply:
+    """Run a Lua script with nobody in between and answer what it returns; it finds its arguments in KEYS and ARGV."""
+    return _run(session, argv, _source(session, argv))
+
+
+@command(
+    "EVALSHA", arity=-3, flags=_EVAL, keys=counted_keys(2, Access.UPDATE), group="scripting",
+    syntax="sha1 numkeys [key [key ...]] [arg [arg ...]]", cost=_COST,
+)  # fmt: skip
+def evalsha(session: Session, argv: Argv) -> Reply:
+    """Run a script that was loaded before, by the SHA1 of its text."""
+    return _run(session, argv, _loaded(session, argv))
+
+
+@command(
+    "EVAL_RO", arity=-3, flags=_EVAL | Flag.READONLY, keys=counted_keys(2, Access.READ), group="scripting",
+    syntax="script numkeys [key [key ...]] [arg [arg ...]]", cost=_COST,
+)  # fmt: skip
+def eval_ro(session: Session, argv: Argv) -> Reply:
+    """Run a Lua script that may read but not write."""
+    return _run(session, argv, _source(session, argv), read_only=True)
+
+
+@command(
+    "EVALSHA_RO", arity=-3, flags=_EVAL | Flag.READONLY, keys=counted_keys(2, Access.READ), group="scripting",
+    syntax="sha1 numkeys [key [key ...]] [arg [arg ...]]", cost=_COST,
+)  # fmt: skip
+def evalsha_ro(session: Session, argv: Argv) -> Reply:
+    """Run a script that was loaded before and that may read but not write."""
+    return _run(session, argv, _loaded(session, argv), read_only=True)
+
+
+@command(
+    "SCRIPT LOAD", arity=3, flags=Flag.NOSCRIPT | Flag.STALE, group="scripting", syntax="script",
+    cost="O(N) with N bytes of text",
+)  # fmt: skip
+def script_load(session: Session, argv: Argv) -> Reply:
+    """Compile a script for EVALSHA and answer the SHA1 of its text."""
+    return session.engine.scripting.load(argv[2]).sha
+
+
+@command(
+    "SCRIPT EXISTS", arity=-3, flags=Flag.NOSCRIPT, group="scripting", syntax="sha1 [sha1 ...]", cost="O(1) a script"
+)
+def script_exists(session: Session, argv: Argv) -> Reply:
+    """Answer 1 for every script that is loaded, 0 for every other."""
+    return [int(sha.lower() in session.engine.scripting.scripts) for sha in argv[2:]]
+
+
+@command(
+    "SCRIPT FLUSH", arity=-2, flags=Flag.NOSCRIPT, group="scripting", syntax="[ASYNC | SYNC]",
+    cost="O(N) with N scripts",
+)  # fmt: skip
+def script_flush(session: Session, argv: Argv) -> Reply:
+    """Forget every script."""
+    if len(argv) > 3 or (len(argv) == 3 and argv[2].upper() not in (b"SYNC", b"ASYNC")):
+        raise ReplyError("SCRIPT FLUSH only support SYNC|ASYNC option")
+    session.engine.scripting.scripts.clear()
+    return OK
+
+
+@command("SCRIPT KILL", arity=2, flags=Flag.NOSCRIPT | Flag.ALLOW_BUSY, group="scripting")
+def script_kill(session: Session, argv: Argv) -> Reply:
+    """End the script that keeps everybody waiting, unless it has written already."""
+    session.engine.scripting.kill()
+    return OK
+
+
+@command("SCRIPT DEBUG", arity=3, flags=Flag.NOSCRIPT, group="scripting", syntax="<YES | SYNC | NO>")
+def script_debug(session: Session, argv: Argv) -> Reply:
+    """Accept NO; there is no debugger to turn on."""
+    if argv[2].upper() == b"NO":
+        return OK
+    if argv[2].upper() in (b"YES", b"SYNC"):
+        raise ReplyError("SCRIPT DEBUG is not supported: this server has no Lua debugger")
+    raise ReplyError("Use SCRIPT DEBUG YES/SYNC/NO")

@@ -1,0 +1,301 @@
+"""Sets: SADD, SREM, random members, set algebra."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import reduce
+from itertools import islice
+from operator import sub
+
+from penstock.engine.arguments import to_integer, to_positive, to_sample_count
+from penstock.engine.cursors import scan_elements, to_cursor
+from penstock.engine.session import Session
+from penstock.engine.spec import Access, Argv, Flag, Reply, command, counted_keys, key, keys
+from penstock.protocol.errors import ReplyError, syntax_error
+from penstock.types.set import Set
+
+_READ = Flag.READONLY | Flag.FAST
+_STORE = Flag.WRITE | Flag.DENYOOM
+_NONE = Set()  # what a missing key reads as; never changed
+
+
+# -- members ------------------------------------------------------------------------------------------------------
+
+
+@command(
+    "SADD", arity=-3, flags=Flag.WRITE | Flag.DENYOOM | Flag.FAST, keys=key(1, Access.WRITE), group="set",
+    syntax="key member [member ...]", cost="O(1) a member",
+)  # fmt: skip
+def sadd(session: Session, argv: Argv) -> Reply:
+    """Add members to the set at key, creating it, and answer how many of them are new."""
+    db = session.db
+    name = argv[1]
+    found = db.get(name)
+    if type(found) is not Set:
+        found = db.obtain(name, Set)
+    if len(argv) == 3 and found.sampler is None:
+        member = argv[2]
+        if member in found:
+            return 0
+        found.add(member)
+        db.changed(name)
+        return 1
+    added = found.insert(argv[2:])
+    if added:
+        db.changed(name)
+    return added
+
+
+@command(
+    "SREM", arity=-3, flags=Flag.WRITE | Flag.FAST, keys=key(1, Access.WRITE), group="set",
+    syntax="key member [member ...]", cost="O(1) a member",
+)  # fmt: skip
+def srem(session: Session, argv: Argv) -> Reply:
+    """Remove members of the set at key and answer how many of them there were."""
+    db = session.db
+    found = db.find(argv[1], Set)
+    if found is None:
+        return 0
+    removed = found.remove_all(argv[2:])
+    if removed:
+        db.emptied(argv[1], found)
+    return removed
+
+
+@command(
+    "SMOVE", arity=4, flags=Flag.WRITE | Flag.FAST, keys=key(1, Access.UPDATE) + key(2, Access.WRITE), group="set",
+    syntax="source destination member",
+)  # fmt: skip
+def smove(session: Session, argv: Argv) -> Reply:
+    """Move a member from one set to another; answer 1 if it was in the first, 0 if not."""
+    db = session.db
+    _, source, destination, member = argv
+    found = db.find(source, Set)
+    if found is None:
+        return 0
+    db.find(destination, Set)  # for its type: nothing is removed before it is certain where to put it
+    if member not in found:
+        return 0
+    if source != destination:
+        found.remove_all([member])
+        db.emptied(source, found)
+        db.obtain(destination, Set).insert([member])
+        db.changed(destination)
+    return 1
+
+
+@command("SCARD", arity=2, flags=_READ, keys=key(1, Access.READ), group="set", syntax="key")
+def scard(session: Session, argv: Argv) -> Reply:
+    """Answer how many members the set at key has."""
+    return len(session.db.find(argv[1], Set) or _NONE)
+
+
+@command("SISMEMBER", arity=3, flags=_READ, keys=key(1, Access.READ), group="set", syntax="key member")
+def sismember(session: Session, argv: Argv) -> Reply:
+    """Answer 1 if the set at key has the member, 0 if not."""
+    return 1 if argv[2] in (session.db.find(argv[1], Set) or _NONE) else 0
+
+
+@command(
+    "SMISMEMBER", arity=-3, flags=_READ, keys=key(1, Access.READ), group="set", syntax="key member [member ...]",
+    cost="O(1) a member",
+)  # fmt: skip
+def smismember(session: Session, argv: Argv) -> Reply:
+    """Answer 1 for each of these that is a member of the set at key, and 0 for each that is not."""
+    found = session.db.find(argv[1], Set) or _NONE
+    return [1 if member in found else 0 for member in argv[2:]]
+
+
+@command(
+    "SMEMBERS", arity=2, flags=Flag.READONLY | Flag.DIRECT, keys=key(1, Access.READ), group="set", syntax="key",
+    cost="O(N) with N members",
+)  # fmt: skip
+def smembers(session: Session, argv: Argv) -> Reply:
+    """Answer all members of the set at key."""
+    # A copy, because EXEC encodes its replies only when all its commands have run; it is cheap beside the encoding.
+    return set(session.db.find(argv[1], Set) or _NONE)
+
+
+@command(
+    "SSCAN", arity=-3, flags=Flag.READONLY, keys=key(1, Access.READ), group="set",
+    syntax="key cursor [MATCH pattern] [COUNT count]", cost="O(1) a member, O(N) for the whole iteration",
+)  # fmt: skip
+def sscan(session: Session, argv: Argv) -> Reply:
+    """Answer some members, and the cursor to go on with, which is 0 at the end."""
+    cursor = to_cursor(argv[2])
+    found = session.db.find(argv[1], Set)
+    return [b"0", []] if found is None else list(scan_elements(session, argv, cursor, found))
+
+
+# -- random members -----------------------------------------------------------------------------------------------
+
+
+@command(
+    "SPOP", arity=-2, flags=Flag.WRITE | Flag.FAST | Flag.RANDOM, keys=key(1, Access.UPDATE), group="set",
+    syntax="key [count]", cost="O(1) a member, O(N) the first time a set of N members is asked",
+)  # fmt: skip
+def spop(session: Session, argv: Argv) -> Reply:
+    """Remove a random member, or count different ones, and answer what was removed.
+
+    It is logged as what it did: an SREM, or a DEL when nothing is left.
+    """
+    if len(argv) > 2:
+        return _spop_several(session, argv)
+    db = session.db
+    found = db.find(argv[1], Set)
+    if found is None:
+        return None
+    member = found.take_random_member()
+    session.log([b"SREM", argv[1], member])
+    db.emptied(argv[1], found)
+    return member
+
+
+def _spop_several(session: Session, argv: Argv) -> set[bytes]:
+    if len(argv) > 3:
+        raise syntax_error()
+    count = to_positive(argv[2])
+    db = session.db
+    found = db.find(argv[1], Set)
+    if found is None or count == 0:
+        return _NONE
+    if count >= len(found):
+        db.delete(argv[1])
+        session.log([b"DEL", argv[1]])
+        return found
+    taken = found.take_random_members(count)
+    session.log([b"SREM", argv[1], *taken])
+    db.changed(argv[1])
+    return taken
+
+
+@command(
+    "SRANDMEMBER", arity=-2, flags=Flag.READONLY | Flag.RANDOM | Flag.DIRECT, keys=key(1, Access.READ), group="set",
+    syntax="key [count]", cost="O(1) a member, O(N) the first time a set of N members is asked",
+)  # fmt: skip
+def srandmember(session: Session, argv: Argv) -> Reply:
+    """Answer a random member, or count different ones; a negative count allows the same one several times."""
+    if len(argv) == 2:
+        found = session.db.find(argv[1], Set)
+        return None if found is None else found.random_member()
+    if len(argv) > 3:
+        raise syntax_error()
+    count = to_sample_count(argv[2])
+    found = session.db.find(argv[1], Set)
+    if found is None or count == 0:
+        return []
+    return found.random_members(count) if count > 0 else [found.random_member() for _ in range(-count)]
+
+
+# -- set algebra --------------------------------------------------------------------------------------------------
+
+
+def _sets(session: Session, names: Iterable[bytes]) -> list[Set]:
+    """The sets at these keys; every one is looked at, as one of another type is an error whatever the others are."""
+    find = session.db.find
+    return [find(name, Set) or _NONE for name in names]
+
+
+def _intersection(sets: list[Set]) -> set[bytes]:
+    smallest, *others = sorted(sets, key=len)
+    return smallest.intersection(*others)
+
+
+def _union(sets: list[Set]) -> set[bytes]:
+    return set().union(*sets)
+
+
+def _difference(sets: list[Set]) -> set[bytes]:
+    if len(sets) == 1:
+        return set(sets[0])
+    # One at a time: Python then walks the smaller side of each pair, which difference(*others) does only once.
+    return reduce(sub, sets[1:], sets[0])
+
+
+def _store(session: Session, name: bytes, members: set[bytes]) -> int:
+    if members:
+        session.db.set(name, Set(members))
+    else:
+        session.db.delete(name)
+    return len(members)
+
+
+@command(
+    "SINTER", arity=-2, flags=Flag.READONLY, keys=keys(1, -1, Access.READ), group="set", syntax="key [key ...]",
+    cost="O(N*M) with N members of the smallest of M sets",
+)  # fmt: skip
+def sinter(session: Session, argv: Argv) -> Reply:
+    """Answer the members that all these sets have."""
+    return _intersection(_sets(session, argv[1:]))
+
+
+@command(
+    "SINTERSTORE", arity=-3, flags=_STORE, keys=key(1, Access.WRITE) + keys(2, -1, Access.READ), group="set",
+    syntax="destination key [key ...]", cost="O(N*M) with N members of the smallest of M sets",
+)  # fmt: skip
+def sinterstore(session: Session, argv: Argv) -> Reply:
+    """Put the members that all these sets have in a set at destination, and answer how many they are."""
+    return _store(session, argv[1], _intersection(_sets(session, argv[2:])))
+
+
+@command(
+    "SINTERCARD", arity=-3, flags=Flag.READONLY | Flag.MOVABLEKEYS, keys=counted_keys(1, Access.READ), group="set",
+    syntax="numkeys key [key ...] [LIMIT limit]", cost="O(N*M) with N members of the smallest of M sets",
+)  # fmt: skip
+def sintercard(session: Session, argv: Argv) -> Reply:
+    """Answer how many members all these sets have in common, counting no further than the limit, if it is not 0."""
+    few = "numkeys should be greater than 0"
+    count = to_integer(argv[1], lambda: ReplyError(few))
+    if count < 1:
+        raise ReplyError(few)
+    if count > len(argv) - 2:
+        raise ReplyError("Number of keys can't be greater than number of args")
+    limit = 0
+    for at in range(2 + count, len(argv), 2):
+        if argv[at].upper() != b"LIMIT" or at + 1 == len(argv):
+            raise syntax_error()
+        limit = to_integer(argv[at + 1], lambda: ReplyError("LIMIT can't be negative"))
+        if limit < 0:
+            raise ReplyError("LIMIT can't be negative")
+    sets = _sets(session, argv[2 : 2 + count])
+    if not limit:
+        return len(_intersection(sets))
+    smallest, *others = sorted(sets, key=len)
+    common = (1 for member in smallest if all(member in other for other in others))
+    return sum(islice(common, limit))
+
+
+@command(
+    "SUNION", arity=-2, flags=Flag.READONLY, keys=keys(1, -1, Access.READ), group="set", syntax="key [key ...]",
+    cost="O(N) with N members of all sets",
+)  # fmt: skip
+def sunion(session: Session, argv: Argv) -> Reply:
+    """Answer the members that any of these sets has."""
+    return _union(_sets(session, argv[1:]))
+
+
+@command(
+    "SUNIONSTORE", arity=-3, flags=_STORE, keys=key(1, Access.WRITE) + keys(2, -1, Access.READ), group="set",
+    syntax="destination key [key ...]", cost="O(N) with N members of all sets",
+)  # fmt: skip
+def sunionstore(session: Session, argv: Argv) -> Reply:
+    """Put the members that any of these sets has in a set at destination, and answer how many they are."""
+    return _store(session, argv[1], _union(_sets(session, argv[2:])))
+
+
+@command(
+    "SDIFF", arity=-2, flags=Flag.READONLY, keys=keys(1, -1, Access.READ), group="set", syntax="key [key ...]",
+    cost="O(N) with N members of all sets",
+)  # fmt: skip
+def sdiff(session: Session, argv: Argv) -> Reply:
+    """Answer the members of the first set that none of the others has."""
+    return _difference(_sets(session, argv[1:]))
+
+
+@command(
+    "SDIFFSTORE", arity=-3, flags=_STORE, keys=key(1, Access.WRITE) + keys(2, -1, Access.READ), group="set",
+    syntax="destination key [key ...]", cost="O(N) with N members of all sets",
+)  # fmt: skip
+def sdiffstore(session: Session, argv: Argv) -> Reply:
+    """Put the members of the first set that none of the others has in a set at destination, and answer how many."""
+    return _store(session, argv[1], _difference(_sets(session, argv[2:])))

@@ -1,0 +1,291 @@
+"""Ranges of sorted sets: by rank, by score, by name; to be read, counted, stored or removed.
+
+Ten commands differ only in which arguments they take. Each turns its arguments into a `Bounds`, a function from a
+sorted set to a span of ranks, before it looks at any key; what is done with a span is the same for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+
+from penstock.engine.arguments import strtod, to_integer
+from penstock.engine.session import Session
+from penstock.engine.spec import Access, Argv, Flag, Reply, command, key
+from penstock.protocol.errors import ReplyError, syntax_error
+from penstock.protocol.resp import Pairs
+from penstock.types.zset import Row, SortedSet, Span
+
+Bounds = Callable[[SortedSet], Span]
+
+# -- bounds ---------------------------------------------------------------------------------------------------
+
+
+def by_rank(low: bytes, high: bytes, backwards: bool = False) -> Bounds:
+    """Ranks, both included; negative ones count from the end. Backwards, rank 0 is the highest score."""
+    first, last = to_integer(low), to_integer(high)
+
+    def bounds(zset: SortedSet) -> Span:
+        size = len(zset)
+        start = max(first + size if first < 0 else first, 0)
+        stop = min((last + size if last < 0 else last) + 1, size)
+        if start >= stop:
+            return 0, 0
+        return (size - stop, size - start) if backwards else (start, stop)
+
+    return bounds
+
+
+def by_score(low: bytes, high: bytes) -> Bounds:
+    """Scores; a bound with ( before it is left out."""
+    above, below = low[:1] == b"(", high[:1] == b"("
+    lowest, highest = _score(low[above:]), _score(high[below:])
+    return lambda zset: zset.score_span(lowest, highest, above, below) if lowest <= highest else (0, 0)
+
+
+def _score(raw: bytes) -> float:
+    """Redis reads bounds less strictly than scores: spaces may come first, and nothing at all is zero."""
+    number = strtod(raw.lstrip()) if raw else 0.0
+    if number is None:
+        raise ReplyError("min or max is not a float")
+    return number
+
+
+def by_name(low: bytes, high: bytes) -> Bounds:
+    """Names after [ or, to leave the bound out, after (; - comes before all names and + after."""
+    lowest, highest = _name(low), _name(high)
+    if low == b"+" or high == b"-":
+        return lambda zset: (0, 0)
+    return lambda zset: zset.name_span(lowest, highest, low[:1] == b"(", high[:1] == b"(")
+
+
+def _name(raw: bytes) -> bytes | None:
+    if raw in (b"-", b"+"):
+        return None
+    if raw[:1] not in (b"[", b"("):
+        raise ReplyError("min or max not valid string range item")
+    return raw[1:]
+
+
+# -- reading --------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class RangeQuery:
+    """What one of the range commands asks for."""
+
+    bounds: Bounds
+    backwards: bool
+    offset: int
+    limit: int  # negative: no limit
+    with_scores: bool
+
+    def rows(self, zset: SortedSet) -> list[Row]:
+        start, stop = self.bounds(zset)
+        if self.offset < 0 or self.limit == 0:
+            return []
+        if self.backwards:
+            stop = max(stop - self.offset, start)
+            start = max(stop - self.limit, start) if self.limit > 0 else start
+        else:
+            start = min(start + self.offset, stop)
+            stop = min(start + self.limit, stop) if self.limit > 0 else stop
+        return zset.rows(start, stop, self.backwards)
+
+    def answer(self, session: Session, name: bytes) -> Reply:
+        zset = session.db.find(name, SortedSet)
+        rows = [] if zset is None else self.rows(zset)
+        if self.with_scores:
+            return Pairs([(member, score) for score, member in rows])
+        return [member for _, member in rows]
+
+
+def parse_range(
+    argv: Argv, first: int, kind: bytes | None = None, backwards: bool | None = None, storing: bool = False
+) -> RangeQuery:
+    """`low high [options]` from argument `first` on. `kind` and `backwards` are None where options may choose them."""
+    offset, limit, with_scores = 0, -1, False
+    options = iter(argv[first + 2 :])
+    for option in options:
+        word = option.upper()
+        if word == b"WITHSCORES" and not storing:
+            with_scores = True
+        elif word == b"LIMIT" and len(numbers := list(islice(options, 2))) == 2:
+            offset, limit = map(to_integer, numbers)
+        elif word == b"REV" and backwards is None:
+            backwards = True
+        elif word in (b"BYSCORE", b"BYLEX") and kind is None:
+            kind = word
+        else:
+            raise syntax_error()
+    return _range_query(argv[first], argv[first + 1], kind, bool(backwards), offset, limit, with_scores)
+
+
+def _range_query(
+    low: bytes, high: bytes, kind: bytes | None, backwards: bool, offset: int, limit: int, with_scores: bool
+) -> RangeQuery:
+    if kind not in (b"BYSCORE", b"BYLEX"):
+        if limit != -1:
+            raise ReplyError("syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX")
+        return RangeQuery(by_rank(low, high, backwards), backwards, 0, -1, with_scores)
+    if kind == b"BYLEX" and with_scores:
+        raise ReplyError("syntax error, WITHSCORES not supported in combination with BYLEX")
+    if backwards:
+        low, high = high, low
+    bounds = by_score(low, high) if kind == b"BYSCORE" else by_name(low, high)
+    return RangeQuery(bounds, backwards, offset, limit, with_scores)
+
+
+_READ_COST = "O(log N) and O(1) a member answered"
+
+
+@command(
+    "ZRANGE", arity=-4, flags=Flag.READONLY, keys=key(1, Access.READ), group="sorted-set", cost=_READ_COST,
+    syntax="key start stop [BYSCORE | BYLEX] [REV] [LIMIT offset count] [WITHSCORES]",
+)  # fmt: skip
+def zrange(session: Session, argv: Argv) -> Reply:
+    """Answer the members between two ranks, scores or names, both included, in order or, with REV, from the end.
+
+    A score is left out of the range by ( before it. A name starts with [ or, to be left out, with (; - and + stand
+    for before and after all names. With REV the higher bound comes first.
+    """
+    if len(argv) > 4:
+        return parse_range(argv, 2).answer(session, argv[1])
+    bounds = by_rank(argv[2], argv[3])  # no options: the most common of all ranges
+    zset = session.db.find(argv[1], SortedSet)
+    return [] if zset is None else [member for _, member in zset.rows(*bounds(zset))]
+
+
+@command(
+    "ZREVRANGE", arity=-4, flags=Flag.READONLY, keys=key(1, Access.READ), group="sorted-set", cost=_READ_COST,
+    syntax="key start stop [WITHSCORES]",
+)  # fmt: skip
+def zrevrange(session: Session, argv: Argv) -> Reply:
+    """Answer the members between two ranks, counted from the highest score down."""
+    return parse_range(argv, 2, kind=b"BYRANK", backwards=True).answer(session, argv[1])
+
+
+@command(
+    "ZRANGEBYSCORE", arity=-4, flags=Flag.READONLY, keys=key(1, Access.READ), group="sorted-set", cost=_READ_COST,
+    syntax="key min max [WITHSCORES] [LIMIT offset count]",
+)  # fmt: skip
+def zrangebyscore(session: Session, argv: Argv) -> Reply:
+    """Answer the members with scores between two bounds, the lowest first."""
+    return parse_range(argv, 2, kind=b"BYSCORE", backwards=False).answer(session, argv[1])
+
+
+@command(
+    "ZREVRANGEBYSCORE", arity=-4, flags=Flag.READONLY, keys=key(1, Access.READ), group="sorted-set", cost=_READ_COST,
+    syntax="key max min [WITHSCORES] [LIMIT offset count]",
+)  # fmt: skip
+def zrevrangebyscore(session: Session, argv: Argv) -> Reply:
+    """Answer the members with scores between two bounds, the highest first."""
+    return parse_range(argv, 2, kind=b"BYSCORE", backwards=True).answer(session, argv[1])
+
+
+@command(
+    "ZRANGEBYLEX", arity=-4, flags=Flag.READONLY, keys=key(1, Access.READ), group="sorted-set", cost=_READ_COST,
+    syntax="key min max [LIMIT offset count]",
+)  # fmt: skip
+def zrangebylex(session: Session, argv: Argv) -> Reply:
+    """Answer the members with names between two bounds, in order; meant for sets whose scores are all equal."""
+    return parse_range(argv, 2, kind=b"BYLEX", backwards=False).answer(session, argv[1])
+
+
+@command(
+    "ZREVRANGEBYLEX", arity=-4, flags=Flag.READONLY, keys=key(1, Access.READ), group="sorted-set", cost=_READ_COST,
+    syntax="key max min [LIMIT offset count]",
+)  # fmt: skip
+def zrevrangebylex(session: Session, argv: Argv) -> Reply:
+    """Answer the members with names between two bounds, from the last; meant for sets whose scores are all equal."""
+    return parse_range(argv, 2, kind=b"BYLEX", backwards=True).answer(session, argv[1])
+
+
+@command(
+    "ZRANGESTORE", arity=-5, flags=Flag.WRITE | Flag.DENYOOM, keys=key(1, Access.WRITE) + key(2, Access.READ),
+    group="sorted-set", syntax="dst src min max [BYSCORE | BYLEX] [REV] [LIMIT offset count]",
+    cost="O(log N) and O(1) a member stored",
+)  # fmt: skip
+def zrangestore(session: Session, argv: Argv) -> Reply:
+    """Store at dst what ZRANGE answers for src, replacing what dst held, and answer how many members that are."""
+    query = parse_range(argv, 3, storing=True)
+    zset = session.db.find(argv[2], SortedSet)
+    rows = [] if zset is None else query.rows(zset)
+    store(session, argv[1], {member: score for score, member in rows})
+    return len(rows)
+
+
+def store(session: Session, name: bytes, scores: dict[bytes, float]) -> None:
+    """Make a key hold these scores, whatever it held; an empty sorted set is no key at all."""
+    if scores:
+        session.db.set(name, SortedSet(scores))
+    else:
+        session.db.delete(name)
+
+
+# -- counting and removing ------------------------------------------------------------------------------------
+
+
+def _count(session: Session, name: bytes, bounds: Bounds) -> int:
+    zset = session.db.find(name, SortedSet)
+    start, stop = (0, 0) if zset is None else bounds(zset)
+    return stop - start
+
+
+@command(
+    "ZCOUNT", arity=4, flags=Flag.READONLY | Flag.FAST, keys=key(1, Access.READ), group="sorted-set",
+    syntax="key min max", cost="O(log N)",
+)  # fmt: skip
+def zcount(session: Session, argv: Argv) -> Reply:
+    """Answer the number of members with scores between two bounds."""
+    return _count(session, argv[1], by_score(argv[2], argv[3]))
+
+
+@command(
+    "ZLEXCOUNT", arity=4, flags=Flag.READONLY | Flag.FAST, keys=key(1, Access.READ), group="sorted-set",
+    syntax="key min max", cost="O(log N)",
+)  # fmt: skip
+def zlexcount(session: Session, argv: Argv) -> Reply:
+    """Answer the number of members with names between two bounds; meant for sets whose scores are all equal."""
+    return _count(session, argv[1], by_name(argv[2], argv[3]))
+
+
+def _remove(session: Session, name: bytes, bounds: Bounds) -> int:
+    zset = session.db.find(name, SortedSet)
+    if zset is None:
+        return 0
+    removed = zset.remove_span(*bounds(zset))
+    if removed:
+        session.db.emptied(name, zset)
+    return removed
+
+
+_REMOVE_COST = "O(log N) and O(1) a member removed"
+
+
+@command(
+    "ZREMRANGEBYRANK", arity=4, flags=Flag.WRITE, keys=key(1, Access.WRITE), group="sorted-set",
+    syntax="key start stop", cost=_REMOVE_COST,
+)  # fmt: skip
+def zremrangebyrank(session: Session, argv: Argv) -> Reply:
+    """Remove the members between two ranks, both included, and answer how many there were."""
+    return _remove(session, argv[1], by_rank(argv[2], argv[3]))
+
+
+@command(
+    "ZREMRANGEBYSCORE", arity=4, flags=Flag.WRITE, keys=key(1, Access.WRITE), group="sorted-set",
+    syntax="key min max", cost=_REMOVE_COST,
+)  # fmt: skip
+def zremrangebyscore(session: Session, argv: Argv) -> Reply:
+    """Remove the members with scores between two bounds, and answer how many there were."""
+    return _remove(session, argv[1], by_score(argv[2], argv[3]))
+
+
+@command(
+    "ZREMRANGEBYLEX", arity=4, flags=Flag.WRITE, keys=key(1, Access.WRITE), group="sorted-set",
+    syntax="key min max", cost=_REMOVE_COST,
+)  # fmt: skip
+def zremrangebylex(session: Session, argv: Argv) -> Reply:
+    """Remove the members with names between two bounds, and answer how many there were."""
+    return _remove(session, argv[1], by_name(argv[2], argv[3]))

@@ -1,0 +1,333 @@
+"""Sorted sets, member by member: adding, scores and ranks, popping, random choice.
+
+Ranges are in sorted_set_ranges.py, unions and the like in sorted_set_algebra.py, and commands that wait in
+blocking_sorted_sets.py. What pops from the first of several keys is here because ZMPOP and the waiting commands share it.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+
+from penstock.engine.arguments import INT64_MAX, to_at_least, to_double, to_positive, to_sample_count
+from penstock.engine.cursors import SMALL, scan_elements, to_cursor
+from penstock.engine.keyspace import Database
+from penstock.engine.session import Session
+from penstock.engine.spec import Access, Argv, Flag, Reply, command, counted_keys, key
+from penstock.protocol.errors import ReplyError, syntax_error
+from penstock.protocol.resp import NULL_ARRAY, Pairs, format_float
+from penstock.types.zset import Row, SortedSet
+
+# -- adding and removing --------------------------------------------------------------------------------------
+
+
+@command(
+    "ZADD", arity=-4, flags=Flag.WRITE | Flag.DENYOOM | Flag.FAST, keys=key(1, Access.WRITE), group="sorted-set",
+    syntax="key [NX | XX] [GT | LT] [CH] [INCR] score member [score member ...]",
+    cost="O(log N) a member, O(1) while nobody reads the set in order",
+)  # fmt: skip
+def zadd(session: Session, argv: Argv) -> Reply:
+    """Give members of the sorted set at key a score each, adding those that are new; answer how many were.
+
+    XX changes only members that are there, NX adds only those that are not; GT and LT change a score only upwards or
+    downwards. CH counts changed members too. INCR adds to the score of one member and answers the new score, or null
+    if an option kept it from being changed.
+    """
+    if len(argv) == 4 and argv[2] < b"A":  # one pair and no option: no score but inf starts with a letter
+        score = to_double(argv[2])
+        name = argv[1]
+        db = session.db
+        old = db.obtain(name, SortedSet).put(argv[3], score)
+        if old == score:
+            return 0
+        db.changed(name)
+        return 1 if old is None else 0
+    options, pairs = _zadd_arguments(argv)
+    return _add(session.db, argv[1], options, pairs)
+
+
+_ZADD_OPTIONS = frozenset((b"NX", b"XX", b"GT", b"LT", b"CH", b"INCR"))
+
+
+def _zadd_arguments(argv: Argv) -> tuple[set[bytes], list[Row]]:
+    options: set[bytes] = set()
+    first = 2
+    while first < len(argv) and (word := argv[first].upper()) in _ZADD_OPTIONS:
+        options.add(word)
+        first += 1
+    if (len(argv) - first) % 2 or first == len(argv):
+        raise syntax_error()
+    if {b"NX", b"XX"} <= options:
+        raise ReplyError("XX and NX options at the same time are not compatible")
+    if len({b"NX", b"GT", b"LT"} & options) > 1:
+        raise ReplyError("GT, LT, and/or NX options at the same time are not compatible")
+    if b"INCR" in options and len(argv) - first > 2:
+        raise ReplyError("INCR option supports a single increment-element pair")
+    return options, [(to_double(argv[at]), argv[at + 1]) for at in range(first, len(argv), 2)]
+
+
+def _add(db: Database, name: bytes, options: set[bytes], pairs: list[Row]) -> Reply:
+    """ZADD with its options."""
+    if b"XX" in options and db.find(name, SortedSet) is None:
+        return None if b"INCR" in options else 0
+    zset = db.obtain(name, SortedSet)  # if it is new it will not stay empty: only XX keeps members out of it
+    added = updated = 0
+    reached: float | None = None
+    for score, member in pairs:
+        old = zset.scores.get(member)
+        if old is None:
+            if b"XX" in options:
+                continue
+            added += 1
+        else:
+            if b"NX" in options:
+                continue
+            if b"INCR" in options:
+                score = _total(old, score)
+            if (b"GT" in options and score <= old) or (b"LT" in options and score >= old):
+                continue
+            updated += old != score
+        zset.put(member, score)
+        reached = score
+    if added or updated:
+        db.changed(name)
+    if b"INCR" in options:
+        return reached
+    return added + updated if b"CH" in options else added
+
+
+def _total(score: float, increment: float) -> float:
+    total = score + increment
+    if math.isnan(total):
+        raise ReplyError("resulting score is not a number (NaN)")
+    return total
+
+
+@command(
+    "ZINCRBY", arity=4, flags=Flag.WRITE | Flag.DENYOOM | Flag.FAST, keys=key(1, Access.UPDATE), group="sorted-set",
+    syntax="key increment member", cost="O(log N), O(1) while nobody reads the set in order",
+)  # fmt: skip
+def zincrby(session: Session, argv: Argv) -> Reply:
+    """Add to the score of a member, which starts from 0 if it is new, and answer the sum."""
+    score = to_double(argv[2])
+    _, name, _, member = argv
+    db = session.db
+    zset = db.obtain(name, SortedSet)
+    old = zset.scores.get(member)
+    if old is not None:
+        score = _total(old, score)
+    if old != score:
+        zset.put(member, score)
+        db.changed(name)
+    return score
+
+
+@command(
+    "ZREM", arity=-3, flags=Flag.WRITE | Flag.FAST, keys=key(1, Access.WRITE), group="sorted-set",
+    syntax="key member [member ...]", cost="O(log N) a member, O(1) while nobody reads the set in order",
+)  # fmt: skip
+def zrem(session: Session, argv: Argv) -> Reply:
+    """Remove members, and answer how many were there."""
+    zset = session.db.find(argv[1], SortedSet)
+    if zset is None:
+        return 0
+    removed = sum(map(zset.remove, argv[2:]))
+    if removed:
+        session.db.emptied(argv[1], zset)
+    return removed
+
+
+# -- scores and ranks -----------------------------------------------------------------------------------------
+
+
+@command(
+    "ZSCORE", arity=3, flags=Flag.READONLY | Flag.FAST, keys=key(1, Access.READ), group="sorted-set",
+    syntax="key member",
+)  # fmt: skip
+def zscore(session: Session, argv: Argv) -> Reply:
+    """Answer the score of a member, or null."""
+    zset = session.db.find(argv[1], SortedSet)
+    return None if zset is None else zset.scores.get(argv[2])
+
+
+@command(
+    "ZMSCORE", arity=-3, flags=Flag.READONLY | Flag.FAST, keys=key(1, Access.READ), group="sorted-set",
+    syntax="key member [member ...]", cost="O(1) a member",
+)  # fmt: skip
+def zmscore(session: Session, argv: Argv) -> Reply:
+    """Answer the scores of members, null for each that is not there."""
+    zset = session.db.find(argv[1], SortedSet)
+    return [None] * (len(argv) - 2) if zset is None else list(map(zset.scores.get, argv[2:]))
+
+
+@command("ZCARD", arity=2, flags=Flag.READONLY | Flag.FAST, keys=key(1, Access.READ), group="sorted-set", syntax="key")
+def zcard(session: Session, argv: Argv) -> Reply:
+    """Answer the number of members."""
+    return len(session.db.find(argv[1], SortedSet) or ())
+
+
+@command(
+    "ZRANK", arity=3, flags=Flag.READONLY | Flag.FAST, keys=key(1, Access.READ), group="sorted-set",
+    syntax="key member", cost="O(log N)",
+)  # fmt: skip
+def zrank(session: Session, argv: Argv) -> Reply:
+    """Answer how many members come before this one, or null if it is not there."""
+    zset = session.db.find(argv[1], SortedSet)
+    return None if zset is None else zset.rank(argv[2])
+
+
+@command(
+    "ZREVRANK", arity=3, flags=Flag.READONLY | Flag.FAST, keys=key(1, Access.READ), group="sorted-set",
+    syntax="key member", cost="O(log N)",
+)  # fmt: skip
+def zrevrank(session: Session, argv: Argv) -> Reply:
+    """Answer how many members come after this one, or null if it is not there."""
+    zset = session.db.find(argv[1], SortedSet)
+    rank = None if zset is None else zset.rank(argv[2])
+    return None if zset is None or rank is None else len(zset) - 1 - rank
+
+
+# -- popping --------------------------------------------------------------------------------------------------
+
+
+def pop_rows(session: Session, name: bytes, zset: SortedSet, count: int, highest: bool) -> list[Row]:
+    """Take rows out of the set at a key, and the key with the last of them."""
+    rows = zset.pop(count, highest)
+    if rows:
+        session.db.emptied(name, zset)
+    return rows
+
+
+def pop_from_first(session: Session, names: list[bytes], count: int, highest: bool) -> tuple[bytes, list[Row]] | None:
+    """Pop from the first of the keys that exists, logged as the ZPOPMIN or ZPOPMAX that it comes to."""
+    for name in names:
+        zset = session.db.find(name, SortedSet)
+        if zset is not None:
+            rows = pop_rows(session, name, zset, count, highest)
+            session.log([b"ZPOPMAX" if highest else b"ZPOPMIN", name, b"%d" % len(rows)])
+            return name, rows
+    return None
+
+
+def _pop(session: Session, argv: Argv, highest: bool) -> Reply:
+    if len(argv) > 3:
+        raise syntax_error()
+    count = to_positive(argv[2]) if len(argv) == 3 else 1
+    zset = session.db.find(argv[1], SortedSet)
+    rows = [] if zset is None else pop_rows(session, argv[1], zset, count, highest)
+    if len(argv) == 3:
+        return Pairs((member, score) for score, member in rows)
+    return [rows[0][1], rows[0][0]] if rows else []
+
+
+@command(
+    "ZPOPMIN", arity=-2, flags=Flag.WRITE | Flag.FAST, keys=key(1, Access.UPDATE), group="sorted-set",
+    syntax="key [count]", cost="O(log N) a member",
+)  # fmt: skip
+def zpopmin(session: Session, argv: Argv) -> Reply:
+    """Remove the members with the lowest scores, one unless count says otherwise, and answer them with their scores."""
+    return _pop(session, argv, highest=False)
+
+
+@command(
+    "ZPOPMAX", arity=-2, flags=Flag.WRITE | Flag.FAST, keys=key(1, Access.UPDATE), group="sorted-set",
+    syntax="key [count]", cost="O(log N) a member",
+)  # fmt: skip
+def zpopmax(session: Session, argv: Argv) -> Reply:
+    """Remove the members with the highest scores, one unless count says otherwise, and answer them with their scores."""
+    return _pop(session, argv, highest=True)
+
+
+@dataclass(frozen=True, slots=True)
+class MultiPop:
+    """`numkeys key [key ...] MIN | MAX [COUNT count]`, of ZMPOP and BZMPOP."""
+
+    names: list[bytes]
+    count: int
+    highest: bool
+
+    @classmethod
+    def parse(cls, arguments: Argv) -> MultiPop:
+        numkeys = to_at_least(1, arguments[0], "numkeys should be greater than 0")
+        where, *options = arguments[numkeys + 1 :] or [b""]
+        if where.upper() not in (b"MIN", b"MAX"):
+            raise syntax_error()
+        if options and (options[0].upper() != b"COUNT" or len(options) == 1):
+            raise syntax_error()
+        count = to_at_least(1, options[1], "count should be greater than 0") if options else 1
+        if len(options) > 2:
+            raise syntax_error()
+        return cls(arguments[1 : numkeys + 1], count, where.upper() == b"MAX")
+
+    def take(self, session: Session, names: list[bytes]) -> Reply:
+        """The first of `names` that exists, and the [member, score] rows popped from it; None if none does."""
+        popped = pop_from_first(session, names, self.count, self.highest)
+        return popped and [popped[0], [[member, score] for score, member in popped[1]]]
+
+
+@command(
+    "ZMPOP", arity=-4, flags=Flag.WRITE | Flag.MOVABLEKEYS, keys=counted_keys(1, Access.UPDATE), group="sorted-set",
+    syntax="numkeys key [key ...] <MIN | MAX> [COUNT count]", cost="O(K) with K keys, and O(log N) a member",
+)  # fmt: skip
+def zmpop(session: Session, argv: Argv) -> Reply:
+    """Remove the members with the lowest or the highest scores from the first of the sorted sets that is not empty."""
+    wanted = MultiPop.parse(argv[1:])
+    return wanted.take(session, wanted.names) or NULL_ARRAY
+
+
+# -- looking around -------------------------------------------------------------------------------------------
+
+
+@command(
+    "ZRANDMEMBER", arity=-2, flags=Flag.READONLY | Flag.RANDOM, keys=key(1, Access.READ), group="sorted-set",
+    syntax="key [count [WITHSCORES]]", cost="O(log N) a member",
+)  # fmt: skip
+def zrandmember(session: Session, argv: Argv) -> Reply:
+    """Answer a random member; with count so many different ones, or, if count is negative, so many independent draws."""
+    count, with_scores = _random_arguments(argv)
+    zset = session.db.find(argv[1], SortedSet)
+    if count is None:
+        return None if zset is None else _row(zset, random.randrange(len(zset)))[1]
+    if zset is None:
+        return []
+    size = len(zset)
+    if count >= size:
+        rows = zset.rows(0, size, backwards=True)  # as Redis happens to walk it
+    else:
+        ranks = random.sample(range(size), count) if count > 0 else random.choices(range(size), k=-count)
+        rows = [_row(zset, rank) for rank in ranks]
+    return Pairs((member, score) for score, member in rows) if with_scores else [member for _, member in rows]
+
+
+def _random_arguments(argv: Argv) -> tuple[int | None, bool]:
+    if len(argv) == 2:
+        return None, False
+    count = to_sample_count(argv[2])
+    if len(argv) > 4 or (len(argv) == 4 and argv[3].upper() != b"WITHSCORES"):
+        raise syntax_error()
+    if len(argv) == 4 and abs(count) > INT64_MAX // 2:
+        raise ReplyError("value is out of range")
+    return count, len(argv) == 4
+
+
+def _row(zset: SortedSet, rank: int) -> Row:
+    return zset.rows(rank, rank + 1)[0]
+
+
+@command(
+    "ZSCAN", arity=-3, flags=Flag.READONLY, keys=key(1, Access.READ), group="sorted-set",
+    syntax="key cursor [MATCH pattern] [COUNT count]", cost="O(1) a call, O(N) for a whole iteration",
+)  # fmt: skip
+def zscan(session: Session, argv: Argv) -> Reply:
+    """Answer the next cursor, 0 at the end, and some members with their scores; start with cursor 0.
+
+    A member that is there from the first call to the last is answered at least once.
+    """
+    cursor = to_cursor(argv[2])
+    zset = session.db.find(argv[1], SortedSet)
+    if zset is None:
+        return [b"0", []]
+    scores = zset.scores
+    following, members = scan_elements(session, argv, cursor, zset if len(zset) <= SMALL else scores)
+    return [following, [part for member in members for part in (member, format_float(scores[member]))]]

@@ -1,0 +1,89 @@
+"""Keep a script's frame on the stack while it calls a library.
+
+Lua drops the frame of a function that ends in `return redis.call(...)`. Redis's libraries are C functions, for which
+Lua makes an exception, so there an error can still name the script's line; ours are Lua functions. So the compiled
+script is changed: a tail call of something that was found in a table or by its global name becomes an ordinary call.
+Tail calls of local functions, the ones that recursion is written with, stay what they are.
+
+The compiled form is that of Lua 5.1, written by string.dump a moment before; anything else is left alone.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+_HEADER = (
+    b"\x1bLua\x51\x00\x01\x04\x08\x04\x08\x00"  # little-endian, 4-byte int and instruction, 8-byte size and number
+)
+_MOVE, _GET_UPVALUE, _GET_GLOBAL, _GET_TABLE, _SELF, _CALL, _TAIL_CALL, _CLOSURE = 0, 4, 5, 6, 11, 28, 29, 36
+_LOADS = frozenset({_MOVE, _GET_UPVALUE, _GET_GLOBAL, _GET_TABLE, _SELF, _CALL, _CLOSURE})
+_BY_NAME = frozenset({_GET_GLOBAL, _GET_TABLE, _SELF})
+
+
+def keep_frames(compiled: bytes) -> bytes:
+    """The same chunk with calls instead of tail calls where a library may be called."""
+    if not compiled.startswith(_HEADER):
+        return compiled
+    chunk = bytearray(compiled)
+    for start, count in _Walk(compiled, len(_HEADER)).functions():
+        code = list(struct.unpack_from(f"<{count}I", chunk, start))
+        for at, instruction in enumerate(code):
+            if instruction & 0x3F == _TAIL_CALL and _loaded_by(code, at) in _BY_NAME:
+                code[at] = instruction & ~0x3F | _CALL
+        struct.pack_into(f"<{count}I", chunk, start, *code)
+    return bytes(chunk)
+
+
+def _loaded_by(code: list[int], call: int) -> int | None:
+    """Which operation put the called function into its register."""
+    register = code[call] >> 6 & 0xFF
+    for instruction in reversed(code[:call]):
+        operation = instruction & 0x3F
+        if operation in _LOADS and instruction >> 6 & 0xFF == register:
+            return operation
+    return None
+
+
+class _Walk:
+    """Reads a compiled chunk to find where the instructions of its functions are."""
+
+    def __init__(self, chunk: bytes, at: int) -> None:
+        self._chunk = chunk
+        self._at = at
+
+    def functions(self) -> Iterator[tuple[int, int]]:
+        """(offset, number) of the instructions of a function and of those inside it."""
+        self._skip_string()
+        self._at += 4 + 4 + 4  # first line, last line; upvalues, parameters, varargs, stack size: a byte each
+        count = self._int()
+        yield self._at, count
+        self._at += 4 * count
+        for _ in range(self._int()):
+            self._skip_constant()
+        for _ in range(self._int()):
+            yield from self.functions()
+        lines = self._int()
+        self._at += 4 * lines
+        for _ in range(self._int()):  # local variables
+            self._skip_string()
+            self._at += 8
+        for _ in range(self._int()):  # names of upvalues
+            self._skip_string()
+
+    def _int(self) -> int:
+        self._at += 4
+        return int.from_bytes(self._chunk[self._at - 4 : self._at], "little")
+
+    def _skip_string(self) -> None:
+        self._at += 8 + int.from_bytes(self._chunk[self._at : self._at + 8], "little")
+
+    def _skip_constant(self) -> None:
+        kind = self._chunk[self._at]
+        self._at += 1
+        if kind == 1:  # boolean
+            self._at += 1
+        elif kind == 3:  # number
+            self._at += 8
+        elif kind == 4:
+            self._skip_string()

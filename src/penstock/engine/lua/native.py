@@ -1,0 +1,291 @@
+"""Functions for scripts that are written in Python: the bit and struct libraries.
+
+Lua sees them through `native.lua`. A function here never raises into Lua, where an exception would be an object that
+a script could hold: it answers (True, values...) or (False, text), and the Lua side raises the text.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+Function = Callable[..., tuple[Any, ...]]
+
+
+class BadArgument(Exception):
+    """What Lua says about an argument it cannot use."""
+
+    def __init__(self, position: int, problem: str) -> None:
+        super().__init__(position, problem)
+        self.position = position
+        self.problem = problem
+
+
+def _lua_type(value: object) -> str:
+    names = {type(None): "nil", bool: "boolean", bytes: "string", int: "number", float: "number"}
+    return names.get(type(value), "table")
+
+
+def _guarded(function: Callable[..., tuple[Any, ...]]) -> Function:
+    """Answer (True, ...) or (False, text) instead of raising."""
+    name = function.__name__.strip("_")
+
+    @functools.wraps(function)
+    def guarded(*arguments: Any) -> tuple[Any, ...]:
+        try:
+            return (True, *function(*arguments))
+        except BadArgument as bad:
+            return False, f"bad argument #{bad.position} to '{name}' ({bad.problem})".encode()
+        except (OverflowError, MemoryError, ValueError) as error:
+            return False, str(error).encode()
+
+    return guarded
+
+
+def _number(arguments: tuple[Any, ...], position: int, missing: str = "no value") -> int | float:
+    if position > len(arguments):
+        raise BadArgument(position, f"number expected, got {missing}")
+    value = arguments[position - 1]
+    if type(value) is int or type(value) is float:
+        return value
+    if type(value) is bytes:
+        try:
+            return int(value, 16) if value[:2].lower() == b"0x" else float(value)
+        except ValueError:
+            pass
+    raise BadArgument(position, f"number expected, got {_lua_type(value)}")
+
+
+# -- bit: 32-bit integers, signed when they come out ----------------------------------------------------------
+
+
+def _word(arguments: tuple[Any, ...], position: int) -> int:
+    number = _number(arguments, position)
+    try:
+        return (number if type(number) is int else round(number)) & 0xFFFFFFFF
+    except (OverflowError, ValueError):  # inf, nan
+        return 0
+
+
+def _signed(word: int) -> int:
+    return ((word & 0xFFFFFFFF) ^ 0x80000000) - 0x80000000
+
+
+@_guarded
+def tobit(*arguments: Any) -> tuple[Any, ...]:
+    return (_signed(_word(arguments, 1)),)
+
+
+@_guarded
+def bnot(*arguments: Any) -> tuple[Any, ...]:
+    return (_signed(~_word(arguments, 1)),)
+
+
+@_guarded
+def bswap(*arguments: Any) -> tuple[Any, ...]:
+    return (_signed(int.from_bytes(_word(arguments, 1).to_bytes(4, "little"), "big")),)
+
+
+@_guarded
+def tohex(*arguments: Any) -> tuple[Any, ...]:
+    word = _word(arguments, 1)
+    digits = int(_number(arguments, 2)) if len(arguments) > 1 else 8
+    text = b"%08x" % word if digits >= 0 else b"%08X" % word
+    return (text[8 - min(abs(digits), 8) :],)
+
+
+def _fold(name: str, combine: Callable[[int, int], int]) -> Function:
+    def function(*arguments: Any) -> tuple[Any, ...]:
+        words = [_word(arguments, position) for position in range(1, max(len(arguments), 1) + 1)]
+        return (_signed(functools.reduce(combine, words)),)
+
+    function.__name__ = name
+    return _guarded(function)
+
+
+def _shift(name: str, move: Callable[[int, int], int]) -> Function:
+    def function(*arguments: Any) -> tuple[Any, ...]:
+        return (_signed(move(_word(arguments, 1), _word(arguments, 2) & 31)),)
+
+    function.__name__ = name
+    return _guarded(function)
+
+
+BIT: dict[str, Function] = {
+    "tobit": tobit, "bnot": bnot, "bswap": bswap, "tohex": tohex,
+    "band": _fold("band", lambda a, b: a & b),
+    "bor": _fold("bor", lambda a, b: a | b),
+    "bxor": _fold("bxor", lambda a, b: a ^ b),
+    "lshift": _shift("lshift", lambda word, by: word << by),
+    "rshift": _shift("rshift", lambda word, by: word >> by),
+    "arshift": _shift("arshift", lambda word, by: _signed(word) >> by),
+    "rol": _shift("rol", lambda word, by: word << by | word >> (32 - by)),
+    "ror": _shift("ror", lambda word, by: word >> by | word << (32 - by)),
+}  # fmt: skip
+
+
+# -- struct: C structures with their alignment ----------------------------------------------------------------
+
+_SIZES = {"b": 1, "B": 1, "h": 2, "H": 2, "i": 4, "I": 4, "l": 8, "L": 8, "T": 8, "f": 4, "d": 8}
+_MAX_INTEGER = 32
+_MAX_ALIGNMENT = 8
+
+
+class _Layout:
+    """Reads a format one option at a time, and keeps its byte order and alignment."""
+
+    def __init__(self, text: Any) -> None:
+        if type(text) is not bytes:
+            raise BadArgument(1, f"string expected, got {_lua_type(text)}")
+        self._text = text.decode("latin-1")
+        self._at = 0
+        self.order: Literal["little", "big"] = sys.byteorder
+        self.alignment = 1
+
+    def _count(self, default: int) -> int:
+        start = self._at
+        while self._at < len(self._text) and self._text[self._at].isdigit():
+            self._at += 1
+        return int(self._text[start : self._at]) if self._at > start else default
+
+    def options(self) -> Iterator[tuple[str, int]]:
+        """(letter, size); the size of "s" is not known, and that of "c" may be 0, "as long as it is"."""
+        while self._at < len(self._text):
+            letter = self._text[self._at]
+            self._at += 1
+            if letter in "iI":
+                size = self._count(4)
+                if size > _MAX_INTEGER:
+                    raise ValueError(f"integral size {size} is larger than limit of {_MAX_INTEGER}")
+                yield letter, size
+            elif letter in _SIZES:
+                yield letter, _SIZES[letter]
+            elif letter == "c":
+                yield letter, self._count(1)
+            elif letter == "x":
+                yield letter, 1
+            elif letter == "s":
+                yield letter, 0
+            elif letter in "<>=":
+                self.order = "little" if letter == "<" else "big" if letter == ">" else sys.byteorder
+            elif letter == "!":
+                self.alignment = self._count(_MAX_ALIGNMENT)
+                if self.alignment <= 0 or self.alignment & (self.alignment - 1):
+                    raise ValueError("alignment is not a power of 2")
+            elif letter != " ":
+                raise BadArgument(1, f"invalid format option '{letter}'")
+
+    def padding(self, letter: str, size: int, at: int) -> int:
+        """Bytes to leave out so that the option starts where its size asks for."""
+        align = min(size, self.alignment)
+        if letter in "csx" or align <= 1:
+            return 0
+        if align & (align - 1):
+            raise ValueError("alignment is not a power of 2")
+        return -at % align
+
+    def float_code(self, letter: str) -> str:
+        return (">" if self.order == "big" else "<") + letter
+
+
+@_guarded
+def size(*arguments: Any) -> tuple[Any, ...]:
+    layout = _Layout(arguments[0] if arguments else None)
+    total = 0
+    for letter, length in layout.options():
+        if letter == "s" or (letter == "c" and length == 0):
+            raise BadArgument(1, f"option '{'s' if letter == 's' else 'c0'}' has no fixed size")
+        total += layout.padding(letter, length, total) + length
+    return (total,)
+
+
+@_guarded
+def pack(*arguments: Any) -> tuple[Any, ...]:
+    layout = _Layout(arguments[0] if arguments else None)
+    data = bytearray()
+    position = 1
+    for letter, length in layout.options():
+        data += bytes(layout.padding(letter, length, len(data)))
+        if letter == "x":
+            data.append(0)
+            continue
+        position += 1
+        if letter in "sc":
+            data += _text(arguments, position, letter, length)
+        elif letter in "fd":
+            data += struct.pack(layout.float_code(letter), _number(arguments, position, "nil"))
+        else:
+            number = int(_number(arguments, position, "nil"))
+            data += (number & ((1 << 8 * length) - 1)).to_bytes(length, layout.order)
+    return (bytes(data),)
+
+
+def _text(arguments: tuple[Any, ...], position: int, letter: str, length: int) -> bytes:
+    text = arguments[position - 1] if position <= len(arguments) else None
+    if type(text) is int or type(text) is float:
+        text = b"%.14g" % text
+    if type(text) is not bytes:
+        raise BadArgument(position, f"string expected, got {_lua_type(text)}")
+    if letter == "s":
+        return text + b"\0"
+    if len(text) < length:
+        raise BadArgument(position + 1, "string too short")  # sic, as Redis counts
+    return text[: length or len(text)]
+
+
+@_guarded
+def unpack(*arguments: Any) -> tuple[Any, ...]:
+    layout = _Layout(arguments[0] if arguments else None)
+    data = arguments[1] if len(arguments) > 1 else None
+    if type(data) is not bytes:
+        raise BadArgument(2, f"string expected, got {_lua_type(data)}")
+    at = int(_number(arguments, 3)) - 1 if len(arguments) > 2 else 0
+    if at < 0:
+        raise BadArgument(3, "offset must be 1 or greater")
+    values: list[Any] = []
+    for letter, length in layout.options():
+        at += layout.padding(letter, length, at)
+        if letter == "c" and length == 0:
+            if not values or type(values[-1]) is not int:
+                raise ValueError("format 'c0' needs a previous size")
+            length = values.pop()
+        elif letter == "s":
+            end = data.find(b"\0", at)
+            if end < 0:
+                raise ValueError("unfinished string in data")
+            values.append(data[at:end])
+            at = end + 1
+            continue
+        if length < 0 or at + length > len(data):
+            raise BadArgument(2, "data string too short")
+        piece = data[at : at + length]
+        at += length
+        if letter == "c":
+            values.append(piece)
+        elif letter in "fd":
+            values.append(struct.unpack(layout.float_code(letter), piece)[0])
+        elif letter != "x":
+            number = int.from_bytes(piece, layout.order, signed=letter in "bhil")
+            values.append(number if -(1 << 63) <= number < 1 << 63 else float(number))
+    return (*values, at + 1)
+
+
+STRUCT: dict[str, Function] = {"pack": pack, "unpack": unpack, "size": size}
+
+
+# -- for cmsgpack ---------------------------------------------------------------------------------------------
+
+
+def number_to_bytes(code: bytes, number: float) -> bytes | None:
+    """A number in one of Python's struct codes; None if it does not fit a float."""
+    try:
+        return struct.pack(code.decode(), number if code in (b">f", b">d") else int(number))
+    except (OverflowError, struct.error):
+        return None
+
+
+def number_from_bytes(code: bytes, data: bytes) -> float:
+    return float(struct.unpack(code.decode(), data)[0])

@@ -1,0 +1,419 @@
+-- What a script can see, and how it is run.
+--
+-- The global table is emptied for good: it keeps a metatable that finds names in `globals`, complains about others and
+-- refuses new ones. Emptying the table itself, rather than giving each script an environment, means that there is no
+-- other one to escape to: code made by loadstring or running in a coroutine sees the same.
+--
+-- Redis's Lua has read-only tables; stock Lua has not. Here the libraries are empty tables that find their contents
+-- through a metatable, and the few functions that look past metatables know about them.
+--
+-- Nothing here may use a global once it was removed, hence the locals.
+
+local host, libraries = ...
+
+local error, getmetatable, next, pairs, pcall, rawget, rawset = error, getmetatable, next, pairs, pcall, rawget, rawset
+local select, setmetatable, tostring, type, xpcall = select, setmetatable, tostring, type, xpcall
+local collectgarbage, loadstring, real_load = collectgarbage, loadstring, load
+local concat, format, gsub, find, byte, sub = table.concat, string.format, string.gsub, string.find, string.byte, string.sub
+local dump, match = string.dump, string.match
+local create, resume = coroutine.create, coroutine.resume
+local getinfo, sethook = debug.getinfo, debug.sethook
+
+local READ_ONLY = "Attempt to modify a readonly table"
+local INSTRUCTIONS = 100000 -- between two looks at the clock: about a millisecond
+
+-- read-only tables --------------------------------------------------------------------------------------------
+
+local contents = {} -- by read-only table
+
+local function refuse() error(READ_ONLY, 2) end
+
+local function protect(real)
+    local facade = setmetatable({}, {__index = real, __newindex = refuse, __metatable = false})
+    contents[facade] = real
+    return facade
+end
+
+local function kind_of(...)
+    return select("#", ...) == 0 and "no value" or type((...))
+end
+
+local function check_table(name, ...)
+    if type((...)) ~= "table" then
+        error("bad argument #1 to '" .. name .. "' (table expected, got " .. kind_of(...) .. ")", 3)
+    end
+end
+
+-- Call a C function for a script: what it complains about has the script's line, not ours.
+local function relay(name, ok, ...)
+    if ok then return ... end
+    error((gsub(tostring((...)), "'%?'", "'" .. name .. "'")), 3)
+end
+
+local globals = {_VERSION = _VERSION, _G = _G}
+for _, name in pairs({
+    "assert", "error", "gcinfo", "getmetatable", "ipairs", "rawequal", "select", "tonumber", "tostring", "type", "unpack",
+    "xpcall",
+}) do
+    globals[name] = _G[name]
+end
+
+function globals.next(...)
+    check_table("next", ...)
+    local subject, key = ...
+    return next(contents[subject] or subject, key)
+end
+
+function globals.pairs(...)
+    check_table("pairs", ...)
+    local subject = ...
+    local real = contents[subject]
+    if not real then return next, subject, nil end
+    local copy = {}
+    for key, value in next, real do copy[key] = value end
+    return next, copy, nil
+end
+
+function globals.rawget(subject, ...) return relay("rawget", pcall(rawget, contents[subject] or subject, ...)) end
+
+function globals.rawset(subject, ...)
+    if contents[subject] then error(READ_ONLY, 0) end
+    return relay("rawset", pcall(rawset, subject, ...))
+end
+
+function globals.setmetatable(subject, ...)
+    if contents[subject] then error(READ_ONLY, 0) end
+    return relay("setmetatable", pcall(setmetatable, subject, ...))
+end
+
+function globals.collectgarbage(what, ...)
+    -- Stopping or tuning the collector would outlive the script.
+    if what == nil or what == "collect" or what == "count" or what == "step" then
+        return relay("collectgarbage", pcall(collectgarbage, what or "collect", ...))
+    end
+    return 0
+end
+
+-- Compiled chunks can do anything to the process, so only text is loaded.
+function globals.loadstring(source, name)
+    if type(source) == "string" and byte(source) == 27 then return nil, "attempt to load a binary chunk" end
+    return relay("loadstring", pcall(loadstring, source, name))
+end
+
+function globals.load(reader, name)
+    if type(reader) ~= "function" then return relay("load", pcall(real_load, reader, name)) end
+    local pieces = {}
+    for piece in reader do
+        if type(piece) ~= "string" then error("reader function must return a string", 2) end
+        if piece == "" then break end
+        pieces[#pieces + 1] = piece
+    end
+    return globals.loadstring(concat(pieces), name or "=(load)")
+end
+
+-- Redis's pcall hands out the text of an error reply instead of its table.
+local function text_of_error(ok, ...)
+    if not ok then
+        local problem = ...
+        if type(problem) == "table" and type(rawget(problem, "err")) == "string" then return false, problem.err end
+    end
+    return ok, ...
+end
+
+function globals.pcall(...)
+    if select("#", ...) == 0 then error("bad argument #1 to 'pcall' (value expected)", 2) end
+    return text_of_error(pcall(...))
+end
+
+-- running too long ----------------------------------------------------------------------------------------------
+
+local function internal(info)
+    return info.what == "C" or info.what == "tail" or byte(info.source) == 61 -- "=": a chunk of ours
+end
+
+local function kill() error({err = "ERR Script killed by user with SCRIPT KILL..."}, 0) end
+
+local function kill_script()
+    if not internal(getinfo(2, "S")) then kill() end
+end
+
+local armed = false -- the hook stays between scripts; setting it takes longer than a short script
+
+local function tick()
+    if host.tick() then
+        armed = false
+        -- From now on every line of the script fails, so that no pcall of it can go on.
+        sethook(kill_script, "l")
+        kill()
+    end
+end
+
+local function arm()
+    armed = true
+    sethook(tick, "", INSTRUCTIONS)
+end
+
+local coroutines = {}
+for name, value in pairs(coroutine) do coroutines[name] = value end
+
+-- A hook belongs to one coroutine.
+function coroutines.create(...)
+    local made = relay("create", pcall(create, ...))
+    sethook(made, tick, "", INSTRUCTIONS)
+    return made
+end
+
+local function results_of_wrapped(ok, ...)
+    if ok then return ... end
+    error((...), 3)
+end
+
+function coroutines.wrap(...)
+    local made = relay("wrap", pcall(create, ...))
+    sethook(made, tick, "", INSTRUCTIONS)
+    return function(...) return results_of_wrapped(resume(made, ...)) end
+end
+
+-- redis.* ---------------------------------------------------------------------------------------------------------
+
+local resp = 2 -- the form in which redis.call answers; redis.setresp changes it until the script ends
+
+local function raise(text) error({err = "ERR " .. text}, 0) end
+
+local redis = {
+    LOG_DEBUG = 0, LOG_VERBOSE = 1, LOG_NOTICE = 2, LOG_WARNING = 3,
+    REPL_NONE = 0, REPL_AOF = 1, REPL_SLAVE = 2, REPL_REPLICA = 2, REPL_ALL = 3,
+    REDIS_VERSION = host.version, REDIS_VERSION_NUM = host.version_number,
+}
+
+function redis.call(...)
+    local reply = host.call(resp, ...)
+    if type(reply) == "table" and reply.err then error(reply, 0) end
+    return reply
+end
+
+function redis.pcall(...)
+    local reply = host.call(resp, ...)
+    return reply
+end
+
+local function one_string(...) return select("#", ...) == 1 and type((...)) == "string" end
+
+function redis.error_reply(...)
+    if not one_string(...) then return {err = "ERR wrong number or type of arguments"} end
+    local text = gsub((...), "^%-", "")
+    return {err = find(text, " ", 1, true) and text or "ERR " .. text}
+end
+
+function redis.status_reply(...)
+    if not one_string(...) then return {err = "ERR wrong number or type of arguments"} end
+    return {ok = (...)}
+end
+
+function redis.sha1hex(...)
+    if select("#", ...) ~= 1 then raise("wrong number of arguments") end
+    local subject = ...
+    return host.sha1hex(type(subject) == "number" and tostring(subject) or type(subject) == "string" and subject or "")
+end
+
+function redis.log(...)
+    local count, level = select("#", ...), ...
+    if count < 2 then raise("redis.log() requires two arguments or more.") end
+    if type(level) ~= "number" then raise("First argument must be a number (log level).") end
+    if level < 0 or level > 3 then raise("Invalid debug level.") end
+    local words = {}
+    for at = 2, count do
+        local word = select(at, ...)
+        if type(word) == "string" or type(word) == "number" then words[#words + 1] = word end
+    end
+    host.log(level, concat(words, " "))
+end
+
+function redis.setresp(...)
+    if select("#", ...) ~= 1 then raise("redis.setresp() requires one argument.") end
+    if ... ~= 2 and ... ~= 3 then raise("RESP version must be 2 or 3.") end
+    resp = ...
+end
+
+function redis.set_repl(...)
+    if select("#", ...) ~= 1 then raise("redis.set_repl() requires one argument.") end
+    local flags = ...
+    if type(flags) ~= "number" or flags < 0 or flags > 3 then
+        raise("Invalid replication flags. Use REPL_AOF, REPL_REPLICA, REPL_ALL or REPL_NONE.")
+    end
+end
+
+function redis.acl_check_cmd(...)
+    if select("#", ...) == 0 then raise("Please specify at least one argument for this redis.acl_check_cmd() call") end
+    local allowed = host.may(...)
+    if allowed == nil then raise("Invalid command passed to redis.acl_check_cmd()") end
+    return allowed
+end
+
+function redis.replicate_commands() return true end
+function redis.breakpoint() return false end
+function redis.debug() end
+
+-- a script's value as a reply -----------------------------------------------------------------------------------
+
+local MAX_DEPTH = 2000 -- a reply that refers to itself must end somewhere
+
+-- A status or an error is one line, and to Redis a C string.
+local function line(text) return (gsub(match(text, "^[^%z]*"), "[\r\n]", " ")) end
+
+local write
+
+local function write_keys(mark, items, count, with_values, protocol, put, depth)
+    put(mark .. count .. "\r\n")
+    for key, value in next, items do
+        write(key, protocol, put, depth)
+        if with_values then write(value, protocol, put, depth) end
+    end
+end
+
+local function size_of(items)
+    local count = 0
+    for _ in next, items do count = count + 1 end
+    return count
+end
+
+local function write_table(value, protocol, put, depth)
+    local err, ok, double = rawget(value, "err"), rawget(value, "ok"), rawget(value, "double")
+    local map, set, big = rawget(value, "map"), rawget(value, "set"), rawget(value, "big_number")
+    local verbatim = rawget(value, "verbatim_string")
+    if type(err) == "string" then
+        put("-" .. line(err) .. "\r\n")
+    elseif type(ok) == "string" then
+        put("+" .. line(ok) .. "\r\n")
+    elseif type(double) == "number" then
+        local text = format("%.17g", double)
+        put(protocol == 2 and "$" .. #text .. "\r\n" .. text .. "\r\n" or "," .. text .. "\r\n")
+    elseif type(map) == "table" then
+        local count = size_of(map)
+        write_keys(protocol == 2 and "*" or "%", map, protocol == 2 and 2 * count or count, true, protocol, put, depth)
+    elseif type(set) == "table" then
+        write_keys(protocol == 2 and "*" or "~", set, size_of(set), false, protocol, put, depth)
+    elseif type(big) == "string" then
+        put(protocol == 2 and "$" .. #big .. "\r\n" .. big .. "\r\n" or "(" .. line(big) .. "\r\n")
+    elseif type(verbatim) == "table" and type(verbatim.string) == "string" and type(verbatim.format) == "string" then
+        local text = verbatim.string
+        if protocol == 3 then text = sub(verbatim.format .. "   ", 1, 3) .. ":" .. text end
+        put((protocol == 2 and "$" or "=") .. #text .. "\r\n" .. text .. "\r\n")
+    else
+        local count = 0
+        while rawget(value, count + 1) ~= nil do count = count + 1 end
+        put("*" .. count .. "\r\n")
+        for at = 1, count do write(rawget(value, at), protocol, put, depth) end
+    end
+end
+
+function write(value, protocol, put, depth)
+    local kind = type(value)
+    if kind == "string" then
+        put("$" .. #value .. "\r\n" .. value .. "\r\n")
+    elseif kind == "number" then
+        put(format(":%d\r\n", value))
+    elseif kind == "boolean" and resp == 3 then
+        put(protocol == 3 and (value and "#t\r\n" or "#f\r\n") or (value and ":1\r\n" or ":0\r\n"))
+    elseif value == true then
+        put(":1\r\n")
+    elseif kind == "table" and depth > MAX_DEPTH then
+        put("-ERR reached lua stack limit\r\n")
+    elseif kind == "table" then
+        write_table(value, protocol, put, depth + 1)
+    else
+        put(protocol == 2 and "$-1\r\n" or "_\r\n")
+    end
+end
+
+local function encode(value, protocol)
+    local pieces, count = {}, 0
+    write(value, protocol, function(piece)
+        count = count + 1
+        pieces[count] = piece
+    end, 0)
+    return concat(pieces)
+end
+
+-- the way in ------------------------------------------------------------------------------------------------------
+
+-- Runs where an error was raised: note the script's line, which only the stack knows.
+local function locate(problem)
+    local text
+    if type(problem) == "table" then
+        text = rawget(problem, "err")
+        if type(text) ~= "string" then text = "ERR unknown error" end
+    else
+        text = "ERR " .. tostring(problem)
+    end
+    local level = 2
+    local info = getinfo(level, "Sl")
+    while info and internal(info) do
+        level = level + 1
+        info = getinfo(level, "Sl")
+    end
+    return {err = text, where = info and ", on " .. info.source .. ":" .. info.currentline .. "." or ""}
+end
+
+local function checked(ok, problem, sha)
+    if ok then return true end
+    if type(problem) ~= "table" then problem = {err = "ERR " .. tostring(problem), where = ""} end
+    return false, problem.err .. " script: " .. sha .. problem.where
+end
+
+-- Answers true and the encoded reply, or false and the text of an error.
+local function run(script, sha, keys, arguments, protocol)
+    globals.KEYS, globals.ARGV = keys, arguments
+    resp = 2
+    if not armed then arm() end
+    host.limit_memory(true)
+    local ok, value = xpcall(script, locate)
+    local reply
+    if ok and type(value) == "table" and type(rawget(value, "err")) == "string" then
+        ok, reply = false, line(rawget(value, "err"))
+    elseif ok and type(value) ~= "table" then
+        reply = encode(value, protocol)
+    elseif ok then
+        ok, reply = xpcall(function() return encode(value, protocol) end, locate)
+        if not ok then ok, reply = checked(ok, reply, sha) end
+    else
+        ok, reply = checked(ok, value, sha)
+    end
+    if not armed then sethook() end
+    host.limit_memory(false)
+    globals.KEYS, globals.ARGV = nil, nil
+    return ok, reply
+end
+
+-- Answers true and the function, or false and why not.
+local function compile(source)
+    if byte(source) == 27 then return false, "user_script: attempt to load a binary chunk" end
+    local script, problem = loadstring(source, "@user_script")
+    if not script then return false, problem end
+    return true, loadstring(host.keep_frames(dump(script)), "@user_script")
+end
+
+-- closing the box -------------------------------------------------------------------------------------------------
+
+globals.coroutine = protect(coroutines)
+globals.string, globals.table, globals.math = protect(string), protect(table), protect(math)
+globals.redis = protect(redis)
+for name, library in pairs(libraries) do globals[name] = protect(library) end
+getmetatable("").__metatable = protect({__index = globals.string})
+
+local everything = _G
+local names = {}
+for name in pairs(everything) do names[#names + 1] = name end
+for _, name in pairs(names) do everything[name] = nil end
+setmetatable(globals, {__index = function(_, name)
+    -- lupa looks for debug.traceback whenever Python calls Lua, where an error would end the process.
+    if name == "debug" then
+        local info = getinfo(2, "S")
+        if not info or info.what == "C" then return nil end
+    end
+    error("Script attempted to access nonexistent global variable '" .. tostring(name) .. "'", 2)
+end})
+setmetatable(everything, {__index = globals, __newindex = refuse, __metatable = false})
+contents[everything] = globals
+
+return run, compile

@@ -1,0 +1,70 @@
+"""CLIENT PAUSE: hold commands back for a while, without holding the loop.
+
+A held session is blocked like one that waits for a key, but for nothing: its command goes back to it
+(`session.postponed`) and is run from the start, gates included, when the pause ends; sessions go on in the order in
+which they were held. While a pause lasts the fast path is off, so no command passes by.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.engine.blocking import Waiter
+from penstock.engine.spec import Argv, Command
+
+if TYPE_CHECKING:
+    from penstock.engine.dispatch import Engine
+    from penstock.engine.session import Session
+
+_MAY_WRITE = frozenset({"PUBLISH", "SPUBLISH", "EVAL", "EVALSHA", "FCALL", "SCRIPT LOAD", "PFCOUNT"})
+"""Commands that replicas see although they are not declared as writes."""
+
+
+class Pause:
+    """The pause in force, if any. Owned by the loop thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.until = 0  # milliseconds since 1970; 0 when nothing is paused
+        self.everything = False  # reads too
+        self._held: dict[Session, None] = {}  # in order; some may have gone away
+        self._timer: object | None = None
+
+    def start(self, milliseconds: int, everything: bool) -> None:
+        """Pause from now on; a pause under way may only become longer and wider."""
+        now = self._engine.clock.now
+        self.everything = everything or (self.until > now and self.everything)
+        self.until = max(self.until, now + milliseconds)
+        self._engine.require_gates("pause", True)
+        timers = self._engine.timers
+        timers.cancel(self._timer)
+        self._timer = timers.call_later((self.until - now) / 1000, self.end)
+
+    def hold(self, session: Session, command: Command, argv: Argv) -> bool:
+        """Whether the command must wait; the session is then blocked."""
+        if not self.everything and not _writes(session, command):
+            return False
+        session.postponed = argv
+        self._held[session] = None
+        self._engine.blocking.enter(Waiter(session, command, argv, [], 0, None))
+        return True
+
+    def end(self) -> None:
+        """Go on with everything that waits."""
+        self.until = 0
+        timers = self._engine.timers
+        timers.cancel(self._timer)
+        self._timer = None
+        self._engine.require_gates("pause", False)
+        self._engine.clock.refresh()
+        held, self._held = self._held, {}
+        for session in held:
+            if session.waiter is not None and session.postponed is session.waiter.argv:
+                self._engine.blocking.leave(session.waiter)
+                session.output.resume()
+
+
+def _writes(session: Session, command: Command) -> bool:
+    if command.name == "EXEC" and session.transaction is not None:
+        return any(queued.writes or queued.name in _MAY_WRITE for queued, _ in session.transaction.queue)
+    return command.writes or command.name in _MAY_WRITE

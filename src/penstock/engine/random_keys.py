@@ -1,0 +1,42 @@
+"""A random key of a database, for RANDOMKEY.
+
+A dict cannot be entered at a random place: the n-th key costs n steps. So a small database is walked, and of a large
+one a thousand keys are drawn in one pass and handed out one by one, which makes a draw some microseconds however many
+keys there are. A key that is handed out was drawn evenly from the database as it was at the pass; the pool is thrown
+away after changes to a sixteenth of the database, so that new keys have their turn soon.
+
+Rejected: a list of all keys beside the dict. Every SET of a new key and every DEL would pay for it.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from random import randrange, sample
+from typing import Any
+
+WALKED = 2048
+"""Size up to which every draw walks the database."""
+POOL = 1024
+
+
+class KeySampler:
+    """Draws keys from one database. Owned by the loop thread."""
+
+    __slots__ = ("_pool", "_until")
+
+    def __init__(self) -> None:
+        self._pool: list[bytes] = []
+        self._until = 0  # the reading of the change counter at which the pool is too old
+
+    def draw(self, data: dict[bytes, Any], changes: int) -> bytes | None:
+        """A random key, None if there is none. `changes` counts all changes ever made to the server's data."""
+        if len(data) <= WALKED:
+            self._pool.clear()
+            return next(islice(data, randrange(len(data)), None)) if data else None
+        while self._pool and changes < self._until:
+            key = self._pool.pop()
+            if key in data:
+                return key
+        self._pool = sample(list(data), POOL)
+        self._until = changes + len(data) // 16
+        return self._pool.pop()

@@ -1,0 +1,413 @@
+"""EVAL: scripts in real Lua 5.1, through lupa.
+
+A script runs in the loop thread from start to end, so nothing happens between its commands. Each command goes through
+`Engine.call` like a client's, with a session of its own that has no output; what the commands change is logged, as one
+unit, never the script. lua/sandbox.lua is the Lua half: what a script can see, and how its value becomes a reply.
+
+A script that runs too long. Lua calls `_tick` every so many instructions. Once busy-reply-threshold has passed, the
+fast path is off, everybody who asks gets BUSY, and SCRIPT KILL makes the next tick end the script unless it has written.
+To hear them at all while the loop thread sits in Lua, the tick calls `engine.meanwhile`, which the server sets to a look
+at its sockets. What cannot be interrupted is one call of a C function, such as string.rep or a command.
+
+Memory: Lua gets at most MEMORY_LIMIT, so a runaway script gets "not enough memory". The limit only holds while Lua code
+runs in protected mode; a failed allocation anywhere else would end the process.
+
+Rejected: a thread for scripts. Handing over to one costs more than most scripts run, and the data is the loop thread's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from lupa import lua51
+
+from penstock.engine.lua import native
+from penstock.engine.lua.frames import keep_frames
+from penstock.engine.session import Session
+from penstock.engine.spec import REGISTRY, Argv, Command, Flag, Reply
+from penstock.protocol.errors import Busy, NoPerm, NotBusy, OutOfMemory, ReplyError, Unkillable
+from penstock.protocol.resp import NULL_ARRAY, Pairs, Raw, Status, Verbatim, format_float
+
+if TYPE_CHECKING:
+    from penstock.engine.dispatch import Engine
+
+log = logging.getLogger("penstock.script")
+
+REDIS_VERSION = b"7.0.15"
+REDIS_VERSION_NUMBER = 0x07000F
+MEMORY_LIMIT = 1 << 30
+POLL_INTERVAL = 0.01
+"""Seconds between two looks at the sockets while a script is busy."""
+_LOG_LEVELS = (logging.DEBUG, logging.DEBUG, logging.INFO, logging.WARNING)
+_FLAGS = frozenset({"no-writes", "allow-oom", "allow-stale", "no-cluster", "allow-cross-slot-keys"})
+
+
+class ScriptError(ReplyError):
+    """What a script answers as an error; the script chooses the code word too."""
+
+    def wire(self) -> bytes:
+        return str(self).replace("\r", " ").replace("\n", " ").encode("utf-8", "surrogateescape")
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A compiled script."""
+
+    sha: bytes
+    function: Any
+    flags: frozenset[str] | None  # None without a shebang: then nothing is checked before it runs
+
+    @property
+    def read_only(self) -> bool:
+        return self.flags is not None and "no-writes" in self.flags
+
+    @property
+    def allow_oom(self) -> bool:
+        return self.flags is not None and "allow-oom" in self.flags
+
+
+class Run:
+    """A script under way."""
+
+    def __init__(self, caller: Session, script: Script, read_only: bool) -> None:
+        self.caller = caller
+        self.read_only = read_only
+        self.allow_oom = script.allow_oom
+        self.started = time.monotonic()
+        self.polled = 0.0
+        self.wrote = False
+        self.busy = False  # others are told so
+        self.killed = False
+
+
+class Scripting:
+    """The scripts of a server. Owned by the loop thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.scripts: dict[bytes, Script] = {}  # by SHA1 in lower-case hexadecimal
+        self._known: dict[bytes, Command] = {}  # commands that scripts called, as they spelled them
+        self._run: Run | None = None
+
+    @property
+    def running(self) -> bool:
+        return self._run is not None
+
+    # -- scripts ----------------------------------------------------------------------------------------------
+
+    def load(self, source: bytes) -> Script:
+        """Compile a script, or find it compiled."""
+        sha = hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
+        script = self.scripts.get(sha)
+        if script is None:
+            flags, body = _shebang(source)
+            ok, function = self._lua.compile(body)
+            if not ok:
+                problem = function.decode("utf-8", "surrogateescape")
+                raise ReplyError(f"Error compiling script (new function): {problem}")
+            script = self.scripts[sha] = Script(sha, function, flags)
+        return script
+
+    def run(self, caller: Session, script: Script, keys: Argv, arguments: Argv, read_only: bool) -> Reply:
+        """Run a script for a session and answer its value."""
+        engine, lua = self._engine, self._lua
+        if read_only and script.flags is not None and not script.read_only:
+            raise ReplyError("Can not execute a script with write flag using *_ro command.")
+        if script.flags is not None and not (script.read_only or script.allow_oom) and engine.memory.limit:
+            engine.memory.account([])
+            if engine.over_memory:
+                raise OutOfMemory
+        session = self._session
+        session.user, session.db = caller.user, caller.db
+        session.name, session.peer = caller.name, caller.peer
+        self._run = run = Run(caller, script, read_only or script.read_only)
+        try:
+            with engine.unit():
+                ok, reply = lua.run(script.function, script.sha, lua.table(keys), lua.table(arguments), caller.protocol)
+        except lua51.LuaError as error:  # memory ran out where the sandbox could not catch it
+            ok, reply = False, b"ERR %b script: %b" % (str(error).encode(), script.sha)
+        finally:
+            self._run = None
+            lua.limit_memory(False)
+            if run.busy:
+                engine.require_gates("busy script", False)
+                lua.collect()
+        if not ok:
+            raise ScriptError(reply.decode("utf-8", "surrogateescape"))
+        return Raw(reply)
+
+    def kill(self) -> None:
+        """Have the script that others are waiting for end at its next tick."""
+        run = self._run
+        if run is None:
+            raise NotBusy
+        if run.wrote:
+            raise Unkillable(
+                "Sorry the script already executed write commands against the dataset. You can either wait the script "
+                "termination or kill the server in a hard way using the SHUTDOWN NOSAVE command."
+            )
+        run.killed = True
+
+    def abandon(self) -> None:
+        """End the script at its next tick whatever it has done: the server is going down without saving."""
+        if self._run is not None:
+            self._run.killed = True
+
+    def gate(self, session: Session, command: Command, argv: Argv) -> None:
+        """While a script is busy, others may do little."""
+        run = self._run
+        if run is not None and run.busy and session is not self._session and Flag.ALLOW_BUSY not in command.flags:
+            raise Busy("Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.")
+
+    # -- called from Lua --------------------------------------------------------------------------------------
+
+    @cached_property
+    def _lua(self) -> Lua:
+        return Lua(
+            {
+                "call": self._call,
+                "tick": self._tick,
+                "may": self._may,
+                "log": _log,
+                "sha1hex": _sha1hex,
+                "keep_frames": keep_frames,
+            }
+        )
+
+    @cached_property
+    def _session(self) -> Session:
+        """Runs the commands of scripts: nobody listens to it and it never waits."""
+        session = Session(self._engine)
+        session.authenticated = True
+        session.may_block = False
+        return session
+
+    def _call(self, protocol: int, *arguments: Any) -> Any:
+        """redis.call: a Lua value, or the table of an error. Raises nothing, see lua/native.py."""
+        lua = self._lua
+        lua.limit_memory(False)
+        try:
+            return lua.value(self._command(protocol, arguments), protocol)
+        except ReplyError as error:
+            return lua.error(error.wire())
+        except Exception as error:  # a bug of ours is the script's error, not the server's end
+            log.exception("internal error in a script's %r", arguments[:3], exc_info=error)
+            return lua.error(b"ERR internal error: " + repr(error).encode())
+        finally:
+            lua.limit_memory(True)
+
+    def _command(self, protocol: int, arguments: tuple[Any, ...]) -> Reply:
+        if not arguments:
+            raise ReplyError("Please specify at least one argument for this redis lib call")
+        argv = [_argument(argument) for argument in arguments]
+        command = self._known.get(argv[0])
+        if command is None or not command.low <= len(argv) <= command.high:
+            command = self._look_up(argv)
+        engine, session, run = self._engine, self._session, self._run
+        assert run is not None, "a command from no script"
+        if command.writes and run.read_only:
+            raise ReplyError("Write commands are not allowed from read-only scripts.")
+        session.protocol = protocol
+        if engine.gates_matter(session):
+            # A script that has begun to write may go on: half of it would be worse than a little too much memory.
+            growing = run.allow_oom or run.wrote
+            try:
+                engine.pass_gates(session, command, argv, engine.acl.check_scripted, memory=not growing)
+            except NoPerm as error:
+                raise ReplyError(str(error)) from None
+        run.wrote = run.wrote or command.writes
+        return engine.call(session, command, argv)
+
+    def _look_up(self, argv: Argv) -> Command:
+        """A command that a script may call; one without subcommands is remembered, as looking it up takes longest."""
+        command = _find(argv)
+        if Flag.NOSCRIPT in command.flags:
+            raise ReplyError("This Redis command is not allowed from script")
+        name = argv[0]
+        if command is REGISTRY.by_name.get(name.upper()) and name in (name.upper(), name.lower()):
+            self._known[name] = command
+        return command
+
+    def _may(self, *arguments: Any) -> bool | None:
+        """redis.acl_check_cmd: whether the user may run this; None if there is no such command."""
+        try:
+            argv = [_argument(argument) for argument in arguments]
+            command = _find(argv)
+        except ReplyError:
+            return None
+        user = self._session.user
+        return user.unrestricted or user.refusal(command, argv) is None
+
+    def _tick(self) -> bool:
+        """Lua asks from time to time; whether the script must end."""
+        run, engine = self._run, self._engine
+        if run is None:
+            return False
+        now = time.monotonic()
+        if not run.busy:
+            threshold = engine.config.busy_reply_threshold
+            if not threshold or now - run.started < threshold / 1000:
+                return False
+            log.warning("Slow script detected: still in execution after %d milliseconds.", threshold)
+            run.busy = True
+            engine.require_gates("busy script", True)
+        if now - run.polled >= POLL_INTERVAL:
+            run.polled = now
+            seen = engine.clock.now
+            try:
+                engine.meanwhile()
+            except Exception as error:  # nothing of theirs may reach the script
+                log.exception("cannot hear other clients", exc_info=error)
+            engine.clock.now = seen  # time stands still for the script
+        return run.killed
+
+
+class Lua:
+    """The Lua state, and values on their way into it."""
+
+    def __init__(self, functions: dict[str, Callable[..., Any]]) -> None:
+        self._runtime = lua51.LuaRuntime(
+            encoding=None, unpack_returned_tuples=True, register_eval=False, register_builtins=False,
+            attribute_filter=_no_attributes, max_memory=0,
+        )  # fmt: skip
+        self.table = self._runtime.table_from
+        execute = self._runtime.execute
+        self._status = execute(b"return function(text) return {ok = text} end")
+        self.error = execute(b"return function(text) return {err = text, ignore_error_stats_update = true} end")
+        null = execute(
+            b"local null = newproxy(true) local meta = getmetatable(null) meta.__metatable = false "
+            b"meta.__tostring = function() return 'userdata: (nil)' end return null"
+        )
+        native_tables = {b"bit": self._functions(native.BIT), b"struct": self._functions(native.STRUCT)}
+        libraries = self._chunk("native.lua", self.table(native_tables))
+        libraries[b"cjson"] = self._chunk("cjson.lua", null)
+        libraries[b"cmsgpack"] = self._chunk("cmsgpack.lua", native.number_to_bytes, native.number_from_bytes)
+        host = self._functions({**functions, "limit_memory": self.limit_memory})
+        host[b"version"], host[b"version_number"] = REDIS_VERSION, REDIS_VERSION_NUMBER
+        self.run, self.compile = self._chunk("sandbox.lua", host, libraries)
+
+    def _chunk(self, name: str, *arguments: Any) -> Any:
+        source = resources.files("penstock.engine.lua").joinpath(name).read_bytes()
+        load = self._runtime.execute(b"return function(source, name) return assert(loadstring(source, name)) end")
+        return load(source, b"=" + name.encode())(*arguments)
+
+    def _functions(self, functions: dict[str, Callable[..., Any]]) -> Any:
+        return self.table({name.encode(): function for name, function in functions.items()})
+
+    def limit_memory(self, limited: bool) -> None:
+        self._runtime.set_max_memory(MEMORY_LIMIT if limited else 0)
+
+    def collect(self) -> None:
+        self._runtime.gccollect()
+
+    def value(self, reply: Reply, protocol: int) -> Any:
+        """A reply as Lua sees it, in the form of a protocol version."""
+        kind = type(reply)
+        if kind is bytes or kind is int:
+            return reply
+        if reply is None or reply is NULL_ARRAY:
+            return None if protocol == 3 else False
+        if kind is list or kind is tuple:
+            return self.table([self.value(item, protocol) for item in reply])
+        if isinstance(reply, Status):
+            return self._status(bytes(reply))
+        if isinstance(reply, ReplyError):
+            return self.error(reply.wire())
+        if protocol == 2:
+            return self._flat(reply)
+        return self._rich(reply)
+
+    def _flat(self, reply: Reply) -> Any:
+        """RESP2: everything is an array or a string."""
+        if isinstance(reply, dict):
+            return self.value([item for pair in reply.items() for item in pair], 2)
+        if isinstance(reply, Pairs):
+            return self.value([item for pair in reply for item in pair], 2)
+        return self._plain(reply, 2)
+
+    def _rich(self, reply: Reply) -> Any:
+        """RESP3: the types that Lua lacks are tables with one field that names the type."""
+        if isinstance(reply, dict):
+            rows = {self.value(key, 3): self.value(item, 3) for key, item in reply.items()}
+            return self.table({b"map": self.table(rows)})
+        if isinstance(reply, set | frozenset):
+            return self.table({b"set": self.table(dict.fromkeys((self.value(item, 3) for item in reply), True))})
+        if isinstance(reply, float):
+            return self.table({b"double": reply})
+        if isinstance(reply, Verbatim):
+            text = reply.encode("utf-8", "surrogateescape")
+            return self.table({b"verbatim_string": self.table({b"string": text, b"format": b"txt"})})
+        return self._plain(reply, 3)
+
+    def _plain(self, reply: Reply, protocol: int) -> Any:
+        """What is the same in both."""
+        if isinstance(reply, float):
+            return format_float(reply)
+        if isinstance(reply, bool):
+            return int(reply)
+        if isinstance(reply, str):
+            return reply.encode("utf-8", "surrogateescape")
+        if isinstance(reply, bytes | bytearray | memoryview):
+            return bytes(reply)
+        return self.value(list(reply), protocol)
+
+
+def _no_attributes(target: object, name: object, setting: bool) -> str:
+    """No script gets at anything of a Python object, should it ever hold one."""
+    raise AttributeError("not accessible")
+
+
+def _shebang(source: bytes) -> tuple[frozenset[str] | None, bytes]:
+    """The flags of a script's first line, None if it is no shebang; and the source with that line blanked."""
+    if not source.startswith(b"#!"):
+        return None, source
+    head, newline, body = source.partition(b"\n")
+    if not newline:
+        raise ReplyError("Invalid script shebang")
+    engine, *options = head.decode("utf-8", "backslashreplace").split()
+    if engine != "#!lua":
+        raise ReplyError(f"Unexpected engine in script shebang: {engine}")
+    flags: set[str] = set()
+    for option in options:
+        if not option.startswith("flags="):
+            raise ReplyError(f"Unknown lua shebang option: {option}")
+        for flag in option.removeprefix("flags=").split(","):
+            if flag not in _FLAGS:
+                raise ReplyError(f"Unexpected flag in script shebang: {flag}")
+            flags.add(flag)
+    return frozenset(flags), newline + body
+
+
+def _argument(value: Any) -> bytes:
+    if type(value) is bytes:
+        return value
+    if type(value) is int or type(value) is float:
+        return b"%.17g" % value
+    raise ReplyError("Lua redis lib command arguments must be strings or integers")
+
+
+def _find(argv: Argv) -> Command:
+    """The command a script calls, with the words scripts get for mistakes."""
+    command = REGISTRY.find(argv)
+    if command is None:
+        raise ReplyError("Unknown Redis command called from script")
+    try:
+        command.check_arity(argv)
+    except ReplyError:
+        raise ReplyError("Wrong number of args calling Redis command from script") from None
+    return command
+
+
+def _log(level: int, text: bytes) -> None:
+    log.log(_LOG_LEVELS[int(level)], "%s", text.decode("utf-8", "backslashreplace"))
+
+
+def _sha1hex(text: bytes) -> bytes:
+    return hashlib.sha1(text, usedforsecurity=False).hexdigest().encode()

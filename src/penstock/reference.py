@@ -1,0 +1,107 @@
+"""The reference pages in docs/, written from the declarations: `python -m penstock.reference docs`.
+
+A page cannot rot: tests/test_reference.py fails when the pages on disk are not what this writes.
+"""
+
+from __future__ import annotations
+
+import sys
+from itertools import groupby
+from pathlib import Path
+
+from penstock import commands
+from penstock.engine.config import DIRECTIVES
+from penstock.engine.spec import REGISTRY, Access, Command
+
+NOTE = "<!-- Written by `make docs` from the declarations in the source; changes made here are lost. -->\n"
+
+GROUPS = {
+    "string": "Strings",
+    "bitmap": "Bitmaps",
+    "hash": "Hashes",
+    "list": "Lists",
+    "set": "Sets",
+    "sorted-set": "Sorted sets",
+    "generic": "Keys of any type",
+    "transactions": "Transactions",
+    "pubsub": "Publish and subscribe",
+    "scripting": "Scripts",
+    "connection": "Connection and clients",
+    "cluster": "Cluster",
+    "server": "Server",
+}
+
+
+def pages() -> dict[str, str]:
+    """Path below docs/ to text."""
+    commands.load()
+    found = sorted(REGISTRY.walk(), key=lambda command: (command.group, command.name))
+    written = {"configuration.md": _directives(), "commands/index.md": _index(found)}
+    for group, members in groupby(found, key=lambda command: command.group):
+        written[f"commands/{group}.md"] = _group(group, [command for command in members if not command.subcommands])
+    return written
+
+
+def _index(found: list[Command]) -> str:
+    lines = [NOTE, "# Commands\n"]
+    for group, members in groupby(found, key=lambda command: command.group):
+        lines.append(f"## [{GROUPS[group]}]({group}.md)\n")
+        for command in members:
+            if not command.subcommands:
+                lines.append(f"- [{command.name}]({group}.md#{_anchor(command)}): {command.summary}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _anchor(command: Command) -> str:
+    return command.name.lower().replace(" ", "-")
+
+
+def _group(group: str, members: list[Command]) -> str:
+    return "\n".join([NOTE, f"# {GROUPS[group]}\n", *(_command(command) for command in members)])
+
+
+def _command(command: Command) -> str:
+    facts = [("Cost", command.cost), ("Since", command.since)]
+    if command.keys:
+        facts.append(("Keys", ", ".join(_access(spec.access) for spec in command.keys)))
+    if command.flags.words:
+        facts.append(("Flags", ", ".join(command.flags.words)))
+    facts.append(("ACL categories", ", ".join(f"@{name}" for name in sorted(command.categories))))
+    rows = "\n".join(f"- **{name}:** {text}" for name, text in facts)
+    return f"## {command.name}\n\n    {f'{command.name} {command.syntax}'.rstrip()}\n\n{command.summary}\n\n{rows}\n"
+
+
+def _access(access: Access) -> str:
+    return {Access.READ: "read", Access.WRITE: "written", Access.UPDATE: "read and written"}[access]
+
+
+def _directives() -> str:
+    lines = [
+        NOTE,
+        "# Configuration\n",
+        "Directives stand in a file, one a line (`port 7000`), or on the command line (`penstock serve --port 7000`), which",
+        "wins. `CONFIG GET` shows them, `CONFIG SET` changes those marked *at run time*, `CONFIG REWRITE` writes them back.\n",
+    ]
+    for directive in DIRECTIVES.values():
+        default = directive.kind.show(directive.default) or '""'
+        when = "at run time" if directive.mutable else "at start only"
+        lines.append(f"## {directive.name}\n\n{directive.help}\n\n- **Value:** {directive.kind.name}")
+        lines.append(f"- **Default:** `{default}`\n- **Changes:** {when}\n")
+    return "\n".join(lines)
+
+
+def main(folder: str) -> None:
+    """Write every page, and remove pages of commands that are no more."""
+    root = Path(folder)
+    written = pages()
+    for stale in (root / "commands").glob("*.md"):
+        if f"commands/{stale.name}" not in written:
+            stale.unlink()
+    for name, text in written.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,169 @@
+"""The inner loop of the server: from a chunk of input to the replies of its FAST commands.
+
+There are two versions of `InnerLoop` with one set of tests: the one below, and `_inner_loop.pyx`, which Cython compiles
+where a C compiler is at hand when the package is installed. The compiled one is used if it is there and PENSTOCK_PURE
+is not set. Reason, measured: docs/design/0003-compiled-inner-loop.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any
+
+from penstock.engine.dispatch import Engine
+from penstock.engine.session import Session
+from penstock.engine.spec import Argv
+from penstock.protocol.errors import ProtocolError, ReplyError, wrong_arity
+from penstock.protocol.requests import MORE, RequestReader
+from penstock.protocol.resp import INTEGERS, OK, encode
+
+SETTLE = 1 << 16
+"""Bytes of input after which the reader is asked how many of them it still holds."""
+RELIEF = 1 << 18
+"""Bytes of replies after which they are sent before anything more runs, so that a slow reader is noticed in time."""
+
+_SMALL = len(INTEGERS)
+_NO_COMMANDS: dict[bytes, Any] = {}
+_join = b"".join  # also the quickest test that every item is bytes
+
+
+def is_command(argv: Any) -> bool:
+    """Whether what a reader took is a command: a list of bytes, not empty."""
+    return type(argv) is list and bool(argv) and all(type(arg) is bytes for arg in argv)
+
+
+class Hooks(asyncio.Protocol):
+    """What the loop leaves to the connection it is part of."""
+
+    def execute(self, argv: Argv) -> bool:
+        """Run a command that is not FAST, or not for this session; whether to go on."""
+        raise NotImplementedError
+
+    def fail(self, argv: Argv, error: Exception) -> bytes:
+        """A handler has a bug: log it, and the reply to send."""
+        raise NotImplementedError
+
+    def refuse(self, why: str) -> None:
+        """The input breaks the protocol: end the connection."""
+        raise NotImplementedError
+
+    def hold(self) -> None:
+        """Input came that may not run yet."""
+        raise NotImplementedError
+
+    def flush(self) -> None:
+        """Send what is in `out`; sets `held_back` if the client takes no more for now."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Everything ran: send what is to be sent."""
+        raise NotImplementedError
+
+
+class InnerLoop(Hooks):
+    """Reads, runs and encodes. Replies collect in `out`; `running` says that the loop is at it.
+
+    `held_back` is True while nothing may run: the session is blocked, paused, or reads too slowly.
+    """
+
+    def __init__(self, engine: Engine, reader: RequestReader, others: Collection[object]) -> None:
+        self.engine = engine
+        self.reader = reader
+        self.session: Session = None  # type: ignore[assignment]  # the connection sets it when it is made
+        self.others = others  # connections that something was sent to from elsewhere
+        self.descriptor = -1  # of a plain socket: the compiled loop writes to it directly
+        self.unsent: Callable[[], int] = lambda: 0  # bytes that the transport has not sent yet
+        self.out: list[bytes] = []
+        self.ran = 0  # commands since `run` began
+        self.running = False
+        self.held_back = False
+
+    def data_received(self, data: bytes) -> None:
+        self.reader.feed(data)
+        self.engine.stats.input_bytes += len(data)
+        if self.held_back:
+            self.hold()
+        else:
+            self.run()
+
+    def run(self) -> None:
+        """Run everything that is whole in the reader, until it is done or may not go on."""
+        engine, reader = self.engine, self.reader
+        self.session.last_active = engine.clock.refresh()
+        self.running = True
+        self.ran = 0
+        try:
+            while True:
+                argv = self._run_fast()
+                if argv is MORE:
+                    if self.held_back or not (reader.pieces or reader.backlog > SETTLE) or not reader.more():
+                        break
+                elif not is_command(argv):
+                    reader.odd(argv)
+                else:
+                    self.ran += 1
+                    if not self.execute(argv):
+                        break
+        except ProtocolError as error:
+            self.refuse(str(error))
+        self.running = False
+        self.finish()
+
+    def _run_fast(self) -> Any:
+        """Run FAST commands as long as they come; the first other thing taken from the reader.
+
+        MORE also when the client reads so slowly that nothing more may run; `held_back` tells.
+        """
+        engine, session, take = self.engine, self.session, self.reader.take
+        fast = engine.fast if session.plain else _NO_COMMANDS
+        ready = engine.keyspace.ready
+        push = self.out.append
+        count = size = 0
+        while True:
+            if size > RELIEF:
+                size = 0
+                self.flush()
+            argv: Any = take() if not self.held_back else MORE
+            try:
+                handler, low, high = fast[argv[0]]
+                _join(argv)
+            except (TypeError, LookupError):
+                engine.stats.commands += count
+                self.ran += count
+                return argv
+            count += 1
+            try:
+                if not low <= len(argv) <= high:
+                    raise wrong_arity(argv[0].decode().lower())
+                reply = handler(session, argv)
+                if reply is OK:
+                    push(b"+OK\r\n")
+                elif type(reply) is int:
+                    push(INTEGERS[reply] if 0 <= reply < _SMALL else b":%d\r\n" % reply)
+                elif type(reply) is bytes:
+                    size += len(reply)
+                    push(b"$%d\r\n%b\r\n" % (len(reply), reply))
+                else:
+                    push(encode(reply, session.protocol))
+                    size += len(self.out[-1])
+            except ReplyError as error:
+                engine.stats.count_error(error)
+                push(b"-%b\r\n" % error.wire())
+            except Exception as error:
+                push(self.fail(argv, error))
+            if ready:
+                engine.blocking.serve()
+
+
+COMPILED = False
+if not TYPE_CHECKING and not os.environ.get("PENSTOCK_PURE"):
+    try:
+        from penstock.server._inner_loop import InnerLoop
+
+        COMPILED = True
+    except ImportError:
+        pass
+
+__all__ = ["COMPILED", "InnerLoop", "is_command"]

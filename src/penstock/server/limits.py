@@ -1,0 +1,120 @@
+"""What one client may cost the others: how many may connect, from where, how long idle, how far behind in reading.
+
+A client that asks and does not read is stalled by its connection, so it holds at most what one batch of its commands
+answered. One that is sent to without asking, a subscriber or a monitor, has no such brake: it is closed when what
+waits for it passes client-output-buffer-limit.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import select
+import socket
+from typing import TYPE_CHECKING
+
+from penstock.engine.acl import User
+
+if TYPE_CHECKING:
+    from penstock.server.app import App
+    from penstock.server.connection import Connection
+
+log = logging.getLogger("penstock.server")
+
+TOO_MANY = b"-ERR max number of clients reached\r\n"
+DENIED = (
+    b"-DENIED Penstock is running in protected mode: the default user has no password, so only clients on the same "
+    b"machine are accepted. Give it one (requirepass), or, if nobody else can reach this server, turn the mode off: "
+    b"CONFIG SET protected-mode no from this machine, or the option --protected-mode no.\r\n"
+)
+SWEEP = 1000
+"""Milliseconds between two looks at all clients."""
+
+
+class Limits:
+    """The limits of one App. Owned by the loop thread."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._next_sweep = 0
+        self._behind: dict[Connection, int] = {}  # over the soft limit, since when
+        self.unread: set[Connection] = set()  # too much of their input waits: their sockets are not read
+
+    def refusal(self, host: str) -> bytes | None:
+        """Why a new client, already counted, is not accepted, as the bytes it gets; None if it is."""
+        app = self._app
+        if len(app.connections) > app.config.maxclients:
+            return TOO_MANY
+        if app.config.protected_mode and is_exposed(app.engine.acl.default, host):
+            return DENIED
+        return None
+
+    def keep_alive(self, connection: Connection) -> None:
+        """Have the kernel find out about peers that vanished."""
+        seconds = self._app.config.tcp_keepalive
+        sock = connection.transport.get_extra_info("socket")
+        if not seconds or sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+            return
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if hasattr(socket, "TCP_KEEPIDLE"):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, seconds)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(seconds // 3, 1))
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+
+    def check_output(self, connection: Connection) -> None:
+        """Close a client that is too far behind: over the hard limit, or over the soft one for too long."""
+        session = connection.session
+        kind = "pubsub" if session.subscribed or session.monitoring else "normal"
+        hard, soft, seconds = self._app.config.client_output_buffer_limit[kind]
+        _, unsent = connection.buffered()
+        now = self._app.engine.clock.now
+        if soft and unsent > soft:
+            since = self._behind.setdefault(connection, now)
+        else:
+            self._behind.pop(connection, None)
+            since = now
+        if (hard and unsent > hard) or now - since > seconds * 1000:
+            log.warning(
+                "closing client %s (id %d): %d bytes wait to be read, more than client-output-buffer-limit %s allows",
+                session.peer, session.id, unsent, kind,
+            )  # fmt: skip
+            connection.close(after_reply=False)
+
+    def forget(self, connection: Connection) -> None:
+        self._behind.pop(connection, None)
+        self.unread.discard(connection)
+
+    def sweep(self) -> None:
+        """Periodic: who is behind for too long, who went away unseen, who is idle for too long."""
+        for connection in list(self._behind):
+            self.check_output(connection)
+        now = self._app.engine.clock.now
+        if now >= self._next_sweep:
+            self._next_sweep = now + SWEEP
+            self._close_vanished()
+            if self._app.config.timeout:
+                self._close_idle(now, self._app.config.timeout * 1000)
+
+    def _close_vanished(self) -> None:
+        """A socket that is not read does not tell that its peer closed it; the kernel knows."""
+        for connection in list(self.unread):
+            poll = select.poll()
+            poll.register(connection.session.file_number, getattr(select, "POLLRDHUP", 0))
+            if poll.poll(0):
+                connection.close(after_reply=False)
+
+    def _close_idle(self, now: int, timeout: int) -> None:
+        for connection in list(self._app.connections):
+            session = connection.session
+            waits = session.waiter is not None or session.subscribed or session.monitoring
+            if not waits and now - session.last_active > timeout:
+                log.info("closing idle client %s", session.peer)
+                connection.close(after_reply=False)
+
+
+def is_exposed(default: User, host: str) -> bool:
+    """Whether protected mode must refuse: anybody could log in, and this client is not on this machine.
+
+    `host` is empty for a Unix socket.
+    """
+    return default.needs_no_password and bool(host) and not ipaddress.ip_address(host.split("%")[0]).is_loopback

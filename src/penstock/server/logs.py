@@ -1,0 +1,53 @@
+"""The server's log: one record a line, for people or as JSON; levels named as Redis names them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+
+from penstock.engine.config import Config
+
+LEVELS = {"debug": logging.DEBUG, "verbose": logging.INFO, "notice": 25, "warning": logging.WARNING}
+NOTICE = 25
+logging.addLevelName(NOTICE, "NOTICE")
+
+
+class TextFormatter(logging.Formatter):
+    """`2026-01-31 12:00:00.123 notice server: Ready to accept connections`"""
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = datetime.fromtimestamp(record.created).isoformat(sep=" ", timespec="milliseconds")
+        area = record.name.removeprefix("penstock.")
+        text = f"{moment} {record.levelname.lower():7} {area}: {record.getMessage()}"
+        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a record: time (UTC), level, area, message, process id, the trace if there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "area": record.name.removeprefix("penstock."),
+            "message": record.getMessage(),
+            "pid": record.process,
+        }
+        if record.exc_info:
+            fields["trace"] = self.formatException(record.exc_info)
+        return json.dumps(fields, ensure_ascii=False)
+
+
+def configure(config: Config) -> None:
+    """Set up logging for a server process. A program that embeds a server keeps its own logging."""
+    handler: logging.Handler = (
+        logging.FileHandler(config.logfile, encoding="utf-8") if config.logfile else logging.StreamHandler(sys.stdout)
+    )
+    handler.setFormatter(JsonFormatter() if config.log_format == "json" else TextFormatter())
+    logger = logging.getLogger("penstock")
+    logger.handlers[:] = [handler]
+    logger.propagate = False
+    logger.setLevel(LEVELS[config.loglevel])
+    config.on_change("loglevel", lambda level: logger.setLevel(LEVELS[level]))

@@ -1,0 +1,213 @@
+"""Hearing clients while a script holds the loop.
+
+A script runs in the loop thread, and uvloop's loop cannot be run from inside one of its own callbacks. So while a
+script is busy (engine/scripting.py) its ticks come here, and the sockets are read and written directly: the loop looks
+at them again only when the script is over, and finds them as if less had arrived. What was accepted meanwhile is handed
+to the loop then.
+
+Limits, honestly: a TLS client gets no answer before the script ends, because only the loop can decrypt what it sends;
+neither do replies leave that must wait for the disk (appendfsync always).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import selectors
+import socket
+from typing import TYPE_CHECKING, Any
+
+from penstock.server.connection import Connection
+
+if TYPE_CHECKING:
+    from penstock.server.app import App
+
+_CHUNK = 1 << 16
+
+
+class Meanwhile:
+    """`look()` serves whoever has sent something. Owned by the loop thread."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._selector: selectors.BaseSelector | None = None
+        self._adopting: list[asyncio.Task[None]] = []  # a task that nobody holds may be collected
+        self._accepted: list[tuple[Connection, Unadopted]] = []
+
+    def look(self) -> None:
+        """Read what has arrived, run it, and send the replies; waits for nothing."""
+        if self._selector is None:
+            self._begin()
+        assert self._selector is not None
+        for key, _ in self._selector.select(0):
+            if isinstance(key.data, Connection):
+                self._hear(key.fd, key.data)
+            else:
+                self._accept(key.data)
+        if self._app.stop_requested.is_set():
+            self._app.engine.scripting.abandon()
+
+    def _begin(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        for connection in self._app.connections:
+            transport = connection.transport
+            encrypted = transport.get_extra_info("sslcontext") is not None
+            number = connection.session.file_number
+            if number >= 0 and not (encrypted or connection.running or transport.is_closing()):
+                with contextlib.suppress(OSError, KeyError):  # closed a moment ago; the loop has not heard of it yet
+                    self._selector.register(number, selectors.EVENT_READ, connection)
+        for number in self._app.listeners.plain:
+            listener = socket.socket(fileno=os.dup(number))
+            listener.setblocking(False)
+            self._selector.register(listener, selectors.EVENT_READ, listener)
+        self._app.loop.call_soon(self._end)  # which is when the script is over
+
+    def _hear(self, number: int, connection: Connection) -> None:
+        try:
+            data = os.read(number, _CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data or connection.session.closing:  # the loop will find the end too, and do what follows from it
+            self._forget(number)
+            return
+        transport = connection.transport
+        connection.transport = Direct(number, transport)
+        connection.write = connection.transport.write
+        try:
+            connection.data_received(data)
+        finally:
+            connection.transport = transport
+            connection.write = transport.write
+
+    def _forget(self, number: int) -> None:
+        assert self._selector is not None
+        self._selector.unregister(number)
+
+    def _accept(self, listener: socket.socket) -> None:
+        assert self._selector is not None
+        try:
+            accepted, _ = listener.accept()
+        except OSError:
+            return
+        accepted.setblocking(False)
+        connection, transport = Connection(self._app), Unadopted(accepted)
+        connection.connection_made(transport)
+        self._accepted.append((connection, transport))
+        self._selector.register(accepted, selectors.EVENT_READ, connection)
+
+    def _end(self) -> None:
+        selector, self._selector = self._selector, None
+        assert selector is not None
+        for key in list(selector.get_map().values()):
+            if isinstance(key.data, socket.socket):
+                key.data.close()
+        selector.close()
+        accepted, self._accepted = self._accepted, []
+        self._adopting = [self._app.loop.create_task(self._adopt(*both)) for both in accepted]
+
+    async def _adopt(self, connection: Connection, early: Unadopted) -> None:
+        loop = self._app.loop
+        if connection.session.closing:
+            early.socket.close()
+            connection.connection_lost(None)
+        else:
+            await loop.connect_accepted_socket(lambda: Handover(connection, early.unsent), early.socket)
+
+
+class Direct(asyncio.Transport):
+    """A transport whose writes go to the socket at once; what it does not take goes to the transport behind it."""
+
+    def __init__(self, number: int, behind: asyncio.Transport) -> None:
+        super().__init__()
+        self._number = number
+        self._behind = behind
+
+    def write(self, data: Any) -> None:
+        sent = 0
+        if not self._behind.get_write_buffer_size():
+            try:
+                sent = os.write(self._number, data)
+            except OSError:  # full, or closed: the transport knows what to do about either
+                sent = 0
+        if sent < len(data):
+            self._behind.write(data[sent:])
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._behind.get_extra_info(name, default)
+
+    def get_write_buffer_size(self) -> int:
+        return self._behind.get_write_buffer_size()
+
+    def pause_reading(self) -> None:
+        self._behind.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._behind.resume_reading()
+
+    def is_closing(self) -> bool:
+        return self._behind.is_closing()
+
+    def close(self) -> None:
+        self._behind.close()
+
+    def abort(self) -> None:
+        self._behind.abort()
+
+
+class Unadopted(asyncio.Transport):
+    """Stands behind `Direct` until the loop takes the socket: keeps what could not be sent."""
+
+    def __init__(self, its_socket: socket.socket) -> None:
+        super().__init__({
+            "socket": its_socket, "peername": its_socket.getpeername(), "sockname": its_socket.getsockname(),
+        })  # fmt: skip
+        self.socket = its_socket
+        self.unsent = bytearray()
+        self._closing = False
+
+    def write(self, data: Any) -> None:
+        self.unsent += data
+
+    def get_write_buffer_size(self) -> int:
+        return len(self.unsent)
+
+    def pause_reading(self) -> None:
+        return
+
+    def resume_reading(self) -> None:
+        return
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def close(self) -> None:
+        """The last words leave if the socket takes them; its number stays taken until the script is over."""
+        with contextlib.suppress(OSError):
+            self.socket.send(self.unsent)
+        self.abort()
+
+    def abort(self) -> None:
+        self._closing = True
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+
+
+class Handover(asyncio.Protocol):
+    """The loop made a transport for a socket that was accepted without it: give it to its connection."""
+
+    def __init__(self, connection: Connection, unsent: bytearray) -> None:
+        self._connection = connection
+        self._unsent = unsent
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        connection = self._connection
+        connection.transport = transport
+        connection.write = transport.write
+        transport.set_protocol(connection)
+        if self._unsent:
+            transport.write(bytes(self._unsent))
+        if connection.session.closing:  # the server stopped in between
+            transport.close()

@@ -1,0 +1,91 @@
+"""`penstock serve`: a server that is the whole process, from its banner to its exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+import uvloop
+
+from penstock import __version__
+from penstock.engine.config import Config
+from penstock.server import logs
+from penstock.server.app import App
+from penstock.storage.files import StorageError
+
+log = logging.getLogger("penstock.server")
+
+BANNER = r"""
+  ____   ___  ____   ___  _____  ___    ___  _  __
+ |  _ \ / _ \|  _ \ / __||_   _|/ _ \  / __|| |/ /   Penstock {version}
+ |  __/|  __/| | | |\__ \  | | | (_) || (__ |   <    Python {python}, process {pid}
+ |_|    \___||_| |_||___/  |_|  \___/  \___||_|\_\   {where}
+"""
+
+
+def run(config: Config) -> int:
+    """Serve until SIGTERM, SIGINT or SHUTDOWN; the process's exit code."""
+    logs.configure(config)
+    # Data is not cyclic garbage. With the default thresholds the collector would walk every stored object again
+    # and again, which is a stall of its own; what it must find is rare, so it may look rarely.
+    gc.set_threshold(50_000, 50, 1000)
+    gc.freeze()
+    try:
+        return uvloop.run(_serve(config))
+    except (OSError, StorageError) as error:
+        log.error("cannot start: %s", error)
+        return 1
+
+
+async def _serve(config: Config) -> int:
+    app = App(config)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _asked_to_stop, app, number)
+    loop.add_signal_handler(signal.SIGHUP, lambda: None)
+    await app.start()
+    if config.always_show_logo and config.log_format == "text":
+        _show_banner(config, app)
+    with _pidfile(config.pidfile):
+        log.log(logs.NOTICE, "Ready to accept connections on %s", ", ".join(app.addresses))
+        await app.stop_requested.wait()
+        log.log(logs.NOTICE, "Shutting down")
+        await app.stop()
+    log.log(logs.NOTICE, "Bye")
+    return 0
+
+
+def _asked_to_stop(app: App, number: int) -> None:
+    if app.stop_requested.is_set():
+        log.warning("asked to stop a second time: leaving at once")
+        os._exit(1)
+    log.log(logs.NOTICE, "Received %s", signal.Signals(number).name)
+    app.stop_requested.set()
+
+
+def _show_banner(config: Config, app: App) -> None:
+    text = BANNER.format(
+        version=__version__,
+        python=".".join(map(str, sys.version_info[:3])),
+        pid=os.getpid(),
+        where=", ".join(app.addresses),
+    )
+    sys.stdout.write(text.lstrip("\n") + "\n")
+    sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def _pidfile(path: str):  # type: ignore[no-untyped-def]
+    if path:
+        Path(path).write_text(f"{os.getpid()}\n")
+    try:
+        yield
+    finally:
+        if path:
+            Path(path).unlink(missing_ok=True)

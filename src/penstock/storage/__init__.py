@@ -1,0 +1,1 @@
+"""What survives the process: snapshots, the append-only log, and the checks of both."""

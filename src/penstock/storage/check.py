@@ -1,0 +1,143 @@
+"""`penstock check`: what is in a snapshot, a log or a folder of them, whether it is whole, and repair of a log.
+
+A log is repaired by cutting it before the first damage; what was cut is kept in a .bak file. Everything after the
+damage goes, later increments too: a log with a hole in it would build data that never existed. A snapshot cannot be
+repaired this way, because its blocks are in no order of time.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from penstock.storage import batches, manifest, snapshot
+from penstock.storage.files import StorageError, sync_folder
+from penstock.types import codec
+
+
+@dataclass(slots=True)
+class Report:
+    """Lines for people, and whether everything is usable. `str(report)` is what the command prints."""
+
+    lines: list[str] = field(default_factory=list)
+    damaged: int = 0  # files that cannot be used as they are now
+
+    @property
+    def exit_code(self) -> int:
+        return 1 if self.damaged else 0
+
+    def __str__(self) -> str:
+        return "\n".join([*self.lines, "damaged" if self.damaged else "ok"])
+
+    def say(self, path: Path, text: str) -> None:
+        self.lines.append(f"{path}: {text}")
+
+    def damage(self, path: Path, text: str) -> None:
+        self.damaged += 1
+        self.say(path, f"DAMAGED: {text}")
+
+
+def run_check(path: Path, fix: bool = False) -> Report:
+    """Inspect a file or a folder; with `fix`, cut damaged logs at their last good batch."""
+    report = Report()
+    if not path.exists():
+        report.damage(path, "there is no such file")
+    elif path.is_dir():
+        _check_folder(path, fix, report)
+    elif path.suffix == ".manifest":
+        _check_manifest(path, fix, report)
+    elif path.suffix == ".aof":
+        _check_increment(path, fix, report)
+    else:
+        _check_snapshot(path, report)
+    return report
+
+
+def _check_folder(folder: Path, fix: bool, report: Report) -> None:
+    manifests = sorted([*folder.glob("*.manifest"), *folder.glob("*/*.manifest")])
+    snapshots = sorted(path for path in folder.glob("*.pns") if not manifest.sequence_of(path.name))
+    for path in snapshots:
+        _check_snapshot(path, report)
+    for path in manifests:
+        _check_manifest(path, fix, report)
+    if not manifests and not snapshots:
+        report.damage(folder, "there is neither a snapshot nor a log here")
+
+
+def _check_manifest(path: Path, fix: bool, report: Report) -> None:
+    try:
+        listed = manifest.read(path)
+    except StorageError as error:
+        report.damage(path, str(error))
+        return
+    report.say(path, f"a log of {len(listed.names)} files")
+    for name in listed.names:
+        file = path.with_name(name)
+        if not file.exists():
+            report.damage(file, "the manifest lists it, and it is not there")
+        elif name == listed.base:
+            _check_snapshot(file, report)
+        elif file.exists() and name in manifest.read(path).names:  # an earlier file's repair may have taken it out
+            _check_increment(file, fix, report)
+
+
+def _check_snapshot(path: Path, report: Report) -> None:
+    counts: Counter[tuple[int, str]] = Counter()
+    expiring = 0
+    try:
+        for block in snapshot.read(path):
+            expiring += sum(map(bool, block.times))
+            if block.kind == snapshot.STRINGS:
+                counts[block.database, "string"] += len(block.keys)
+            else:
+                counts.update((block.database, codec.type_name(value)) for value in block.decoded())
+    except (StorageError, ValueError) as error:
+        report.damage(path, str(error))
+        return
+    report.say(path, f"a snapshot, {path.stat().st_size} bytes, {counts.total()} keys, {expiring} with an expiry time")
+    for (database, kind), count in sorted(counts.items()):
+        report.say(path, f"database {database}: {count} {kind}")
+
+
+def _check_increment(path: Path, fix: bool, report: Report) -> None:
+    counts: Counter[str] = Counter()
+    number = 0
+    damage: StorageError | None = None
+    try:
+        for _, commands in batches.read(path):
+            number += 1
+            counts.update(argv[0].decode("utf-8", "replace").upper() for argv in commands)
+    except StorageError as error:
+        damage = error
+    report.say(path, f"a log, {path.stat().st_size} bytes, {number} whole batches, {counts.total()} commands")
+    for name, count in sorted(counts.items()):
+        report.say(path, f"{count} {name}")
+    if damage is None:
+        return
+    if fix:
+        _cut(path, damage.offset, report)
+    else:
+        torn = isinstance(damage, batches.TornTail)
+        report.damage(path, f"at byte {damage.offset}: {damage.problem}{' (a torn end)' if torn else ''}")
+
+
+def _cut(path: Path, offset: int, report: Report) -> None:
+    """Keep a copy, cut the file, and take the increments that follow it out of the manifest."""
+    copy = path.with_name(path.name + ".bak")
+    shutil.copyfile(path, copy)
+    os.truncate(path, offset)
+    report.say(path, f"fixed: cut to {offset} bytes; the whole of it is in {copy.name}")
+    for listing in path.parent.glob("*.manifest"):
+        listed = manifest.read(listing)
+        if path.name in listed.increments:
+            last = listed.increments.index(path.name) + 1
+            replace(listed, increments=listed.increments[:last]).write(listing)
+            for name in listed.increments[last:]:
+                path.with_name(name).rename(path.with_name(name + ".bak"))
+                report.say(
+                    path.with_name(name), f"fixed: taken out of the log, because it follows the damage: {name}.bak"
+                )
+    sync_folder(path.parent)

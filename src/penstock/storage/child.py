@@ -1,0 +1,108 @@
+"""A forked child that writes a file while the server goes on.
+
+The child has the memory of the instant of the fork, and only the thread that forked. Any lock another thread held
+at that instant stays held in it for ever, so it touches nothing that has one: no logging, no event loop, no imports,
+no garbage collector (which would also copy every page it looks at). It closes what it inherited, because a listening
+socket that outlives a killed server keeps the next one from starting. It serialises, syncs, and leaves by os._exit.
+
+The child does not rename its file: the parent does, when it has seen the child succeed. A child whose parent was
+killed notices and gives up, and the file it was writing has a temporary name that the next start removes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from penstock.storage.files import write_synced
+
+Write = Callable[[BinaryIO, Callable[[], None]], None]
+"""Writes the file; calls its second argument now and then, which raises when there is no use in going on."""
+
+
+class Orphaned(Exception):
+    """The parent is gone."""
+
+
+class Child:
+    """A file being written by a child process. Owned by the loop thread; `poll` it."""
+
+    def __init__(self, path: Path, write: Write) -> None:
+        self.path = path
+        self.started = time.monotonic()
+        parent = os.getpid()
+        self._pipe, their_end = os.pipe()
+        with warnings.catch_warnings():
+            # Python 3.12 warns that forking with threads may deadlock the child; see the top for why ours does not.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            try:
+                self.pid = os.fork()
+            except OSError:
+                os.close(self._pipe)
+                os.close(their_end)
+                raise
+        if self.pid == 0:
+            _run(path, write, parent, their_end)
+        os.close(their_end)
+
+    @property
+    def seconds(self) -> int:
+        return int(time.monotonic() - self.started)
+
+    def poll(self) -> str | None:
+        """None while it runs, "" when the file is written and synced, otherwise what went wrong."""
+        try:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+        except ChildProcessError:
+            return self._end("somebody else took the child's exit status")
+        if pid == 0:
+            return None
+        code = os.waitstatus_to_exitcode(status)
+        if code == 0:
+            return self._end("")
+        text = os.read(self._pipe, 4096).decode("utf-8", "replace")
+        return self._end(text or f"the child ended with {'signal' if code < 0 else 'status'} {abs(code)}")
+
+    def kill(self) -> None:
+        """Give up on it; its file is removed."""
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        self._end("killed")
+
+    def _end(self, problem: str) -> str:
+        os.close(self._pipe)
+        if problem:
+            self.path.unlink(missing_ok=True)
+        return problem
+
+
+def _run(path: Path, write: Write, parent: int, pipe: int) -> None:
+    """The child's whole life."""
+    status = 1
+    try:
+        gc.disable()
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        os.closerange(3, pipe)
+        os.closerange(pipe + 1, os.sysconf("SC_OPEN_MAX"))
+
+        def go_on() -> None:
+            if os.getppid() != parent:
+                raise Orphaned
+
+        write_synced(path, lambda file: write(file, go_on))
+        status = 0
+    except BaseException as error:
+        with contextlib.suppress(BaseException):
+            os.write(pipe, str(error).encode()[:4096] or type(error).__name__.encode())
+    finally:
+        os._exit(status)

@@ -1,0 +1,68 @@
+"""The few file operations durability rests on, and the error everything in storage/ raises.
+
+A file that replaces another is written beside it, synced, renamed over it, and then the folder is synced: at every
+instant either the old or the new one is there, whole.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from penstock.protocol.errors import PenstockError
+
+TEMPORARY = "temp-"
+"""How the names of unfinished files begin; whatever a crash left behind is removed at the next start."""
+
+
+class StorageError(PenstockError):
+    """A file that cannot be used: which one, where it is damaged, and what to do about it."""
+
+    def __init__(self, path: Path, offset: int, problem: str, remedy: str = "") -> None:
+        self.path = path
+        self.offset = offset
+        self.problem = problem
+        text = f"{path}: at byte {offset}: {problem}"
+        super().__init__(f"{text}. {remedy}" if remedy else text)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames and new names in a folder survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_synced(path: Path, write: Callable[[BinaryIO], Any]) -> None:
+    """Make a file with what `write` writes and sync it; nothing is left of it if that fails."""
+    try:
+        with path.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def install(temporary: Path, path: Path) -> None:
+    """Give a synced temporary file its name, for good."""
+    temporary.replace(path)
+    sync_folder(path.parent)
+
+
+def replace_file(path: Path, write: Callable[[BinaryIO], Any]) -> None:
+    """Replace or make `path`, all of it or nothing."""
+    temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
+    write_synced(temporary, write)
+    install(temporary, path)
+
+
+def remove_unfinished(folder: Path, ending: str) -> None:
+    """Remove what an earlier process began to write and never finished."""
+    for path in folder.glob(f"{TEMPORARY}*-{ending}"):
+        path.unlink(missing_ok=True)

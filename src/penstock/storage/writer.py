@@ -1,0 +1,366 @@
+"""The writing end of the log: entries in, batches on disk, and no reply ahead of what it claims.
+
+Entries collect until the end of the loop's iteration and go out as one batch. How far a batch must be before the
+replies of that iteration leave (`engine.commit`) is `appendfsync`:
+
+    always     written and synced, by a thread. What arrives meanwhile is the next batch: a group commit, so the number
+               of syncs a second does not bound the number of writes.
+    everysec   written: a kill -9 loses nothing either. The thread syncs once a second. While a sync is under way
+               nothing is written, because the file system may block a write behind it; entries wait in memory and
+               replies leave. So a kill -9 in that moment, and a power cut in any, can cost about a second.
+    no         written.
+
+All replies wait, those of reads and pushes to subscribers too: a read must not show what a crash could take back.
+
+When the disk refuses (full, broken), the half-written batch is cut off the file again, its entries are kept, writes are
+refused with MISCONF, and every second the batch is tried again; when that works, writes are let in again. Under
+`always` the clients whose writes were in the batch get that MISCONF instead of their OK. It means what a lost
+connection means: not acknowledged. The change has happened in memory, is seen by readers from then on (they go on
+being served; this is the one moment when a read can show what a crash takes back), and reaches the disk with the
+retry, so that memory and log agree again. Rejected: undoing the change, which would need the old value of everything
+a command may touch; exiting, as Redis does, which turns a full disk into an outage for readers. Under the other
+two policies a reply never claimed that the change was on disk, so it is sent as it is (as Redis does).
+
+A sync that fails is different: the kernel may have dropped what it could not write and says so only once. Under
+`always` the batch is still here and is written again. Otherwise it is gone, and only a new base will do:
+`needs_rewrite` asks for one.
+
+Owned by the loop thread, except that the thread writes to and syncs the file while `_busy` or `_syncing`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from penstock.engine.dispatch import LogEntry
+from penstock.engine.spec import Argv
+from penstock.storage.batches import LENGTHS, add_lines, header
+
+_MANY = 200
+"""Lines that are joined as soon as nothing needs them apart."""
+
+Held = tuple[Callable[[bytes], None], list[bytes], set[int]]
+
+
+class Loop(Protocol):
+    """What this needs of an event loop; asyncio's has it."""
+
+    def call_soon(self, callback: Callable[[], None]) -> object: ...
+
+    def call_soon_threadsafe(self, callback: Callable[[], None]) -> object: ...
+
+
+class LogFile:
+    """An increment, open for appending. `size` counts whole batches only."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self.size = os.fstat(self._descriptor).st_size
+        self._torn = False  # part of a batch may follow `size`
+
+    def append(self, payload: bytes, sync: Callable[[int], None] | None) -> None:
+        """Write one batch and perhaps sync it; if either fails the file is as before."""
+        rest = memoryview(header(payload) + payload)
+        total = len(rest)
+        self._cut()
+        self._torn = True
+        try:
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+            if sync is not None:
+                sync(self._descriptor)
+        except OSError:
+            self._cut()
+            raise
+        self._torn = False
+        self.size += total
+
+    def _cut(self) -> None:
+        if self._torn:
+            os.ftruncate(self._descriptor, self.size)
+            self._torn = False
+
+    def sync(self, sync: Callable[[int], None]) -> None:
+        sync(self._descriptor)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class LogWriter:
+    """See the top of this file. `log` is engine.log, and the object itself is engine.commit."""
+
+    def __init__(
+        self,
+        file: LogFile,
+        loop: Loop,
+        policy: str,
+        on_trouble: Callable[[str | None], None] = lambda problem: None,
+        sync: Callable[[int], None] = os.fdatasync,
+        timestamps: bool = False,
+    ) -> None:
+        self.file = file
+        self.policy = policy
+        self.timestamps = timestamps
+        self.pending = False  # entries wait for the disk, so replies wait too
+        self.trouble: str | None = None  # why the last write failed
+        self.needs_rewrite = False
+        self.delayed_syncs = 0
+        self._loop = loop
+        self._on_trouble = on_trouble
+        self._sync = sync
+        self._pieces: list[bytes] = []  # lines of entries that are in no batch yet
+        self._joined = 0  # how many of them, the first ones, are many lines joined already
+        self._database = -1  # the one that the last entry was for
+        self._held: list[Held] = []  # replies that wait for _pieces
+        self._leaving: list[Held] = []  # replies that wait for the batch the thread has
+        self._batch = b""  # the batch the thread has
+        self._busy = False  # the thread has a batch
+        self._syncing = False  # the thread syncs what was written (everysec)
+        self._unsynced = False
+        self._last_sync = time.monotonic()
+        self._last_try = 0.0
+        self._last_stamp = 0
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[OSError | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="penstock-log", daemon=True)
+        self._thread.start()
+
+    # -- engine.log and engine.commit -------------------------------------------------------------------------
+
+    def log(self, entries: list[LogEntry]) -> None:
+        """Take entries that belong together."""
+        if len(entries) > 1:
+            add_lines(self._pieces, [b"MULTI"])
+        for database, argv in entries:
+            # A handler may name a value that it edits in place again before the batch is made.
+            self.append(database, [arg if type(arg) is bytes else bytes(memoryview(arg)) for arg in argv])
+        if len(entries) > 1:
+            add_lines(self._pieces, [b"EXEC"])
+
+    def append(self, database: int, argv: Argv) -> None:
+        """Take one command. Every logged write comes through here, so the common length is spelt out."""
+        pieces = self._pieces
+        if database != self._database:
+            self._database = database
+            add_lines(pieces, [b"SELECT", b"%d" % database])
+        if len(argv) == 3:
+            name, key, value = argv
+            try:
+                pieces += (b"*3", LENGTHS[len(name)], name, LENGTHS[len(key)], key, LENGTHS[len(value)], value)
+            except IndexError:
+                add_lines(pieces, argv)
+        else:
+            add_lines(pieces, argv)
+        if not self.pending and self.trouble is None:
+            self.pending = True
+            if not self._busy:
+                self._loop.call_soon(self._flush)
+
+    def hold(self, write: Callable[[bytes], None], replies: list[bytes], doubtful: set[int]) -> None:
+        """Send these once everything logged so far is as safe as the policy says.
+
+        `doubtful` are the positions of replies that acknowledge a change; if the disk refuses it, they become
+        errors.
+        """
+        pieces, joined = self._pieces, self._joined
+        if len(pieces) - joined > _MANY:  # so that arguments are let go while they are in the processor's cache
+            pieces[joined:] = [b"\r\n".join(pieces[joined:])]
+            self._joined += 1
+        (self._held if pieces else self._leaving).append((write, replies, doubtful))
+
+    @property
+    def syncing(self) -> bool:
+        """The thread is at work on the file."""
+        return self._syncing or self._busy
+
+    @property
+    def waiting_bytes(self) -> int:
+        return sum(map(len, self._pieces)) + 2 * len(self._pieces) + len(self._batch)
+
+    # -- batches ----------------------------------------------------------------------------------------------
+
+    def _take_batch(self) -> bytes:
+        pieces, self._pieces, self._joined = self._pieces, [], 0
+        if self.timestamps and (now := int(time.time())) != self._last_stamp:
+            self._last_stamp = now
+            pieces.insert(0, b"#TS:%d" % now)
+        pieces.append(b"")
+        return b"\r\n".join(pieces)
+
+    def _take_back(self, batch: bytes) -> None:
+        """The disk refused a batch: it is the beginning of the next one."""
+        self._pieces.insert(0, batch.removesuffix(b"\r\n"))
+        self._joined += 1
+
+    def _flush(self) -> None:
+        """The end of an iteration, or of the thread's last job: send the next batch on its way."""
+        if self._busy or not self._pieces:
+            return
+        if self.policy == "always":
+            self._hand_over()
+        elif self._syncing:
+            self.delayed_syncs += 1
+            self._release()
+        else:
+            with contextlib.suppress(OSError):  # it will be tried again
+                self._write_here()
+            self._release()
+
+    def _hand_over(self) -> None:
+        batch = self._batch = self._take_batch()
+        self._leaving += self._held
+        self._held = []
+        self._busy = True
+        self._last_try = time.monotonic()
+        self._jobs.put(lambda: self.file.append(batch, self._sync))
+
+    def _write_here(self) -> None:
+        batch = self._take_batch()
+        self._last_try = time.monotonic()
+        try:
+            self.file.append(batch, None)
+        except OSError as error:
+            self._take_back(batch)
+            self._in_trouble(error)
+            raise
+        self._unsynced = True
+        self._out_of_trouble()
+
+    def _sync_here(self) -> None:
+        try:
+            self.file.sync(self._sync)
+        except OSError as error:
+            self._sync_failed(error)
+            raise
+        self._unsynced = False
+
+    def _sync_failed(self, error: OSError) -> None:
+        self.needs_rewrite = True
+        self._in_trouble(error)
+
+    def _release(self, failed: bool = False) -> None:
+        """Let every reply leave, in order; after a failure under `always` some of them as errors."""
+        leaving, self._leaving, self._held = self._leaving + self._held, [], []
+        self.pending = False
+        _send(leaving, self.trouble if failed and self.policy == "always" else None)
+
+    def _in_trouble(self, error: OSError) -> None:
+        self.trouble = error.strerror or str(error)
+        self._on_trouble(self.trouble)
+
+    def _out_of_trouble(self) -> None:
+        if self.trouble is not None and not self.needs_rewrite:
+            self.trouble = None
+            self._on_trouble(None)
+
+    # -- the thread -------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            result = None
+            try:
+                job()
+            except OSError as error:
+                result = error
+            self._results.put(result)
+            self._loop.call_soon_threadsafe(self._collect)
+
+    def _collect(self) -> None:
+        """On the loop: the thread is done with its job (unless `_wait` collected the result already)."""
+        try:
+            result = self._results.get_nowait()
+        except queue.Empty:
+            return
+        self._finished(result)
+
+    def _wait(self) -> None:
+        """Wait for the thread; blocks."""
+        while self._busy or self._syncing:
+            self._finished(self._results.get())
+
+    def _finished(self, error: OSError | None) -> None:
+        if self._syncing:
+            self._syncing = False
+            if error is not None:
+                self._sync_failed(error)
+        else:
+            self._busy = False
+            batch, self._batch = self._batch, b""
+            if error is not None:
+                self._take_back(batch)
+                self._in_trouble(error)
+                self._release(failed=True)
+                return
+            self._out_of_trouble()
+            leaving, self._leaving = self._leaving, []
+            self.pending = bool(self._pieces)
+            _send(leaving, None)
+        self._flush()
+
+    # -- from time to time ------------------------------------------------------------------------------------
+
+    def tick(self, may_sync: bool = True) -> None:
+        """Sync if it is time, and try again what the disk refused a second ago.
+
+        `may_sync` is about `everysec` only; under `always` replies depend on the sync.
+        """
+        now = time.monotonic()
+        if self.trouble is not None and self._pieces and now - self._last_try >= 1:
+            self._flush()
+        due = may_sync and self.policy == "everysec" and now - self._last_sync >= 1
+        if due and self._unsynced and not self._syncing and not self._busy:
+            self._last_sync = now
+            self._unsynced = False
+            self._syncing = True
+            self._jobs.put(lambda: self.file.sync(self._sync))
+
+    def drain(self) -> None:
+        """Write and sync everything now; blocks. Raises OSError if the disk refuses."""
+        self._wait()
+        try:
+            if self._pieces:
+                self._write_here()
+            if self._unsynced and not self.needs_rewrite:
+                self._sync_here()
+        except OSError:
+            self._release(failed=True)
+            raise
+        self._release()
+
+    def switch(self, file: LogFile) -> None:
+        """Go on in another file; `drain` before."""
+        assert not self._pieces and not self._busy and not self._syncing, "switched in the middle of a batch"
+        self.file.close()
+        self.file = file
+        self._database = -1
+
+    def recovered(self) -> None:
+        """A new base holds everything, so a failed sync of older files no longer matters."""
+        self.needs_rewrite = False
+        self._out_of_trouble()
+
+    def close(self) -> None:
+        """Write and sync what can be, let the replies go, end the thread."""
+        try:
+            self.drain()
+        finally:
+            self._jobs.put(None)
+            self._thread.join()
+            self.file.close()
+
+
+def _send(replies: list[Held], problem: str | None) -> None:
+    for write, pieces, doubtful in replies:
+        if problem is not None and doubtful:
+            error = b"-MISCONF Errors writing to the AOF file: %b\r\n" % problem.encode()
+            pieces = [error if at in doubtful else piece for at, piece in enumerate(pieces)]
+        write(b"".join(pieces))

@@ -1,0 +1,81 @@
+"""Random members of a set or a hash, each equally likely, in O(1), while members come and go.
+
+Neither a Python set nor a dict can be asked for its n-th member, so a collection that is sampled gets a Sampler: a list
+of its members in any order. A removed member stays in the list, marked as gone, until a draw comes upon it, which
+costs one more try, once; a member that returns meanwhile is only unmarked. Hence the invariant: the list holds every
+live and every gone member once. When a removal makes the gone the majority, the list is written anew.
+
+Rejected: the place of every member in a dict beside the list. It removes at once, and takes ten times the memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from random import random
+
+
+class Sampler:
+    """See the top of this file. Building one is O(N), everything else O(1), amortised, for each member."""
+
+    __slots__ = ("_gone", "_order")
+
+    def __init__(self, members: Iterable[bytes]) -> None:
+        self._order = list(members)
+        self._gone: set[bytes] = set()
+
+    def __len__(self) -> int:
+        return len(self._order) - len(self._gone)
+
+    def add(self, member: bytes) -> None:
+        """A member that the collection did not have is there now."""
+        if member in self._gone:
+            self._gone.remove(member)
+        else:
+            self._order.append(member)
+
+    def remove(self, member: bytes) -> None:
+        """A member that the collection had is no longer there."""
+        self._gone.add(member)
+        if 2 * len(self._gone) > len(self._order):
+            self._order = [member for member in self._order if member not in self._gone]
+            self._gone.clear()
+
+    def one(self) -> bytes:
+        """A random member; there must be one."""
+        return self._order[self._draw(0)]
+
+    def take(self) -> bytes:
+        """A random member, removed."""
+        place = self._draw(0)
+        order = self._order
+        member = order[place]
+        last = order.pop()
+        if place < len(order):
+            order[place] = last
+        return member
+
+    def several(self, count: int) -> list[bytes]:
+        """So many different members in random order; there must be as many."""
+        for done in range(count):
+            place = self._draw(done)
+            order = self._order
+            order[done], order[place] = order[place], order[done]
+        return self._order[:count]
+
+    def check(self, members: Collection[bytes]) -> None:
+        """Assert every invariant, and that `members` are what is sampled; for tests."""
+        assert len(set(self._order)) == len(self._order), self._order
+        assert set(self._order) - self._gone == set(members), (self._order, self._gone, members)
+        assert self._gone <= set(self._order), (self._order, self._gone)
+
+    def _draw(self, start: int) -> int:
+        """The place of a random live member, from `start` on; cuts out gone ones it comes upon."""
+        order, gone = self._order, self._gone
+        while True:
+            place = start + int(random() * (len(order) - start))
+            if not gone or order[place] not in gone:
+                return place
+            gone.remove(order[place])
+            last = order.pop()
+            if place < len(order):
+                order[place] = last

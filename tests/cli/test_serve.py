@@ -1,0 +1,124 @@
+"""`penstock serve` as a user starts and stops it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import redis
+
+from penstock.testing.redis import free_port
+
+SERVE = [sys.executable, "-m", "penstock", "serve"]
+
+
+def start(*words: str, cwd: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen([*SERVE, *words], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for(port: int, process: subprocess.Popen[str]) -> redis.Redis:
+    client = redis.Redis(port=port, protocol=2)
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            client.ping()
+            return client
+        except redis.ConnectionError:
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.02)
+    raise TimeoutError
+
+
+def test_directives_come_from_the_file_and_the_command_line_wins(tmp_path: Path) -> None:
+    port = free_port()
+    (tmp_path / "penstock.conf").write_text(f"# a comment\nport 1\n\nmaxclients 77\nsave 60 1000\nsave 300 10\n{'port'} {port}\n")
+    process = start("penstock.conf", "--maxclients", "99", "--save", "", "--databases", "3", cwd=tmp_path)
+    try:
+        client = wait_for(port, process)
+        assert client.config_get("maxclients") == {"maxclients": "99"}
+        assert client.config_get("databases") == {"databases": "3"}
+        assert client.config_get("save") == {"save": ""}
+    finally:
+        process.terminate()
+        output, errors = process.communicate(timeout=20)
+    assert process.returncode == 0, errors
+    assert "Penstock" in output and "Ready to accept connections" in output and "Bye" in output
+    assert f"127.0.0.1:{port}" in output
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--prt", "7000"], "unknown directive 'prt'"),
+        (["--port", "many"], "directive 'port' ('many')"),
+        (["--port", "70000"], "must be between 0 and 65535"),
+        (["--appendfsync", "sometimes"], "must be one of the following: always, everysec, no"),
+        (["--maxmemory", "lots"], "must be a memory value"),
+        (["nowhere.conf"], "cannot read the configuration file 'nowhere.conf'"),
+    ],
+)
+def test_a_bad_directive_stops_the_start_and_is_named(words: list[str], complaint: str, tmp_path: Path) -> None:
+    process = subprocess.run([*SERVE, *words], cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
+    assert process.returncode == 1
+    assert complaint in process.stderr
+    assert "Traceback" not in process.stderr
+
+
+def test_a_bad_line_of_the_file_is_named_by_its_number(tmp_path: Path) -> None:
+    (tmp_path / "bad.conf").write_text("port 7000\n# fine\nappendonly maybe\n")
+    process = subprocess.run([*SERVE, "bad.conf"], cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
+    assert process.returncode == 1
+    assert "bad.conf: line 3: directive 'appendonly' ('maybe'): argument must be 'yes' or 'no'" in process.stderr
+
+
+def test_a_port_in_use_is_an_error_without_a_trace(tmp_path: Path, ours) -> None:  # type: ignore[no-untyped-def]
+    process = subprocess.run(
+        [*SERVE, "--port", str(ours.port), "--bind", "127.0.0.1"], cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert process.returncode == 1
+    assert "cannot start" in process.stdout and str(ours.port) in process.stdout
+    assert "Traceback" not in process.stdout + process.stderr
+
+
+def test_replies_under_way_are_finished_on_sigterm(tmp_path: Path) -> None:
+    port = free_port()
+    process = start("--port", str(port), "--appendonly", "yes", "--appendfsync", "no", cwd=tmp_path)
+    client = wait_for(port, process)
+    pipe = client.pipeline(transaction=False)
+    for number in range(2000):
+        pipe.set(f"key:{number}", "x" * 100)
+    assert len(pipe.execute()) == 2000
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=20)
+    assert process.returncode == 0
+    again = start("--port", str(port), "--appendonly", "yes", cwd=tmp_path)
+    try:
+        assert wait_for(port, again).dbsize() == 2000
+    finally:
+        again.terminate()
+        again.communicate(timeout=20)
+
+
+def test_json_logs_are_one_object_a_line(tmp_path: Path) -> None:
+    port = free_port()
+    process = start("--port", str(port), "--log-format", "json", "--pidfile", "server.pid", cwd=tmp_path)
+    wait_for(port, process)
+    assert int((tmp_path / "server.pid").read_text()) == process.pid
+    process.terminate()
+    output, _ = process.communicate(timeout=20)
+    records = [json.loads(line) for line in output.splitlines()]
+    assert any(record["message"].startswith("Ready") and record["level"] == "notice" for record in records)
+    assert not (tmp_path / "server.pid").exists()
+
+
+def test_help_shows_every_directive() -> None:
+    from penstock.engine.config import DIRECTIVES
+
+    output = subprocess.run([*SERVE, "--help"], capture_output=True, text=True, timeout=30, check=True).stdout
+    for name in DIRECTIVES:
+        assert f"--{name} <" in output

@@ -1,0 +1,48 @@
+"""Imports point one way (docs/design/0001-layers.md)."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent / "src" / "penstock"
+
+# What each layer may import of the others; its own modules it always may.
+ALLOWED: dict[str, set[str]] = {
+    "protocol": set(),
+    "types": set(),
+    "engine": {"protocol", "types"},
+    "commands": {"protocol", "types", "engine"},
+    "storage": {"protocol", "types", "engine", "commands"},
+    "server": {"protocol", "types", "engine", "commands", "storage"},
+    "testing": {"protocol", "types", "engine", "server"},
+    "bench": {"protocol", "testing"},
+    "cli": {"protocol", "types", "engine", "commands", "storage", "server", "testing", "bench", "demo"},
+}
+
+
+def _imports(path: Path) -> set[str]:
+    """Layers that a module imports, also inside functions and for types only."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return {name.split(".")[1] for name in names if name.startswith("penstock.")}
+
+
+def test_every_folder_is_a_layer() -> None:
+    folders = {path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith("__")}
+    assert folders <= set(ALLOWED), "a new layer needs its row in ALLOWED"
+
+
+@pytest.mark.parametrize("layer", ALLOWED)
+def test_imports_point_one_way(layer: str) -> None:
+    folders = set(ALLOWED)
+    for path in (ROOT / layer).rglob("*.py"):
+        wrong = (_imports(path) & folders) - ALLOWED[layer] - {layer}
+        assert not wrong, f"{path.relative_to(ROOT)} imports {', '.join(sorted(wrong))}"
