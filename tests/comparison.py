@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import redis
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from hypothesis.strategies import SearchStrategy
 
@@ -85,6 +85,11 @@ def comparison_machine(
 
     case = Comparison.TestCase
     case.settings = settings(
-        max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=list(HealthCheck)
+        # No explain phase: it traces every line of redis-py, and a failure then looks like a hang.
+        phases=[phase for phase in Phase if phase is not Phase.explain],
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
     )
     return case

@@ -11,8 +11,10 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from penstock import Server
+from penstock import Server, commands
 from penstock.testing.redis import RedisServer, find_redis
+
+commands.load()  # a test of an Engine alone needs them too, also when it is the only one that runs
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

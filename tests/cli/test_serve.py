@@ -36,7 +36,9 @@ def wait_for(port: int, process: subprocess.Popen[str]) -> redis.Redis:
 
 def test_directives_come_from_the_file_and_the_command_line_wins(tmp_path: Path) -> None:
     port = free_port()
-    (tmp_path / "penstock.conf").write_text(f"# a comment\nport 1\n\nmaxclients 77\nsave 60 1000\nsave 300 10\n{'port'} {port}\n")
+    (tmp_path / "penstock.conf").write_text(
+        f"# a comment\nport 1\n\nmaxclients 77\nsave 60 1000\nsave 300 10\n{'port'} {port}\n"
+    )
     process = start("penstock.conf", "--maxclients", "99", "--save", "", "--databases", "3", cwd=tmp_path)
     try:
         client = wait_for(port, process)
@@ -71,14 +73,21 @@ def test_a_bad_directive_stops_the_start_and_is_named(words: list[str], complain
 
 def test_a_bad_line_of_the_file_is_named_by_its_number(tmp_path: Path) -> None:
     (tmp_path / "bad.conf").write_text("port 7000\n# fine\nappendonly maybe\n")
-    process = subprocess.run([*SERVE, "bad.conf"], cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
+    process = subprocess.run(
+        [*SERVE, "bad.conf"], cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False
+    )
     assert process.returncode == 1
     assert "bad.conf: line 3: directive 'appendonly' ('maybe'): argument must be 'yes' or 'no'" in process.stderr
 
 
 def test_a_port_in_use_is_an_error_without_a_trace(tmp_path: Path, ours) -> None:  # type: ignore[no-untyped-def]
     process = subprocess.run(
-        [*SERVE, "--port", str(ours.port), "--bind", "127.0.0.1"], cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False
+        [*SERVE, "--port", str(ours.port), "--bind", "127.0.0.1"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
     )
     assert process.returncode == 1
     assert "cannot start" in process.stdout and str(ours.port) in process.stdout

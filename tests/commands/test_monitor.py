@@ -1,0 +1,113 @@
+"""MONITOR, on ours and on a real Redis."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from tests.raw_client import RawClient
+
+from penstock import Server
+from penstock.protocol.resp import pack
+
+LINE = re.compile(rb"\d{10}\.\d{6} \[(\d+) (127\.0\.0\.1:\d+|lua)\] (.*)\Z", re.DOTALL)
+
+
+@pytest.fixture
+def client(peer: str) -> Iterator[RawClient]:
+    with RawClient(port_of(peer)) as client:
+        yield client
+
+
+@pytest.fixture
+def monitor(peer: str) -> Iterator[RawClient]:
+    with RawClient(port_of(peer)) as client:
+        assert client.ask("MONITOR") == b"OK"
+        yield client
+
+
+def port_of(peer: str) -> int:
+    return int(peer.rpartition(":")[2].partition("/")[0])
+
+
+def shown(monitor: RawClient) -> tuple[bytes, bytes, bytes]:
+    """Database, origin and words of the next line."""
+    match = LINE.match(monitor.read())
+    assert match is not None
+    return match[1], match[2], match[3]
+
+
+def test_a_command_is_shown_with_its_time_database_and_client(monitor: RawClient, client: RawClient) -> None:
+    client.ask("SELECT 3")
+    client.ask("set a 1")
+    origin = b"127.0.0.1:%d" % client.socket.getsockname()[1]
+    assert shown(monitor)[2] == b'"SELECT" "3"'
+    assert shown(monitor) == (b"3", origin, b'"set" "a" "1"')
+    client.ask("FLUSHDB")
+
+
+def test_bytes_are_escaped(monitor: RawClient, client: RawClient) -> None:
+    client.send(pack(b"ECHO", b'a"b\\c\r\n\t\x00\xff\x07\x08~'))
+    client.read()
+    assert shown(monitor)[2] == rb'"ECHO" "a\"b\\c\r\n\t\x00\xff\a\b~"'
+
+
+@pytest.mark.since("7.0")
+def test_secrets_and_administration_are_not_shown(monitor: RawClient, client: RawClient) -> None:
+    client.ask("ACL SETUSER monitored on >hush +@all ~*")
+    client.ask("CONFIG SET requirepass hush")
+    client.ask("AUTH hush")
+    client.ask("AUTH monitored hush")
+    client.ask("HELLO 3 AUTH monitored hush SETNAME x")
+    client.send(pack(b"CONFIG", b"SET", b"requirepass", b""))
+    client.read()
+    client.ask("ACL DELUSER monitored")
+    lines = [shown(monitor)[2] for _ in range(3)]
+    assert lines == [
+        b'"AUTH" "(redacted)"',
+        b'"AUTH" "(redacted)" "(redacted)"',
+        b'"HELLO" "3" "AUTH" "(redacted)" "(redacted)" "SETNAME" "x"',
+    ]
+
+
+def test_a_transaction_is_shown_as_it_runs(monitor: RawClient, client: RawClient) -> None:
+    for words in ("MULTI", "INCR n", "EXEC"):
+        client.ask(words)
+    assert [shown(monitor)[2] for _ in range(3)] == [b'"MULTI"', b'"INCR" "n"', b'"EXEC"']
+    client.ask("DEL n")
+
+
+def test_commands_of_scripts_are_marked(monitor: RawClient, client: RawClient) -> None:
+    client.send(pack(b"EVAL", b"return redis.call('get', 'a')", b"0"))
+    client.read()
+    lines = [shown(monitor)[1:] for _ in range(2)]
+    assert (b"lua", b'"get" "a"') in lines
+
+
+def test_a_blocked_command_is_shown_once(monitor: RawClient, client: RawClient, peer: str) -> None:
+    client.command("BLPOP", "queue", "0")
+    assert shown(monitor)[2] == b'"BLPOP" "queue" "0"'
+    with RawClient(port_of(peer)) as other:
+        other.ask("RPUSH queue x")
+        assert client.read() == [b"queue", b"x"]
+        other.ask("PING")
+    assert [shown(monitor)[2] for _ in range(2)] == [b'"RPUSH" "queue" "x"', b'"PING"']
+
+
+def test_reset_ends_it(monitor: RawClient, client: RawClient) -> None:
+    assert monitor.ask("RESET") == b"RESET"
+    client.ask("PING unseen")
+    assert monitor.ask("PING seen") == b"seen"
+
+
+def test_the_fast_path_comes_back_when_the_last_monitor_leaves() -> None:
+    with Server() as server, RawClient(server.port) as client:
+        with RawClient(server.port) as one, RawClient(server.port) as other:
+            assert one.ask("MONITOR") == other.ask("MONITOR") == b"OK"
+            assert server.call(lambda app: app.engine.fast) == {}
+            other.ask("RESET")
+            assert server.call(lambda app: app.engine.fast) == {}
+        while server.call(lambda app: len(app.connections)) > 1:
+            client.ask("PING")
+        assert server.call(lambda app: b"GET" in app.engine.fast)

@@ -1,0 +1,448 @@
+"""Scripts, on ours and on a real Redis."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from redis.exceptions import NoScriptError
+from tests.commands import scripts
+from tests.commands.bench import Bench
+from tests.comparison import reply_of
+
+from penstock import Server
+from penstock.engine import scripting
+from penstock.engine.config import DIRECTIVES
+from penstock.engine.lua.frames import keep_frames
+from penstock.protocol.errors import OutOfMemory, ReplyError
+from penstock.testing.redis import RedisServer, find_redis
+
+WORDS_OF_7 = find_redis().version >= (7, 0)
+"""Whether the Redis at hand words its errors as 7.0 does; an older one still must agree that there is an error."""
+
+DECODE = """
+local value = cjson.decode(ARGV[1])
+if type(value) == 'table' then return {'table', cjson.encode(value)} end
+return {type(value), tostring(value)}
+"""
+
+
+def _reply(client: redis.Redis, *argv: Any) -> Any:
+    reply = reply_of(client, list(argv))
+    return "an error" if isinstance(reply, str) and not WORDS_OF_7 else repr(reply)
+
+
+@pytest.fixture(params=[2, 3])
+def both(request: pytest.FixtureRequest, ours: Server, theirs: RedisServer) -> Iterator[list[redis.Redis]]:
+    """A client of ours and one of a real Redis, both empty, in RESP2 and in RESP3."""
+    clients = [redis.Redis.from_url(server.url, protocol=request.param) for server in (ours, theirs)]
+    for client in clients:
+        client.flushall()
+    yield clients
+    for client in clients:
+        client.close()
+
+
+@pytest.mark.parametrize("source", [*scripts.CONVERSIONS, *scripts.MISTAKES, *scripts.LIBRARIES])
+def test_a_script_answers_what_redis_answers(both: list[redis.Redis], source: str) -> None:
+    mine, original = (_reply(client, "EVAL", source, 1, "key", "first", "second") for client in both)
+    assert mine == original
+
+
+@pytest.mark.parametrize("text", scripts.JSON)
+def test_json_is_read_as_redis_reads_it(both: list[redis.Redis], text: str) -> None:
+    mine, original = (_reply(client, "EVAL", DECODE, 0, text) for client in both)
+    assert mine == original
+
+
+_letters = st.sampled_from(["", "a", "b c", "ERR x", "\r\n", "\0"])
+_leaves = st.one_of(
+    st.sampled_from(["nil", "true", "false", "0/0", "1/0", "-0", "2^53", "-2^63", "1e19", "{}", "cjson.null", "print"]),
+    st.integers(-(2**53), 2**53).map(str),
+    st.floats(allow_nan=False, allow_infinity=False, width=32).map(repr),
+    _letters.map(lambda text: "'" + text.replace("\r\n", "\\r\\n").replace("\0", "\\0") + "'"),
+)
+
+
+def _tables(children: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    field = st.sampled_from(["ok", "err", "double", "map", "set", "a"])
+    return st.one_of(
+        st.lists(children, max_size=4).map(lambda items: "{" + ", ".join(items) + "}"),
+        st.tuples(field, children).map(lambda pair: "{" + pair[0] + "=" + pair[1] + "}"),
+        st.tuples(children, field, children).map(lambda row: "{" + row[0] + ", " + row[1] + "=" + row[2] + "}"),
+        children.map(lambda child: "{map={x=" + child + "}}"),
+    )
+
+
+_literals = st.recursive(_leaves, _tables, max_leaves=8).filter(lambda text: "print" not in text)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(literal=_literals, resp=st.sampled_from(["", "redis.setresp(3) "]))
+def test_any_value_becomes_the_reply_that_redis_makes_of_it(both: list[redis.Redis], literal: str, resp: str) -> None:
+    if resp and not WORDS_OF_7:
+        resp = ""
+    mine, original = (_reply(client, "EVAL", resp + "return " + literal, 0) for client in both)
+    assert mine == original
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(literal=_literals)
+def test_any_value_is_packed_as_redis_packs_it(both: list[redis.Redis], literal: str) -> None:
+    for source in (f"return cjson.encode({literal})", f"return cmsgpack.pack({literal})"):
+        mine, original = (_reply(client, "EVAL", source, 0) for client in both)
+        assert mine == original
+
+
+# -- commands -----------------------------------------------------------------------------------------------------
+
+
+def test_scripts_are_found_by_their_sha(r: redis.Redis) -> None:
+    r.script_flush()
+    sha = r.script_load("return ARGV[1]")
+    assert r.evalsha(sha, 0, "x") == b"x"
+    assert r.evalsha(sha.upper(), 0, "x") == b"x"
+    assert r.script_exists(sha, "f" * 40) == [True, False]
+    r.eval("return 5", 0)
+    assert r.evalsha(hashlib.sha1(b"return 5").hexdigest(), 0) == 5
+    assert r.script_flush("SYNC")
+    assert r.script_exists(sha) == [False]
+    with pytest.raises(NoScriptError):
+        r.evalsha(sha, 0)
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["EVAL", "return 1", "a"], "value is not an integer or out of range"),
+        (["EVAL", "return 1", "-1"], "Number of keys can't be negative"),
+        (["EVAL", "return 1", "2", "a"], "Number of keys can't be greater than number of args"),
+        (["EVAL", "return 1"], "wrong number of arguments for 'eval' command"),
+        (["EVALSHA", "abc", "0"], "No matching script"),
+        (["SCRIPT", "FLUSH", "NOW"], r"SCRIPT FLUSH only support SYNC\|ASYNC option"),
+        (
+            ["SCRIPT", "LOAD", "foo bar"],
+            r"Error compiling script \(new function\): user_script:1: '=' expected near 'bar'",
+        ),
+        (["SCRIPT", "KILL"], "No scripts in execution right now"),
+        (["SCRIPT", "DEBUG", "MAYBE"], "Use SCRIPT DEBUG YES/SYNC/NO"),
+    ],
+)
+def test_mistakes_around_scripts_have_the_words_of_redis(r: redis.Redis, argv: list[str], words: str) -> None:
+    with pytest.raises(redis.ResponseError, match=words):
+        r.execute_command(*argv)
+
+
+@pytest.mark.since("7.0")
+def test_read_only_variants_read_and_do_not_write(r: redis.Redis) -> None:
+    r.set("a", "1")
+    assert r.execute_command("EVAL_RO", "return redis.call('get', KEYS[1])", 1, "a") == b"1"
+    sha = r.script_load("return redis.call('set', KEYS[1], '2')")
+    with pytest.raises(redis.ResponseError, match="Write commands are not allowed from read-only scripts"):
+        r.execute_command("EVALSHA_RO", sha, 1, "a")
+    with pytest.raises(redis.ResponseError, match="Can not execute a script with write flag using"):
+        r.execute_command("EVAL_RO", "#!lua\nreturn 1", 0)
+    assert r.execute_command("EVAL_RO", "#!lua flags=no-writes\nreturn 1", 0) == 1
+    assert r.get("a") == b"1"
+
+
+def test_select_in_a_script_stays_in_the_script(r: redis.Redis) -> None:
+    with r.client() as one:
+        assert one.eval("redis.call('select', 3) redis.call('set', 'a', 1) return redis.call('dbsize')", 0) == 1
+        assert one.get("a") is None
+
+
+def test_a_script_sees_one_time(r: redis.Redis) -> None:
+    source = "redis.call('set', 'a', 'x', 'px', 1) for i = 1, 3e6 do end return redis.call('get', 'a')"
+    assert r.eval(source, 0) == b"x"
+
+
+def test_what_a_script_wrote_before_it_failed_stays(r: redis.Redis) -> None:
+    with pytest.raises(redis.ResponseError, match="boo"):
+        r.eval("redis.call('set', 'a', 1) error('boo')", 0)
+    assert r.get("a") == b"1"
+
+
+def test_nothing_a_script_does_to_its_world_reaches_the_next_one(r: redis.Redis) -> None:
+    attempts = [
+        "string.rep = nil", "_G.redis = nil", "rawset(_G, 'x', 1)", "setmetatable(_G, nil)", "KEYS = nil",
+        "getmetatable('').__index = nil", "table.insert = nil",
+    ]  # fmt: skip
+    for attempt in attempts:
+        with contextlib.suppress(redis.ResponseError):
+            r.eval(attempt, 0)
+    assert r.eval("return {('x'):rep(2), #KEYS, redis.call('ping').ok, table.concat({'a', 'b'})}", 0) == [
+        b"xx", 0, b"PONG", b"ab",
+    ]  # fmt: skip
+
+
+def test_a_redis_py_lock_is_held_extended_and_released(r: redis.Redis) -> None:
+    lock = r.lock("resource", timeout=10)
+    assert lock.acquire(blocking=False)
+    assert not r.lock("resource", timeout=10).acquire(blocking=False)
+    assert lock.extend(20)
+    assert lock.reacquire()
+    assert r.pttl("resource") > 9000
+    lock.release()
+    assert not r.exists("resource")
+    with pytest.raises(redis.exceptions.LockError):
+        lock.release()
+
+
+def test_a_registered_script_runs_inside_a_pipeline(r: redis.Redis) -> None:
+    r.script_flush()
+    add = r.register_script("return redis.call('incrby', KEYS[1], ARGV[1])")
+    assert add(keys=["n"], args=[5]) == 5
+    with r.pipeline() as pipe:
+        add(keys=["n"], args=[1], client=pipe)
+        pipe.get("n")
+        assert pipe.execute() == [6, b"6"]
+
+
+def test_a_script_serves_blocked_clients_after_its_end(r: redis.Redis) -> None:
+    answers: list[Any] = []
+    waiting = threading.Thread(target=lambda: answers.append(r.blpop("list", 5)))
+    waiting.start()
+    while r.info("clients")["blocked_clients"] != 1:
+        pass
+    source = "redis.call('rpush', 'list', 'b') redis.call('lpush', 'list', 'a') return redis.call('llen', 'list')"
+    assert r.eval(source, 0) == 2
+    waiting.join()
+    assert answers == [(b"list", b"a")]
+
+
+# -- the box ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "return string.rep('x', 2^31 - 1)",
+        "local s = 'x' while true do s = s .. s end",
+        "local t = {} while true do t[#t + 1] = string.rep('x', 2^20) .. #t end",
+    ],
+)
+def test_memory_runs_out_for_the_script_and_not_for_the_server(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scripting, "MEMORY_LIMIT", 1 << 25)
+    bench = Bench()
+    for _ in range(3):
+        with pytest.raises(ReplyError, match="not enough memory"):
+            bench.eval(source)
+        assert bench.eval("return 1") == b":1\r\n"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "local function f() return f() + 1 end return f()",
+        "local t = {} t[1] = t return t",
+        "local t = setmetatable({}, {}) getmetatable(t).__index = t return t.x",
+        "local s = string.rep('(', 300) return loadstring('return ' .. s)",
+        "local f = function() end for i = 1, 300 do local g = f f = function() return pcall(g) end end return f()",
+        "error({})",
+        "error(setmetatable({}, {__index = function() error('again') end}))",
+        "error(setmetatable({}, {__tostring = function() error('again') end}))",
+        "return loadstring('\\27Lua')",
+        "return setmetatable({}, {__gc = 1, __metatable = 2})",
+    ],
+)
+def test_odd_scripts_end_with_an_answer(source: str) -> None:
+    bench = Bench()
+    with contextlib.suppress(ReplyError):
+        bench.eval(source)
+    assert bench.eval("return 1") == b":1\r\n"
+
+
+def test_no_python_object_is_within_reach() -> None:
+    bench = Bench()
+    source = """
+        local seen, found = {}, {}
+        local function walk(value, path)
+            if type(value) == 'userdata' and value ~= cjson.null then found[#found + 1] = path end
+            if type(value) ~= 'table' or seen[value] then return end
+            seen[value] = true
+            for key, item in pairs(value) do walk(key, path) walk(item, path .. '.' .. tostring(key)) end
+            walk(getmetatable(value), path .. '!')
+        end
+        walk(_G, '_G')
+        walk(getmetatable(''), 'string')
+        return found
+    """
+    assert bench.eval(source) == b"*0\r\n"
+
+
+def test_compiled_chunks_are_refused() -> None:
+    bench = Bench()
+    with pytest.raises(ReplyError, match="binary chunk"):
+        bench.eval(b"\x1bLuaQ\0\1\4\x08\4\x08\0")
+    assert bench.eval("return {loadstring(string.dump(function() return 1 end))}") == b"*0\r\n"
+
+
+def test_a_chunk_of_another_lua_is_left_alone() -> None:
+    assert keep_frames(b"\x1bLua\x52\x00") == b"\x1bLua\x52\x00"
+
+
+def test_tail_recursion_needs_no_stack() -> None:
+    source = "local function down(n) if n == 0 then return 'end' end return down(n - 1) end return down(100000)"
+    assert Bench().eval(source) == b"$3\r\nend\r\n"
+
+
+# -- the log ------------------------------------------------------------------------------------------------------
+
+
+def test_the_effects_of_a_script_are_one_entry_of_the_log() -> None:
+    bench = Bench()
+    bench.eval("redis.call('SET', 'a', ARGV[1]) redis.call('GET', 'a') redis.call('INCR', 'n') return 1", "x")
+    assert bench.logged == [[(0, [b"SET", b"a", b"x"]), (0, [b"INCR", b"n"])]]
+
+
+def test_a_script_inside_a_transaction_joins_its_entry() -> None:
+    bench = Bench()
+    bench.run("MULTI")
+    bench.run("SET", "a", "1")
+    bench.run("EVAL", "return redis.call('INCR', KEYS[1])", "1", "a")
+    assert bench.run("EXEC") == [b"OK", b":2\r\n"]
+    assert bench.logged == [[(0, [b"SET", b"a", b"1"]), (0, [b"INCR", b"a"])]]
+
+
+def test_a_script_that_only_reads_is_not_logged() -> None:
+    bench = Bench()
+    bench.eval("return redis.call('get', 'a')")
+    assert bench.logged == []
+
+
+# -- gates --------------------------------------------------------------------------------------------------------
+
+
+def test_a_script_may_do_what_its_caller_may() -> None:
+    bench = Bench()
+    bench.run("ACL", "SETUSER", "bob", "on", "nopass", "+@all", "-set", "~a*", "&c*")
+    bench.run("AUTH", "bob", "x")
+    with pytest.raises(
+        ReplyError, match=r"^ERR The user executing the script can't run this command or subcommand script:"
+    ):
+        bench.eval("return redis.call('set', 'a', 1)")
+    with pytest.raises(ReplyError, match="can't access at least one of the keys"):
+        bench.eval("return redis.call('get', 'b')")
+    assert (
+        bench.eval("return {redis.acl_check_cmd('get', 'a'), redis.acl_check_cmd('get', 'b')}")
+        == b"*2\r\n:1\r\n$-1\r\n"
+    )
+
+
+def test_memory_that_is_full_refuses_the_first_write_and_not_the_second() -> None:
+    bench = Bench()
+    bench.engine.config.change([(DIRECTIVES["maxmemory"], "1")])
+    with pytest.raises(ReplyError, match="OOM command not allowed"):
+        bench.eval("return redis.call('set', 'a', 1)")
+    assert bench.eval("redis.call('del', 'a') return redis.call('set', 'a', 1)") == b"+OK\r\n"
+    assert bench.eval("#!lua flags=allow-oom\nreturn redis.call('set', 'a', 1)") == b"+OK\r\n"
+    assert bench.eval("#!lua flags=no-writes\nreturn 1") == b":1\r\n"
+    with pytest.raises(OutOfMemory):
+        bench.eval("#!lua\nreturn 1")
+
+
+# -- running too long ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["penstock", "redis"])
+def slow(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The URL of a server that calls a script busy after 50 ms."""
+    directive = "busy_reply_threshold" if WORDS_OF_7 else "lua_time_limit"
+    server: Any = RedisServer(**{directive: "50"}) if request.param == "redis" else Server(busy_reply_threshold=50)
+    with server:
+        yield server.url
+
+
+class Runaway:
+    """A script in a thread of its own."""
+
+    def __init__(self, url: str, source: str) -> None:
+        self.answer: Any = None
+        self._client = redis.Redis.from_url(url)
+        self._thread = threading.Thread(target=self._run, args=(source,))
+        self._thread.start()
+
+    def _run(self, source: str) -> None:
+        try:
+            self.answer = self._client.eval(source, 0)
+        except redis.RedisError as error:
+            self.answer = error
+
+    def end(self) -> Any:
+        self._thread.join(30)
+        self._client.close()
+        return self.answer
+
+
+def _until_busy(client: redis.Redis) -> str:
+    """Ask until the server says that it is busy; what it says."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            client.get("a")
+        except redis.RedisError as error:
+            return f"{type(error).__name__} {error}"
+    return "never busy"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "while true do end",
+        "coroutine.wrap(function() while true do end end)()",
+        "while true do redis.call('get', 'a') end",
+    ],
+)
+def test_a_runaway_script_is_killed_by_a_new_client(slow: str, source: str) -> None:
+    with redis.Redis.from_url(slow) as early:
+        early.set("a", "1")
+        runaway = Runaway(slow, source)
+        assert "busy running a script" in _until_busy(early).lower()
+        with redis.Redis.from_url(slow) as late:
+            assert "busy running a script" in _until_busy(late).lower()
+            assert late.script_kill()
+            assert "Script killed by user with SCRIPT KILL" in str(runaway.end())
+            assert late.get("a") == b"1", "a client that came meanwhile stays connected"
+            assert late.client_id() != early.client_id()
+        assert early.get("a") == b"1"
+        assert early.eval("return 7", 0) == 7
+
+
+def test_a_script_cannot_catch_its_own_end() -> None:
+    with Server(busy_reply_threshold=50) as server, redis.Redis.from_url(server.url) as other:
+        runaway = Runaway(server.url, "while true do pcall(function() while true do end end) end")
+        assert "busy" in _until_busy(other).lower()
+        assert other.script_kill()
+        assert "Script killed by user with SCRIPT KILL" in str(runaway.end())
+
+
+def test_a_script_that_has_written_cannot_be_killed(slow: str) -> None:
+    with redis.Redis.from_url(slow) as other:
+        runaway = Runaway(slow, "redis.call('set', 'a', 1) for i = 1, 1.5e8 do end return 'done'")
+        assert "busy" in _until_busy(other).lower()
+        with pytest.raises(redis.ResponseError, match="Sorry the script already executed write commands"):
+            other.script_kill()
+        with other.pipeline(transaction=False) as pipe:
+            pipe.get("a")
+            pipe.ping()
+            assert all(isinstance(reply, redis.ResponseError) for reply in pipe.execute(raise_on_error=False))
+        assert runaway.end() == b"done"
+        assert other.get("a") == b"1"
+
+
+def test_shutdown_without_saving_ends_a_busy_script() -> None:
+    with Server(busy_reply_threshold=50) as server:
+        runaway = Runaway(server.url, "redis.call('set', 'a', 1) while true do end")
+        with redis.Redis.from_url(server.url) as other:
+            assert "busy" in _until_busy(other).lower()
+            other.shutdown(nosave=True)
+        assert isinstance(runaway.end(), redis.RedisError)

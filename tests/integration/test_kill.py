@@ -1,0 +1,135 @@
+"""kill -9 at any instant: what was acknowledged under `always` is there again, and nothing is there by halves.
+
+Each writer keeps to keys of its own, so after a restart what must be there is known exactly: everything that was
+acknowledged, and of the one operation under way when the server died either all or nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import redis
+
+WRITERS = 4
+ROUNDS = 12
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Process:
+    """`penstock serve` in a process of its own."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self.port = port
+        words = (
+            f"serve --port {port} --dir {folder} --appendonly yes --appendfsync always --save 1 1 --loglevel warning"
+        )
+        words += " --auto-aof-rewrite-min-size 20000"
+        self.output = (folder / "server.log").open("ab")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "penstock", *words.split()], stdout=self.output, stderr=self.output
+        )
+        self._wait(folder)
+
+    def _wait(self, folder: Path) -> None:
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                with redis.Redis(port=self.port) as client:
+                    client.dbsize()
+                    return
+            except (redis.ConnectionError, redis.BusyLoadingError):
+                log = (folder / "server.log").read_text()
+                assert self.process.poll() is None, f"the server refused to start: {log}"
+                assert time.monotonic() < deadline, f"the server does not come up: {log}"
+                time.sleep(0.02)
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        self.output.close()
+
+
+class Writer:
+    """Writes one thing after the other until the server is gone, and remembers what was acknowledged."""
+
+    def __init__(self, number: int) -> None:
+        self.name = f"w{number}"
+        self.done = 0  # rounds of `_write` that were acknowledged
+
+    def run(self, port: int) -> None:
+        try:
+            with redis.Redis(port=port, socket_timeout=10, retry=None) as client:
+                while True:
+                    self._write(client, self.done + 1)
+                    self.done += 1
+        except (redis.ConnectionError, redis.TimeoutError):
+            return
+
+    def _write(self, client: redis.Redis, number: int) -> None:
+        """One unit that touches a counter, a list, a sum and a key of its own."""
+        with client.pipeline(transaction=True) as unit:
+            unit.incr(f"{self.name}:counter")
+            unit.lpush(f"{self.name}:list", number)
+            unit.set(f"{self.name}:key:{number}", number)
+            unit.incrby(f"{self.name}:sum", number)
+            unit.execute()
+
+    def verify(self, client: redis.Redis) -> None:
+        """Everything acknowledged is there, and no unit by halves; what was under way may have happened."""
+        counter = int(client.get(f"{self.name}:counter") or 0)
+        assert counter in (self.done, self.done + 1), f"{self.name}: {self.done} acknowledged, {counter} there"
+        assert client.llen(f"{self.name}:list") == counter
+        assert int(client.get(f"{self.name}:sum") or 0) == counter * (counter + 1) // 2
+        keys = [f"{self.name}:key:{number}" for number in range(1, counter + 1)]
+        values = client.mget(keys) if keys else []
+        assert values == [b"%d" % number for number in range(1, counter + 1)]
+        assert not client.exists(f"{self.name}:key:{counter + 1}")
+        self.done = counter
+
+
+def disturb(port: int, chance: random.Random, stop: threading.Event) -> None:
+    """Snapshots and rewrites under way while the writers write."""
+    with redis.Redis(port=port, retry=None) as client, contextlib.suppress(redis.ConnectionError):
+        while not stop.wait(chance.uniform(0, 0.15)):
+            with contextlib.suppress(redis.ResponseError):  # one is under way already
+                client.execute_command(chance.choice(["BGSAVE", "BGREWRITEAOF"]))
+
+
+def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    chance = random.Random(20_000)
+    writers = [Writer(number) for number in range(WRITERS)]
+    port = free_port()
+    for _ in range(ROUNDS):
+        server = Process(tmp_path, port)
+        with redis.Redis(port=port) as client:
+            for writer in writers:
+                writer.verify(client)
+        stop = threading.Event()
+        threads = [threading.Thread(target=writer.run, args=(port,)) for writer in writers]
+        threads.append(threading.Thread(target=disturb, args=(port, chance, stop)))
+        for thread in threads:
+            thread.start()
+        time.sleep(chance.uniform(0.1, 0.9))
+        server.kill()
+        stop.set()
+        for thread in threads:
+            thread.join()
+    server = Process(tmp_path, port)
+    with redis.Redis(port=port) as client:
+        for writer in writers:
+            writer.verify(client)
+    server.kill()
+    assert sum(writer.done for writer in writers) > ROUNDS * WRITERS, "hardly anything was written"

@@ -1,0 +1,248 @@
+"""Commands out of bytes that are cut anywhere: every reader equals the model, and nothing hostile gets through."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.protocol.errors import ProtocolError
+from penstock.protocol.requests import MAX_INLINE, MORE, RequestReader, StrictReader, split_inline
+from penstock.protocol.resp import pack
+
+Argv = list[bytes]
+
+# Values that look like headers, where a reader that guesses would go wrong.
+TRICKY = [
+    b"*9999999\r\n", b"*1234567", b"\r\n*9999999\r\n", b"$999999999\r\n", b"*", b"*1", b"*1\r", b"\r\n", b"\n~9999999\r\n",
+    b"\n>1\r\n", b"~", b"%1\r\n", b"\n%2", b"\n|8888888", b"*3\r\n$3\r\nSET\r\n", b"",
+]  # fmt: skip
+values = st.one_of(st.sampled_from(TRICKY), st.binary(max_size=40), st.lists(st.sampled_from(TRICKY)).map(b"".join))
+commands = st.lists(st.lists(values, min_size=1, max_size=5), max_size=8)
+
+
+def take_all(reader: RequestReader, taken: list[Argv]) -> None:
+    """What a connection does with a reader."""
+    while True:
+        argv = reader.take()
+        if argv is MORE:
+            if not reader.more():
+                return
+        elif type(argv) is not list or not argv or not all(type(arg) is bytes for arg in argv):
+            reader.odd(argv)
+        else:
+            taken.append(argv)
+
+
+def read(chunks: list[bytes], reader: RequestReader | None = None) -> list[Argv]:
+    reader = reader or RequestReader()
+    taken: list[Argv] = []
+    for chunk in chunks:
+        if chunk:
+            reader.feed(chunk)
+            take_all(reader, taken)
+    return taken
+
+
+def cut(data: bytes, places: list[int]) -> list[bytes]:
+    ends = sorted({place % (len(data) + 1) for place in places} | {len(data)})
+    return [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+@settings(max_examples=400, deadline=None)
+@given(commands=commands, places=st.lists(st.integers(0, 1 << 16), max_size=12))
+def test_any_cutting_of_a_pipeline_gives_its_commands(commands: list[Argv], places: list[int]) -> None:
+    data = b"".join(pack(*argv) for argv in commands)
+    assert read(cut(data, places)) == commands
+
+
+@settings(max_examples=200, deadline=None)
+@given(commands=commands, places=st.lists(st.integers(0, 1 << 16), max_size=12))
+def test_the_strict_reader_gives_the_same(commands: list[Argv], places: list[int]) -> None:
+    data = b"".join(pack(*argv) for argv in commands)
+    reader = StrictReader(1 << 20)
+    taken = []
+    for chunk in cut(data, places):
+        reader.feed(chunk)
+        while (argv := reader.take()) is not MORE:
+            taken.append(argv)
+    assert taken == commands
+    assert reader.held == 0 and reader.at_boundary
+
+
+@pytest.mark.parametrize("value", TRICKY)
+def test_a_tricky_value_survives_byte_by_byte(value: bytes) -> None:
+    command = [b"SET", b"k", value * 3]
+    data = pack(*command) * 2
+    assert read([data[at : at + 1] for at in range(len(data))]) == [command] * 2
+
+
+@settings(max_examples=400, deadline=None)
+@given(data=st.one_of(st.binary(max_size=300), st.binary(max_size=300).map(lambda tail: b"*2\r\n$1\r\na\r\n" + tail)))
+def test_random_bytes_give_commands_or_a_protocol_error_and_nothing_else(data: bytes) -> None:
+    try:
+        taken = read([data])
+    except ProtocolError:
+        return
+    assert all(isinstance(arg, bytes) for argv in taken for arg in argv)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    pieces=st.lists(
+        st.sampled_from([b"*", b"$", b"~", b">", b"%", b"|", b":", b"+", b"-", b"_", b"#", b",", b"(", b"=", b"1", b"0", b"9999999", b"\r\n", b"\n", b"a"]),
+        max_size=30,
+    )
+)  # fmt: skip
+def test_random_headers_do_no_harm_behind_a_whole_command(pieces: list[bytes]) -> None:
+    ping = pack(b"PING")
+    reader = RequestReader()
+    reader.feed(ping)
+    taken: list[Argv] = []
+    try:
+        take_all(reader, taken)
+        for piece in pieces:
+            reader.feed(piece)
+            take_all(reader, taken)
+    except ProtocolError:
+        pass
+    assert taken[0] == [b"PING"]
+
+
+HOSTILE = [
+    (b"*1000001\r\n", "multibulk length"),
+    (b"*99999999999999999999\r\n", "multibulk length"),
+    (b"*1\r\n$-5\r\n", "ulk"),
+    (b"*1\r\n*9999999\r\n", "multibulk length"),
+    (b"*1\r\n~9999999\r\n", "expected '$', got '~'"),
+    (b"*1\r\n>9999999\r\n", "expected '$', got '>'"),
+    (b"*1\r\n|9999999\r\n", "expected '$', got '|'"),
+    (b"*1\r\n%1\r\n*0\r\n*0\r\n", "expected '$', got '%'"),
+    (b"*1\r\n:1\r\n", "expected '$', got ':'"),
+    (b"*1\r\n*1\r\n$1\r\na\r\n", "expected '$', got '*'"),
+    (b"*1\r\n#t\r\n", "expected '$', got '#'"),
+    (b"*1\r\n_\r\n", "expected '$', got '$'"),
+    (b"*1\r\n" * 100_000, ""),
+    (b"*2\r\n" * 100_000, ""),
+    (b"*x\r\n", ""),
+]
+
+
+@pytest.mark.parametrize("lead", [b"", pack(b"PING")], ids=["first", "later"])
+@pytest.mark.parametrize(("data", "error"), HOSTILE, ids=[repr(data[:16]) for data, _ in HOSTILE])
+@pytest.mark.parametrize("size", [1 << 20, 5, 1])
+def test_hostile_input_is_refused_after_the_commands_before_it(data: bytes, error: str, lead: bytes, size: int) -> None:
+    data = lead + data[: 20_000 if size < 10 else None]
+    reader, taken = RequestReader(), list[Argv]()
+    tracemalloc.start()
+    started = time.process_time()
+    with pytest.raises(ProtocolError) as caught:
+        for start in range(0, len(data), size):
+            reader.feed(data[start : start + size])
+            take_all(reader, taken)
+    assert time.process_time() - started < 2
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 20_000_000
+    assert error in str(caught.value)
+    assert taken == ([[b"PING"]] if lead else [])
+
+
+def test_a_giant_bulk_is_refused_at_once_when_it_comes_first() -> None:
+    with pytest.raises(ProtocolError, match="invalid bulk length"):
+        read([b"*1\r\n$999999999\r\n"])
+    assert read([b"*1\r\n$5\r\n", b"hello\r\n"]) == [[b"hello"]]
+
+
+def test_empty_commands_are_passed_over() -> None:
+    assert read([b"*0\r\n*-1\r\n" + pack(b"PING")]) == [[b"PING"]]
+    assert read([b"\r\n\r\nPING\r\n*0\r\n" + pack(b"PING")]) == [[b"PING"], [b"PING"]]
+
+
+# -- inline ---------------------------------------------------------------------------------------------------
+
+
+def test_somebody_at_a_terminal_is_understood() -> None:
+    assert read([b"PI", b"NG\r\nSET k 'a b'\nGET k\r\n"]) == [[b"PING"], [b"SET", b"k", b"a b"], [b"GET", b"k"]]
+    assert read([b"PING\r\n" + pack(b"GET", b"k") + b"PING\r\n"]) == [[b"PING"], [b"GET", b"k"], [b"PING"]]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (rb'a "b c" d', [b"a", b"b c", b"d"]), (rb'"\x41\n\"\\"', [b'A\n"\\']), (rb"'it\'s'", [b"it's"]),
+        (rb"'a\n'", [rb"a\n"]), (b"  a\t b  ", [b"a", b"b"]), (b'""', [b""]), (b"", []), (rb'"\q"', [b"q"]),
+    ],
+)  # fmt: skip
+def test_quotes_as_in_redis(line: bytes, words: list[bytes]) -> None:
+    assert split_inline(line) == words
+
+
+@pytest.mark.parametrize("line", [b'"a', b"'a", b'"a"b', b"'a'b", b'a "'])
+def test_unbalanced_quotes_end_the_connection(line: bytes) -> None:
+    with pytest.raises(ProtocolError, match="unbalanced quotes"):
+        split_inline(line)
+
+
+def test_an_endless_line_is_refused() -> None:
+    reader = RequestReader()
+    with pytest.raises(ProtocolError, match="too big inline request"):
+        for _ in range(MAX_INLINE // 1000 + 2):
+            reader.feed(b"x" * 1000)
+            take_all(reader, [])
+
+
+@pytest.mark.parametrize("line", [b"POST / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\nSET a 1\r\n"])
+def test_a_browser_does_not_get_as_far_as_its_form(line: bytes) -> None:
+    taken: list[Argv] = []
+    reader = RequestReader()
+    reader.feed(line)
+    with pytest.raises(ProtocolError, match="HTTP"):
+        take_all(reader, taken)
+    assert [b"SET", b"a", b"1"] not in taken
+
+
+# -- limits ---------------------------------------------------------------------------------------------------
+
+
+def test_narrow_limits_hold_until_they_are_widened() -> None:
+    reader = RequestReader()
+    reader.limit(16384, 10)
+    taken: list[Argv] = []
+    reader.feed(pack(b"AUTH", b"x"))
+    take_all(reader, taken)
+    reader.limit(1 << 20)
+    big = pack(*[b"x" * 20_000] * 20)
+    for data in (big[:7], big[7:], big):
+        reader.feed(data)
+        take_all(reader, taken)
+    assert [len(argv) for argv in taken] == [2, 20, 20]
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (pack(*[b"x"] * 11), "unauthenticated multibulk length"), (pack(b"x" * 16385), "unauthenticated bulk length"),
+        (b"*1000001\r\n", "invalid multibulk length"), (b"*1\r\n$600000000\r\n", "invalid bulk length"),
+        (b"*1\r\n+a\r\n", r"expected '\$', got '\+'"), (b"*1\r\n$a\r\n", "invalid bulk length"),
+        (b"*1" + b"1" * MAX_INLINE, "too big mbulk count string"),
+    ],
+)  # fmt: skip
+def test_strangers_get_redis_texts(data: bytes, error: str) -> None:
+    reader = RequestReader()
+    reader.limit(16384, 10)
+    with pytest.raises(ProtocolError, match=error):
+        read([data], reader)
+
+
+def test_the_backlog_counts_what_waits_and_forgets_what_was_taken() -> None:
+    reader = RequestReader()
+    read([pack(b"PING")], reader)
+    assert reader.backlog == 0
+    read([b"*2\r\n$4\r\nECHO\r\n$100000\r\n" + b"x" * 5000], reader)
+    assert reader.backlog >= 5000
+    read([b"x" * 95_000 + b"\r\n"], reader)
+    assert reader.backlog == 0

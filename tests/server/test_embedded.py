@@ -1,0 +1,55 @@
+"""`with penstock.Server(...)`: a server inside a Python process."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+import redis
+
+import penstock
+from penstock.engine.config import ConfigError
+
+
+def test_it_gives_a_url_and_ends_with_the_block() -> None:
+    before = set(threading.enumerate())
+    with penstock.Server() as server:
+        client = redis.Redis.from_url(server.url)
+        assert client.set("a", 1)
+        url = server.url
+    with pytest.raises(redis.ConnectionError):
+        redis.Redis.from_url(url).ping()
+    assert set(threading.enumerate()) <= before
+
+
+def test_several_live_side_by_side() -> None:
+    with penstock.Server() as one, penstock.Server() as other:
+        redis.Redis.from_url(one.url).set("a", 1)
+        assert redis.Redis.from_url(other.url).get("a") is None
+
+
+def test_directives_are_keyword_arguments(tmp_path: Path) -> None:
+    folder = tmp_path / "a folder with spaces"
+    folder.mkdir()
+    with penstock.Server(dir=folder, appendonly=True, requirepass="secret") as server:
+        client = redis.Redis.from_url(server.url, password="secret")
+        assert client.config_get("appendonly") == {"appendonly": "yes"}
+        client.set("kept", 1)
+    with penstock.Server(dir=folder, appendonly=True) as server:
+        assert redis.Redis.from_url(server.url).get("kept") == b"1"
+
+
+def test_a_wrong_directive_is_an_error_that_names_it() -> None:
+    with pytest.raises(ConfigError, match=r"penstock.Server: unknown directive 'prot'"):
+        penstock.Server(prot=1)
+
+
+def test_an_error_at_start_is_raised_where_it_was_started() -> None:
+    with penstock.Server() as server, pytest.raises(OSError, match="address already in use"):
+        penstock.Server(port=server.port).start()
+
+
+def test_a_server_starts_only_once() -> None:
+    with penstock.Server() as server, pytest.raises(RuntimeError, match="started already"):
+        server.start()

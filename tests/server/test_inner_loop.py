@@ -1,0 +1,190 @@
+"""Both versions of the inner loop, compiled and pure, do the same."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock import commands
+from penstock.engine.dispatch import Engine
+from penstock.engine.session import Session
+from penstock.protocol.requests import RequestReader
+from penstock.protocol.resp import encode, pack
+from penstock.server import inner_loop
+from penstock.testing.clock import ManualClock
+
+commands.load()
+
+
+def _pure() -> type:
+    """The pure class, whichever one `inner_loop` chose for the server."""
+    os.environ["PENSTOCK_PURE"] = "1"
+    try:
+        spec = importlib.util.spec_from_file_location("pure_inner_loop", inner_loop.__file__)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    finally:
+        del os.environ["PENSTOCK_PURE"]
+    return module.InnerLoop
+
+
+def _loop(base: type) -> Any:
+    """A loop of this kind on an engine of its own, whose whole way is `engine.execute` and whose bugs are visible."""
+
+    class Loop(base):  # type: ignore[misc, valid-type]
+        def execute(self, argv: list[bytes]) -> bool:
+            self.others_seen.append(argv[0])
+            self.out.append(b"+whole way\r\n")
+            return True
+
+        def fail(self, argv: list[bytes], error: Exception) -> bytes:
+            return b"-ERR bug\r\n"
+
+        def refuse(self, why: str) -> None:
+            self.out.append(b"-" + why.encode() + b"\r\n")
+
+        def hold(self) -> None:
+            self.held = True
+
+        def flush(self) -> None:
+            self.finish()
+
+        def finish(self) -> None:
+            self.sent += b"".join(self.out)
+            self.out.clear()
+
+    engine = Engine(clock=ManualClock())
+    loop = Loop(engine, RequestReader(), set())
+    loop.session = Session(engine)
+    loop.others_seen, loop.sent, loop.held = [], b"", False
+    return loop
+
+
+KINDS = {"chosen": inner_loop.InnerLoop, "pure": _pure()}
+
+
+def test_the_compiled_loop_is_built_where_there_is_a_compiler() -> None:
+    headers = Path(sysconfig.get_path("include")) / "Python.h"
+    possible = bool(shutil.which("cc") or shutil.which("gcc")) and headers.exists()
+    wanted = possible and not os.environ.get("PENSTOCK_PURE")
+    assert wanted == inner_loop.COMPILED, "the extension was not built although it could be; try: make clean test"
+
+
+def test_pure_can_be_chosen_by_the_environment() -> None:
+    code = "from penstock.server import inner_loop; print(inner_loop.COMPILED)"
+    output = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PENSTOCK_PURE": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert output.strip() == "False"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_replies_come_in_order_whichever_way_a_command_takes(kind: str) -> None:
+    loop = _loop(KINDS[kind])
+    loop.data_received(
+        pack(b"SET", b"a", b"1") + pack(b"INCR", b"a") + pack(b"PING") + pack(b"GET", b"a") + pack(b"GET", b"none")
+        + pack(b"GET") + pack(b"LPUSH", b"a", b"x") + pack(b"set", b"b", b"x" * 20000) + pack(b"GET", b"b")
+    )  # fmt: skip
+    assert loop.sent == (
+        b"+OK\r\n:2\r\n+whole way\r\n$1\r\n2\r\n$-1\r\n-ERR wrong number of arguments for 'get' command\r\n"
+        b"-WRONGTYPE Operation against a key holding the wrong kind of value\r\n+OK\r\n" + encode(b"x" * 20000)
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_runs_while_held_back(kind: str) -> None:
+    loop = _loop(KINDS[kind])
+    loop.held_back = True
+    loop.data_received(pack(b"INCR", b"a"))
+    assert loop.held and loop.sent == b""
+    loop.held_back = False
+    loop.run()
+    assert loop.sent == b":1\r\n"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_bug_in_a_handler_is_a_reply(kind: str) -> None:
+    loop = _loop(KINDS[kind])
+
+    def broken(session: Session, argv: list[bytes]) -> None:
+        raise ZeroDivisionError
+
+    loop.engine.fast = {**loop.engine.fast, b"BROKEN": (broken, 1, 1)}
+    loop.data_received(pack(b"BROKEN") + pack(b"INCR", b"a"))
+    assert loop.sent == b"-ERR bug\r\n:1\r\n"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("number", [0, 1023, 1024, -1, 2**63 - 1, -(2**63)])
+def test_integers_of_every_size_are_encoded(kind: str, number: int) -> None:
+    loop = _loop(KINDS[kind])
+    loop.engine.fast = {b"N": (lambda session, argv: number, 1, 1)}
+    loop.data_received(pack(b"N"))
+    assert loop.sent == b":%d\r\n" % number
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_replies_to_a_socket_come_whole_and_in_order_when_it_takes_only_part(kind: str) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        loop = _loop(KINDS[kind])
+        loop.descriptor = ours.fileno()
+        value = bytes(range(256)) * 4096
+        loop.data_received(pack(b"SET", b"a", value))
+        loop.data_received(pack(b"GET", b"a") * 3)
+        got = b""
+        with contextlib.suppress(BlockingIOError):
+            theirs.setblocking(False)
+            while True:
+                got += theirs.recv(1 << 20)
+        assert got + loop.sent == b"+OK\r\n" + 3 * encode(value)
+        assert loop.sent, "the socket took everything: this test wants one that does not"
+
+
+values = st.binary(max_size=12) | st.sampled_from([b"*1234567\r\n", b"\r\n*", b"*", b"$5\r\n"])
+pipelines = st.lists(
+    st.one_of(
+        st.tuples(st.just(b"SET"), st.sampled_from([b"a", b"b"]), values),
+        st.tuples(st.just(b"GET"), st.sampled_from([b"a", b"b"])),
+        st.tuples(st.just(b"LPUSH"), st.just(b"l"), values),
+        st.tuples(st.sampled_from([b"PING", b"get", b"nonsense"])),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@given(pipelines, st.lists(st.integers(1, 40), min_size=1, max_size=30))
+@settings(max_examples=150, deadline=None)
+def test_chunks_do_not_matter_and_both_agree(pipeline: list[tuple[bytes, ...]], cuts: list[int]) -> None:
+    data = b"".join(pack(*argv) for argv in pipeline)
+    whole = _loop(KINDS["pure"])
+    whole.data_received(data)
+    for base in KINDS.values():
+        loop = _loop(base)
+        at = turn = 0
+        while at < len(data):
+            size = cuts[turn % len(cuts)]
+            loop.data_received(data[at : at + size])
+            at, turn = at + size, turn + 1
+        assert loop.sent == whole.sent
+        assert loop.others_seen == whole.others_seen
+        assert loop.engine.keyspace[0].data == whole.engine.keyspace[0].data

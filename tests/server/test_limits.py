@@ -1,0 +1,231 @@
+"""What one client may cost the others."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from pathlib import Path
+
+import pytest
+import redis
+from tests.raw_client import Closed, RawClient
+
+from penstock import Server
+from penstock.engine.acl import User
+from penstock.protocol.resp import pack
+from penstock.server.limits import is_exposed
+
+
+def until(condition: object, seconds: float = 10) -> None:
+    """Wait for something that another thread does."""
+    deadline = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.005)
+
+
+def test_one_client_too_many_is_told_and_closed() -> None:
+    with Server(maxclients=2) as server, RawClient(server.port) as one, RawClient(server.port) as two:
+        assert one.ask("PING") == two.ask("PING") == b"PONG"
+        with RawClient(server.port) as three:
+            assert str(three.read()) == "ERR max number of clients reached"
+            assert three.is_closed()
+        assert server.call(lambda app: app.engine.stats.rejected_connections) == 1
+        assert one.ask("CLIENT LIST").count(b"\n") == 2
+        two.close()
+        until(lambda: server.call(lambda app: len(app.connections)) == 1)
+        with RawClient(server.port) as another:
+            assert another.ask("PING") == b"PONG"
+
+
+def test_maxclients_can_change_while_running() -> None:
+    with Server() as server, RawClient(server.port) as client:
+        assert client.ask("CONFIG SET maxclients 1") == b"OK"
+        with RawClient(server.port) as another:
+            assert another.is_closed()
+
+
+def test_idle_clients_are_closed_but_not_those_that_wait_for_something() -> None:
+    with Server(timeout=1) as server:
+        idle, blocked, listener, monitor = (RawClient(server.port) for _ in range(4))
+        assert idle.ask("PING") == b"PONG"
+        blocked.command("BLPOP", "k", "0")
+        listener.ask("SUBSCRIBE c")
+        monitor.ask("MONITOR")
+        assert idle.is_closed()
+        with RawClient(server.port) as client:
+            assert client.ask("PUBLISH c hello") == 1
+            assert client.ask("RPUSH k x") == 1
+        assert blocked.read() == [b"k", b"x"]
+        assert listener.read() == [b"message", b"c", b"hello"]
+        for client in (idle, blocked, listener, monitor):
+            client.close()
+
+
+def test_keep_alive_is_asked_of_the_kernel() -> None:
+    with Server(tcp_keepalive=60) as server, RawClient(server.port) as client:
+        client.ask("PING")
+
+        def option(app: object) -> int:
+            (connection,) = app.connections  # type: ignore[attr-defined]
+            sock = connection.transport.get_extra_info("socket")
+            return int(sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
+
+        assert server.call(option) == 1
+
+
+# -- reading too slowly ---------------------------------------------------------------------------------------
+
+
+def test_a_subscriber_that_does_not_read_is_closed_and_nobody_else(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "penstock.server")
+    with Server(client_output_buffer_limit="pubsub 1mb 0 0") as server, RawClient(server.port) as client:
+        deaf, fine = RawClient(server.port), RawClient(server.port)
+        deaf.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.ask("SUBSCRIBE c")
+        fine.ask("SUBSCRIBE d")
+        message = "x" * 100_000
+        published = 0
+        while client.ask(f"PUBLISH c {message}") == 1:
+            published += 1
+            assert published < 1000, "it was never closed"
+        assert client.ask("PUBLISH d hello") == 1
+        assert fine.read() == [b"message", b"d", b"hello"]
+        assert "client-output-buffer-limit pubsub" in caplog.text
+        deaf.close()
+        fine.close()
+
+
+def test_a_soft_limit_closes_after_its_seconds() -> None:
+    with Server(client_output_buffer_limit="pubsub 0 200kb 1") as server, RawClient(server.port) as client:
+        deaf = RawClient(server.port)
+        deaf.ask("SUBSCRIBE c")
+        started = time.monotonic()
+        message = "x" * 1_000_000
+        for _ in range(12):  # more than the kernel takes
+            assert client.ask(f"PUBLISH c {message}") == 1
+        until(lambda: client.ask("PUBSUB NUMSUB c") == [b"c", 0])
+        assert time.monotonic() - started >= 1
+        deaf.close()
+
+
+def test_a_client_that_asks_and_does_not_read_is_stalled_not_served_into_memory() -> None:
+    with Server() as server, RawClient(server.port) as client:
+        client.send(pack(b"SET", b"big", b"x" * 1_000_000))
+        assert client.read() == b"OK"
+        deaf = RawClient(server.port)
+        deaf.socket.settimeout(0.2)
+        with pytest.raises(TimeoutError):  # its socket is no longer read once enough of its commands wait
+            for _ in range(20_000):
+                deaf.send(pack(b"GETRANGE", b"big", b"0", b"100000") * 20)
+        assert client.ask("PING") == b"PONG"
+
+        def held(app: object) -> int:
+            return max(connection.buffered()[1] for connection in app.connections)  # type: ignore[attr-defined]
+
+        assert server.call(held) < 200_000_000
+        deaf.socket.settimeout(10)
+        assert len(deaf.read()) == 100_001  # reading goes on where it was
+        deaf.close()
+
+
+def test_a_command_larger_than_the_query_buffer_limit_ends_its_connection() -> None:
+    with Server(client_query_buffer_limit=1 << 20) as server, RawClient(server.port) as other:
+        with RawClient(server.port) as client, pytest.raises((Closed, ConnectionError)):
+            client.send(b"*2\r\n$4\r\nECHO\r\n$50000000\r\n")
+            for _ in range(100):
+                client.send(b"x" * 100_000)
+            client.read()
+            client.read()
+        assert other.ask("PING") == b"PONG"
+
+
+def test_much_input_in_small_commands_is_no_large_command() -> None:
+    """Chunks that always end inside a command must not add up to the query buffer limit."""
+    with Server(client_query_buffer_limit=1 << 20) as server, RawClient(server.port) as client:
+        ping = pack(b"ECHO", b"x" * 1000)
+        data = ping * 3000
+        for start in range(0, len(data), 65_000):
+            client.send(data[start : start + 65_000])
+            for _ in range((min(start + 65_000, len(data)) // len(ping)) - start // len(ping)):
+                assert client.read() == b"x" * 1000
+
+
+# -- before logging in ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (b"*11\r\n", "ERR Protocol error: unauthenticated multibulk length"),
+        (b"*2\r\n$4\r\nAUTH\r\n$16385\r\n", "ERR Protocol error: unauthenticated bulk length"),
+        (b"*9999999999\r\n", "ERR Protocol error: invalid multibulk length"),
+        (b"*1\r\n$9999999999\r\n", "ERR Protocol error: invalid bulk length"),
+    ],
+)
+def test_strangers_may_send_only_small_commands(data: bytes, error: str) -> None:
+    with Server(requirepass="sesame") as server, RawClient(server.port) as client:
+        client.send(data)
+        assert str(client.read()) == error
+        assert client.is_closed()
+
+
+def test_the_narrow_limits_end_with_the_login() -> None:
+    with Server(requirepass="sesame") as server, RawClient(server.port) as client:
+        assert client.ask("AUTH sesame") == b"OK"
+        big = b"x" * 100_000
+        client.send(pack(b"SET", b"k", big) + pack(b"MGET", *[b"k"] * 20))
+        assert client.read() == b"OK"
+        assert client.read() == [big] * 20
+
+
+@pytest.mark.parametrize(
+    ("password", "host", "exposed"),
+    [
+        (False, "192.0.2.7", True), (False, "2001:db8::1", True), (False, "127.0.0.1", False), (False, "::1", False),
+        (False, "fe80::1%eth0", True), (False, "", False), (True, "192.0.2.7", False),
+    ],
+)  # fmt: skip
+def test_protected_mode_is_about_strangers_without_a_password(password: bool, host: str, exposed: bool) -> None:
+    user = User("default")
+    user.apply(b"on")
+    user.apply(b">pw" if password else b"nopass")
+    assert is_exposed(user, host) is exposed
+
+
+# -- where it listens -----------------------------------------------------------------------------------------
+
+
+def test_a_unix_socket_is_served(tmp_path: Path) -> None:
+    path = tmp_path / "penstock.sock"
+    path.touch()  # left behind by a server that was killed
+    with Server(unixsocket=path, unixsocketperm="700") as server:
+        assert path.stat().st_mode & 0o777 == 0o700
+        with redis.Redis(unix_socket_path=str(path)) as client:
+            assert client.set("a", 1)
+            info = client.client_info()
+            assert info["addr"] == f"{path}:0" and info["flags"] == "U"
+        with redis.Redis.from_url(server.url) as client:
+            assert client.get("a") == b"1"
+    assert not path.exists()
+
+
+def test_port_0_listens_on_the_unix_socket_alone(tmp_path: Path) -> None:
+    path = tmp_path / "penstock.sock"
+    with Server(port=0, unixsocket=path) as server:
+        assert server.port == 0
+        with redis.Redis(unix_socket_path=str(path)) as client:
+            assert client.ping()
+
+
+def test_a_taken_port_is_an_error_at_start(tmp_path: Path) -> None:
+    with Server() as server, pytest.raises(OSError):
+        Server(port=server.port).start()
+
+
+def test_an_address_with_a_dash_may_be_missing() -> None:
+    with Server(bind="127.0.0.1 -192.0.2.1") as server, RawClient(server.port) as client:
+        assert client.ask("PING") == b"PONG"
+    with pytest.raises(OSError):
+        Server(bind="192.0.2.1").start()

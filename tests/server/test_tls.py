@@ -1,0 +1,169 @@
+"""TLS: with certificates made on the spot."""
+
+from __future__ import annotations
+
+import datetime
+import ssl
+from pathlib import Path
+
+import pytest
+import redis
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from tests.raw_client import RawClient
+
+from penstock import Server
+from penstock.engine.config import Config, ConfigError
+from penstock.server.listeners import tls_context
+from penstock.testing.redis import free_port
+
+PASS_PHRASE = b"hush"
+
+
+class Authority:
+    """Signs certificates and writes them to a folder as PEM files."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder = folder
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        self.file = folder / f"{name}.pem"
+        self.file.write_bytes(self._certificate(self._name, self._key, True).public_bytes(serialization.Encoding.PEM))
+
+    def _certificate(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, authority: bool) -> x509.Certificate:
+        now = datetime.datetime.now(datetime.UTC)
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(hours=1))
+            .not_valid_after(now + datetime.timedelta(hours=1))
+            .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        )
+        return builder.sign(self._key, hashes.SHA256())
+
+    def issue(self, name: str, pass_phrase: bytes | None = None) -> tuple[str, str]:
+        """Paths of a certificate and of its key."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        certificate, key_file = self._folder / f"{name}.crt", self._folder / f"{name}.key"
+        certificate.write_bytes(self._certificate(subject, key, False).public_bytes(serialization.Encoding.PEM))
+        encryption = serialization.BestAvailableEncryption(pass_phrase) if pass_phrase else serialization.NoEncryption()
+        key_file.write_bytes(
+            key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
+        )
+        return str(certificate), str(key_file)
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path, "authority")
+
+
+def tls_server(authority: Authority, **directives: object) -> Server:
+    certificate, key = authority.issue("server")
+    settings = {
+        "tls_port": free_port(), "tls_cert_file": certificate, "tls_key_file": key, "tls_ca_cert_file": authority.file,
+        **directives,
+    }  # fmt: skip
+    return Server(**settings)
+
+
+def tls_client(port: int, authority: Authority, identity: tuple[str, str] | None = None) -> redis.Redis:
+    certificate, key = identity or (None, None)
+    return redis.Redis(
+        host="localhost", port=port, ssl=True, ssl_ca_certs=str(authority.file), ssl_certfile=certificate,
+        ssl_keyfile=key, protocol=3, retry=None,
+    )  # fmt: skip
+
+
+def test_plain_and_tls_are_served_side_by_side(authority: Authority) -> None:
+    with tls_server(authority, tls_auth_clients="no") as server:
+        big = b"x" * 3_000_000
+        with tls_client(server.app.tls_port, authority) as client:
+            assert client.set("a", big)
+            with client.pipeline(transaction=False) as pipe:
+                for _ in range(1000):
+                    pipe.incr("n")
+                assert pipe.execute()[-1] == 1000
+        with redis.Redis.from_url(server.url) as client:
+            assert client.get("a") == big
+            assert server.port != server.app.tls_port
+
+
+def test_a_client_must_show_a_certificate_of_the_authority(authority: Authority, tmp_path: Path) -> None:
+    stranger = Authority(tmp_path, "stranger").issue("mallory")
+    with tls_server(authority) as server:
+        with tls_client(server.app.tls_port, authority, authority.issue("alice")) as client:
+            assert client.ping()
+        for identity in (None, stranger):
+            with tls_client(server.app.tls_port, authority, identity) as client, pytest.raises(redis.ConnectionError):
+                client.ping()
+        with RawClient(server.port) as client:
+            assert client.ask("PING") == b"PONG"
+
+
+def test_optional_certificates_are_checked_if_shown(authority: Authority, tmp_path: Path) -> None:
+    stranger = Authority(tmp_path, "stranger").issue("mallory")
+    with tls_server(authority, tls_auth_clients="optional") as server:
+        with tls_client(server.app.tls_port, authority) as client:
+            assert client.ping()
+        with tls_client(server.app.tls_port, authority, stranger) as client, pytest.raises(redis.ConnectionError):
+            client.ping()
+
+
+def test_port_0_leaves_tls_alone(authority: Authority) -> None:
+    with tls_server(authority, tls_auth_clients="no", port=0) as server:
+        assert server.port == 0
+        with tls_client(server.app.tls_port, authority) as client:
+            assert client.ping()
+
+
+def test_a_key_may_have_a_pass_phrase(authority: Authority) -> None:
+    certificate, key = authority.issue("locked", PASS_PHRASE)
+    directives = {"tls_cert_file": certificate, "tls_key_file": key, "tls_auth_clients": "no"}
+    locked = tls_server(authority, **directives, tls_key_file_pass=PASS_PHRASE.decode())
+    with locked as server, tls_client(server.app.tls_port, authority) as client:
+        assert client.ping()
+
+
+def test_plain_bytes_on_the_tls_port_end_that_connection_alone(authority: Authority) -> None:
+    with tls_server(authority, tls_auth_clients="no") as server:
+        with RawClient(server.app.tls_port) as client:
+            client.send(b"PING\r\n")
+            received = b""
+            try:
+                while data := client.socket.recv(100):
+                    received += data
+            except ConnectionResetError:
+                pass
+            assert b"PONG" not in received  # at most a TLS alert
+        with tls_client(server.app.tls_port, authority) as other:
+            assert other.ping()
+
+
+def test_old_versions_of_tls_are_refused(authority: Authority) -> None:
+    certificate, key = authority.issue("server")
+    config = Config()
+    for name, value in (("tls-cert-file", certificate), ("tls-key-file", key), ("tls-auth-clients", "no")):
+        config.load(name, [value])
+    assert tls_context(config).minimum_version == ssl.TLSVersion.TLSv1_2
+
+
+@pytest.mark.parametrize(
+    ("directives", "error"),
+    [
+        ({"tls_cert_file": "", "tls_key_file": ""}, "tls-port needs tls-cert-file and tls-key-file"),
+        ({"tls_key_file": "/nowhere.key"}, "tls-cert-file and tls-key-file cannot be used"),
+        ({"tls_ca_cert_file": ""}, "tls-auth-clients yes needs tls-ca-cert-file"),
+        ({"tls_ca_cert_file": "/nowhere.pem"}, "tls-ca-cert-file cannot be used"),
+    ],
+)
+def test_a_wrong_file_is_named_at_start(authority: Authority, directives: dict[str, str], error: str) -> None:
+    with pytest.raises(ConfigError, match=error):
+        tls_server(authority, **directives).start()

@@ -1,0 +1,298 @@
+"""The log as files: every way to cut or damage it, and what a restart makes of that."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock import commands
+from penstock.engine.config import Config
+from penstock.engine.dispatch import Engine
+from penstock.engine.session import Session
+from penstock.storage import batches, manifest
+from penstock.storage.files import StorageError
+from penstock.storage.persistence import Persistence
+
+commands.load()
+
+
+class CallNow:
+    """A loop for tests without one: what is to be done soon is done by `tick`."""
+
+    def __init__(self) -> None:
+        self.soon: list[Callable[[], None]] = []
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.soon.append(callback)
+
+    call_soon_threadsafe = call_soon
+
+    def run(self) -> None:
+        while self.soon:
+            self.soon.pop(0)()
+
+
+class Life:
+    """One life of a server without sockets: loads, runs commands, each of them a batch, and is dropped or closed."""
+
+    def __init__(self, folder: Path, **directives: str) -> None:
+        config = Config()
+        for name, value in {"dir": str(folder), "appendonly": "yes", "save": "", **directives}.items():
+            config.load(name.replace("_", "-"), [value])
+        self.loop = CallNow()
+        self.engine = Engine(config)
+        self.persistence = Persistence(self.engine, self.loop, stop=lambda: None)
+        asyncio.run(self.persistence.start())
+        self.session = Session(self.engine)
+
+    def run(self, *lines: str) -> None:
+        for line in lines:
+            self.engine.execute(self.session, line.encode().split())
+            self.loop.run()
+
+    def unit(self, *lines: str) -> None:
+        with self.engine.unit():
+            self.run(*lines)
+        self.loop.run()
+
+    def wait_for_child(self) -> None:
+        self.persistence.tick()
+        while self.persistence._child is not None:
+            self.persistence.tick()
+        self.loop.run()
+
+    @property
+    def data(self) -> dict[bytes, object]:
+        found = {}
+        for database in self.engine.keyspace.databases:
+            for key, value in database.data.items():
+                found[b"%d:%b" % (database.index, key)] = bytes(value) if type(value) is not int else b"%d" % value
+        return found
+
+    def close(self) -> dict[bytes, object]:
+        self.persistence.close()
+        return self.data
+
+
+def increment(folder: Path) -> Path:
+    """The increment that is written now."""
+    [path] = folder.glob("appendonlydir/*.manifest")
+    return path.with_name(manifest.read(path).increments[-1])
+
+
+def test_what_was_written_is_there_again(tmp_path: Path) -> None:
+    first = Life(tmp_path)
+    first.run("SET a 1", "INCR n", "INCR n", "SELECT 3", "SET a other", "SET b gone", "DEL b")
+    before = first.close()
+    assert before == {b"0:a": b"1", b"0:n": b"2", b"3:a": b"other"}
+    assert Life(tmp_path).close() == before
+
+
+def test_expiry_times_are_absolute_and_keys_do_not_expire_while_loading(tmp_path: Path) -> None:
+    first = Life(tmp_path)
+    first.run("SET a 1 PX 20000000", "SET b 1 EX 10000")
+    times = dict(first.engine.keyspace[0].expires)
+    first.close()
+    again = Life(tmp_path)
+    assert dict(again.engine.keyspace[0].expires) == times
+    assert again.engine.keyspace.expiring and not again.engine.loading
+    again.close()
+
+
+def test_every_truncation_of_a_log_loads_the_batches_before_it(tmp_path: Path) -> None:
+    first = Life(tmp_path)
+    steps = [("SET a 1",), ("INCR n",), ("SET b 2", "SET c 3"), ("DEL a",)]
+    states: dict[int, dict[bytes, object]] = {0: {}}
+    for step in steps:
+        first.unit(*step)
+        states[increment(tmp_path).stat().st_size] = first.data
+    first.close()
+    path = increment(tmp_path)
+    whole = path.read_bytes()
+    assert max(states) == len(whole)
+    for size in range(len(whole) + 1):
+        path.write_bytes(whole[:size])
+        life = Life(tmp_path)
+        last_whole = max(end for end in states if end <= size)
+        assert life.data == states[last_whole], f"cut at byte {size}"
+        assert path.stat().st_size == last_whole, "the torn end is still there"
+        life.run("SET after 1")
+        after = life.close()
+        again = Life(tmp_path)
+        assert again.close() == after, "what is written after a torn end is lost"
+
+
+def test_every_flipped_byte_of_a_log_is_detected(tmp_path: Path) -> None:
+    first = Life(tmp_path)
+    first.run("SET a 1")
+    first.unit("SET b 2", "SET c 3")
+    first.run("DEL a")
+    first.close()
+    path = increment(tmp_path)
+    whole = path.read_bytes()
+    last = [offset for offset, _ in batches.read(path)][-1]
+    for position in range(len(whole)):
+        bad = bytearray(whole)
+        bad[position] ^= 0x01
+        path.write_bytes(bad)
+        with pytest.raises(StorageError) as caught:
+            list(batches.read(path))
+        if position < last:
+            assert not isinstance(caught.value, batches.TornTail), "damage in the middle is no torn end"
+            assert "penstock check --fix" in str(caught.value)
+            assert caught.value.offset <= position
+
+
+def test_damage_in_the_middle_refuses_to_start_and_says_where(tmp_path: Path) -> None:
+    first = Life(tmp_path)
+    first.run("SET a 1", "SET b 2", "SET c 3")
+    first.close()
+    path = increment(tmp_path)
+    offset = [offset for offset, _ in batches.read(path)][1]
+    bad = bytearray(path.read_bytes())
+    bad[offset + 30] ^= 1
+    path.write_bytes(bad)
+    with pytest.raises(StorageError) as caught:
+        Life(tmp_path)
+    assert (caught.value.path, caught.value.offset) == (path, offset)
+    assert path.read_bytes() == bad, "a damaged log was touched"
+
+
+def test_a_torn_end_is_refused_when_so_configured(tmp_path: Path) -> None:
+    first = Life(tmp_path)
+    first.run("SET a 1", "SET b 2")
+    first.close()
+    path = increment(tmp_path)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(StorageError, match="aof-load-truncated"):
+        Life(tmp_path, aof_load_truncated="no")
+    assert Life(tmp_path).close() == {b"0:a": b"1"}
+
+
+def test_a_rewrite_keeps_what_was_written_before_during_and_after_it(tmp_path: Path) -> None:
+    first = Life(tmp_path)
+    first.run(*["INCR n"] * 100)
+    long = first.persistence._aof.size
+    assert first.persistence.start_rewrite()
+    first.run("INCR n", "SET during 1")
+    first.wait_for_child()
+    first.run("INCR n")
+    assert first.persistence.info()["aof_rewrites"] == 1
+    assert first.persistence._aof.size < long
+    before = first.close()
+    assert before == {b"0:n": b"102", b"0:during": b"1"}
+    assert len(list((tmp_path / "appendonlydir").iterdir())) == 3, "old files were not removed"
+    assert Life(tmp_path).close() == before
+
+
+def test_a_crash_during_a_rewrite_loses_nothing(tmp_path: Path) -> None:
+    first = Life(tmp_path)
+    first.run("SET a 1")
+    first.persistence.start_rewrite()
+    first.run("SET b 2")
+    child = first.persistence._child
+    assert child is not None
+    child.kill()
+    first.persistence._child = None
+    (tmp_path / "appendonlydir" / "temp-1-appendonly.aof.base").write_bytes(b"half a base")
+    before = first.close()
+    again = Life(tmp_path)
+    assert again.data == before == {b"0:a": b"1", b"0:b": b"2"}
+    assert not list((tmp_path / "appendonlydir").glob("temp-*"))
+    again.persistence.start_rewrite()
+    again.wait_for_child()
+    assert again.close() == before
+    assert Life(tmp_path).close() == before
+
+
+def test_a_crash_between_the_new_manifest_and_the_clean_up_is_cleaned_up(tmp_path: Path) -> None:
+    first = Life(tmp_path)
+    first.run("SET a 1")
+    first.close()
+    [path] = tmp_path.glob("appendonlydir/*.manifest")
+    old = path.with_name("appendonly.aof.0.base.pns")
+    old.write_bytes(b"replaced")
+    listed = manifest.read(path)
+    manifest.Manifest(listed.base, listed.increments, (old.name,), listed.last).write(path)
+    assert Life(tmp_path).close() == {b"0:a": b"1"}
+    assert not old.exists()
+
+
+def test_a_log_that_lost_a_file_refuses_to_start(tmp_path: Path) -> None:
+    first = Life(tmp_path)
+    first.run("SET a 1")
+    first.close()
+    increment(tmp_path).unlink()
+    with pytest.raises(StorageError, match="which is not there"):
+        Life(tmp_path)
+
+
+def test_a_log_that_grew_is_rewritten_by_itself(tmp_path: Path) -> None:
+    first = Life(tmp_path, auto_aof_rewrite_min_size="1000", auto_aof_rewrite_percentage="100")
+    first.run(*["INCR n"] * 10)
+    first.persistence.tick()
+    assert first.persistence.info()["aof_rewrite_in_progress"] == 0
+    first.run(*["INCR n"] * 50)
+    first.persistence.tick()
+    assert first.persistence.info()["aof_rewrite_in_progress"] == 1
+    first.wait_for_child()
+    first.persistence.tick()
+    assert first.persistence.info()["aof_rewrite_in_progress"] == 0, "rewritten again at once"
+    first.close()
+
+
+def test_turned_on_at_run_time_the_log_holds_what_was_there_before(tmp_path: Path) -> None:
+    first = Life(tmp_path, appendonly="no")
+    first.run("SET a 1")
+    first.run("CONFIG SET appendonly yes")
+    first.run("SET b 2")
+    first.wait_for_child()
+    first.run("SET c 3")
+    before = first.close()
+    assert before == {b"0:a": b"1", b"0:b": b"2", b"0:c": b"3"}
+    assert Life(tmp_path).close() == before
+
+
+def test_turned_off_at_run_time_nothing_more_is_logged(tmp_path: Path) -> None:
+    first = Life(tmp_path)
+    first.run("SET a 1")
+    first.run("CONFIG SET appendonly no")
+    first.run("SET b 2")
+    first.run("CONFIG SET appendonly yes")
+    first.wait_for_child()
+    first.run("CONFIG SET appendonly no")
+    first.run("SET c 3")
+    first.close()
+    assert Life(tmp_path).close() == {b"0:a": b"1", b"0:b": b"2"}
+
+
+def test_a_rewrite_without_a_log_makes_a_base_that_loads(tmp_path: Path) -> None:
+    first = Life(tmp_path, appendonly="no")
+    first.run("SET a 1")
+    first.persistence.start_rewrite()
+    first.wait_for_child()
+    first.close()
+    assert Life(tmp_path).close() == {b"0:a": b"1"}
+
+
+def test_a_first_log_starts_from_the_snapshot(tmp_path: Path) -> None:
+    first = Life(tmp_path, appendonly="no")
+    first.run("SET a 1")
+    first.persistence.save()
+    first.close()
+    second = Life(tmp_path)
+    second.run("SET b 2")
+    second.close()
+    (tmp_path / "dump.pns").unlink()
+    assert Life(tmp_path).close() == {b"0:a": b"1", b"0:b": b"2"}
+
+
+def test_timestamps_in_the_log_are_passed_over(tmp_path: Path) -> None:
+    first = Life(tmp_path, aof_timestamp_enabled="yes")
+    first.run("SET a 1")
+    first.close()
+    assert b"#TS:" in increment(tmp_path).read_bytes()
+    assert Life(tmp_path).close() == {b"0:a": b"1"}

@@ -1,0 +1,291 @@
+"""Durability seen by a client: snapshots, restarts, a disk that is full, the commands about all that."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import redis
+
+from penstock import Server
+from penstock.storage import batches
+from penstock.storage.files import StorageError
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.01)
+
+
+@contextmanager
+def running(folder: Path, **directives: object) -> Iterator[tuple[Server, redis.Redis]]:
+    with Server(dir=folder, **directives) as server, redis.Redis.from_url(server.url) as client:
+        yield server, client
+
+
+def info(server: Server) -> dict[str, int | str]:
+    return server.call(lambda app: app.persistence.info())
+
+
+def test_a_background_snapshot_is_there_after_a_restart(tmp_path: Path) -> None:
+    with running(tmp_path) as (server, client):
+        client.set("a", 1)
+        client.set("short", 1, px=1)
+        client.rpush("l", 1, 2)
+        before = client.lastsave()
+        assert client.bgsave()
+        wait_until(lambda: info(server)["rdb_saves"] == 1)
+        assert client.lastsave() >= before
+        assert info(server)["rdb_changes_since_last_save"] <= 1  # the short one may have expired since
+        client.set("lost", 1)
+    with running(tmp_path) as (_, client):
+        assert client.get("a") == b"1"
+        assert client.lrange("l", 0, -1) == [b"1", b"2"]
+        assert sorted(client.keys()) == [b"a", b"l"]
+
+
+def test_save_rules_take_snapshots_and_the_last_one_comes_at_the_end(tmp_path: Path) -> None:
+    with running(tmp_path, save="1 2", hz=50) as (server, client):
+        client.mset({"a": 1, "b": 2})
+        client.set("c", 3)
+        wait_until(lambda: info(server)["rdb_saves"] == 1)
+        client.set("d", 4)
+    with running(tmp_path) as (_, client):
+        assert client.get("d") == b"4"
+
+
+@pytest.mark.parametrize("policy", ["always", "everysec", "no"])
+def test_the_log_survives_a_restart(tmp_path: Path, policy: str) -> None:
+    with running(tmp_path, appendonly="yes", appendfsync=policy) as (_, client):
+        with client.pipeline(transaction=False) as pipe:
+            for number in range(500):
+                pipe.set(f"k{number}", number).rpush("l", number).incr("n")
+            pipe.execute()
+        client.set("timed", 1, ex=1000)
+        client.spop("nothing")
+    with running(tmp_path, appendonly="yes", appendfsync=policy) as (_, client):
+        assert (client.get("n"), client.llen("l"), client.get("k499")) == (b"500", 500, b"499")
+        assert 990 < client.ttl("timed") <= 1000
+
+
+def test_no_reply_of_any_kind_leaves_before_the_sync_under_always(tmp_path: Path) -> None:
+    disk = threading.Event()
+    with Server(dir=tmp_path, appendonly="yes", appendfsync="always") as server:
+        clients = [redis.Connection(port=server.port, protocol=2) for _ in range(3)]
+        for connection in clients:
+            connection.connect()
+        writer, reader, listener = clients
+        listener.send_command("SUBSCRIBE", "news")
+        listener.read_response()
+        server.call(lambda app: setattr(app.persistence._aof.writer, "_sync", lambda descriptor: disk.wait(10)))
+        writer.send_command("SET", "a", "1")
+        wait_until(lambda: server.call(lambda app: b"a" in app.engine.keyspace[0].data))
+        reader.send_command("GET", "a")
+        writer.send_command("PUBLISH", "news", "hello")
+        assert not any(connection.can_read(timeout=0.1) for connection in clients), "a reply ran ahead of the disk"
+        disk.set()
+        assert (writer.read_response(), writer.read_response()) == (b"OK", 1)
+        assert reader.read_response() == b"1"
+        assert listener.read_response()[-1] == b"hello"
+        for connection in clients:
+            connection.disconnect()
+
+
+def test_blocked_clients_and_subscribers_are_served_under_always(tmp_path: Path) -> None:
+    with (
+        running(tmp_path, appendonly="yes", appendfsync="always") as (server, client),
+        redis.Redis.from_url(server.url) as other,
+        other.pubsub() as listener,
+    ):
+        listener.subscribe("news")
+        assert listener.get_message(timeout=5)["type"] == "subscribe"
+        blocked = redis.Redis.from_url(server.url)
+        connection = blocked.connection_pool.get_connection()
+        connection.send_command("BLPOP", "q", 10)
+        wait_until(lambda: server.call(lambda app: app.engine.blocking.count) == 1)
+        client.rpush("q", "x")
+        client.publish("news", "hello")
+        assert connection.read_response() == [b"q", b"x"]
+        assert listener.get_message(timeout=5)["data"] == b"hello"
+        blocked.connection_pool.release(connection)
+        blocked.close()
+    with running(tmp_path, appendonly="yes") as (_, client):
+        assert client.exists("q") == 0
+
+
+def test_shutdown_ends_the_server_with_or_without_a_snapshot(tmp_path: Path) -> None:
+    for words, kept in (("NOSAVE", None), ("SAVE", b"SAVE"), ("", b"SAVE")):
+        with running(tmp_path) as (_, client):
+            client.set("a", words or "default")
+            with pytest.raises(redis.ConnectionError):
+                client.execute_command("SHUTDOWN", *words.split())
+                client.ping()
+        with running(tmp_path) as (_, client):
+            assert client.get("a") == kept
+
+
+def test_shutdown_takes_its_words_only_in_combinations_that_make_sense(r: redis.Redis) -> None:
+    for words in (["SAVE", "NOSAVE"], ["ABORT", "NOW"], ["LATER"]):
+        with pytest.raises(redis.ResponseError, match="syntax error"):
+            r.execute_command("SHUTDOWN", *words)
+
+
+@pytest.mark.since("7.0")
+def test_there_is_no_shutdown_to_abort(r: redis.Redis) -> None:
+    with pytest.raises(redis.ResponseError, match="No shutdown in progress"):
+        r.execute_command("SHUTDOWN", "ABORT")
+
+
+def test_snapshot_commands_refuse_what_they_do_not_know(r: redis.Redis) -> None:
+    with pytest.raises(redis.ResponseError, match="syntax error"):
+        r.execute_command("BGSAVE", "NOW")
+    assert abs(r.lastsave().timestamp() - time.time()) < 3600
+
+
+def test_reload_brings_everything_back(tmp_path: Path) -> None:
+    with running(tmp_path, appendonly="yes") as (_, client):
+        client.set("a", 1, ex=100)
+        client.rpush("l", 1, 2, 3)
+        assert client.execute_command("DEBUG RELOAD") == b"OK"
+        assert (client.get("a"), client.llen("l")) == (b"1", 3)
+        assert 90 < client.ttl("a") <= 100
+        with pytest.raises(redis.ResponseError, match="only supports the MERGE, NOFLUSH and NOSAVE"):
+            client.execute_command("DEBUG", "RELOAD", "X")
+        assert client.execute_command("DEBUG LOADAOF") == b"OK"
+        assert (client.get("a"), client.llen("l")) == (b"1", 3)
+
+
+def test_one_child_at_a_time(tmp_path: Path) -> None:
+    with running(tmp_path, appendonly="yes") as (server, client):
+        client.mset({f"k{number}": number for number in range(1000)})
+        # No tick between the commands: they arrive in one piece.
+        with client.pipeline(transaction=False) as pipe:
+            pipe.execute_command("BGSAVE").execute_command("BGSAVE").execute_command("SAVE")
+            pipe.execute_command("BGREWRITEAOF")
+            replies = pipe.execute(raise_on_error=False)
+        assert replies[0] is True or b"started" in replies[0]
+        assert "Background save already in progress" in str(replies[1])
+        assert "Background save already in progress" in str(replies[2])
+        wait_until(lambda: info(server)["aof_rewrites"] == 1)
+        with client.pipeline(transaction=False) as pipe:
+            pipe.execute_command("BGREWRITEAOF").execute_command("BGREWRITEAOF")
+            pipe.execute_command("BGSAVE").execute_command("BGSAVE", "SCHEDULE")
+            replies = pipe.execute(raise_on_error=False)
+        assert "rewriting already in progress" in str(replies[1])
+        assert "Another child process is active" in str(replies[2])
+        assert not isinstance(replies[3], Exception)
+        wait_until(lambda: info(server)["rdb_saves"] == 2)
+
+
+def test_no_child_sees_half_a_transaction(tmp_path: Path) -> None:
+    with running(tmp_path, appendonly="yes") as (server, client):
+        for command, field in (("BGREWRITEAOF", "aof_rewrites"), ("BGSAVE", "rdb_saves")):
+            with client.pipeline(transaction=True) as unit:
+                unit.incr("a").execute_command(command).incr("a")
+                unit.execute()
+            wait_until(lambda field=field: info(server)[field] == 1)
+        assert client.execute_command("DEBUG RELOAD", "NOSAVE") == b"OK"
+        assert client.get("a") == b"4", "the snapshot has the first half of the transaction only"
+        client.execute_command("DEBUG LOADAOF")
+        assert client.get("a") == b"4", "a half of the transaction is in the base and in the increment"
+
+
+def test_writes_are_refused_while_snapshots_fail(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    with running(tmp_path / "gone", save="3600 1") as (server, client):
+        client.set("a", 1)
+        (tmp_path / "gone").rmdir()
+        with pytest.raises(redis.ResponseError):
+            client.save()
+        with pytest.raises(redis.ResponseError, match="MISCONF Redis is configured to save RDB snapshots"):
+            client.set("a", 2)
+        assert client.get("a") == b"1"
+        assert info(server)["rdb_last_bgsave_status"] == "err"
+        client.config_set("stop-writes-on-bgsave-error", "no")
+        assert client.set("a", 3)
+        client.config_set("stop-writes-on-bgsave-error", "yes")
+        (tmp_path / "gone").mkdir()
+        client.save()
+        assert client.set("a", 4)
+
+
+def test_a_damaged_snapshot_refuses_to_start(tmp_path: Path) -> None:
+    (tmp_path / "dump.pns").write_bytes(b"PENSTOCK" + bytes(40))
+    with pytest.raises(StorageError, match=r"dump\.pns"):
+        Server(dir=tmp_path).start()
+
+
+SERVE = """
+import sys
+from penstock import Server
+with Server(dir=sys.argv[1], appendonly="yes", appendfsync=sys.argv[2]) as server:
+    print(server.port, flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def process(folder: Path, policy: str) -> Iterator[tuple[int, redis.Redis]]:
+    """A server in a process of its own, so that it can have a file size limit: a disk that is full."""
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVE, str(folder), policy], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdin is not None and child.stdout is not None
+        with redis.Redis(port=int(child.stdout.readline())) as client:
+            yield child.pid, client
+        child.stdin.close()
+
+
+@pytest.mark.parametrize("policy", ["always", "everysec"])
+def test_a_full_disk_refuses_writes_serves_reads_and_recovers(tmp_path: Path, policy: str) -> None:
+    value = b"x" * 1000
+    with process(tmp_path, policy) as (pid, client):
+        client.set("before", 1)
+        size = next(tmp_path.glob("appendonlydir/*.incr.aof")).stat().st_size
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (size + 10_000, resource.RLIM_INFINITY))
+        acknowledged = []
+        with pytest.raises(redis.ResponseError, match="MISCONF Errors writing to the AOF file: File too large"):
+            for number in range(100):
+                client.set(f"k{number}", value)
+                acknowledged.append(f"k{number}")
+        assert len(acknowledged) in (9, 10)  # only `always` knows in time that the last one failed
+        assert client.get("before") == b"1"
+        assert client.get("k0") == value
+        with pytest.raises(redis.ResponseError, match="MISCONF"):
+            client.set("more", 1)
+        file = next(tmp_path.glob("appendonlydir/*.incr.aof"))
+        assert len(list(batches.read(file))) == 10, "the half-written batch was not cut off"
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+        def writable() -> bool:
+            try:
+                return bool(client.set("after", 1))
+            except redis.ResponseError:
+                return False
+
+        wait_until(writable)
+        in_memory = sorted(client.keys())
+    with process(tmp_path, policy) as (_, client):
+        assert sorted(client.keys()) == in_memory
+        assert all(client.get(key) == value for key in acknowledged)
+
+
+def test_an_embedded_server_that_keeps_nothing_reads_and_leaves_no_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        with Server() as server, redis.Redis.from_url(server.url) as client:
+            assert client.dbsize() == 0
+            client.set("a", 1)
+            client.save()
+    assert not list(tmp_path.iterdir())

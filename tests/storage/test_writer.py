@@ -1,0 +1,294 @@
+"""The writing end of the log: what is on disk when a reply leaves, with a loop and a disk that do as the test says."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.storage import batches
+from penstock.storage.writer import LogFile, LogWriter
+
+
+class StepLoop:
+    """Runs callbacks when told to."""
+
+    def __init__(self) -> None:
+        self._callbacks: deque[Callable[[], None]] = deque()
+        self._came = threading.Semaphore(0)
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self._callbacks.append(callback)
+
+    def call_soon_threadsafe(self, callback: Callable[[], None]) -> None:
+        self._callbacks.append(callback)
+        self._came.release()
+
+    def run(self) -> None:
+        """Everything that is ready."""
+        while self._callbacks:
+            self._callbacks.popleft()()
+
+    def run_next_from_thread(self) -> None:
+        """Wait for the thread to report, then run everything."""
+        assert self._came.acquire(timeout=10), "the thread never came back"
+        self.run()
+
+
+class Disk:
+    """A sync function that waits until the test lets it go on, or fails."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Semaphore(0)
+        self.failing = False
+        self.count = 0
+
+    def sync(self, descriptor: int) -> None:
+        assert self.gate.acquire(timeout=10)
+        self.count += 1
+        if self.failing:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+class Bench:
+    """A writer with its loop, its disk and what was sent."""
+
+    def __init__(self, path: Path, policy: str) -> None:
+        self.path = path / "log.1.incr.aof"
+        self.loop = StepLoop()
+        self.disk = Disk()
+        self.sent: list[bytes] = []
+        self.troubles: list[str | None] = []
+        self.writer = LogWriter(LogFile(self.path), self.loop, policy, self.troubles.append, self.disk.sync)
+
+    def set(self, key: bytes, reply: bytes = b"+OK\r\n") -> None:
+        """A client's SET, as a connection and the engine pass it on."""
+        self.writer.log([(0, [b"SET", key, b"1"])])
+        self.reply(reply, doubtful=True)
+
+    def reply(self, reply: bytes, doubtful: bool = False) -> None:
+        if self.writer.pending:
+            self.writer.hold(self.sent.append, [reply], {0} if doubtful else set())
+        else:
+            self.sent.append(reply)
+
+    @property
+    def keys(self) -> list[bytes]:
+        """Keys of the SETs on disk."""
+        return [argv[1] for _, commands in batches.read(self.path) for argv in commands if argv[0] == b"SET"]
+
+
+@pytest.fixture
+def always(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path, "always")
+    yield bench
+    bench.disk.failing = False
+    bench.disk.gate.release(100)
+    bench.writer.close()
+
+
+@pytest.fixture
+def everysec(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path, "everysec")
+    yield bench
+    bench.disk.failing = False
+    bench.disk.gate.release(100)
+    bench.writer.close()
+
+
+def test_under_always_no_reply_leaves_before_the_sync(always: Bench) -> None:
+    always.set(b"a")
+    always.loop.run()
+    assert always.sent == []
+    always.disk.gate.release()
+    always.loop.run_next_from_thread()
+    assert always.sent == [b"+OK\r\n"]
+    assert always.keys == [b"a"]
+
+
+def test_a_read_waits_for_the_write_it_may_have_seen(always: Bench) -> None:
+    always.set(b"a")
+    always.loop.run()
+    always.reply(b"read after a")
+    always.set(b"b")
+    always.reply(b"read after b")
+    assert always.sent == []
+    always.disk.gate.release()
+    always.loop.run_next_from_thread()
+    assert always.sent == [b"+OK\r\n", b"read after a"]
+    always.disk.gate.release()
+    always.loop.run_next_from_thread()
+    assert always.sent == [b"+OK\r\n", b"read after a", b"+OK\r\n", b"read after b"]
+    always.reply(b"nothing to wait for")
+    assert always.sent[-1] == b"nothing to wait for"
+
+
+def test_writes_that_arrive_during_a_sync_share_the_next_one(always: Bench) -> None:
+    always.set(b"first")
+    always.loop.run()
+    for number in range(50):
+        always.set(b"%d" % number)
+    always.disk.gate.release(2)
+    always.loop.run_next_from_thread()
+    always.loop.run_next_from_thread()
+    assert len(always.sent) == 51
+    assert always.disk.count == 2
+
+
+def test_a_refused_write_is_answered_with_an_error_and_kept(always: Bench) -> None:
+    always.set(b"before")
+    always.loop.run()
+    always.disk.gate.release()
+    always.loop.run_next_from_thread()
+    always.disk.failing = True
+    always.set(b"refused")
+    always.reply(b"a read")
+    always.loop.run()
+    always.disk.gate.release()
+    always.loop.run_next_from_thread()
+    assert always.sent == [b"+OK\r\n", b"-MISCONF Errors writing to the AOF file: Input/output error\r\n", b"a read"]
+    assert always.troubles == ["Input/output error"]
+    assert always.keys == [b"before"], "the half-written batch was not cut off"
+    always.reply(b"reads go on")
+    assert always.sent[-1] == b"reads go on"
+    always.disk.failing = False
+    always.disk.gate.release()
+    always.writer._last_try = 0.0
+    always.writer.tick()
+    always.loop.run_next_from_thread()
+    assert always.troubles == ["Input/output error", None]
+    assert always.keys == [b"before", b"refused"], "memory and log do not agree again"
+
+
+def test_only_replies_that_acknowledge_a_change_become_errors(always: Bench) -> None:
+    always.disk.failing = True
+    always.writer.log([(0, [b"SET", b"a", b"1"])])
+    always.writer.hold(always.sent.append, [b":0\r\n", b"+OK\r\n", b"$1\r\na\r\n"], {1})
+    always.loop.run()
+    always.disk.gate.release()
+    always.loop.run_next_from_thread()
+    assert always.sent == [b":0\r\n-MISCONF Errors writing to the AOF file: Input/output error\r\n$1\r\na\r\n"]
+
+
+def test_under_everysec_replies_leave_once_it_is_written(everysec: Bench) -> None:
+    everysec.set(b"a")
+    assert everysec.sent == []
+    everysec.loop.run()
+    assert everysec.sent == [b"+OK\r\n"]
+    assert everysec.keys == [b"a"]
+    assert everysec.disk.count == 0
+
+
+def test_a_slow_sync_holds_nobody_up(everysec: Bench) -> None:
+    everysec.set(b"a")
+    everysec.loop.run()
+    everysec.writer._last_sync = 0.0
+    everysec.writer.tick()
+    everysec.set(b"b")
+    everysec.loop.run()
+    assert everysec.sent == [b"+OK\r\n", b"+OK\r\n"]
+    assert everysec.keys == [b"a"], "written behind a sync that is under way"
+    everysec.disk.gate.release()
+    everysec.loop.run_next_from_thread()
+    assert everysec.keys == [b"a", b"b"]
+
+
+def test_a_failed_sync_asks_for_a_rewrite(everysec: Bench) -> None:
+    everysec.set(b"a")
+    everysec.loop.run()
+    everysec.disk.failing = True
+    everysec.disk.gate.release()
+    everysec.writer._last_sync = 0.0
+    everysec.writer.tick()
+    everysec.loop.run_next_from_thread()
+    assert everysec.writer.needs_rewrite
+    assert everysec.troubles == ["Input/output error"]
+    everysec.writer.recovered()
+    assert everysec.troubles == ["Input/output error", None]
+
+
+def test_a_unit_is_one_batch_between_multi_and_exec(everysec: Bench) -> None:
+    everysec.writer.log([(0, [b"SET", b"a", b"1"]), (2, [b"INCR", b"b"])])
+    everysec.loop.run()
+    [(offset, commands)] = batches.read(everysec.path)
+    assert offset == 0
+    assert commands == [
+        [b"MULTI"], [b"SELECT", b"0"], [b"SET", b"a", b"1"], [b"SELECT", b"2"], [b"INCR", b"b"], [b"EXEC"],
+    ]  # fmt: skip
+
+
+def test_select_is_written_only_when_the_database_changes_and_in_each_file(everysec: Bench, tmp_path: Path) -> None:
+    for database in (1, 1, 0):
+        everysec.writer.log([(database, [b"INCR", b"k"])])
+    everysec.loop.run()
+    everysec.disk.gate.release()
+    everysec.writer.drain()
+    everysec.writer.switch(LogFile(tmp_path / "log.2.incr.aof"))
+    everysec.writer.log([(0, [b"INCR", b"k"])])
+    everysec.loop.run()
+    names = [argv[0] for _, commands in batches.read(everysec.path) for argv in commands]
+    assert names == [b"SELECT", b"INCR", b"INCR", b"SELECT", b"INCR"]
+    [(_, commands)] = batches.read(tmp_path / "log.2.incr.aof")
+    assert commands == [[b"SELECT", b"0"], [b"INCR", b"k"]]
+
+
+def test_drain_leaves_everything_on_disk_and_every_reply_sent(always: Bench) -> None:
+    always.set(b"a")
+    always.loop.run()
+    always.set(b"b")
+    always.disk.gate.release(2)
+    always.writer.drain()
+    assert always.keys == [b"a", b"b"]
+    assert always.sent == [b"+OK\r\n", b"+OK\r\n"]
+    assert always.disk.count == 2
+
+
+def test_a_value_edited_in_place_after_it_was_logged_is_logged_as_it_was(everysec: Bench) -> None:
+    value = bytearray(b"before")
+    everysec.writer.log([(0, [b"SET", b"a", value])])  # type: ignore[list-item]
+    value += b" and after"
+    everysec.loop.run()
+    [(_, commands)] = batches.read(everysec.path)
+    assert commands[-1] == [b"SET", b"a", b"before"]
+
+
+def test_arguments_of_any_length_are_read_back(everysec: Bench) -> None:
+    logged = [[b"SET", b"k", b"v" * length] for length in (0, 1, 1023, 1024, 100_000)]
+    logged += [[b"DEL", b"\r\n#SUM "], [b"X", b"", b"", b"\r\n"]]
+    for argv in logged:
+        everysec.writer.append(0, argv)
+    everysec.loop.run()
+    [(_, commands)] = batches.read(everysec.path)
+    assert commands[1:] == logged
+
+
+def test_a_batch_that_was_refused_may_carry_two_times(always: Bench) -> None:
+    always.writer.timestamps = True
+    always.disk.failing = True
+    always.set(b"a")
+    always.loop.run()
+    always.disk.gate.release()
+    always.loop.run_next_from_thread()
+    always.disk.failing = False
+    always.disk.gate.release()
+    always.writer._last_try = 0.0
+    always.writer._last_stamp = 0
+    always.writer.tick()
+    always.loop.run_next_from_thread()
+    assert always.path.read_bytes().count(b"#TS:") == 2
+    assert always.keys == [b"a"]
+
+
+def test_replies_of_many_connections_leave_in_order_and_all_their_commands_are_there(everysec: Bench) -> None:
+    for client in range(20):
+        for number in range(50):
+            everysec.writer.append(client % 3, [b"SET", b"%d:%d" % (client, number), b"1"])
+        everysec.reply(b"%d" % client)
+    everysec.loop.run()
+    assert everysec.sent == [b"%d" % client for client in range(20)]
+    assert everysec.keys == [b"%d:%d" % (client, number) for client in range(20) for number in range(50)]

@@ -1,0 +1,128 @@
+"""SortedSet against the model anyone would write: a dict, sorted when asked."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from penstock.types.packing import CorruptValue, pack_many
+from penstock.types.zset import SortedSet
+
+MEMBERS = st.sampled_from([bytes([letter]) for letter in b"abcdefghijklmnopqrst"]) | st.just(b"")
+SCORES = st.sampled_from([-math.inf, -1.5, -0.0, 0.0, 5e-324, 1.0, 2.0, math.inf]) | st.floats(allow_nan=False)
+RANKS = st.integers(0, 25)
+
+
+class SortedSetMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.zset = SortedSet()
+        self.model: dict[bytes, float] = {}
+
+    def rows(self) -> list[tuple[float, bytes]]:
+        return sorted((score, member) for member, score in self.model.items())
+
+    @rule(member=MEMBERS, score=SCORES)
+    def put(self, member: bytes, score: float) -> None:
+        assert self.zset.put(member, score) == self.model.get(member)
+        self.model[member] = score
+
+    @rule(scores=st.dictionaries(MEMBERS, SCORES))
+    def put_many(self, scores: dict[bytes, float]) -> None:
+        for member, score in scores.items():
+            self.put(member, score)
+
+    @rule(member=MEMBERS)
+    def remove(self, member: bytes) -> None:
+        assert self.zset.remove(member) == (self.model.pop(member, None) is not None)
+
+    @rule(start=RANKS, stop=RANKS)
+    def remove_span(self, start: int, stop: int) -> None:
+        gone = self.rows()[start:stop]
+        assert self.zset.remove_span(start, stop) == len(gone)
+        for _, member in gone:
+            del self.model[member]
+
+    @rule(count=st.integers(0, 5), from_end=st.booleans())
+    def pop(self, count: int, from_end: bool) -> None:
+        expected = sorted(self.rows(), reverse=from_end)[:count]
+        assert self.zset.pop(count, from_end) == expected
+        for _, member in expected:
+            del self.model[member]
+
+    @rule(start=RANKS, stop=RANKS, backwards=st.booleans())
+    def read_rows(self, start: int, stop: int, backwards: bool) -> None:
+        expected = self.rows()[start:stop]
+        assert self.zset.rows(start, stop, backwards) == (expected[::-1] if backwards else expected)
+
+    @rule(member=MEMBERS)
+    def rank(self, member: bytes) -> None:
+        names = [name for _, name in self.rows()]
+        assert list(self.zset) == names
+        assert self.zset.rank(member) == (names.index(member) if member in self.model else None)
+
+    @rule(low=SCORES, high=SCORES, above=st.booleans(), below=st.booleans())
+    def score_span(self, low: float, high: float, above: bool, below: bool) -> None:
+        start, stop = self.zset.score_span(low, high, above, below)
+        left_out = {low} if above else set()
+        left_out |= {high} if below else set()
+        inside = [row for row in self.rows() if low <= row[0] <= high and row[0] not in left_out]
+        assert self.zset.rows(start, stop) == inside
+
+    @rule()
+    def dump_and_load(self) -> None:
+        self.zset = SortedSet.load(self.zset.dump())
+
+    @invariant()
+    def agrees(self) -> None:
+        self.zset.check()
+        assert self.zset.scores == self.model
+        assert len(self.zset) == len(self.model)
+        assert self.zset.size() > sum(map(len, self.model))
+
+
+TestSortedSet = SortedSetMachine.TestCase
+TestSortedSet.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+
+
+def test_writes_that_nobody_looks_at_drop_the_order_and_the_next_look_makes_it_again() -> None:
+    zset = SortedSet({b"%d" % n: float(n) for n in range(1000)})
+    assert zset.rank(b"999") == 999
+    for n in range(500):
+        zset.put(b"%d" % n, float(2000 - n))
+        zset.check()
+    assert zset._order is None
+    assert zset.rows(998, 1000) == [(1999.0, b"1"), (2000.0, b"0")]
+    assert zset._order is not None
+    zset.check()
+
+
+def test_names_between_bounds_are_found_among_equal_scores() -> None:
+    zset = SortedSet(dict.fromkeys([b"a", b"b", b"c", b"d"], 7.0))
+    assert zset.name_span(None, None) == (0, 4)
+    assert zset.name_span(b"b", b"c") == (1, 3)
+    assert zset.name_span(b"b", b"c", above=True) == (2, 3)
+    assert zset.name_span(b"b", b"c", above=True, below=True) == (2, 2)
+    assert zset.name_span(b"d", b"a") == (3, 3)
+    assert SortedSet().name_span(b"a", None) == (0, 0)
+
+
+def test_minus_zero_is_kept_as_zero_in_the_order_too() -> None:
+    zset = SortedSet({b"a": 1.0})
+    assert zset.rank(b"a") == 0
+    zset.put(b"a", -0.0)
+    assert math.copysign(1, zset.scores[b"a"]) == 1
+    assert math.copysign(1, zset.rows(0, 1)[0][0]) == 1
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\0", pack_many([b"12345678"]), pack_many([bytes(16), b"a", b"a"]), pack_many([b"\xff" * 8, b"nan"])],
+)
+def test_bytes_that_no_sorted_set_dumped_are_refused(data: bytes) -> None:
+    with pytest.raises(CorruptValue):
+        SortedSet.load(data)
