@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import redis
 
-EVERY_TYPE = {"string": "s", "list": "l", "set": "e", "hash": "h", "zset": "z"}
+EVERY_TYPE = {"string": "s", "list": "l", "set": "e", "hash": "h", "zset": "z", "stream": "x"}
 
 
 def fill_every_type(r: redis.Redis) -> None:
@@ -13,6 +13,8 @@ def fill_every_type(r: redis.Redis) -> None:
     r.sadd("e", "a", "b")
     r.hset("h", mapping={"f": "1", "g": "2"})
     r.zadd("z", {"a": 1, "b": 2})
+    r.xadd("x", {"f": "1"}, id="1-1")
+    r.xadd("x", {"f": "2", "g": "3"}, id="2-0")
 
 
 def contents(r: redis.Redis, name: str) -> object:
@@ -28,4 +30,6 @@ def contents(r: redis.Redis, name: str) -> object:
             return r.hgetall(name)
         case b"zset":
             return r.zrange(name, 0, -1, withscores=True)
+        case b"stream":
+            return r.xrange(name)
     return None

@@ -22,6 +22,8 @@ GROUPS = {
     "list": "Lists",
     "set": "Sets",
     "sorted-set": "Sorted sets",
+    "xstream": "Redis streams (without groups)",
+    "stream": "Streams",
     "generic": "Keys of any type",
     "transactions": "Transactions",
     "pubsub": "Publish and subscribe",

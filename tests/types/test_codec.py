@@ -16,6 +16,7 @@ from penstock.types.hash import Hash
 from penstock.types.list import List
 from penstock.types.packing import CorruptValue, pack_many, unpack_many
 from penstock.types.set import Set
+from penstock.types.xstream import XStream
 from penstock.types.zset import SortedSet
 
 
@@ -46,7 +47,7 @@ def test_a_value_takes_at_least_the_bytes_it_holds(value: Any) -> None:
 
 def test_every_type_is_tested_here() -> None:
     """A new row of TYPES needs a strategy above."""
-    assert {kind for _, kind in codec.TYPES.values()} >= {List, Set, Hash, SortedSet}
+    assert {kind for _, kind in codec.TYPES.values()} >= {List, Set, Hash, SortedSet, XStream}
     for name, kind in codec.TYPES.values():
         assert all(hasattr(kind, method) for method in ("dump", "load", "size", "check")), name
 

@@ -111,6 +111,14 @@ def test_names_between_bounds_are_found_among_equal_scores() -> None:
     assert SortedSet().name_span(b"a", None) == (0, 0)
 
 
+def test_names_between_bounds_are_the_first_run_of_them_where_scores_differ() -> None:
+    zset = SortedSet({b"c": 1.0, b"a": 2.0, b"b": 2.0, b"d": 3.0, b"b2": 4.0})
+    assert zset.name_span(None, None) == (0, 5)
+    assert zset.name_span(b"b", b"c") == (0, 3)
+    assert zset.name_span(b"b", b"c", below=True) == (0, 0), "the first name is already beyond"
+    assert zset.name_span(b"b3", None) == (0, 0), "the last name comes before"
+
+
 def test_minus_zero_is_kept_as_zero_in_the_order_too() -> None:
     zset = SortedSet({b"a": 1.0})
     assert zset.rank(b"a") == 0

@@ -8,7 +8,7 @@ from penstock.commands.connection import checked_name
 from penstock.engine.arguments import to_integer
 from penstock.engine.session import Session
 from penstock.engine.spec import Argv, Flag, Reply, command
-from penstock.protocol.errors import ReplyError, bad_subcommand, syntax_error
+from penstock.protocol.errors import ReplyError, bad_subcommand, shown, syntax_error
 from penstock.protocol.resp import NO_REPLY, OK, Verbatim
 
 _PLAIN = Flag.NOSCRIPT | Flag.LOADING | Flag.STALE
@@ -26,7 +26,7 @@ def client_type(session: Session) -> str:
 def _to_type(raw: bytes) -> str:
     kind = _TYPES.get(raw.upper())
     if kind is None:
-        raise ReplyError(f"Unknown client type '{raw.decode('utf-8', 'surrogateescape')}'")
+        raise ReplyError(f"Unknown client type '{shown(raw)}'")
     return kind
 
 
@@ -69,7 +69,7 @@ def client_setinfo(session: Session, argv: Argv) -> Reply:
     """Tell which client library this is, for CLIENT LIST."""
     option = argv[2].lower()
     if option not in (b"lib-name", b"lib-ver"):
-        raise ReplyError(f"Unrecognized option '{argv[2].decode('utf-8', 'surrogateescape')}'")
+        raise ReplyError(f"Unrecognized option '{shown(argv[2])}'")
     error = f"{option.decode()} cannot contain spaces, newlines or special characters."
     session.library[option == b"lib-ver"] = checked_name(argv[3], error)
     return OK

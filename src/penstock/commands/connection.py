@@ -10,7 +10,7 @@ from penstock.engine.arguments import to_integer
 from penstock.engine.session import Session
 from penstock.engine.spec import Argv, Flag, Reply, command
 from penstock.engine.transactions import discard
-from penstock.protocol.errors import NoAuth, NoProto, ReplyError, syntax_error, wrong_arity
+from penstock.protocol.errors import NoAuth, NoProto, ReplyError, shown, syntax_error, wrong_arity
 from penstock.protocol.resp import OK, PONG, Status
 
 REDIS_VERSION = "7.0.15"
@@ -57,8 +57,7 @@ def hello(session: Session, argv: Argv) -> Reply:
             name = checked_name(argv[at + 1])
             at += 2
         else:
-            word = argv[at].decode("utf-8", "surrogateescape")
-            raise ReplyError(f"Syntax error in HELLO option '{word}'")
+            raise ReplyError(f"Syntax error in HELLO option '{shown(argv[at])}'")
     if credentials is not None:
         session.engine.acl.log_in(session, *credentials)
     if not session.authenticated:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.engine.arguments import to_integer
+from penstock.engine.arguments import to_int32
 from penstock.engine.session import Session
 from penstock.engine.spec import Argv, Flag, Reply, command
 from penstock.protocol.errors import ReplyError, syntax_error
@@ -11,7 +11,7 @@ from penstock.protocol.resp import OK
 
 def database_index(session: Session, raw: bytes) -> int:
     """A database number that exists."""
-    index = to_integer(raw)
+    index = to_int32(raw)
     if not 0 <= index < len(session.engine.keyspace):
         raise ReplyError("DB index is out of range")
     return index
@@ -65,8 +65,8 @@ def flushall(session: Session, argv: Argv) -> Reply:
 )  # fmt: skip
 def swapdb(session: Session, argv: Argv) -> Reply:
     """Exchange the contents of two databases; clients stay on the number they selected."""
-    one = to_integer(argv[1], lambda: ReplyError("invalid first DB index"))
-    other = to_integer(argv[2], lambda: ReplyError("invalid second DB index"))
+    one = to_int32(argv[1], lambda: ReplyError("invalid first DB index"))
+    other = to_int32(argv[2], lambda: ReplyError("invalid second DB index"))
     if not (0 <= one < len(session.engine.keyspace) and 0 <= other < len(session.engine.keyspace)):
         raise ReplyError("DB index is out of range")
     session.engine.keyspace.swap(one, other)

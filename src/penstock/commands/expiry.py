@@ -10,7 +10,7 @@ from __future__ import annotations
 from penstock.engine.arguments import INT64_MAX, INT64_MIN, to_integer
 from penstock.engine.session import Session
 from penstock.engine.spec import Access, Argv, Flag, Reply, command, key
-from penstock.protocol.errors import ReplyError
+from penstock.protocol.errors import ReplyError, shown
 
 _CHANGE = Flag.WRITE | Flag.FAST | Flag.TIMED
 _ASK = Flag.READONLY | Flag.FAST
@@ -81,7 +81,7 @@ def _conditions(argv: Argv) -> set[bytes]:
     found = set()
     for word in argv[3:]:
         if word.upper() not in (b"NX", b"XX", b"GT", b"LT"):
-            raise ReplyError(f"Unsupported option {word.decode('utf-8', 'surrogateescape')}")
+            raise ReplyError(f"Unsupported option {shown(word)}")
         found.add(word.upper())
     if b"NX" in found and len(found) > 1:
         raise ReplyError("NX and XX, GT or LT options at the same time are not compatible")

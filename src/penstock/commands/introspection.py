@@ -10,6 +10,7 @@ from typing import Any
 
 from penstock.engine.globs import compile_glob
 from penstock.engine.session import Session
+from penstock.engine.spec import CATEGORIES as EVERY_CATEGORY
 from penstock.engine.spec import REGISTRY, Access, Argv, Command, Flag, KeySpec, Reply, command
 from penstock.protocol.errors import ReplyError, syntax_error
 from penstock.protocol.resp import Members, Status
@@ -63,7 +64,7 @@ def _information(described: Command) -> list[Any]:
         described.arity,
         _statuses(words),
         *_range(described.keys),
-        _statuses([f"@{category}" for category in sorted(described.categories)]),
+        _statuses([f"@{category}" for category in EVERY_CATEGORY if category in described.categories]),
         Members(),  # tips for cluster proxies: none
         Members(_key_spec(spec) for spec in described.keys),
         Members(_information(child) for child in described.subcommands.values()),

@@ -147,9 +147,11 @@ class MultiPop:
         left = is_left(rest[0])
         count = 1
         if len(rest) > 1:
-            if len(rest) != 3 or rest[1].upper() != b"COUNT":
+            if len(rest) < 3 or rest[1].upper() != b"COUNT":
                 raise syntax_error()
             count = _at_least(1, rest[2], "count should be greater than 0")
+            if len(rest) > 3:
+                raise syntax_error()
         return cls(arguments[1 : numkeys + 1], left, count)
 
     def take(self, session: Session, names: list[bytes]) -> Reply:
@@ -290,10 +292,10 @@ def lpos(session: Session, argv: Argv) -> Reply:
     items = session.db.find(argv[1], List)
     found: list[int] = []
     if items is not None:
-        first = abs(rank) - 1
-        wanted = None if count == 0 else first + (count or 1)
+        first = min(abs(rank) - 1, len(items))
+        wanted = len(items) if count == 0 else min(first + (count or 1), len(items))
         matches = items.positions(argv[2], limit or len(items), from_tail=rank < 0)
-        found = list(islice(matches, min(first, len(items)), wanted))
+        found = list(islice(matches, first, wanted))
     if count is None:
         return found[0] if found else None
     return found

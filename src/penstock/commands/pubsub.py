@@ -12,7 +12,7 @@ from penstock.engine.globs import compile_glob
 from penstock.engine.pubsub import Listeners, join, leave
 from penstock.engine.session import Session
 from penstock.engine.spec import Argv, Flag, Reply, command
-from penstock.protocol.errors import ReplyError
+from penstock.protocol.errors import ReplyError, shown
 from penstock.protocol.resp import Push, Raw, encode
 
 _LISTEN = Flag.PUBSUB | Flag.NOSCRIPT | Flag.LOADING | Flag.STALE
@@ -102,7 +102,7 @@ def sunsubscribe(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "PUBLISH", arity=3, flags=_TELL | Flag.FAST, group="pubsub", syntax="channel message",
+    "PUBLISH", arity=3, flags=_TELL | Flag.FAST | Flag.MAY_REPLICATE, group="pubsub", syntax="channel message",
     cost="O(N+M) with N listeners of the channel and M patterns",
 )  # fmt: skip
 def publish(session: Session, argv: Argv) -> Reply:
@@ -111,7 +111,7 @@ def publish(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "SPUBLISH", arity=3, flags=_TELL | Flag.FAST, group="pubsub", syntax="shardchannel message",
+    "SPUBLISH", arity=3, flags=_TELL | Flag.FAST | Flag.MAY_REPLICATE, group="pubsub", syntax="shardchannel message",
     cost="O(N) with N listeners of the channel",
 )  # fmt: skip
 def spublish(session: Session, argv: Argv) -> Reply:
@@ -127,8 +127,7 @@ def _active(table: Listeners, argv: Argv) -> Reply:
 
 
 def _unknown(argv: Argv) -> ReplyError:
-    word = argv[1].decode("utf-8", "backslashreplace")
-    return ReplyError(f"unknown subcommand or wrong number of arguments for '{word}'. Try PUBSUB HELP.")
+    return ReplyError(f"unknown subcommand or wrong number of arguments for '{shown(argv[1])}'. Try PUBSUB HELP.")
 
 
 def _counts(table: Listeners, names: Argv) -> Reply:

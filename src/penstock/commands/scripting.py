@@ -11,6 +11,7 @@ from penstock.protocol.resp import OK
 
 _EVAL = Flag.NOSCRIPT | Flag.STALE | Flag.MOVABLEKEYS
 _COST = "That of the script"
+SHA_LENGTH = 40
 
 
 def _run(session: Session, argv: Argv, script: Script, read_only: bool = False) -> Reply:
@@ -33,6 +34,8 @@ def _source(session: Session, argv: Argv) -> Script:
 
 
 def _loaded(session: Session, argv: Argv) -> Script:
+    if len(argv[1]) == SHA_LENGTH:  # what cannot be a SHA1 is answered before the rest is looked at
+        _key_count(argv)
     script = session.engine.scripting.scripts.get(argv[1].lower())
     if script is None:
         raise NoScript

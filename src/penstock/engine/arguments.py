@@ -12,6 +12,8 @@ from collections.abc import Callable
 
 from penstock.protocol.errors import ReplyError, not_a_float, not_an_integer
 
+INT32_MIN = -(1 << 31)
+INT32_MAX = (1 << 31) - 1
 INT64_MIN = -(1 << 63)
 INT64_MAX = (1 << 63) - 1
 
@@ -40,6 +42,16 @@ def to_positive(raw: bytes, name: str = "value") -> int:
     number = to_integer(raw, lambda: ReplyError(f"{name} is out of range, must be positive"))
     if number < 0:
         raise ReplyError(f"{name} is out of range, must be positive")
+    return number
+
+
+def to_int32(raw: bytes, error: Callable[[], ReplyError] = not_an_integer) -> int:
+    """A signed 32-bit integer; one that only 64 bits hold is refused with the range unless an error is given."""
+    number = to_integer(raw, error)
+    if not INT32_MIN <= number <= INT32_MAX:
+        if error is not not_an_integer:
+            raise error()
+        raise ReplyError(f"value is out of range, value must between {INT32_MIN} and {INT32_MAX}")
     return number
 
 

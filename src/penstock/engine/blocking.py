@@ -36,7 +36,8 @@ class Waiter:
     """One blocked command. In the queue of every key it waits for, until it is served, times out or goes away."""
 
     __slots__ = (
-        "argv", "changed", "command", "database", "deadline", "keys", "session", "silent", "timeout_reply", "timer",
+        "argv", "changed", "command", "database", "deadline", "keys", "rival", "session", "silent", "timeout_reply",
+        "timer",
     )  # fmt: skip
 
     def __init__(
@@ -51,6 +52,7 @@ class Waiter:
         self.timeout_reply = timeout_reply
         self.timer: object | None = None
         self.changed: bytes | None = None  # the key because of which the command is run again
+        self.rival: object = None  # those with an equal one want the same thing: if one finds nothing, so do the others
         self.silent = False  # CLIENT REPLY SKIP came before it
 
 
@@ -126,13 +128,18 @@ class Blocking:
         if observers is None:
             return
         in_vain = 0  # these stay at the head of the queue
+        exhausted: set[object] = set()  # rivals for whom there is nothing left
         size = 1
         while batch := list(islice(observers.waiters, in_vain, in_vain + size)):
             for waiter in batch:
                 if key not in database:
                     return
-                if waiter.session.closing or not self._retry(waiter, key):
+                if waiter.rival in exhausted or waiter.session.closing:
                     in_vain += 1
+                elif not self._retry(waiter, key):
+                    in_vain += 1
+                    if waiter.rival is not None:
+                        exhausted.add(waiter.rival)
             size *= 2
 
     def _retry(self, waiter: Waiter, key: bytes) -> bool:

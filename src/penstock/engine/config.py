@@ -58,7 +58,7 @@ def _yes_no(words: list[str]) -> bool:
     return word == "yes"
 
 
-_is_integer = re.compile(r"-?\d{1,19}\Z", re.ASCII).match
+_is_integer = re.compile(r"(0|-?[1-9]\d{0,18})\Z", re.ASCII).match
 _UNITS = {"b": 1, "k": 1000, "kb": 1024, "m": 1000**2, "mb": 1024**2, "g": 1000**3, "gb": 1024**3}
 
 
@@ -88,7 +88,7 @@ def memory(low: int, high: int) -> Kind:
 def integer(low: int, high: int) -> Kind:
     def parse(words: list[str]) -> int:
         text = _one(words)
-        if not _is_integer(text):
+        if not _is_integer(text) or not -(1 << 63) <= int(text) < 1 << 63:
             raise ValueError("argument couldn't be parsed into an integer")
         return _within(int(text), low, high)
 
@@ -236,6 +236,11 @@ DIRECTIVES: dict[str, Directive] = _table(
     D("auto-aof-rewrite-min-size", MEMORY, 64 << 20, "Never rewrite a log smaller than this by itself."),
     D("aof-load-truncated", YES_NO, True, "Cut a torn last record off and start; no refuses to start."),
     D("aof-timestamp-enabled", YES_NO, False, "Write the time into the log, for reading it."),
+    # streams
+    D("stream-compression", choice("none", "lz4", "zstd"), "lz4", "How nodes that are no longer hot are kept in memory and on disk."),
+    D("stream-hot-nodes", integer(0, 1 << 20), 8, "Sealed nodes of a stream that stay ready to be sent, the newest ones."),
+    D("stream-max-pending", integer(1, 1 << 40), 1000, "Messages a group may have unacknowledged before it gets no new ones."),
+    D("stream-stage-timeout", integer(1000, 1 << 40), 3_600_000, "Milliseconds after which entries that were staged and not committed go."),
     # scripts and introspection
     D("slowlog-log-slower-than", integer(-1, (1 << 63) - 1), 10000, "Microseconds from which a command is kept in the slow log; -1 keeps none."),
     D("slowlog-max-len", _COUNT, 128, "Commands the slow log keeps."),

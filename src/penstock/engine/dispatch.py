@@ -29,6 +29,7 @@ from penstock.engine.session import Session
 from penstock.engine.slowlog import SlowLog
 from penstock.engine.spec import REGISTRY, Argv, Command, Flag, Handler, Reply
 from penstock.engine.stats import Stats
+from penstock.engine.streams import Streams
 from penstock.engine.transactions import discard, refused
 from penstock.protocol.errors import Loading, Misconf, NoAuth, OutOfMemory, ReplyError
 from penstock.protocol.resp import NO_REPLY, QUEUED
@@ -144,6 +145,7 @@ class Engine:
         self.fast: FastTable = self.every_fast
         self.memory = Memory(self)
         self.slow_log = SlowLog(self)
+        self.streams = Streams(self)
 
     def next_session_id(self) -> int:
         self._last_id += 1
@@ -306,11 +308,14 @@ class Engine:
             raise Loading
 
     def _gate_disk(self, session: Session, command: Command, argv: Argv) -> None:
-        if self.write_error is not None and command.writes:
+        if self.write_error is not None and command.may_write(argv):
             raise Misconf(self.write_error)
 
     def _gate_memory(self, session: Session, command: Command, argv: Argv) -> None:
-        if self.memory.limit and Flag.DENYOOM in command.flags:
+        if not self.memory.limit:
+            return
+        queued = session.transaction is not None and Flag.CONTROL not in command.flags  # a queue grows memory too
+        if queued or Flag.DENYOOM in command.flags:
             self.memory.account(argv)
             if self.over_memory:
                 raise OutOfMemory

@@ -26,13 +26,14 @@ from functools import cached_property
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+import hiredis
 from lupa import lua51
 
 from penstock.engine.lua import native
 from penstock.engine.lua.frames import keep_frames
 from penstock.engine.session import Session
 from penstock.engine.spec import REGISTRY, Argv, Command, Flag, Reply
-from penstock.protocol.errors import Busy, NoPerm, NotBusy, OutOfMemory, ReplyError, Unkillable
+from penstock.protocol.errors import Busy, NoPerm, NotBusy, OutOfMemory, ReplyError, Unkillable, one_line
 from penstock.protocol.resp import NULL_ARRAY, Pairs, Raw, Status, Verbatim, format_float
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class ScriptError(ReplyError):
     """What a script answers as an error; the script chooses the code word too."""
 
     def wire(self) -> bytes:
-        return str(self).replace("\r", " ").replace("\n", " ").encode("utf-8", "surrogateescape")
+        return one_line(str(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +213,7 @@ class Scripting:
             command = self._look_up(argv)
         engine, session, run = self._engine, self._session, self._run
         assert run is not None, "a command from no script"
-        if command.writes and run.read_only:
+        if run.read_only and command.flags & (Flag.WRITE | Flag.MAY_REPLICATE):
             raise ReplyError("Write commands are not allowed from read-only scripts.")
         session.protocol = protocol
         if engine.gates_matter(session):
@@ -320,6 +321,8 @@ class Lua:
             return self._status(bytes(reply))
         if isinstance(reply, ReplyError):
             return self.error(reply.wire())
+        if kind is Raw:
+            return self.value(_decoded(reply), protocol)
         if protocol == 2:
             return self._flat(reply)
         return self._rich(reply)
@@ -357,6 +360,13 @@ class Lua:
         if isinstance(reply, bytes | bytearray | memoryview):
             return bytes(reply)
         return self.value(list(reply), protocol)
+
+
+def _decoded(wire: Raw) -> Reply:
+    """The value in a reply that its handler encoded: messages of a stream."""
+    reader = hiredis.Reader()
+    reader.feed(wire)
+    return reader.gets()
 
 
 def _no_attributes(target: object, name: object, setting: bool) -> str:

@@ -105,8 +105,10 @@ class Session:
         """Log these instead of the command as it was sent; none at all if called without arguments."""
         self.effects = list(commands)
 
-    def block(self, keys: list[bytes], deadline: int, timeout_reply: Reply = None) -> Reply:
+    def block(self, keys: list[bytes], deadline: int, timeout_reply: Reply = None, rival: object = None) -> Reply:
         """Wait until one of `keys` changes, then run the current command again; return what this returns.
+
+        Of those with an equal `rival` only as many are run again as find something (members of a group).
 
         Where waiting is not allowed (MULTI, scripts) the answer is that of a timeout, at once.
         """
@@ -115,7 +117,9 @@ class Session:
         if self.waiter is None:
             assert self.current is not None, "block() outside a handler"
             command, argv = self.current
-            self.engine.blocking.enter(Waiter(self, command, argv, keys, deadline, timeout_reply))
+            waiter = Waiter(self, command, argv, keys, deadline, timeout_reply)
+            waiter.rival = rival
+            self.engine.blocking.enter(waiter)
         return NO_REPLY
 
     def candidates(self, keys: list[bytes]) -> list[bytes]:

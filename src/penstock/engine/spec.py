@@ -21,7 +21,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from penstock.protocol.errors import ReplyError, wrong_arity
+from penstock.protocol.errors import ReplyError, shown, wrong_arity
+from penstock.protocol.resp import Status
 
 if TYPE_CHECKING:
     from penstock.engine.session import Session
@@ -52,6 +53,7 @@ class Flag(enum.Flag):
     CONTROL = enum.auto()  # MULTI, EXEC, DISCARD, WATCH...: run at once inside a transaction, never queued
     RANDOM = enum.auto()  # the outcome is random; logged by effect, may not be LAZY
     TIMED = enum.auto()  # the outcome depends on the clock; may not be LAZY
+    MAY_REPLICATE = enum.auto()  # changes no data but reaches others: not from a read-only script
     DIRECT = enum.auto()  # takes the server's inner loop, like FAST ones, although Redis does not call it fast
 
     @property
@@ -60,7 +62,7 @@ class Flag(enum.Flag):
         return [flag.name.lower() for flag in self if flag.name and flag not in _INTERNAL]
 
 
-_INTERNAL = Flag.CONTROL | Flag.RANDOM | Flag.TIMED | Flag.DIRECT
+_INTERNAL = Flag.CONTROL | Flag.RANDOM | Flag.TIMED | Flag.MAY_REPLICATE | Flag.DIRECT
 
 
 class Access(enum.Flag):
@@ -170,6 +172,15 @@ class Command:
             for position in spec.positions(argv):
                 yield position, access
 
+    def may_write(self, argv: Sequence[bytes]) -> bool:
+        """Whether these arguments let it change data: TREAD writes only with GROUP."""
+        if not self.writes or not self.keys:
+            return self.writes
+        try:
+            return any(Access.WRITE in access for _, access in self.key_positions(argv))
+        except ReplyError:
+            return True  # its handler will refuse it
+
     def key_names(self, argv: Sequence[bytes]) -> list[bytes]:
         return [argv[position] for position, _ in self.key_positions(argv)]
 
@@ -211,8 +222,7 @@ class Registry:
             command.check_arity(argv)
             sub = command.subcommands.get(argv[1].upper())
             if sub is None:
-                word = argv[1][:128].decode("utf-8", "backslashreplace")
-                raise ReplyError(f"unknown subcommand '{word}'. Try {command.name} HELP.")
+                raise ReplyError(f"unknown subcommand '{shown(argv[1][:128])}'. Try {command.name} HELP.")
             command = sub
         command.check_arity(argv)
         return command
@@ -226,13 +236,12 @@ class Registry:
 
 def unknown_command(argv: Sequence[bytes]) -> ReplyError:
     """Redis's text: the name and the first arguments, cut so that nobody can flood a log."""
-    name = argv[0][:128].decode("utf-8", "backslashreplace")
-    shown = ""
+    arguments = b""
     for arg in argv[1:]:
-        if len(shown) >= 128:
+        if len(arguments) >= 128:
             break
-        shown += "'" + arg[: 128 - len(shown)].decode("utf-8", "backslashreplace") + "' "
-    return ReplyError(f"unknown command '{name}', with args beginning with: {shown}")
+        arguments += b"'%b' " % arg[: 128 - len(arguments)].partition(b"\0")[0]
+    return ReplyError(f"unknown command '{shown(argv[0][:128])}', with args beginning with: {shown(arguments)}")
 
 
 REGISTRY = Registry()
@@ -289,7 +298,7 @@ def _categories(flags: Flag, keys: tuple[KeySpec, ...], group: str, extra: froze
 _DATA_GROUPS = {
     "generic": "keyspace", "string": "string", "bitmap": "bitmap", "hash": "hash", "list": "list", "set": "set",
     "sorted-set": "sortedset", "connection": "connection", "transactions": "transaction", "scripting": "scripting",
-    "stream": "stream",
+    "stream": "stream", "xstream": "stream",
 }  # fmt: skip
 
 _DATA_CATEGORIES = frozenset(_DATA_GROUPS.values())
@@ -319,7 +328,7 @@ def _help(container: str, parent: Command, categories: frozenset[str]) -> Comman
         for sub, child in sorted(parent.subcommands.items()):
             lines.append(f"{sub.decode()} {child.syntax}".rstrip())
             lines.append(f"    {child.summary}")
-        return [line.encode() for line in lines]
+        return [Status(line.encode()) for line in lines]
 
     show.__doc__ = f"Show what {container}'s subcommands do."
     return Command(

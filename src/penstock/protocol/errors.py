@@ -22,6 +22,7 @@ file, so `decode` can find the class again from the text alone:
         |-- Misconf      MISCONF   the log or the snapshot cannot be written
         |-- ReadOnly     READONLY  this server takes no writes
         |-- Unblocked    UNBLOCKED CLIENT UNBLOCK ... ERROR
+        |-- Fenced       FENCED    a producer that a newer one has replaced
         |-- Locked       LOCKED    a script touched a locked key it did not declare
         |-- CrossSlot    CROSSSLOT keys of one command in several slots
         |-- TryAgain     TRYAGAIN  keys of one command are on both sides of a migration
@@ -53,7 +54,12 @@ class ReplyError(PenstockError):
     def wire(self) -> bytes:
         """The error as it travels: code word, text, never a line break (it would end the reply early)."""
         text = f"{self.code} {self}" if self.args and str(self) else self.code
-        return text.replace("\r", " ").replace("\n", " ").encode("utf-8", "surrogateescape")
+        return one_line(text)
+
+
+def one_line(text: str) -> bytes:
+    """An error's text without line breaks: those at its end go, others become spaces, as in Redis."""
+    return text.rstrip("\r\n").replace("\r", " ").replace("\n", " ").encode("utf-8", "surrogateescape")
 
 
 class WrongType(ReplyError):
@@ -153,6 +159,10 @@ class Unblocked(ReplyError):
         super().__init__(text)
 
 
+class Fenced(ReplyError):
+    code = "FENCED"
+
+
 class Locked(ReplyError):
     code = "LOCKED"
 
@@ -199,6 +209,15 @@ def no_such_key() -> ReplyError:
     return ReplyError("no such key")
 
 
+def shown(raw: bytes) -> str:
+    """An argument inside an error's text: its bytes as they came, up to a NUL, which ends a text in C.
+
+    >>> shown(b"GET\\0s")
+    'GET'
+    """
+    return raw.partition(b"\0")[0].decode("utf-8", "surrogateescape")
+
+
 def wrong_arity(name: str) -> ReplyError:
     """`name` as Redis prints it: lower case, `container|sub` for a subcommand."""
     return ReplyError(f"wrong number of arguments for '{name}' command")
@@ -206,7 +225,7 @@ def wrong_arity(name: str) -> ReplyError:
 
 def bad_subcommand(argv: list[bytes]) -> ReplyError:
     """A subcommand with arguments that its arity allows and its syntax does not."""
-    container, sub = (word.decode("utf-8", "surrogateescape") for word in argv[:2])
+    container, sub = (shown(word) for word in argv[:2])
     return ReplyError(f"unknown subcommand or wrong number of arguments for '{sub}'. Try {container.upper()} HELP.")
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import hiredis
 
@@ -35,7 +35,7 @@ MORE: Final = object()
 _STAR = 42
 _NEWLINE = 10
 _LONGEST_HEADER = 32
-_TYPE_BYTES: dict[type, str] = {int: ":", list: "*", dict: "%", set: "~", float: ",", bool: "#", type(None): "$"}
+_TYPE_BYTES: dict[type, str] = {int: ":", list: "*", dict: "%", set: "~", float: ",", bool: "#"}
 _HTTP = (b"POST", b"HOST:")
 _ALIEN = b"~>|%"  # headers of sets, pushes, attributes, maps: a request has none of them
 _TILDE, _GREATER, _BAR, _PERCENT = _ALIEN
@@ -161,6 +161,20 @@ class StrictReader:
         return words
 
 
+class BrokenFrame(ProtocolError):
+    """What hiredis cannot read, in the words of Redis."""
+
+    WORDS: ClassVar[dict[str, str]] = {
+        "Bad multi-bulk length": "Protocol error: invalid multibulk length",
+        "Multi-bulk length out of range": "Protocol error: invalid multibulk length",
+        "Bad bulk string length": "Protocol error: invalid bulk length",
+        "Bulk string length out of range": "Protocol error: invalid bulk length",
+    }
+
+    def __init__(self, text: str) -> None:
+        super().__init__(self.WORDS.get(text, text))
+
+
 class RequestReader:
     """What a connection reads through: `feed(data)`, then `take()` until it gives MORE.
 
@@ -177,7 +191,7 @@ class RequestReader:
     def __init__(self, max_bulk: int = MAX_BULK, max_arguments: int = MAX_ARGUMENTS) -> None:
         self._max_bulk = max_bulk
         self._max_arguments = max_arguments
-        self._hiredis = hiredis.Reader(protocolError=ProtocolError, notEnoughData=MORE)
+        self._hiredis = hiredis.Reader(protocolError=BrokenFrame, notEnoughData=MORE)
         self.hiredis_feed = self._hiredis.feed  # for `plain` input only
         self._strict: StrictReader | None = None
         self._started = False
@@ -244,6 +258,8 @@ class RequestReader:
         if argv is None or argv == []:
             return
         strange = next((arg for arg in argv if type(arg) is not bytes), argv) if type(argv) is list else argv
+        if strange is None:  # a null: `$-1`
+            raise ProtocolError("Protocol error: invalid bulk length")
         got = _TYPE_BYTES.get(type(strange), "?")
         raise ProtocolError(f"Protocol error: expected '$', got '{got}'")
 

@@ -11,6 +11,8 @@ from penstock.types.hash import Hash
 from penstock.types.list import List
 from penstock.types.packing import CorruptValue, count_packed
 from penstock.types.set import Set
+from penstock.types.stream.stream import Stream
+from penstock.types.xstream import XStream
 from penstock.types.zset import SortedSet
 
 
@@ -37,6 +39,8 @@ TYPES: dict[int, tuple[str, type[Any]]] = {
     2: ("set", Set),
     3: ("hash", Hash),
     4: ("zset", SortedSet),
+    6: ("tstream", Stream),
+    5: ("stream", XStream),
 }
 _TAGS = {kind: tag for tag, (_, kind) in TYPES.items()}
 _NAMES = {kind: name for name, kind in TYPES.values()}
@@ -81,6 +85,8 @@ def copy(value: Any) -> Any:
     kind = type(value)
     if kind is bytes or kind is int:
         return value
+    if kind is Stream:
+        return value.copy()  # shares the sealed nodes, which never change
     return kind(value) if kind is bytearray or kind in _BUILT_IN else kind.load(value.dump())
 
 

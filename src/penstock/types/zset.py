@@ -146,12 +146,14 @@ class SortedSet:
     def name_span(self, low: bytes | None, high: bytes | None, above: bool = False, below: bool = False) -> Span:
         """The ranks of the names from `low` to `high`, None for no bound. O(log N).
 
-        Names are in order only among equal scores; with several scores the span is what lies between the first
-        score's `low` and the last score's `high`.
+        Names are in order only among equal scores; with several scores it is, in O(N), what comes from the first
+        name that `low` lets through up to one that `high` does not, as Redis answers for a small set.
         """
         order = self._ordered()
         if not order:
             return 0, 0
+        if order[0][0] != order[-1][0]:
+            return _first_run(order, low, high, above, below)
         start, stop = 0, len(order)
         if low is not None:
             row = (order[0][0], low)
@@ -189,6 +191,21 @@ class SortedSet:
             self._order._check()
             rows = sorted((score, member) for member, score in self.scores.items())
             assert list(map(repr, self._order)) == list(map(repr, rows)), (self._order, self.scores)  # -0.0 == 0.0
+
+
+def _first_run(order: Any, low: bytes | None, high: bytes | None, above: bool, below: bool) -> Span:
+    """`name_span` where names are not in order."""
+
+    def over_low(name: bytes) -> bool:
+        return low is None or (name > low if above else name >= low)
+
+    def under_high(name: bytes) -> bool:
+        return high is None or (name < high if below else name <= high)
+
+    if not over_low(order[-1][1]) or not under_high(order[0][1]):
+        return 0, 0  # Redis looks at the two ends first
+    start = next(rank for rank, (_, name) in enumerate(order) if over_low(name))
+    return start, next((rank for rank in range(start, len(order)) if not under_high(order[rank][1])), len(order))
 
 
 def _after(order: Any, score: float) -> int:

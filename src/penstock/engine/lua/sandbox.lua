@@ -15,7 +15,7 @@ local error, getmetatable, next, pairs, pcall, rawget, rawset = error, getmetata
 local select, setmetatable, tostring, type, xpcall = select, setmetatable, tostring, type, xpcall
 local collectgarbage, loadstring, real_load = collectgarbage, loadstring, load
 local concat, format, gsub, find, byte, sub = table.concat, string.format, string.gsub, string.find, string.byte, string.sub
-local dump, match = string.dump, string.match
+local dump, match, floor, tonumber = string.dump, string.match, math.floor, tonumber
 local create, resume = coroutine.create, coroutine.resume
 local getinfo, sethook = debug.getinfo, debug.sethook
 
@@ -202,7 +202,9 @@ local function one_string(...) return select("#", ...) == 1 and type((...)) == "
 function redis.error_reply(...)
     if not one_string(...) then return {err = "ERR wrong number or type of arguments"} end
     local text = gsub((...), "^%-", "")
-    return {err = find(text, " ", 1, true) and text or "ERR " .. text}
+    local space = find(text, " ", 1, true)
+    local code = space and sub(text, 1, space - 1) or "ERR"
+    return {err = code .. " " .. match(sub(text, (space or 0) + 1), "^[\r\n]*(.-)[\r\n]*$")}
 end
 
 function redis.status_reply(...)
@@ -231,8 +233,9 @@ end
 
 function redis.setresp(...)
     if select("#", ...) ~= 1 then raise("redis.setresp() requires one argument.") end
-    if ... ~= 2 and ... ~= 3 then raise("RESP version must be 2 or 3.") end
-    resp = ...
+    local version = floor(tonumber((...)) or 0) -- as C makes an int of it: "3" and 3.5 are 3
+    if version ~= 2 and version ~= 3 then raise("RESP version must be 2 or 3.") end
+    resp = version
 end
 
 function redis.set_repl(...)
@@ -258,8 +261,9 @@ function redis.debug() end
 
 local MAX_DEPTH = 2000 -- a reply that refers to itself must end somewhere
 
--- A status or an error is one line, and to Redis a C string.
+-- A status or an error is one line, and to Redis a C string; an error loses the line breaks at its end.
 local function line(text) return (gsub(match(text, "^[^%z]*"), "[\r\n]", " ")) end
+local function error_line(text) return line((gsub(match(text, "^[^%z]*"), "[\r\n]+$", ""))) end
 
 local write
 
@@ -282,7 +286,7 @@ local function write_table(value, protocol, put, depth)
     local map, set, big = rawget(value, "map"), rawget(value, "set"), rawget(value, "big_number")
     local verbatim = rawget(value, "verbatim_string")
     if type(err) == "string" then
-        put("-" .. line(err) .. "\r\n")
+        put("-" .. error_line(err) .. "\r\n")
     elseif type(ok) == "string" then
         put("+" .. line(ok) .. "\r\n")
     elseif type(double) == "number" then
@@ -370,7 +374,7 @@ local function run(script, sha, keys, arguments, protocol)
     local ok, value = xpcall(script, locate)
     local reply
     if ok and type(value) == "table" and type(rawget(value, "err")) == "string" then
-        ok, reply = false, line(rawget(value, "err"))
+        ok, reply = false, error_line(rawget(value, "err"))
     elseif ok and type(value) ~= "table" then
         reply = encode(value, protocol)
     elseif ok then

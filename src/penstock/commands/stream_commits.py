@@ -1,0 +1,123 @@
+"""Streams, exactly once: entries staged aside and made visible by one commit; and TAPPLY, which the log is made of."""
+
+from __future__ import annotations
+
+from penstock.commands.streams import log_at, parse_entries, retain, to_batches, to_number
+from penstock.engine.session import Session
+from penstock.engine.spec import REGISTRY, Access, Argv, Flag, Reply, command, key
+from penstock.protocol.errors import Fenced, ReplyError
+from penstock.protocol.resp import OK
+from penstock.types.packing import CorruptValue
+from penstock.types.stream.groups import Change
+from penstock.types.stream.producers import ProducerFenced, UnknownStage
+from penstock.types.stream.stream import Stream
+
+
+@command(
+    "TSTAGE", arity=-5, flags=Flag.WRITE | Flag.DENYOOM, keys=key(1, Access.UPDATE), group="stream",
+    syntax="key token ENTRIES tag entry [tag entry ...] | key token ARROW payload", cost="O(1) an entry",
+)  # fmt: skip
+def tstage(session: Session, argv: Argv) -> Reply:
+    """Put entries aside under a token, invisible to readers until TCOMMIT; answer how many the token has now.
+
+    Staging again under a token adds to it. Stages that are not committed expire (stream-stage-timeout).
+    """
+    form = argv[3].upper()
+    db = session.db
+    found = db.find(argv[1], Stream)
+    if form == b"ENTRIES":
+        tags, entries = parse_entries(argv[4:])
+        stream = found if found is not None else db.obtain(argv[1], Stream)
+        count = stream.stages.stage_entries(argv[2], tags, entries, db.clock.now)
+    elif form == b"ARROW" and len(argv) == 5:
+        batches = to_batches(argv[4])
+        stream = found if found is not None else db.obtain(argv[1], Stream)
+        count = stream.stages.stage(argv[2], batches, db.clock.now)
+    else:
+        raise ReplyError("TSTAGE takes ENTRIES tag entry ..., or ARROW and one payload")
+    session.engine.streams.note(db, argv[1], stream)
+    log_at(session, argv)
+    db.changed(argv[1])
+    return count
+
+
+@command(
+    "TCOMMIT", arity=-5, flags=Flag.WRITE | Flag.DENYOOM, keys=key(1, Access.UPDATE), group="stream",
+    syntax="key producer epoch token [token ...]", cost="O(entries of a node that is not whole) + O(nodes)",
+)  # fmt: skip
+def tcommit(session: Session, argv: Argv) -> Reply:
+    """Make the entries staged under the tokens visible, in that order and at once; answer [first offset, entries].
+
+    Only if the epoch is newer than the producer's last: a repeat of the last one answers as it did then and appends
+    nothing, an older one is refused with FENCED.
+    """
+    epoch = to_number(argv[3], "epoch")
+    db = session.db
+    stream = db.find(argv[1], Stream)
+    if stream is None:
+        raise ReplyError(f"nothing is staged under '{argv[4].decode(errors='replace')}': there is no such stream")
+    log = stream.log
+    first, before = log.first, log.last
+    known = stream.producers.by_id.get(argv[2])
+    last_epoch = known.epoch if known is not None else -1
+    try:
+        commit = stream.commit(argv[2], epoch, argv[4:], db.clock.now)
+    except ProducerFenced as error:
+        raise Fenced(f"producer {argv[2].decode(errors='replace')}: {error}") from None
+    except UnknownStage as error:
+        raise ReplyError(str(error)) from None
+    if log.last != before or epoch != last_epoch:
+        retain(session, argv[1], stream, before + 1)
+        log_at(session, argv, log.first - 1 if log.first != first else 0)
+        db.changed(argv[1])
+    return [commit.first, commit.entries]
+
+
+@command(
+    "TAPPLY", arity=-4, flags=Flag.WRITE | Flag.ADMIN | Flag.NOSCRIPT, keys=key(1, Access.UPDATE), group="stream",
+    syntax="key GROUP name change | key AT ms command [argument ...] | key UNSTAGE ms", cost="That of what it applies.",
+)  # fmt: skip
+def tapply(session: Session, argv: Argv) -> Reply:
+    """Apply an effect as the log records it: not for clients.
+
+    GROUP makes a group what a read left it, AT runs a stream command at the time it first ran, UNSTAGE drops the stages
+    older than a time.
+    """
+    form = argv[2].upper()
+    if form == b"AT" and len(argv) > 5:
+        return _apply_at(session, argv)
+    db = session.db
+    stream = db.find(argv[1], Stream)
+    if form == b"GROUP" and len(argv) == 5:
+        try:
+            change = Change.decode(argv[4])
+        except CorruptValue as error:
+            raise ReplyError(f"TAPPLY: {error}") from None
+        stream = stream if stream is not None else db.obtain(argv[1], Stream)
+        stream.group(argv[3], change.position).apply(change)
+        session.engine.streams.note(db, argv[1], stream)
+    elif form == b"UNSTAGE" and len(argv) == 4:
+        before = to_number(argv[3], "UNSTAGE")
+        if stream is None or not stream.stages.expire(before):
+            return OK
+    else:
+        raise ReplyError("TAPPLY knows GROUP name change, AT ms command, and UNSTAGE ms")
+    db.changed(argv[1])
+    return OK
+
+
+def _apply_at(session: Session, argv: Argv) -> Reply:
+    moment = to_number(argv[3], "AT")
+    inner = argv[4:]
+    found = REGISTRY.resolve(inner)
+    allowed = found.group == "stream" and found.writes and not found.flags & (Flag.ADMIN | Flag.BLOCKING)
+    if not allowed or inner[1] != argv[1]:
+        raise ReplyError("TAPPLY ... AT runs commands that write the same stream")
+    clock, streams = session.db.clock, session.engine.streams
+    now, clock.now, streams.replaying = clock.now, moment, True
+    try:
+        reply = found.handler(session, inner)
+    finally:
+        clock.now, streams.replaying = now, False
+    session.log(argv)
+    return reply

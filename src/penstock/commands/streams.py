@@ -1,0 +1,399 @@
+"""Streams: TWRITE, TREAD, TACK and TEVICT, the four commands of the proposal.
+
+Where the proposal leaves a point open, DESIGN decided it; the docstrings below say what holds. A group read is a
+write: what it changed (the position, leases with absolute times) is logged, not the command, so that a replay at
+another time gives the same groups. Writes are logged with their time, inside TAPPLY ... AT, for the same reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from penstock.engine.arguments import INT64_MAX, to_integer
+from penstock.engine.keyspace import Database
+from penstock.engine.session import Session
+from penstock.engine.spec import Access, Argv, Flag, KeySpec, Reply, command, key
+from penstock.protocol.errors import Fenced, ReplyError
+from penstock.protocol.resp import NULL_ARRAY, Raw
+from penstock.types.stream.arrow import InvalidArrow, parse_arrow
+from penstock.types.stream.groups import Change
+from penstock.types.stream.log import Log
+from penstock.types.stream.nodes import NODE, Range
+from penstock.types.stream.producers import ProducerFenced
+from penstock.types.stream.stream import Stream
+
+_NOTHING = Log()  # what is read where there is no stream
+
+
+# -- parsing that stream commands share -----------------------------------------------------------------------
+
+
+def to_number(raw: bytes, name: str, least: int = 0) -> int:
+    """An integer argument, refused by name."""
+    number = to_integer(raw, lambda: ReplyError(f"{name} is not an integer or out of range"))
+    if number < least:
+        raise ReplyError(f"{name} must be at least {least}")
+    return number
+
+
+def to_ranges(words: Sequence[bytes]) -> list[Range]:
+    """Offsets and ranges, `7` or `3-9`, both ends included on the wire and the end excluded here."""
+    ranges: list[Range] = []
+    for word in words:
+        start, dash, end = word.partition(b"-")
+        first = to_number(start, f"offset '{word.decode(errors='replace')}'", 1)
+        last = to_number(end, f"offset '{word.decode(errors='replace')}'", 1) if dash else first
+        if last < first:
+            raise ReplyError(f"range '{word.decode(errors='replace')}' ends before it starts")
+        ranges.append((first, last + 1))
+    return ranges
+
+
+def parse_entries(words: list[bytes]) -> tuple[list[bytes], list[bytes]]:
+    """Tags and entries of `tag entry tag entry ...`."""
+    if not words or len(words) % 2:
+        raise ReplyError("ENTRIES takes pairs of tag and entry")
+    return words[::2], words[1::2]
+
+
+def to_batches(payload: bytes) -> list[object]:
+    """Record batches of an ARROW argument, checked completely."""
+    try:
+        return parse_arrow(payload)
+    except InvalidArrow as error:
+        raise ReplyError(f"ARROW payload refused: {error}") from None
+
+
+# -- TWRITE ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Write:
+    """A TWRITE in its long form."""
+
+    backlog: int | None = None
+    producer: tuple[bytes, int] | None = None
+    entries: tuple[list[bytes], list[bytes]] | None = None
+    batches: list[object] | None = None
+
+    @classmethod
+    def parse(cls, argv: Argv) -> _Write:
+        write = cls()
+        at = 2
+        while at < len(argv):
+            word = argv[at].upper()
+            if word == b"FORMAT" and at + 3 == len(argv):
+                at += 1  # FORMAT ARROW payload, as TREAD spells it; without options the shorter form has four words
+                word = argv[at].upper()
+            if word == b"ENTRIES":
+                write.entries = parse_entries(argv[at + 1 :])
+                return write
+            if word == b"ARROW" and at + 2 == len(argv):
+                write.batches = to_batches(argv[at + 1])
+                return write
+            if word == b"BACKLOG" and at + 1 < len(argv):
+                write.backlog = to_number(argv[at + 1], "BACKLOG", 1)
+                at += 2
+            elif word == b"PRODUCER" and at + 2 < len(argv):
+                write.producer = (argv[at + 1], to_number(argv[at + 2], "PRODUCER's sequence"))
+                at += 3
+            else:
+                raise ReplyError(f"unknown or incomplete option '{argv[at][:64].decode(errors='replace')}' of TWRITE")
+        raise ReplyError("TWRITE needs 'tag entry', 'ENTRIES tag entry ...' or 'FORMAT ARROW payload'")
+
+
+@command(
+    "TWRITE", arity=-4, flags=Flag.WRITE | Flag.DENYOOM | Flag.FAST, keys=key(1, Access.UPDATE), group="stream",
+    syntax="key tag entry | key [BACKLOG count] [PRODUCER id sequence] ENTRIES tag entry [tag entry ...]"
+    " | key [BACKLOG count] [PRODUCER id sequence] FORMAT ARROW payload",
+    cost="O(1) an entry; BACKLOG and retention add O(nodes freed)",
+)  # fmt: skip
+def twrite(session: Session, argv: Argv) -> Reply:
+    """Append to the stream at key, creating it, and answer the first new entry's offset.
+
+    Atomic: all entries get contiguous offsets, or none is appended. BACKLOG frees old nodes as long as count entries
+    stay. FORMAT ARROW takes an Arrow IPC stream with the columns tag and entry, and time if it brings its own; the word
+    FORMAT may be left out after an option. A repeat of the same PRODUCER id and sequence appends nothing and answers what the first time was answered.
+    """
+    db = session.db
+    name = argv[1]
+    if len(argv) == 4:
+        stream = db.get(name)
+        if type(stream) is not Stream:
+            stream = db.obtain(name, Stream)
+        log: Log = stream.log
+        first = log.first
+        offset = log.append(db.clock.now, argv[2], argv[3])
+    else:
+        write = _Write.parse(argv)
+        found = db.find(name, Stream)
+        if write.producer is not None and found is not None:
+            repeated = _repeated(found, *write.producer)
+            if repeated is not None:
+                return repeated
+        stream = found if found is not None else db.obtain(name, Stream)
+        log = stream.log
+        first = log.first
+        offset = _append(session, stream, write)
+    kept = stream.retention
+    if kept.count or kept.bytes or kept.age_ms or kept.compact:
+        retain(session, name, stream, offset)
+    if session.engine.log is not None:
+        log_at(session, argv, log.first - 1 if log.first != first else 0)
+    db.changed(name)
+    return offset
+
+
+def _repeated(stream: Stream, producer: bytes, sequence: int) -> int | None:
+    try:
+        return stream.producers.repeated(producer, sequence)
+    except ProducerFenced as error:
+        raise Fenced(f"PRODUCER {producer.decode(errors='replace')}: {error}") from None
+
+
+def _append(session: Session, stream: Stream, write: _Write) -> int:
+    now = session.db.clock.now
+    if write.entries is not None:
+        offset = stream.log.append_many(now, *write.entries)
+    else:
+        assert write.batches is not None
+        offset = stream.log.append_arrow(now, write.batches)
+    if write.producer is not None:
+        stream.producers.remember(*write.producer, offset, now)
+    if write.backlog is not None and not session.engine.streams.replaying:
+        stream.log.keep_nodes(write.backlog)
+    return offset
+
+
+def retain(session: Session, key: bytes, stream: Stream, offset: int) -> None:
+    """Enforce retention where appending from an offset on sealed a node; between seals there is nothing to free."""
+    streams = session.engine.streams
+    if (offset - 1) // NODE != stream.log.last // NODE and not streams.replaying:
+        stream.log.apply_retention(stream.retention, session.db.clock.now)
+        streams.note(session.db, key, stream)
+
+
+def log_at(session: Session, argv: Argv, evicted: int = 0) -> None:
+    """Log a command together with the time it ran at, and the offset through which it evicted.
+
+    What goes is logged and not found again at a replay: limits count the messages that are there, and a log that was
+    compacted meanwhile has fewer than its replay, where compaction comes later.
+    """
+    effects: list[Argv] = [[b"TAPPLY", argv[1], b"AT", b"%d" % session.db.clock.now, *argv]]
+    if evicted:
+        effects.append([b"TEVICT", argv[1], b"%d" % evicted])
+    session.log(*effects)
+
+
+# -- TREAD ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Read:
+    """A TREAD's arguments."""
+
+    key: bytes
+    offset: int | None  # None is `$`, only new ones
+    count: int
+    deadline: int | None = None  # None does not block, 0 blocks for ever
+    group: bytes | None = None
+    retry: tuple[int, int] | None = None
+    max_bytes: int | None = None
+    dead_letter: bytes | None = None
+    with_info: bool = False
+    arrow: bool = False
+
+    @classmethod
+    def parse(cls, argv: Argv, now: int) -> _Read:
+        offset = None if argv[2] == b"$" else to_number(argv[2], "offset")
+        read = cls(argv[1], offset, to_number(argv[3], "count"))
+        at = 4
+        while at < len(argv):
+            word = argv[at].upper()
+            size = _SIZES.get(word)
+            if size is None or at + size > len(argv):
+                shown = argv[at][:64].decode(errors="replace")
+                raise ReplyError(f"unknown or incomplete option '{shown}' of TREAD")
+            read._take(word, argv[at + 1 : at + size], now)
+            at += size
+        read._check()
+        return read
+
+    def _take(self, word: bytes, values: list[bytes], now: int) -> None:
+        if word == b"BLOCK":
+            wait = to_number(values[0], "BLOCK")
+            self.deadline = min(now + wait, INT64_MAX) if wait else 0
+        elif word == b"GROUP":
+            self.group = values[0]
+        elif word == b"RETRY":
+            retry, expire = to_number(values[0], "RETRY's retry-ms", 1), to_number(values[1], "RETRY's expire-ms")
+            self.retry = (min(retry, INT64_MAX - now), min(expire, INT64_MAX - now))
+        elif word == b"MAXBYTES":
+            self.max_bytes = to_number(values[0], "MAXBYTES", 1)
+        elif word == b"DEADLETTER":
+            self.dead_letter = values[0]
+        elif word == b"WITHINFO":
+            self.with_info = True
+        elif values[0].upper() == b"ARROW":
+            self.arrow = True
+        else:
+            raise ReplyError(f"unknown FORMAT '{values[0][:64].decode(errors='replace')}'; there is ARROW")
+
+    def _check(self) -> None:
+        if self.retry is not None and self.group is None:
+            raise ReplyError("RETRY needs GROUP: only a group waits for acknowledgements")
+        if self.dead_letter is not None and self.retry is None:
+            raise ReplyError("DEADLETTER needs RETRY: only what is retried can expire")
+        if self.dead_letter == self.key:
+            raise ReplyError("DEADLETTER must be another key than the stream's own")
+        if self.retry is not None and 0 < self.retry[1] < self.retry[0]:
+            raise ReplyError("RETRY's expire-ms is before its retry-ms: the message would never be retried")
+        if self.group is None and self.offset == 0:
+            raise ReplyError("offset must be at least 1; offsets start at 1, and 0 only places a new group")
+        if self.arrow and self.with_info:
+            raise ReplyError("WITHINFO and FORMAT ARROW do not go together; the Arrow form has the offsets itself")
+
+
+_SIZES = {
+    b"BLOCK": 2, b"GROUP": 2, b"RETRY": 3, b"MAXBYTES": 2, b"DEADLETTER": 2, b"WITHINFO": 1, b"FORMAT": 2,
+}  # fmt: skip
+
+
+def _options(argv: Sequence[bytes]) -> dict[bytes, int]:
+    """Where the options of a TREAD stand; stops at what it does not know."""
+    found: dict[bytes, int] = {}
+    at = 4
+    while at < len(argv) and (size := _SIZES.get(argv[at].upper())) is not None:
+        found[argv[at].upper()] = at
+        at += size
+    return found
+
+
+def _tread_access(argv: Sequence[bytes]) -> Access:
+    return Access.UPDATE if b"GROUP" in _options(argv) else Access.READ
+
+
+def _dead_letter_key(argv: Sequence[bytes]) -> Iterable[int]:
+    at = _options(argv).get(b"DEADLETTER", len(argv))
+    return [at + 1] if at + 1 < len(argv) else []
+
+
+@command(
+    "TREAD", arity=-4, flags=Flag.WRITE | Flag.BLOCKING | Flag.MOVABLEKEYS, group="stream",
+    keys=(*key(1, Access.UPDATE, _tread_access), KeySpec(Access.WRITE, find=_dead_letter_key)),
+    syntax="key offset count [BLOCK ms] [GROUP name] [RETRY retry-ms expire-ms] [MAXBYTES bytes] [DEADLETTER key] [WITHINFO]"
+    " [FORMAT ARROW]",
+    cost="O(1) to find the offset, at any length, and O(bytes) to send; a group adds O(leases touched)",
+)  # fmt: skip
+def tread(session: Session, argv: Argv) -> Reply:
+    """Read up to count messages, each [offset, tag, entry], from an offset on, or the next ones of a group.
+
+    Without GROUP the reply is positional: evicted messages are null, and it stops at the last offset. `$` reads only
+    what is new. BLOCK waits while there is nothing at or after the offset; 0 waits for ever; a wait that ends without
+    anything answers a null array. With GROUP the offset only places a group that does not exist yet (0 is the first
+    available message); each message goes to one member, and with RETRY it comes again after retry-ms until it is
+    acknowledged with TACK, or expires. WITHINFO puts [first, last] in front. FORMAT ARROW answers one bulk string that
+    pyarrow.ipc.open_stream reads.
+    """
+    now = session.db.clock.now
+    read = _Read.parse(argv, now)
+    return _read_group(session, argv, read) if read.group is not None else _read_plain(session, argv, read)
+
+
+def _read_plain(session: Session, argv: Argv, read: _Read) -> Reply:
+    stream = session.db.find(read.key, Stream)
+    log = stream.log if stream is not None else _NOTHING
+    if read.offset is None:
+        read.offset = log.last + 1
+        argv[2] = b"%d" % read.offset  # a blocked command is run again, and `$` must stay what it was
+    if read.deadline is not None and read.count and read.offset > log.last:
+        return session.block([read.key], read.deadline, NULL_ARRAY)
+    if read.arrow:
+        return log.read_arrow(read.offset, read.count, read.max_bytes)
+    null = b"$-1\r\n" if session.protocol == 2 else b"_\r\n"
+    wire, count = log.read(read.offset, read.count, read.max_bytes, null)
+    return _array(wire, count, log if read.with_info else None)
+
+
+def _read_group(session: Session, argv: Argv, read: _Read) -> Reply:
+    engine, db = session.engine, session.db
+    assert read.group is not None
+    stream = db.find(read.key, Stream) or db.obtain(read.key, Stream)
+    log = stream.log
+    known = read.group in stream.groups
+    group = stream.group(read.group, _place(log, read.offset))
+    engine.streams.note(db, read.key, stream)
+    now = db.clock.now
+    delivery = group.deliver(
+        log, now, read.count, read.retry, engine.config.stream_max_pending, read.max_bytes, read.dead_letter
+    )
+    change = delivery.change or (None if known else Change(group.position, group.lost))
+    if change is not None:
+        session.log(*engine.streams.settle(db, read.key, read.group, stream, change, delivery.expired))
+    if not delivery.runs and read.deadline is not None and read.count:
+        # Who does not retry is not woken for a retry: it would find nothing, for as long as the retry is due.
+        due = group.next_deadline() if read.retry is not None and session.may_block else None
+        if due is not None:
+            engine.streams.wake_at(db, read.key, due)
+        return session.block([read.key], read.deadline, NULL_ARRAY, (read.group, read.retry is None))
+    if read.arrow:
+        return log.arrow_of(delivery.runs)
+    count = sum(end - start for start, end in delivery.runs)
+    return _array(log.wire_of(delivery.runs), count, log if read.with_info else None)
+
+
+def _place(log: Log, offset: int | None) -> int:
+    """Where a new group starts."""
+    return log.last + 1 if offset is None else max(offset, log.first) if offset == 0 else offset
+
+
+def _array(wire: bytes, count: int, info: Log | None) -> Raw:
+    if info is None:
+        return Raw(b"*%d\r\n%b" % (count, wire))
+    return Raw(b"*%d\r\n*2\r\n:%d\r\n:%d\r\n%b" % (count + 1, info.first, info.last, wire))
+
+
+# -- TACK and TEVICT ------------------------------------------------------------------------------------------
+
+
+@command(
+    "TACK", arity=-4, flags=Flag.WRITE | Flag.FAST, keys=key(1, Access.UPDATE), group="stream",
+    syntax="key group offset | start-end [offset | start-end ...]",
+    cost="O(log L) a range, with L leases pending; the numbers in a range are not walked",
+)  # fmt: skip
+def tack(session: Session, argv: Argv) -> Reply:
+    """Acknowledge messages of a group and answer how many were pending; unknown offsets are ignored."""
+    ranges = to_ranges(argv[3:])
+    db = session.db
+    stream = db.find(argv[1], Stream)
+    group = stream.groups.get(argv[2]) if stream is not None else None
+    if group is None:
+        return 0
+    removed = group.ack(ranges)
+    if removed:
+        db.changed(argv[1])
+    return removed
+
+
+@command(
+    "TEVICT", arity=3, flags=Flag.WRITE | Flag.FAST, keys=key(1, Access.UPDATE), group="stream", syntax="key offset | -count",
+    cost="O(nodes freed), whatever the length",
+)  # fmt: skip
+def tevict(session: Session, argv: Argv) -> Reply:
+    """Remove messages up to an offset, or all but the last count, and answer how many went.
+
+    The offsets of what stays do not change, and no offset is used again. Memory goes back by whole nodes.
+    """
+    offset = to_number(argv[2], "offset", -INT64_MAX)
+    db: Database = session.db
+    stream = db.find(argv[1], Stream)
+    if stream is None or offset == 0:
+        return 0
+    log = stream.log
+    first = log.first
+    removed = log.evict_through(offset) if offset > 0 else log.keep_last(-offset)
+    if log.first != first:
+        session.log([b"TEVICT", argv[1], b"%d" % (log.first - 1)])  # for the reason that log_at gives
+        db.changed(argv[1])
+    return removed

@@ -1,0 +1,121 @@
+"""Arrow at the stream's two doors: what a client may write (`parse_arrow`) and what it reads back (`encode_read`).
+
+Why here: bytes from a client are checked once, completely, and leave this file as record batches of (tag, entry) or
+(time, tag, entry) with 32-bit offsets and no nulls; the rest of the package trusts them. Rejected: letting a column
+of any type in and casting when it is read, which moves a client's mistake to another client's read.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+SCHEMA = pa.schema([("time", pa.int64()), ("tag", pa.binary()), ("entry", pa.binary())])
+# Only for a node of more than 2 GiB, which 32-bit offsets cannot describe.
+LARGE_SCHEMA = pa.schema([("time", pa.int64()), ("tag", pa.large_binary()), ("entry", pa.large_binary())])
+READ_SCHEMA = pa.schema([("offset", pa.int64()), *SCHEMA])
+
+_STREAM_HEAD = READ_SCHEMA.serialize().to_pybytes()
+_STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+_REFUSALS = (pa.ArrowException, OSError, ValueError, EOFError, OverflowError, MemoryError)
+
+
+def parse_arrow(data: bytes) -> list[Any]:
+    """The record batches of an IPC stream, normalised; ValueError says what is wrong with it.
+
+    Columns `tag` and `entry` are binary or string (also large and view forms), a null tag is an empty one; an
+    optional `time` is int64 or a timestamp, kept as milliseconds.
+    """
+    try:
+        with pa.ipc.open_stream(data) as reader:
+            names = reader.schema.names
+            _check_names(names)
+            batches = [_normalised(batch) for batch in reader if batch.num_rows]
+    except InvalidArrow:
+        raise
+    except _REFUSALS as error:
+        raise InvalidArrow(f"not an Arrow stream: {str(error).splitlines()[0] if str(error) else error!r}") from error
+    if len(batches) > 1:
+        batches = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return batches
+
+
+class InvalidArrow(ValueError):
+    """Bytes that are no Arrow stream of messages."""
+
+
+def _check_names(names: list[str]) -> None:
+    for name in names:
+        if name not in SCHEMA.names:
+            raise InvalidArrow(f"column '{name}' is not one of time, tag, entry")
+        if names.count(name) > 1:
+            raise InvalidArrow(f"column '{name}' is given twice")
+    for name in ("tag", "entry"):
+        if name not in names:
+            raise InvalidArrow(f"column '{name}' is missing")
+
+
+def _normalised(batch: Any) -> Any:
+    batch.validate(full=True)
+    columns = {name: _column(name, batch.column(name)) for name in SCHEMA.names if name in batch.schema.names}
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def _column(name: str, column: Any) -> Any:
+    kind = column.type
+    if name == "time":
+        if pa.types.is_timestamp(kind):
+            column = column.cast(pa.timestamp("ms", kind.tz), safe=False).cast(pa.int64())
+        elif kind != pa.int64():
+            raise InvalidArrow(f"column 'time' is {kind}, not int64 or a timestamp")
+    elif _is_binary(kind):
+        column = column.cast(pa.binary())
+    else:
+        raise InvalidArrow(f"column '{name}' is {kind}, not binary or string")
+    if column.null_count:
+        if name != "tag":
+            raise InvalidArrow(f"column '{name}' has nulls")
+        column = pc.fill_null(column, b"")
+    return column
+
+
+def _is_binary(kind: Any) -> bool:
+    plain = pa.types.is_binary(kind) or pa.types.is_string(kind)
+    large = pa.types.is_large_binary(kind) or pa.types.is_large_string(kind)
+    return bool(plain or large or pa.types.is_binary_view(kind) or pa.types.is_string_view(kind))
+
+
+def int64s(values: array[int]) -> Any:
+    """An Arrow column over the same memory; the array may not grow while the column lives."""
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
+
+
+_COUNTING = int64s(array("q", range(1000)))
+
+
+def offsets_from(start: int, count: int) -> Any:
+    """The column start, start + 1, ... of at most a node's length, without making Python integers."""
+    return pc.add(_COUNTING.slice(0, count), pa.scalar(start, pa.int64()))
+
+
+def encode_read(parts: Iterable[tuple[Any, Any]]) -> bytes:
+    """An IPC stream of (offset column, batch of a node's rows) pairs: a record batch each, none for no rows."""
+    pieces: list[Any] = [_STREAM_HEAD]
+    for offsets, batch in parts:
+        if batch.schema.field(1).type == LARGE_SCHEMA.field(1).type:
+            # Rows of a large node are megabytes each; one a batch fits 32-bit offsets again.
+            for row in range(batch.num_rows):
+                columns = [column.cast(field.type) for column, field in zip(batch.slice(row, 1), SCHEMA, strict=True)]
+                pieces.append(_read_message(offsets.slice(row, 1), columns))
+        elif batch.num_rows:
+            pieces.append(_read_message(offsets, batch.columns))
+    pieces.append(_STREAM_END)
+    return b"".join(pieces)
+
+
+def _read_message(offsets: Any, columns: list[Any]) -> Any:
+    return pa.RecordBatch.from_arrays([offsets, *columns], schema=READ_SCHEMA).serialize()

@@ -1,0 +1,81 @@
+"""Log compaction by tag: of the messages with one tag, sealed nodes keep the newest.
+
+The index maps a tag to its newest offset in the sealed nodes and counts, node by node, the messages that were
+superseded, so that a slice of work goes straight to a node that has something to lose. Everything here can be made
+again from the log, so a dump leaves it out. A message without a tag is about nothing in particular and is kept.
+
+Rejected: sweeping all nodes after every seal (the log's whole length for one superseded message), and compacting the
+active node (its readers are the ones that follow the log and want to see every change).
+"""
+
+from __future__ import annotations
+
+from penstock.types.stream.nodes import NODE, Node
+
+
+class Compactor:
+    """What is known of the tags of nodes before `next`."""
+
+    __slots__ = ("latest", "next", "superseded")
+
+    def __init__(self, start: int) -> None:
+        self.latest: dict[bytes, int] = {}
+        self.superseded: dict[int, int] = {}  # node number -> messages it can lose
+        self.next = start  # the first node not indexed yet
+
+    def index(self, node: Node) -> None:
+        """Learn the tags of the next node. O(its messages)."""
+        latest, superseded = self.latest, self.superseded
+        offsets, _, tags, _ = node.lists()
+        for offset, tag in zip(offsets, tags, strict=True):
+            if tag:
+                older = latest.get(tag)
+                if older is not None:
+                    number = (older - 1) // NODE
+                    superseded[number] = superseded.get(number, 0) + 1
+                latest[tag] = offset
+        self.next = node.number + 1
+
+    def candidate(self, least: int) -> int | None:
+        """A node that can lose at least so many messages."""
+        return next((number for number, count in self.superseded.items() if count >= least), None)
+
+    def compact(self, node: Node, compression: str) -> int:
+        """Drop a node's superseded messages and answer how many there were."""
+        del self.superseded[node.number]
+        offsets, _, tags, _ = node.lists()
+        latest = self.latest
+        rows = [row for row, tag in enumerate(tags) if not tag or latest[tag] == offsets[row]]
+        before = node.count
+        if len(rows) < before:
+            node.keep(rows, compression)
+        return before - len(rows)
+
+    def forget(self, node: Node) -> None:
+        """A node is evicted: its tags no longer have their newest message there. O(its messages)."""
+        if node.number >= self.next:
+            self.next = node.number + 1
+            return
+        self.superseded.pop(node.number, None)
+        latest = self.latest
+        offsets, _, tags, _ = node.lists()
+        for offset, tag in zip(offsets, tags, strict=True):
+            if latest.get(tag) == offset:
+                del latest[tag]
+
+    def check(self, nodes: dict[int, Node]) -> None:
+        """Assert that the index is what a scan of the indexed nodes gives."""
+        latest: dict[bytes, int] = {}
+        superseded: dict[int, int] = {}
+        for node in nodes.values():
+            if node.number < self.next:
+                offsets, _, tags, _ = node.copy().lists()
+                latest.update(item for item in zip(tags, offsets, strict=True) if item[0])
+        for node in nodes.values():
+            if node.number < self.next:
+                offsets, _, tags, _ = node.copy().lists()
+                lost = sum(1 for offset, tag in zip(offsets, tags, strict=True) if tag and latest[tag] != offset)
+                if lost:
+                    superseded[node.number] = lost
+        assert self.latest == latest
+        assert self.superseded == superseded

@@ -1,0 +1,466 @@
+"""The sequence of nodes: append, seek, read, evict, compact.
+
+Offsets are contiguous from 1 and never reused; an emptied log keeps its counter, so that first == last + 1. Node
+numbers follow from offsets, so a seek is a division and a dictionary look-up at any length: the RCP's skiplist is not
+needed. `first` is exact: what lies below it is gone for every reader, though memory goes back by whole nodes.
+
+Costs, here and in limits, are counted as a message's tag and entry plus 16 bytes, whatever the protocol or the
+compression: a reader's MAXBYTES means the same in RESP2, RESP3 and Arrow, and retention the same on every replica.
+
+Invariants: nodes has every number from `lowest` up to the active node's; sealed_rows and sealed_raw are their sums; a
+node that was frozen and is not in `recent` holds nothing that can be made again. Owned by the loop thread:
+reading moves nodes in and out of `recent`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from penstock.types.stream.arrow import SCHEMA, encode_read, int64s
+from penstock.types.stream.compaction import Compactor
+from penstock.types.stream.nodes import NODE, OVERHEAD, Active, Block, Node, Range, Storage
+
+NULL = b"$-1\r\n"
+STORAGE = Storage()  # of every log that is not given its own; the server's settings edit it
+
+
+class Message(NamedTuple):
+    """One message, as the slow paths see it."""
+
+    offset: int
+    time: int
+    tag: bytes
+    entry: bytes
+
+
+class Taken(NamedTuple):
+    """What a group read may have: runs of messages, where to go on, how many offsets had no message, the cost."""
+
+    runs: list[Range]
+    next: int
+    skipped: int
+    cost: int
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What a log may keep; 0 is no limit. `compact` keeps the newest message of every tag."""
+
+    count: int = 0
+    age_ms: int = 0
+    bytes: int = 0
+    compact: bool = False
+
+
+class LogInfo(NamedTuple):
+    """For TINFO."""
+
+    first: int
+    last: int
+    length: int
+    nodes: int
+    hot: int
+    cold: int
+    raw_bytes: int
+    stored_bytes: int
+
+
+class Log:
+    """Messages by offset."""
+
+    __slots__ = (
+        "active", "compactor", "first", "frozen", "last", "lowest", "nodes", "recent", "sealed_raw", "sealed_rows", "storage",
+    )  # fmt: skip
+
+    def __init__(self, storage: Storage = STORAGE) -> None:
+        self.storage = storage
+        self.first = 1  # the first offset that can still be read
+        self.last = 0  # the last offset given out
+        self.nodes: dict[int, Node] = {}
+        self.lowest = 0  # number of the first node held
+        self.frozen = 0  # number of the first node that was not told to go cold
+        self.active = Active(1, 0)
+        self.recent: dict[int, Node] = {}  # cold nodes read of late, the latest last
+        self.sealed_rows = 0
+        self.sealed_raw = 0
+        self.compactor: Compactor | None = None
+
+    def __len__(self) -> int:
+        """Messages that can be read. O(1)."""
+        front = self._block(self.lowest)
+        return self.sealed_rows + len(self.active.entries) - front.row(self.first)
+
+    # Writing.
+
+    def append(self, now: int, tag: bytes, entry: bytes) -> int:
+        """Add a message and answer its offset. O(1)."""
+        active = self.active
+        active.times.append(now)
+        active.tags.append(tag)
+        active.entries.append(entry)
+        self.last = last = self.last + 1
+        if not last % NODE:
+            self._seal()
+        return last
+
+    def append_many(self, now: int, tags: list[bytes], entries: list[bytes]) -> int:
+        """Add messages and answer the first one's offset, or what would be the next one's for none."""
+        first = self.last + 1
+        times = array("q", (now,)) * len(entries)
+        at = 0
+        while at < len(entries):
+            end = min(at + NODE - self.last % NODE, len(entries))
+            self.active.extend(times[at:end], tags[at:end], entries[at:end])
+            self.last += end - at
+            if not self.last % NODE:
+                self._seal()
+            at = end
+        return first
+
+    def append_arrow(self, now: int, batches: Iterable[Any]) -> int:
+        """As append_many, of what `parse_arrow` gave. Whole nodes never become Python objects."""
+        first = self.last + 1
+        now_column = int64s(array("q", (now,)) * NODE)
+        for batch in batches:
+            at = 0
+            while at < batch.num_rows:
+                part = batch.slice(at, NODE - self.last % NODE)
+                rows = part.num_rows
+                times = part.column(0) if part.num_columns == 3 else now_column.slice(0, rows)
+                tags, entries = part.columns[-2:]
+                self.last += rows
+                if rows == NODE:
+                    whole = pa.RecordBatch.from_arrays([times, tags, entries], schema=SCHEMA)
+                    self._add(Node.of(self.active.number, whole, self.active.before))
+                else:
+                    self.active.extend(array("q", times.to_pylist()), tags.to_pylist(), entries.to_pylist())
+                    if not self.last % NODE:
+                        self._seal()
+                at += rows
+        return first
+
+    def _seal(self) -> None:
+        self._add(self.active.seal())
+
+    def _add(self, node: Node) -> None:
+        self.nodes[node.number] = node
+        self.sealed_rows += node.count
+        self.sealed_raw += node.raw
+        self.active = Active(self.last + 1, max(node.before, node.newest))
+        # One node a seal keeps step; a second one catches up after hot_nodes was lowered or the log was loaded.
+        self.frozen = max(self.frozen, self.lowest)
+        for number in range(self.frozen, min(self.frozen + 2, node.number + 1 - self.storage.hot_nodes)):
+            self.nodes[number].freeze(self.storage.compression)
+            self.frozen = number + 1
+
+    # Finding.
+
+    def _numbers(self) -> range:
+        """Of the sealed nodes."""
+        return range(self.lowest, self.active.number)
+
+    def _block(self, number: int) -> Block:
+        return self.nodes[number] if number < self.active.number else self.active
+
+    def _blocks(self, start: int, end: int) -> Iterator[tuple[Block, int, int]]:
+        """The blocks between two held offsets, with the part of each that is asked for."""
+        number = (start - 1) // NODE
+        while start < end:
+            block = self._block(number)
+            if type(block) is Node:
+                self._use(block)
+            number += 1
+            stop = min(end, number * NODE + 1)
+            yield block, start, stop
+            start = stop
+
+    def _use(self, node: Node) -> None:
+        """Keep what a read decodes for the next one, and let go of what was not read for longest."""
+        hot = self.storage.hot_nodes
+        if node.number >= self.active.number - hot:
+            return
+        recent = self.recent
+        recent.pop(node.number, None)
+        recent[node.number] = node
+        while len(recent) > max(hot, 1):
+            recent.pop(next(iter(recent))).rest()
+
+    def _runs(self, start: int, end: int) -> Iterator[tuple[Block, int, int]]:
+        for block, a, b in self._blocks(max(start, self.first), end):
+            for run in block.runs(a, b):
+                yield block, *run
+
+    def count_from(self, offset: int) -> int:
+        """Messages at or after an offset. O(1), or O(nodes from there) once messages were compacted away."""
+        offset = max(offset, self.first)
+        if offset > self.last or self.sealed_rows == NODE * len(self.nodes):
+            return max(self.last + 1 - offset, 0)
+        number = (offset - 1) // NODE
+        rest = sum(self.nodes[later].count for later in range(number + 1, self.active.number))
+        block = self._block(number)
+        return block.count - block.row(offset) + rest + (len(self.active.entries) if block is not self.active else 0)
+
+    def take(self, start: int, count: int, max_bytes: int | None = None, stop: int | None = None) -> Taken:
+        """Runs of up to `count` messages from an offset, before `stop`; the message that reaches max_bytes is the last."""
+        stop = self.last + 1 if stop is None else min(stop, self.last + 1)
+        if count <= 0 or start >= stop:
+            return Taken([], start, 0, 0)
+        at = max(start, self.first)
+        if max_bytes is None and self.sealed_rows == NODE * len(self.nodes):
+            end = min(at + count, stop)
+            return Taken([(at, end)], end, at - start, 0) if at < end else Taken([], stop, stop - start, 0)
+        runs: list[Range] = []
+        left, cost = count, 0
+        for block, a, b in self._runs(at, stop):
+            end = min(b, a + left)
+            if max_bytes is not None:
+                end, spent = block.fit(a, end, max_bytes - cost)
+                cost += spent
+            left -= end - a
+            if runs and runs[-1][1] == a:
+                a = runs.pop()[0]
+            runs.append((a, end))
+            if not left or (max_bytes is not None and cost >= max_bytes):
+                return Taken(runs, end, end - start - count + left, cost)
+        return Taken(runs, stop, stop - start - count + left, cost)
+
+    def seek_time(self, ms: int) -> int:
+        """The first available offset that is not before a time; last + 1 if all are. O(log nodes).
+
+        A message counts as late as the latest one before it: when the clock jumped back, messages written after the
+        jump do not hide those written before it.
+        """
+        nodes = self.nodes
+        number = self.lowest + bisect_left(self._numbers(), ms, key=lambda at: max(nodes[at].before, nodes[at].newest))
+        start = max(self.first, number * NODE + 1)
+        for block, a, _ in self._blocks(start, self.last + 1):
+            row = max(block.row_at_time(ms), block.row(a))
+            if row < block.count:
+                return block.offset_at(row)
+        return self.last + 1
+
+    # Reading.
+
+    def read(self, offset: int, count: int, max_bytes: int | None = None, null: bytes = NULL) -> tuple[bytes, int]:
+        """The RESP items of offset, offset + 1, ...: `null` for each that is gone; stops at the last offset."""
+        stop = min(offset + count, self.last + 1)
+        if offset >= stop:
+            return b"", 0
+        active = self.active
+        if max_bytes is None and offset >= active.start and offset >= self.first:
+            row, end = offset - active.start, stop - active.start
+            return b"".join(active.made(end)[row:end]), end - row
+        left = max_bytes
+        pieces: list[bytes] = []
+        at = offset
+        for block, a, b in self._runs(offset, stop):
+            if at < a:
+                gone, left = _affordable(a - at, left)
+                pieces.append(null * gone)
+                at += gone
+                if at < a or left == 0:
+                    return b"".join(pieces), at - offset
+            if left is not None:
+                end, cost = block.fit(a, b, left)
+                pieces.append(block.wire_slice(a, end))
+                at, left = end, max(left - cost, 0)
+                if left == 0:
+                    return b"".join(pieces), at - offset
+            else:
+                pieces.append(block.wire_slice(a, b))
+                at = b
+        if at < stop:
+            gone, _ = _affordable(stop - at, left)
+            pieces.append(null * gone)
+            at += gone
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces), at - offset
+
+    def wire_of(self, runs: Iterable[Range]) -> bytes:
+        """The RESP items of runs of available messages, as `take` found them."""
+        return b"".join([block.wire_slice(a, b) for run in runs for block, a, b in self._blocks(*run)])
+
+    def messages(self, offset: int, count: int, max_bytes: int | None = None) -> Iterator[Message]:
+        """Up to `count` available messages from an offset on, one by one."""
+        for run in self.take(offset, count, max_bytes).runs:
+            for block, a, b in self._blocks(*run):
+                rows = slice(block.row(a), block.row(b))
+                yield from map(Message, *(column[rows] for column in block.lists()))
+
+    def read_arrow(self, offset: int, count: int, max_bytes: int | None = None) -> bytes:
+        """An Arrow stream of (offset, time, tag, entry); what is gone is absent. A record batch a node.
+
+        As in `read`, count is a number of offsets, gone ones included.
+        """
+        stop = min(offset + count, self.last + 1)
+        runs: list[Range] = [(max(offset, self.first), stop)]
+        if max_bytes is not None:
+            runs = self.take(offset, count, max_bytes, stop).runs
+        return self.arrow_of(runs)
+
+    def arrow_of(self, runs: Iterable[Range]) -> bytes:
+        """As wire_of, in Arrow."""
+        return encode_read(block.columns(a, b) for run in runs for block, a, b in self._blocks(*run))
+
+    # Forgetting.
+
+    def evict_through(self, offset: int) -> int:
+        """Remove messages up to and including an offset; answer how many. O(nodes freed)."""
+        before = len(self)
+        self.first = max(self.first, min(offset, self.last) + 1)
+        keep = min((self.first - 1) // NODE, self.active.number)
+        while self.lowest < keep:
+            node = self.nodes.pop(self.lowest)
+            self.lowest += 1
+            self.recent.pop(node.number, None)
+            self.sealed_rows -= node.count
+            self.sealed_raw -= node.raw
+            if self.compactor:
+                self.compactor.forget(node)
+        active = self.active
+        if self.first > self.last and active.entries:
+            self.active = Active(self.first, max(active.before, active.newest))
+        return before - len(self)
+
+    def keep_nodes(self, count: int) -> int:
+        """Remove whole nodes from the front as long as `count` messages remain; answer how many messages went."""
+        before = length = len(self)
+        while self.lowest < self.active.number:
+            front = self.nodes[self.lowest]
+            available = front.count - front.row(self.first)
+            if length - available < count:
+                break
+            length -= available
+            self.evict_through((self.lowest + 1) * NODE)
+        return before - length
+
+    def keep_last(self, count: int) -> int:
+        """Remove all but the last `count` messages; answer how many went."""
+        removed = self.keep_nodes(count)
+        spare = len(self) - count
+        if spare > 0:
+            front = self._block(self.lowest)
+            removed += self.evict_through(front.offset_at(front.row(self.first) + spare) - 1)
+        return removed
+
+    def apply_retention(self, retention: Retention, now: int) -> int:
+        """Remove the whole nodes that a retention does not cover; answer how many messages went.
+
+        A count is kept at the least; a node goes by age when its newest message is too old; bytes are held at the
+        most, but the active node stays.
+        """
+        removed = self.keep_nodes(retention.count) if retention.count else 0
+        active = self.active.raw if retention.bytes and self.nodes else 0
+        while self.lowest < self.active.number:
+            too_old = retention.age_ms and self.nodes[self.lowest].newest < now - retention.age_ms
+            too_large = retention.bytes and self.sealed_raw + active > retention.bytes
+            if not (too_old or too_large):
+                break
+            removed += self.evict_through((self.lowest + 1) * NODE)
+        return removed
+
+    def set_compaction(self, on: bool) -> None:
+        """Begin or stop keeping the index that compaction needs; `compact` fills it."""
+        if on != (self.compactor is not None):
+            self.compactor = Compactor(self.lowest) if on else None
+
+    def compact(self, nodes: int = 8, least: int = 1) -> bool:
+        """Index or rewrite up to so many nodes (those with `least` messages to lose); answer whether there is more."""
+        compactor = self.compactor
+        if compactor is None:
+            return False
+        for _ in range(nodes):
+            if compactor.next < self.active.number:
+                node = self.nodes[compactor.next]
+                self._use(node)
+                compactor.index(node)
+                continue
+            number = compactor.candidate(least)
+            if number is None:
+                return False
+            node = self.nodes[number]
+            self._use(node)
+            raw = node.raw
+            self.sealed_rows -= compactor.compact(node, self.storage.compression)
+            self.sealed_raw += node.raw - raw
+        return compactor.next < self.active.number or compactor.candidate(least) is not None
+
+    # The whole.
+
+    def info(self) -> LogInfo:
+        """Figures for TINFO. O(nodes)."""
+        hot = min(len(self.nodes), self.storage.hot_nodes)
+        raw = self.sealed_raw + self.active.raw
+        return LogInfo(
+            self.first, self.last, len(self), len(self.nodes) + 1, hot, len(self.nodes) - hot, raw, self.size()
+        )
+
+    def size(self) -> int:
+        """Bytes of memory. O(nodes)."""
+        return 500 + sum(node.size() for node in self.nodes.values()) + self.active.size()
+
+    def copy(self) -> Log:
+        """An equal log that shares only bytes that never change."""
+        log = Log(self.storage)
+        for name in ("first", "frozen", "last", "lowest", "sealed_raw", "sealed_rows"):
+            setattr(log, name, getattr(self, name))
+        log.nodes = {number: node.copy() for number, node in self.nodes.items()}
+        log.recent = {number: log.nodes[number] for number in self.recent}
+        log.active = self.active.copy()
+        log.set_compaction(self.compactor is not None)
+        return log
+
+    def faults(self) -> Iterator[str]:
+        """What is wrong with the log's shape, its nodes not looked into. O(nodes)."""
+        active = self.active
+        if not 1 <= self.first <= self.last + 1:
+            yield "first is not between 1 and last + 1"
+        if len(self.nodes) != active.number - self.lowest or any(n not in self.nodes for n in self._numbers()):
+            yield "a node is missing"
+        if self.lowest != min((self.first - 1) // NODE, active.number):
+            yield "nodes begin elsewhere than first"
+        if active.start + len(active.entries) != self.last + 1 or len(active.entries) >= NODE:
+            yield "the active node does not end at last"
+        if active.start != active.number * NODE + 1 and active.start > self.first:
+            yield "the active node begins too late"
+        if not len(active.times) == len(active.tags) == len(active.entries):
+            yield "the active node's columns differ in length"
+        if any(number != node.number for number, node in self.nodes.items()):
+            yield "a node is in another's place"
+        blocks: list[Block] = [*self.nodes.values(), active]
+        if any(max(a.before, a.newest) != b.before for a, b in pairwise(blocks)):
+            yield "a node does not know the latest time before it"
+        if self.sealed_rows != sum(node.count for node in self.nodes.values()):
+            yield "sealed_rows is not the sum of the nodes' messages"
+        if self.sealed_raw != sum(node.raw for node in self.nodes.values()):
+            yield "sealed_raw is not the sum of the nodes' bytes"
+        if any(self.nodes.get(number) is not node for number, node in self.recent.items()):
+            yield "an evicted node is kept decoded"
+
+    def check(self) -> None:
+        """Assert every invariant. O(messages)."""
+        assert not [*self.faults()], [*self.faults()]
+        for number, node in self.nodes.items():
+            node.check()
+            if number < self.frozen and number not in self.recent:
+                assert node.wire is None
+                assert node.batch is None or not node.compressed
+        self.active.check()
+        assert len(self) == sum(b - a for _, a, b in self.copy()._runs(self.first, self.last + 1))
+        if self.compactor:
+            assert self.lowest <= self.compactor.next <= self.active.number
+            self.compactor.check(self.nodes)
+
+
+def _affordable(items: int, budget: int | None) -> tuple[int, int | None]:
+    """How many nulls a budget of bytes pays for, and what is left of it."""
+    if budget is None:
+        return items, None
+    items = min(items, -(-budget // OVERHEAD))
+    return items, max(budget - items * OVERHEAD, 0)

@@ -1,0 +1,418 @@
+"""Macro nodes: a thousand messages that are written, compressed, sent and freed together.
+
+The RCP's "one blob and a table of 32-bit offsets" is Arrow's variable-length binary layout, so a sealed `Node` is an
+Arrow record batch of (time, tag, entry), held as one encapsulated IPC message (`payload`): what a snapshot writes is
+what memory holds. A node may also hold the decoded `batch` (a view of an uncompressed payload costs nothing) and the
+`wire`: all its messages as RESP, with a table of ends, so that any range is one slice. `Active` is the node being
+written: plain lists, since appending to them is the cheapest thing Python does.
+
+Invariant: node n covers offsets n * 1000 + 1 to (n + 1) * 1000. Offsets are arithmetic unless rows are missing
+(compacted away, or evicted before the node was sealed); then `offsets` lists what is there, sorted.
+
+Rejected: a message object each (250 B more a message); one growing Arrow builder (cannot be read while it grows).
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any, Literal, Self, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.types.packing import CorruptValue
+from penstock.types.stream.arrow import LARGE_SCHEMA, SCHEMA, int64s, offsets_from
+
+NODE = 1000
+OVERHEAD = 16  # what a message takes beside its tag and entry: its time and two table slots
+_RESP = b"*3\r\n:%d\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n"
+
+Range = tuple[int, int]  # offsets, the end excluded
+Wire = tuple[bytes, "array[int]"]  # all messages, and where each begins (one more: the end)
+
+
+@dataclass
+class Storage:
+    """How nodes are kept: the newest `hot_nodes` sealed ones (and as many recently read ones) stay decoded."""
+
+    compression: Literal["none", "lz4", "zstd"] = "lz4"
+    hot_nodes: int = 8
+
+
+_WRITE_OPTIONS = {name: pa.ipc.IpcWriteOptions(compression=name, use_threads=False) for name in ("lz4", "zstd")}
+
+
+def wires_of(offsets: Sequence[int], tags: list[bytes], entries: list[bytes]) -> list[bytes]:
+    """Every message's RESP form: [offset, tag, entry]."""
+    return list(map(_RESP.__mod__, zip(offsets, map(len, tags), tags, map(len, entries), entries, strict=True)))
+
+
+def _joined(wires: list[bytes]) -> Wire:
+    return b"".join(wires), array("Q", accumulate(map(len, wires), initial=0))
+
+
+def _compressed(batch: Any, compression: str) -> bytes:
+    """The batch's IPC message; its schema, always the same, is left out."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=_WRITE_OPTIONS[compression]) as writer:
+        writer.write_batch(batch)
+    stream = sink.getvalue()
+    head = batch.schema.serialize().size
+    return cast(bytes, stream.slice(head, stream.size - head - 8).to_pybytes())
+
+
+def _table(column: Any) -> memoryview:
+    """The offset table of a binary column that is no slice."""
+    return memoryview(column.buffers()[1]).cast("q" if pa.types.is_large_binary(column.type) else "i")
+
+
+def message_batch(times: array[int], tags: list[bytes], entries: list[bytes]) -> Any:
+    """The three columns of some messages as a record batch."""
+    columns = [pa.array(values, pa.binary()) for values in (tags, entries)]
+    if all(isinstance(column, pa.Array) for column in columns):
+        return pa.RecordBatch.from_arrays([int64s(times), *columns], schema=SCHEMA)
+    # Over 2 GiB, which pyarrow would give in chunks.
+    columns = [pa.array(values, pa.large_binary()) for values in (tags, entries)]
+    return pa.RecordBatch.from_arrays([int64s(times), *columns], schema=LARGE_SCHEMA)
+
+
+class Node:
+    """A sealed node."""
+
+    __slots__ = (
+        "asked",
+        "batch",
+        "before",
+        "compressed",
+        "count",
+        "large",
+        "newest",
+        "number",
+        "offsets",
+        "payload",
+        "raw",
+        "wire",
+    )
+
+    number: int
+    count: int  # messages in it
+    offsets: array[int] | None  # of its messages, when some are missing
+    before: int  # the latest time of any message before this node (see Log.seek_time)
+    newest: int  # the latest time of its own messages, compacted ones included
+    raw: int  # bytes of its messages uncompressed
+    large: bool  # over 2 GiB
+    payload: bytes  # IPC message
+    compressed: bool
+    batch: Any | None  # decoded payload
+    wire: Wire | None
+    asked: int  # messages formatted one by one since there was no wire
+
+    @classmethod
+    def of(cls, number: int, batch: Any, before: int, offsets: array[int] | None = None) -> Self:
+        """Seal a batch, copying it: a slice must not keep alive the buffer it was cut from."""
+        node = cls()
+        node.number = number
+        node.offsets = offsets
+        node.before = before
+        node.newest = pc.max(batch.column(0)).as_py()
+        node.wire, node.asked = None, 0
+        node._hold(batch)
+        return node
+
+    def _hold(self, batch: Any) -> None:
+        self.count = batch.num_rows
+        self.large = batch.schema.field(1).type == pa.large_binary()
+        # Bytes, not Arrow's own buffer: one allocation of the exact size, which goes back to the system when freed.
+        self.payload = batch.serialize().to_pybytes()
+        self.compressed = False
+        self.batch = pa.ipc.read_record_batch(self.payload, batch.schema)
+        self.raw = self._cost(self.count) if self.count else 0
+
+    # Where things are. Positions and ranges are offsets; a row is an index inside the node.
+
+    @property
+    def start(self) -> int:
+        return self.number * NODE + 1
+
+    def row(self, offset: int) -> int:
+        """The row of the first message at or after an offset."""
+        if self.offsets is None:
+            return offset - self.number * NODE - 1
+        return bisect_left(self.offsets, offset)
+
+    def offset_at(self, row: int) -> int:
+        return self.number * NODE + 1 + row if self.offsets is None else self.offsets[row]
+
+    def runs(self, start: int, end: int) -> Iterator[Range]:
+        """The ranges of existing messages between two offsets of this node."""
+        if self.offsets is None:
+            yield start, end
+            return
+        first, previous = 0, -1
+        for offset in self.offsets[self.row(start) : self.row(end)]:
+            if offset != previous + 1:
+                if first:
+                    yield first, previous + 1
+                first = offset
+            previous = offset
+        if first:
+            yield first, previous + 1
+
+    def fit(self, start: int, end: int, budget: int) -> tuple[int, int]:
+        """(end, cost) of the part of a run that uses up a budget of bytes: it ends with the message that reaches it."""
+        a, b = self.row(start), self.row(end)
+        before = self._cost(a)
+        b = min(b, a + 1 + bisect_left(range(a + 1, b + 1), before + budget, key=self._cost))
+        return start + b - a, self._cost(b) - before
+
+    def _cost(self, rows: int) -> int:
+        """Bytes of the messages before a row."""
+        batch = self.opened()
+        return int(_table(batch.column(1))[rows] + _table(batch.column(2))[rows]) + OVERHEAD * rows
+
+    # Forms.
+
+    def opened(self) -> Any:
+        """The record batch, decoded if it was not."""
+        batch = self.batch
+        if batch is None:
+            batch = self.batch = pa.ipc.read_record_batch(self.payload, LARGE_SCHEMA if self.large else SCHEMA)
+        return batch
+
+    def wire_slice(self, start: int, end: int) -> bytes:
+        """The RESP form of a run of messages: one slice, once as many messages were asked for as the node has.
+
+        Until then only those asked for are formatted: a look at one message of a cold node should not pay for all.
+        """
+        a, b = self.row(start), self.row(end)
+        wire = self.wire
+        if wire is None:
+            self.asked += b - a
+            if self.asked < self.count:
+                tags, entries = (column.to_pylist() for column in self.opened().slice(a, b - a).columns[1:])
+                return b"".join(wires_of(range(start, end), tags, entries))
+            batch = self.opened()
+            offsets = range(self.start, self.start + NODE) if self.offsets is None else self.offsets
+            wire = self.wire = _joined(wires_of(offsets, batch.column(1).to_pylist(), batch.column(2).to_pylist()))
+        data, begins = wire
+        return data[begins[a] : begins[b]]
+
+    def columns(self, start: int, end: int) -> tuple[Any, Any]:
+        """(offset column, batch) of the messages between two offsets."""
+        a, b = self.row(start), self.row(end)
+        offsets = offsets_from(start, b - a) if self.offsets is None else int64s(self.offsets).slice(a, b - a)
+        batch = self.opened()
+        return offsets, batch if b - a == self.count else batch.slice(a, b - a)
+
+    def lists(self) -> tuple[list[int], list[int], list[bytes], list[bytes]]:
+        """Offsets, times, tags and entries of all messages."""
+        times, tags, entries = (column.to_pylist() for column in self.opened())
+        return (
+            list(self.offsets if self.offsets is not None else range(self.start, self.start + NODE)),
+            times,
+            tags,
+            entries,
+        )
+
+    def row_at_time(self, ms: int) -> int:
+        """The first row with a message, here or before it, that is not before a time."""
+        peaks = pc.cumulative_max(self.opened().column(0), start=self.before)
+        return bisect_left(range(self.count), ms, key=lambda row: peaks[row].as_py())
+
+    def freeze(self, compression: str) -> None:
+        """Go cold: no wire, and compressed if asked."""
+        if compression != "none" and not self.compressed:
+            self.payload = _compressed(self.opened(), compression)
+            self.compressed = True
+        self.rest()
+
+    def rest(self) -> None:
+        """Let go of what can be made again."""
+        self.wire = None
+        self.asked = 0
+        if self.compressed:
+            self.batch = None
+
+    def keep(self, rows: list[int], compression: str) -> None:
+        """Lose all other rows. Times before and newest stay: seeking by time must not change what it finds first."""
+        self.offsets = array("q", [self.offset_at(row) for row in rows])
+        batch = self.opened().take(pa.array(rows, pa.int64()))
+        cold = self.compressed
+        self.wire, self.asked = None, 0
+        self._hold(batch)
+        if cold:
+            self.freeze(compression)
+
+    def copy(self) -> Node:
+        """A node that shares the bytes, which never change, but not the node."""
+        node = Node()
+        for name in Node.__slots__:
+            setattr(node, name, getattr(self, name))
+        return node
+
+    def size(self) -> int:
+        """Bytes of memory."""
+        wire = len(self.wire[0]) + 8 * len(self.wire[1]) if self.wire else 0
+        decoded = self.raw if self.compressed and self.batch is not None else 0
+        return 250 + len(self.payload) + wire + decoded + (8 * len(self.offsets) if self.offsets is not None else 0)
+
+    def check(self) -> None:
+        """Assert that forms and figures agree with the payload."""
+        batch = pa.ipc.read_record_batch(self.payload, LARGE_SCHEMA if self.large else SCHEMA)
+        batch.validate(full=True)
+        assert batch.num_rows == self.count
+        assert 0 <= self.asked < max(self.count, 1) or self.wire is not None
+        assert self.batch is None or self.batch.equals(batch)
+        assert all(column.null_count == 0 for column in batch)
+        offsets, times, tags, entries = self.copy().lists()  # of a copy: checking must not leave it decoded
+        assert len(offsets) == self.count
+        if self.offsets is not None:
+            assert _ascending(self.offsets)
+            assert all(self.start <= offset < self.start + NODE for offset in offsets)
+        assert self.raw == sum(map(len, tags)) + sum(map(len, entries)) + OVERHEAD * self.count
+        assert not times or self.newest >= max(times)
+        if self.wire:
+            assert self.wire == _joined(wires_of(offsets, tags, entries))
+
+
+def _ascending(offsets: array[int]) -> bool:
+    return all(a < b for a, b in pairwise(offsets))
+
+
+def load_node(
+    number: int, before: int, newest: int, compressed: bool, large: bool, offsets: array[int] | None, payload: bytes
+) -> Node:
+    """A node from its parts in a dump; CorruptValue unless they are one. The payload is decoded once, to be sure."""
+    node = Node()
+    node.number, node.before, node.newest = number, before, newest
+    node.compressed, node.large, node.offsets, node.payload = compressed, large, offsets, payload
+    node.batch = node.wire = None
+    node.asked = 0
+    try:
+        batch = node.opened()
+        batch.validate(full=True)
+        node.count = batch.num_rows
+        node.raw = node._cost(node.count) if node.count else 0
+        newest = pc.max(batch.column(0)).as_py()
+    except (pa.ArrowException, OSError, ValueError, IndexError, TypeError, MemoryError) as error:
+        raise CorruptValue(f"stream node {number} is damaged: {error}") from error
+    known = range(node.start, node.start + NODE) if offsets is None else offsets
+    if len(known) != node.count or (newest is not None and newest > node.newest):
+        raise CorruptValue(f"stream node {number} does not hold what its header says")
+    if any(column.null_count for column in batch):
+        raise CorruptValue(f"stream node {number} has nulls")
+    if offsets and not (node.start <= offsets[0] and offsets[-1] < node.start + NODE and _ascending(offsets)):
+        raise CorruptValue(f"stream node {number} has offsets of another")
+    node.rest()
+    return node
+
+
+class Active:
+    """The node being written. Its wires are made when first read, each once."""
+
+    __slots__ = ("before", "entries", "start", "tags", "times", "wires")
+
+    def __init__(self, start: int, before: int) -> None:
+        self.start = start  # offset of the first message in the lists
+        self.before = before  # as in Node
+        self.times = array("q")
+        self.tags: list[bytes] = []
+        self.entries: list[bytes] = []
+        self.wires: list[bytes] = []  # of the first messages
+
+    @property
+    def number(self) -> int:
+        return (self.start - 1) // NODE
+
+    @property
+    def count(self) -> int:
+        return len(self.entries)
+
+    @property
+    def newest(self) -> int:
+        return max(self.times, default=self.before)
+
+    @property
+    def raw(self) -> int:
+        return sum(map(len, self.tags)) + sum(map(len, self.entries)) + OVERHEAD * len(self.entries)
+
+    def extend(self, times: array[int], tags: list[bytes], entries: list[bytes]) -> None:
+        self.times += times
+        self.tags += tags
+        self.entries += entries
+
+    def row(self, offset: int) -> int:
+        return max(offset - self.start, 0)
+
+    def offset_at(self, row: int) -> int:
+        return self.start + row
+
+    def runs(self, start: int, end: int) -> Iterator[Range]:
+        yield start, end
+
+    def fit(self, start: int, end: int, budget: int) -> tuple[int, int]:
+        cost = 0
+        for row in range(start - self.start, end - self.start):
+            cost += len(self.tags[row]) + len(self.entries[row]) + OVERHEAD
+            if cost >= budget:
+                return self.start + row + 1, cost
+        return end, cost
+
+    def made(self, count: int) -> list[bytes]:
+        """The wires, at least of the first `count` messages."""
+        wires = self.wires
+        done = len(wires)
+        if done < count:
+            base = self.start
+            wires += wires_of(range(base + done, base + count), self.tags[done:count], self.entries[done:count])
+        return wires
+
+    def wire_slice(self, start: int, end: int) -> bytes:
+        return b"".join(self.made(end - self.start)[start - self.start : end - self.start])
+
+    def columns(self, start: int, end: int) -> tuple[Any, Any]:
+        rows = slice(start - self.start, end - self.start)
+        return offsets_from(start, end - start), message_batch(self.times[rows], self.tags[rows], self.entries[rows])
+
+    def lists(self) -> tuple[list[int], list[int], list[bytes], list[bytes]]:
+        offsets = list(range(self.start, self.start + len(self.entries)))
+        return offsets, list(self.times), self.tags[:], self.entries[:]
+
+    def row_at_time(self, ms: int) -> int:
+        return bisect_left([*accumulate(self.times, max, initial=self.before)], ms, 1) - 1
+
+    def seal(self) -> Node:
+        """The finished node; it has its wire already if someone is reading along."""
+        end = (self.number + 1) * NODE + 1
+        whole = len(self.entries) == NODE
+        node = Node.of(
+            self.number,
+            message_batch(self.times, self.tags, self.entries),
+            self.before,
+            None if whole else array("q", range(self.start, end)),
+        )
+        if self.wires:
+            node.wire = _joined(self.made(len(self.entries)))
+        return node
+
+    def copy(self) -> Active:
+        active = Active(self.start, self.before)
+        active.extend(self.times, self.tags, self.entries)
+        return active
+
+    def size(self) -> int:
+        """Bytes of memory."""
+        return self.raw + sum(map(len, self.wires)) + (2 * 41 + 8) * len(self.entries) + 41 * len(self.wires) + 400
+
+    def check(self) -> None:
+        assert len(self.times) == len(self.tags) == len(self.entries) < NODE
+        offsets = range(self.start, self.start + len(self.wires))
+        known = len(self.wires)
+        assert self.wires == wires_of(offsets, self.tags[:known], self.entries[:known])
+
+
+Block = Node | Active

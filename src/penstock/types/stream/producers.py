@@ -1,0 +1,227 @@
+"""What makes a write happen once: producers' sequence numbers, and entries staged until their epoch commits.
+
+A producer numbers its writes. The answers to its last few are remembered, so that a repeat after a lost reply gets the
+same offset and appends nothing; a number below those is from a producer that was replaced, and is refused. A commit
+is numbered the same way by an epoch (a Spark batch). Only changes count as use: a repeat leaves no trace, so that a
+replica, which never hears of it, forgets the same producers at the same time.
+
+Rejected: remembering message ids for a while (NATS: a retry after the while is a duplicate).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from penstock.types.packing import CorruptValue
+from penstock.types.stream.arrow import parse_arrow
+
+REMEMBERED = 8  # answers a producer: as many writes as it may have in flight and still repeat
+_PRODUCER = struct.Struct("<qqqqI")
+_STAGE = struct.Struct("<qI")
+_NO_EPOCH = -1
+
+
+class ProducerFenced(ValueError):
+    """A write or a commit of a producer that is behind what was accepted from its successor."""
+
+
+class UnknownStage(LookupError):
+    """A token under which nothing is staged."""
+
+
+class Commit(NamedTuple):
+    """Where a commit's entries went: the first offset and how many."""
+
+    first: int
+    entries: int
+
+
+class Producer:
+    """The memory of one producer."""
+
+    __slots__ = ("answers", "commit", "epoch", "used")
+
+    def __init__(self) -> None:
+        self.answers: dict[int, int] = {}  # sequence number -> first offset, ascending
+        self.epoch = _NO_EPOCH
+        self.commit = Commit(0, 0)  # of that epoch
+        self.used = 0  # ms since 1970
+
+
+class Producers:
+    """Producers by id, the least recently used forgotten beyond a limit.
+
+    >>> producers = Producers()
+    >>> producers.remember(b"p", 7, first=100, now=0)
+    >>> producers.repeated(b"p", 7), producers.repeated(b"p", 8)
+    (100, None)
+    """
+
+    __slots__ = ("by_id", "limit")
+
+    def __init__(self, limit: int = 10_000) -> None:
+        self.limit = limit
+        self.by_id: OrderedDict[bytes, Producer] = OrderedDict()
+
+    def repeated(self, name: bytes, sequence: int) -> int | None:
+        """The first offset that this write was answered, None if it is new; ProducerFenced if it is too old to know."""
+        producer = self.by_id.get(name)
+        if producer is None or not producer.answers:
+            return None
+        answer = producer.answers.get(sequence)
+        if answer is None and sequence <= (last := max(producer.answers)):
+            raise ProducerFenced(f"sequence {sequence} is older than {last}")
+        return answer
+
+    def remember(self, name: bytes, sequence: int, first: int, now: int) -> None:
+        """A write that `repeated` called new was made."""
+        answers = self._used(name, now).answers
+        answers[sequence] = first
+        if len(answers) > REMEMBERED:
+            del answers[next(iter(answers))]
+
+    def committed(self, name: bytes, epoch: int) -> Commit | None:
+        """As `repeated`, for a commit."""
+        producer = self.by_id.get(name)
+        if producer is None or epoch > producer.epoch:
+            return None
+        if epoch < producer.epoch:
+            raise ProducerFenced(f"epoch {epoch} is older than {producer.epoch}")
+        return producer.commit
+
+    def remember_commit(self, name: bytes, epoch: int, commit: Commit, now: int) -> None:
+        """A commit that `committed` called new was made."""
+        producer = self._used(name, now)
+        producer.epoch, producer.commit = epoch, commit
+
+    def _used(self, name: bytes, now: int) -> Producer:
+        producer = self.by_id.get(name)
+        if producer is None:
+            producer = self.by_id[name] = Producer()
+            if len(self.by_id) > self.limit:
+                self.by_id.popitem(last=False)
+        else:
+            self.by_id.move_to_end(name)
+        producer.used = now
+        return producer
+
+    def dump(self) -> Iterator[bytes]:
+        """A name and a record for each, least recently used first."""
+        for name, producer in self.by_id.items():
+            pairs = [number for pair in producer.answers.items() for number in pair]
+            head = _PRODUCER.pack(producer.used, producer.epoch, *producer.commit, len(producer.answers))
+            yield name
+            yield head + struct.pack(f"<{len(pairs)}q", *pairs)
+
+    def load_one(self, name: bytes, record: bytes) -> None:
+        """Add what `dump` wrote of one producer."""
+        if name in self.by_id:
+            raise CorruptValue("a producer is there twice")
+        try:
+            used, epoch, first, entries, count = _PRODUCER.unpack_from(record)
+            numbers = struct.unpack(f"<{2 * min(count, REMEMBERED)}q", record[_PRODUCER.size :])
+        except struct.error as error:
+            raise CorruptValue(f"a producer's record is damaged: {error}") from error
+        producer = self.by_id[name] = Producer()
+        producer.used, producer.epoch, producer.commit = used, epoch, Commit(first, entries)
+        producer.answers = dict(zip(numbers[::2], numbers[1::2], strict=True))
+        if [*producer.answers] != sorted(numbers[::2]):
+            raise CorruptValue("a producer's sequence numbers are out of order")
+
+    def size(self) -> int:
+        """Bytes of memory, about."""
+        return sum(500 + len(name) + 70 * len(producer.answers) for name, producer in self.by_id.items())
+
+    def check(self) -> None:
+        assert len(self.by_id) <= self.limit
+        for producer in self.by_id.values():
+            assert len(producer.answers) <= REMEMBERED
+            assert [*producer.answers] == sorted(producer.answers)
+
+
+class Stage:
+    """Entries aside, not visible to any reader."""
+
+    __slots__ = ("batches", "used")
+
+    def __init__(self) -> None:
+        self.batches: list[Any] = []  # as `parse_arrow` gives them
+        self.used = 0
+
+
+class Stages:
+    """Stages by token. Staging twice under a token adds to it: a task sends its rows in pieces."""
+
+    __slots__ = ("by_token",)
+
+    def __init__(self) -> None:
+        self.by_token: dict[bytes, Stage] = {}
+
+    def stage(self, token: bytes, batches: list[Any], now: int) -> int:
+        """Put batches aside; answer how many entries the token has now."""
+        stage = self.by_token.setdefault(token, Stage())
+        stage.batches += batches
+        stage.used = now
+        return sum(batch.num_rows for batch in stage.batches)
+
+    def stage_entries(self, token: bytes, tags: list[bytes], entries: list[bytes], now: int) -> int:
+        """As `stage`, of plain entries."""
+        columns = [pa.array(tags, pa.binary()), pa.array(entries, pa.binary())]
+        batches = pa.Table.from_arrays(columns, names=["tag", "entry"]).combine_chunks().to_batches()
+        return self.stage(token, batches, now)
+
+    def take(self, tokens: list[bytes]) -> list[Any]:
+        """The batches of all tokens in order, no longer staged; UnknownStage, and nothing taken, if one is unknown."""
+        for at, token in enumerate(tokens):
+            if token not in self.by_token or token in tokens[:at]:
+                raise UnknownStage(f"nothing is staged under '{token.decode(errors='replace')}'")
+        return [batch for token in tokens for batch in self.by_token.pop(token).batches]
+
+    def expire(self, before: int) -> list[bytes]:
+        """Drop the stages that were last added to before a time; answer their tokens."""
+        stale = [token for token, stage in self.by_token.items() if stage.used < before]
+        for token in stale:
+            del self.by_token[token]
+        return stale
+
+    def dump(self) -> Iterator[bytes]:
+        """For each a token, a record, and its batches as Arrow streams."""
+        for token, stage in self.by_token.items():
+            yield token
+            yield _STAGE.pack(stage.used, len(stage.batches))
+            for batch in stage.batches:
+                sink = pa.BufferOutputStream()
+                with pa.ipc.new_stream(sink, batch.schema) as writer:
+                    writer.write_batch(batch)
+                yield sink.getvalue().to_pybytes()
+
+    def load_one(self, token: bytes, parts: Iterator[bytes]) -> None:
+        """Add what `dump` wrote of one stage; its parts follow the token."""
+        try:
+            used, count = _STAGE.unpack(next(parts))
+            batches = [batch for _ in range(count) for batch in parse_arrow(next(parts))]
+        except (struct.error, StopIteration, ValueError) as error:
+            raise CorruptValue(f"a stage is damaged: {error}") from error
+        if token in self.by_token or len(batches) != count:
+            raise CorruptValue("a stage is there twice or has an empty part")
+        self.stage(token, batches, used)
+
+    def size(self) -> int:
+        """Bytes of memory, about."""
+        return sum(
+            200 + len(token) + sum(batch.get_total_buffer_size() for batch in stage.batches)
+            for token, stage in self.by_token.items()
+        )
+
+    def check(self) -> None:
+        for stage in self.by_token.values():
+            for batch in stage.batches:
+                batch.validate(full=True)
+                assert batch.num_rows
+                assert batch.schema.names[-2:] == ["tag", "entry"]
+                assert all(column.null_count == 0 for column in batch)

@@ -1,0 +1,183 @@
+"""The stream value: a log, the groups that read it, the producers that write it, and what it may keep.
+
+A dump is a flat list of parts, nodes as they are in memory (compressed ones stay so), so that a snapshot copies and
+does not encode; a part may have 4 GiB, the whole any size. Loading decodes every node once: damaged bytes must be
+refused there, not crash a later read.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterator
+from typing import Any, Self
+
+from penstock.types.packing import CorruptValue, pack_many, unpack_many
+from penstock.types.stream.groups import Group
+from penstock.types.stream.log import STORAGE, Log, Retention
+from penstock.types.stream.nodes import Active, Storage, load_node
+from penstock.types.stream.producers import Commit, Producers, Stages
+
+_FORMAT = 1
+_HEAD = struct.Struct("<BIIIIqqq?")  # format; nodes, groups, producers, stages; retention
+_LOG = struct.Struct("<qqqqq")
+_NODE = struct.Struct("<qq???")
+
+
+class Stream:
+    """A stream.
+
+    >>> stream = Stream()
+    >>> stream.log.append(1000, b"tag", b"entry")
+    1
+    >>> stream.log.read(1, 10)
+    (b'*3\\r\\n:1\\r\\n$3\\r\\ntag\\r\\n$5\\r\\nentry\\r\\n', 1)
+    """
+
+    __slots__ = ("groups", "log", "producers", "retention", "stages")
+
+    def __init__(self, storage: Storage = STORAGE) -> None:
+        self.log = Log(storage)
+        self.groups: dict[bytes, Group] = {}
+        self.producers = Producers()
+        self.stages = Stages()
+        self.retention = Retention()
+
+    def group(self, name: bytes, position: int) -> Group:
+        """The group of that name, made at a position if it is new."""
+        group = self.groups.get(name)
+        if group is None:
+            group = self.groups[name] = Group(position)
+        return group
+
+    def commit(self, producer: bytes, epoch: int, tokens: list[bytes], now: int) -> Commit:
+        """Append the staged entries of tokens in that order, all or nothing, once for a producer's epoch.
+
+        A repeat of the last epoch is answered as it was, whatever its tokens; an older one is ProducerFenced.
+        """
+        earlier = self.producers.committed(producer, epoch)
+        if earlier is not None:
+            return earlier
+        batches = self.stages.take(tokens)
+        commit = Commit(self.log.append_arrow(now, batches), sum(batch.num_rows for batch in batches))
+        self.producers.remember_commit(producer, epoch, commit, now)
+        return commit
+
+    def retain(self, retention: Retention) -> None:
+        """What to keep from now on; `enforce_retention` does it."""
+        self.retention = retention
+        self.log.set_compaction(retention.compact)
+
+    def enforce_retention(self, now: int, nodes: int = 8) -> tuple[int, bool]:
+        """Evict what is not to be kept and compact up to `nodes` nodes: (messages evicted, whether more is to do)."""
+        return self.log.apply_retention(self.retention, now), self.log.compact(nodes)
+
+    # The whole.
+
+    def dump(self) -> bytes:
+        """The whole value as bytes."""
+        return pack_many(self._parts())
+
+    def _parts(self) -> Iterator[Any]:
+        log, kept = self.log, self.retention
+        active = log.active
+        counts = (len(log.nodes), len(self.groups), len(self.producers.by_id), len(self.stages.by_token))
+        yield _HEAD.pack(_FORMAT, *counts, kept.count, kept.age_ms, kept.bytes, kept.compact)
+        yield _LOG.pack(log.first, log.last, log.lowest, active.start, active.before)
+        for node in log.nodes.values():
+            yield _NODE.pack(node.before, node.newest, node.compressed, node.large, node.offsets is not None)
+            yield _packed(node.offsets or array("q"))
+            yield node.payload
+        yield _packed(active.times)
+        yield pack_many(active.tags)
+        yield pack_many(active.entries)
+        for name, group in self.groups.items():
+            yield name
+            yield group.dump()
+        yield from self.producers.dump()
+        yield from self.stages.dump()
+
+    @classmethod
+    def load(cls, data: bytes) -> Self:
+        """The value that `dump` wrote; CorruptValue for anything else."""
+        parts = iter(unpack_many(data))
+        try:
+            stream = cls._load(parts)
+        except (struct.error, StopIteration, OverflowError) as error:
+            raise CorruptValue(f"a stream is damaged: {error!r}") from error
+        if next(parts, None) is not None:
+            raise CorruptValue("a stream has more parts than its header says")
+        return stream
+
+    @classmethod
+    def _load(cls, parts: Iterator[bytes]) -> Self:
+        stream = cls()
+        log = stream.log
+        version, nodes, groups, producers, stages, *kept = _HEAD.unpack(next(parts))
+        if version != _FORMAT:
+            raise CorruptValue(f"a stream of format {version}")
+        log.first, log.last, log.lowest, start, before = _LOG.unpack(next(parts))
+        for number in range(log.lowest, log.lowest + nodes):
+            node_before, newest, compressed, large, sparse = _NODE.unpack(next(parts))
+            offsets = _unpacked(next(parts))
+            node = load_node(number, node_before, newest, compressed, large, offsets if sparse else None, next(parts))
+            log.nodes[number] = node
+            log.sealed_rows += node.count
+            log.sealed_raw += node.raw
+        log.active = Active(start, before)
+        log.active.extend(_unpacked(next(parts)), unpack_many(next(parts)), unpack_many(next(parts)))
+        for fault in log.faults():
+            raise CorruptValue(f"a stream is damaged: {fault}")
+        for _ in range(groups):
+            name = next(parts)
+            if name in stream.groups:
+                raise CorruptValue("a group is there twice")
+            stream.groups[name] = Group.load(next(parts))
+        for _ in range(producers):
+            stream.producers.load_one(next(parts), next(parts))
+        for _ in range(stages):
+            stream.stages.load_one(next(parts), parts)
+        stream.retain(Retention(*kept))
+        return stream
+
+    def copy(self) -> Stream:
+        """An equal stream; only bytes that never change are shared."""
+        stream = Stream(self.log.storage)
+        stream.log = self.log.copy()
+        stream.groups = {name: group.copy() for name, group in self.groups.items()}
+        records = iter([*self.producers.dump()])
+        for name in records:
+            stream.producers.load_one(name, next(records))
+        for token, stage in self.stages.by_token.items():
+            stream.stages.stage(token, stage.batches[:], stage.used)
+        stream.retention = self.retention
+        return stream
+
+    def size(self) -> int:
+        """About how many bytes of memory it takes."""
+        groups = sum(len(name) + group.size() for name, group in self.groups.items())
+        return 500 + self.log.size() + groups + self.producers.size() + self.stages.size()
+
+    def check(self) -> None:
+        """Assert every invariant; the failure carries what the stream looked like."""
+        try:
+            self.log.check()
+            assert self.retention.compact == (self.log.compactor is not None)
+            for group in self.groups.values():
+                group.check()
+            self.producers.check()
+            self.stages.check()
+        except AssertionError as failure:
+            failure.add_note(f"log: {self.log.info()}, lowest {self.log.lowest}, recent {list(self.log.recent)}")
+            for name, group in self.groups.items():
+                failure.add_note(f"group {name!r}: at {group.position}, leases {list(group.leases.values())}")
+            failure.add_note(f"producers: {list(self.producers.by_id)}, stages: {list(self.stages.by_token)}")
+            raise
+
+
+def _packed(numbers: array[int]) -> bytes:
+    return struct.pack(f"<{len(numbers)}q", *numbers)
+
+
+def _unpacked(data: bytes) -> array[int]:
+    return array("q", [number for (number,) in struct.iter_unpack("<q", data)])

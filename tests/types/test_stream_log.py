@@ -1,0 +1,524 @@
+"""The log at its real node size: nodes, forms, Arrow, eviction, seeking."""
+
+from __future__ import annotations
+
+import random
+from array import array
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.types.stream.arrow import LARGE_SCHEMA, parse_arrow
+from penstock.types.stream.log import NULL, Log, Retention
+from penstock.types.stream.nodes import NODE, Node, Storage
+
+
+def filled(count: int, storage: Storage | None = None) -> Log:
+    log = Log(storage or Storage())
+    log.append_many(1000, [b"tag"] * count, [b"entry %d" % n for n in range(1, count + 1)])
+    return log
+
+
+def offsets_of(log: Log, offset: int = 1, count: int = 10**6) -> list[int]:
+    return [message.offset for message in log.messages(offset, count)]
+
+
+def ipc(columns: dict[str, Any]) -> bytes:
+    table = pa.table(columns)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def read_arrow(log: Log, *args: Any) -> Any:
+    return pa.ipc.open_stream(log.read_arrow(*args)).read_all()
+
+
+# Offsets.
+
+
+def test_offsets_begin_at_one_and_follow_each_other() -> None:
+    log = Log()
+    assert [log.append(0, b"", b"") for _ in range(3)] == [1, 2, 3]
+    assert log.append_many(0, [b""] * 2500, [b""] * 2500) == 4
+    assert log.append(0, b"", b"") == 2504
+    log.check()
+
+
+def test_offsets_survive_eviction() -> None:
+    log = filled(2500)
+    log.evict_through(1700)
+    assert offsets_of(log) == [*range(1701, 2501)]
+    assert next(log.messages(1701, 1)).entry == b"entry 1701"
+
+
+def test_an_emptied_log_goes_on_counting() -> None:
+    log = filled(1500)
+    assert log.evict_through(10**9) == 1500
+    assert (log.first, log.last, len(log)) == (1501, 1500, 0)
+    assert log.append(0, b"", b"again") == 1501
+    log.append_many(0, [b""] * 1000, [b""] * 1000)
+    log.check()
+    assert offsets_of(log) == [*range(1501, 2502)]
+
+
+# Reading.
+
+
+def test_a_message_is_its_offset_tag_and_entry() -> None:
+    log = Log()
+    log.append(7, b"tag", b"entry")
+    assert log.read(1, 1) == (b"*3\r\n:1\r\n$3\r\ntag\r\n$5\r\nentry\r\n", 1)
+
+
+def test_a_read_is_positional_and_evicted_messages_are_null() -> None:
+    log = filled(2500)
+    log.evict_through(3)
+    data, count = log.read(2, 4)
+    assert (data[:10], count) == (NULL * 2, 4)
+    assert log.read(2, 4, null=b"_\r\n")[0].startswith(b"_\r\n_\r\n*3\r\n:4\r\n")
+
+
+def test_a_read_stops_at_the_last_offset() -> None:
+    log = filled(2500)
+    assert log.read(2499, 10)[1] == 2
+    assert log.read(2501, 10) == (b"", 0)
+    assert log.read(1, 0) == (b"", 0)
+
+
+def test_a_read_of_nothing_but_evicted_messages_is_answered() -> None:
+    """redis#5299: reading an emptied stream must not look like reading one that never was."""
+    log = filled(1200)
+    log.evict_through(1200)
+    assert log.read(1, 5000) == (NULL * 1200, 1200)
+
+
+@pytest.mark.parametrize("start", [1, 990, 1000, 1001, 2100])
+def test_a_read_is_the_same_from_every_form_of_a_node(start: int) -> None:
+    log = filled(2500, Storage("zstd", hot_nodes=0))
+    single = b"".join(log.read(offset, 1)[0] for offset in range(start, start + 30))
+    assert log.read(start, 30) == (single, 30)
+    assert log.wire_of([(start, start + 10), (start + 10, start + 30)]) == single
+
+
+def test_max_bytes_ends_with_the_message_that_reaches_it() -> None:
+    log = Log()
+    log.append_many(0, [b""] * 1500, [b"x" * 84] * 1500)  # 100 bytes each by the log's count
+    for offset in (1, 1200):
+        assert [log.read(offset, 100, limit)[1] for limit in (1, 100, 101, 1000)] == [1, 1, 2, 10]
+        assert [len([*log.messages(offset, 100, limit)]) for limit in (1, 100, 101)] == [1, 1, 2]
+        assert [read_arrow(log, offset, 100, limit).num_rows for limit in (1, 100, 101)] == [1, 1, 2]
+
+
+def test_max_bytes_bounds_the_nulls_of_a_long_evicted_past() -> None:
+    log = filled(3000)
+    log.evict_through(2999)
+    assert [log.read(1, 3000, limit)[1] for limit in (1, 16, 17, 160, 161)] == [1, 1, 2, 10, 11]
+    assert log.read(1, 3000, 160) == (NULL * 10, 10)
+
+
+def test_times_and_tags_come_back() -> None:
+    log = Log()
+    for n in range(1001):
+        log.append(n, b"t%d" % n, b"")
+    assert [(m.offset, m.time, m.tag) for m in log.messages(1000, 5)] == [(1000, 999, b"t999"), (1001, 1000, b"t1000")]
+
+
+# Nodes and their forms.
+
+
+def test_older_nodes_are_compressed_and_the_newest_are_not() -> None:
+    log = filled(6000, Storage("lz4", hot_nodes=2))
+    assert [node.compressed for node in log.nodes.values()] == [True] * 4 + [False] * 2
+    info = log.info()
+    assert (info.nodes, info.hot, info.cold) == (7, 2, 4)
+    assert info.stored_bytes < info.raw_bytes
+
+
+def test_only_recently_read_cold_nodes_stay_decoded() -> None:
+    log = filled(8000, Storage("lz4", hot_nodes=2))
+    for offset in (1, 1001, 2001, 1001, 3001):
+        log.read(offset, 1)
+    log.check()
+    assert [number for number, node in log.nodes.items() if node.compressed and node.batch is not None] == [1, 3]
+
+
+def test_without_compression_a_cold_node_only_lacks_its_wire() -> None:
+    log = filled(3000, Storage("none", hot_nodes=1))
+    log.read(1, 3000)
+    log.append_many(0, [b""] * 3000, [b""] * 3000)
+    log.check()
+    assert not any(node.compressed for node in log.nodes.values())
+    assert log.nodes[2].wire is None
+
+
+def test_a_node_that_was_read_while_active_is_sealed_with_its_wire() -> None:
+    log = filled(999)
+    log.read(1, 999)
+    log.append(0, b"", b"last")
+    assert log.nodes[0].wire is not None
+    log.check()
+    assert log.read(1000, 1)[0].endswith(b"$4\r\nlast\r\n")
+
+
+def test_lowering_the_hot_nodes_takes_effect_with_later_seals() -> None:
+    storage = Storage("lz4", hot_nodes=6)
+    log = filled(6000, storage)
+    storage.hot_nodes = 1
+    log.append_many(0, [b""] * 6000, [b""] * 6000)
+    log.check()
+    assert [node.compressed for node in log.nodes.values()] == [True] * 11 + [False]
+
+
+def test_raw_bytes_count_the_tag_the_entry_and_sixteen() -> None:
+    log = Log()
+    log.append_many(0, [b"abc"] * 1500, [b"12345"] * 1500)
+    assert log.info().raw_bytes == 1500 * 24
+
+
+def test_a_node_over_two_gigabytes_reads_as_any_other() -> None:
+    """Built with the 64-bit schema directly: the form matters here, not the gigabytes."""
+    columns = [array("q", [5] * NODE), [b"t"] * NODE, [b"e%d" % n for n in range(NODE)]]
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, LARGE_SCHEMA, strict=True)]
+    node = Node.of(0, pa.RecordBatch.from_arrays(arrays, schema=LARGE_SCHEMA), 0)
+    node.check()
+    log = filled(NODE)
+    log.nodes[0] = node
+    log.sealed_raw = node.raw
+    for compression in ("none", "zstd"):
+        node.freeze(compression)
+        node.check()
+        assert log.read(3, 1) == (b"*3\r\n:3\r\n$1\r\nt\r\n$2\r\ne2\r\n", 1)
+        assert log.read(1, 10, 20)[1] == 2
+        assert read_arrow(log, 2, 3).to_pydict() == {
+            "offset": [2, 3, 4],
+            "time": [5, 5, 5],
+            "tag": [b"t"] * 3,
+            "entry": [b"e1", b"e2", b"e3"],
+        }
+
+
+# Arrow.
+
+
+@pytest.mark.parametrize("before", [0, 1, 999, 1000, 1500])
+@pytest.mark.parametrize("rows", [0, 1, 999, 1000, 1001, 3456])
+def test_arrow_rows_are_appended_as_others_are(before: int, rows: int) -> None:
+    arrow, plain = filled(before), filled(before)
+    tags, entries = [b"t%d" % n for n in range(rows)], [b"e%d" % n for n in range(rows)]
+    assert arrow.append_arrow(7, parse_arrow(ipc({"tag": tags, "entry": entries}))) == before + 1
+    plain.append_many(7, tags, entries)
+    arrow.check()
+    assert [*arrow.messages(1, 10**6)] == [*plain.messages(1, 10**6)]
+
+
+def test_many_small_batches_are_one_append() -> None:
+    table = pa.table({"tag": [b"t"] * 2500, "entry": [b"%d" % n for n in range(2500)]})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=7)
+    log = Log()
+    assert log.append_arrow(1, parse_arrow(bytes(sink.getvalue()))) == 1
+    assert [m.entry for m in log.messages(1, 10**6)] == [b"%d" % n for n in range(2500)]
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.binary(), pa.string(), pa.large_binary(), pa.large_string(), pa.binary_view(), pa.string_view()]
+)
+def test_any_binary_or_string_column_is_accepted(kind: Any) -> None:
+    values = pa.array(["a", None, "b" * 30], pa.string()).cast(kind)
+    (batch,) = parse_arrow(ipc({"tag": values, "entry": pa.array(["x", "y", "z"]).cast(kind)}))
+    assert batch.to_pydict() == {"tag": [b"a", b"", b"b" * 30], "entry": [b"x", b"y", b"z"]}
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        (pa.array([1, 2], pa.int64()), [1, 2]),
+        (pa.array([1, 2], pa.timestamp("s")), [1000, 2000]),
+        (pa.array([1_500_000, 2_999_999], pa.timestamp("us", "UTC")), [1500, 2999]),
+    ],
+)
+def test_a_table_may_bring_its_times(column: Any, expected: list[int]) -> None:
+    log = Log()
+    log.append_arrow(99, parse_arrow(ipc({"time": column, "tag": [b"", b""], "entry": [b"", b""]})))
+    assert [m.time for m in log.messages(1, 2)] == expected
+
+
+@pytest.mark.parametrize(
+    ("columns", "complaint"),
+    [
+        ({"tag": [b"t"]}, "column 'entry' is missing"),
+        ({"entry": [b"e"]}, "column 'tag' is missing"),
+        ({"tag": [b"t"], "entry": [1]}, "column 'entry' is int64, not binary or string"),
+        ({"tag": [1.5], "entry": [b"e"]}, "column 'tag' is double, not binary or string"),
+        ({"tag": [b"t"], "entry": [b"e"], "key": [1]}, "column 'key' is not one of time, tag, entry"),
+        ({"tag": [b"t"], "entry": [b"e"], "time": ["now"]}, "column 'time' is string, not int64 or a timestamp"),
+        ({"tag": [b"t"], "entry": pa.array([None], pa.binary())}, "column 'entry' has nulls"),
+        ({"tag": [b"t"], "entry": [b"e"], "time": pa.array([None], pa.int64())}, "column 'time' has nulls"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_refused_by_name(columns: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        parse_arrow(ipc(columns))
+
+
+def test_a_column_given_twice_is_refused() -> None:
+    batch = pa.RecordBatch.from_arrays([pa.array([b"x"])] * 3, names=["tag", "entry", "tag"])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    with pytest.raises(ValueError, match="'tag' is given twice"):
+        parse_arrow(bytes(sink.getvalue()))
+
+
+@given(st.binary(max_size=300))
+def test_bytes_that_are_no_arrow_stream_are_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"not an Arrow stream|is missing"):
+        parse_arrow(data)
+
+
+@pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
+def test_damaged_arrow_bytes_never_get_past_the_door(compression: str | None) -> None:
+    table = pa.table({"tag": [f"t{n}" for n in range(50)], "entry": [b"entry %d" % n for n in range(50)]})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        writer.write_table(table)
+    whole = bytes(sink.getvalue())
+    rng = random.Random(11)
+    refused = 0
+    for _ in range(700):
+        damaged = bytearray(whole)
+        for _ in range(rng.randrange(1, 4)):
+            damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+        if rng.random() < 0.2:
+            del damaged[rng.randrange(len(damaged)) :]
+        log = Log()
+        try:
+            batches = parse_arrow(bytes(damaged))
+        except ValueError:
+            refused += 1
+        else:
+            log.append_arrow(1, batches)
+            log.check()
+            log.read(1, 100)
+    assert refused > 50
+
+
+def test_an_arrow_read_leaves_out_what_is_gone_and_has_a_batch_a_node() -> None:
+    log = filled(2500)
+    log.evict_through(10)
+    with pa.ipc.open_stream(log.read_arrow(5, 2000)) as reader:
+        batches = [*reader]
+    assert [batch.num_rows for batch in batches] == [990, 1000, 4]
+    assert batches[0].schema.names == ["offset", "time", "tag", "entry"]
+    assert batches[0].column("offset")[0].as_py() == 11
+    assert batches[2].to_pylist()[-1] == {"offset": 2004, "time": 1000, "tag": b"tag", "entry": b"entry 2004"}
+
+
+def test_an_arrow_read_of_nothing_is_an_empty_table() -> None:
+    for log, offset in ((Log(), 1), (filled(10), 11)):
+        table = read_arrow(log, offset, 100)
+        assert (table.num_rows, table.schema.names) == (0, ["offset", "time", "tag", "entry"])
+
+
+def test_a_sealed_node_does_not_keep_the_table_it_came_from() -> None:
+    log = Log(Storage("none"))
+    log.append_arrow(1, parse_arrow(ipc({"tag": [b""] * 5000, "entry": [b"x" * 100] * 5000})))
+    log.evict_through(4000)
+    (node,) = log.nodes.values()
+    assert node.batch.get_total_buffer_size() < 150_000
+
+
+# Eviction and retention.
+
+
+def test_keeping_the_last_is_exact_and_keeping_nodes_is_not() -> None:
+    log = filled(5500)
+    assert log.keep_nodes(2100) == 3000
+    assert (log.first, len(log)) == (3001, 2500)
+    assert log.keep_last(2100) == 400
+    assert (log.first, len(log)) == (3401, 2100)
+    assert log.keep_last(5000) == 0
+    assert log.keep_last(0) == 2100
+    log.check()
+
+
+def test_evicting_backwards_or_nothing_changes_nothing() -> None:
+    log = filled(1500)
+    log.evict_through(700)
+    assert [log.evict_through(offset) for offset in (0, -5, 700)] == [0, 0, 0]
+    assert log.first == 701
+
+
+def test_memory_goes_back_by_whole_nodes() -> None:
+    log = filled(5000)
+    log.evict_through(1999)
+    assert [*log.nodes] == [1, 2, 3, 4]
+    log.evict_through(2000)
+    assert [*log.nodes] == [2, 3, 4]
+
+
+def test_retention_by_age_counts_from_a_nodes_newest_message() -> None:
+    log = Log()
+    for time in (100, 200, 300):
+        log.append_many(time, [b""] * NODE, [b""] * NODE)
+    assert log.apply_retention(Retention(age_ms=100), now=300) == 1000
+    assert log.apply_retention(Retention(age_ms=100), now=300) == 0
+    assert log.apply_retention(Retention(age_ms=100), now=1000) == 2000
+
+
+def test_retention_by_bytes_holds_at_most_that() -> None:
+    """redis#5853 asks for it."""
+    log = Log()
+    log.append_many(0, [b""] * 5500, [b"x" * 84] * 5500)
+    assert log.apply_retention(Retention(bytes=260_000), now=0) == 3000
+    assert log.info().raw_bytes == 250_000
+    assert log.apply_retention(Retention(bytes=1), now=0) == 2000
+    assert len(log) == 500
+
+
+def test_retention_by_count_keeps_at_least_that() -> None:
+    log = filled(5500)
+    assert log.apply_retention(Retention(count=1500), now=0) == 4000
+    assert log.apply_retention(Retention(), now=10**15) == 0
+
+
+# Compaction.
+
+
+def compacted(log: Log) -> Log:
+    log.set_compaction(True)
+    while log.compact():
+        pass
+    log.check()
+    return log
+
+
+def test_compaction_keeps_the_newest_of_every_tag_and_all_without_one() -> None:
+    log = Log()
+    tags = [b"k%d" % (n % 10) if n % 100 else b"" for n in range(3000)]
+    log.append_many(0, tags, [b"%d" % n for n in range(3000)])
+    log.append(0, b"k1", b"newest")
+    newest = {tag: offset for offset, tag in enumerate(tags, 1)}
+    expected = [offset for offset, tag in enumerate(tags, 1) if not tag or newest[tag] == offset]
+    assert offsets_of(compacted(log)) == [*expected, 3001]
+    assert len(log) == len(expected) + 1
+
+
+def test_compacted_messages_read_as_null_and_offsets_stay() -> None:
+    log = Log()
+    log.append_many(0, [b"k"] * 1500, [b"%d" % n for n in range(1, 1501)])
+    data, count = compacted(log).read(998, 5)
+    assert count == 5
+    assert data == NULL * 2 + log.wire_of([(1000, 1003)])
+    assert read_arrow(log, 1, 1002).column("offset").to_pylist() == [1000, 1001, 1002]
+
+
+def test_compaction_works_in_slices_and_goes_on_where_it_was() -> None:
+    log = Log()
+    log.append_many(0, [b"k"] * 10_000, [b""] * 10_000)
+    log.set_compaction(True)
+    steps = 1
+    while log.compact(nodes=1):
+        steps += 1
+        log.check()
+    assert steps == 20  # ten nodes indexed, ten rewritten
+    assert offsets_of(log) == [10_000]
+
+
+def test_compaction_waits_for_enough_to_gain() -> None:
+    log = Log()
+    log.append_many(0, [b"k%d" % n for n in range(1000)] * 2, [b""] * 2000)
+    log.append_many(0, [b"k1"] * 1000, [b""] * 1000)
+    log.set_compaction(True)
+    while log.compact(least=500):
+        pass
+    log.check()
+    assert [node.count for node in log.nodes.values()] == [0, 1000, 1]
+
+
+def test_the_index_forgets_evicted_tags() -> None:
+    log = Log()
+    log.append_many(0, [b"k%d" % n for n in range(2000)], [b""] * 2000)
+    compacted(log).evict_through(1000)
+    assert log.compactor is not None
+    assert len(log.compactor.latest) == 1000
+    log.check()
+
+
+def test_compacting_gives_memory_back() -> None:
+    log = filled(20_000, Storage("none", hot_nodes=0))
+    before = log.size()
+    assert compacted(log).size() < before / 10
+    assert log.info().raw_bytes < 100
+
+
+def test_a_compressed_node_stays_compressed_when_it_is_compacted() -> None:
+    log = Log(Storage("zstd", hot_nodes=1))
+    log.append_many(0, [b"k%d" % (n // 2) for n in range(3000)], [b"entry"] * 3000)
+    assert [node.compressed for node in compacted(log).nodes.values()] == [True, True, False]
+    assert [node.count for node in log.nodes.values()] == [500, 500, 500]
+
+
+# Time.
+
+
+def test_seeking_by_time_finds_the_first_message_not_before_it() -> None:
+    log = Log()
+    for n in range(3500):
+        log.append(n // 10, b"", b"")
+    assert [log.seek_time(ms) for ms in (-1, 0, 1, 99, 100, 349, 350)] == [1, 1, 11, 991, 1001, 3491, 3501]
+    log.evict_through(1234)
+    assert log.seek_time(0) == 1235
+
+
+def test_a_clock_that_jumps_back_does_not_hide_messages() -> None:
+    log = Log()
+    log.append_many(500, [b""] * 1200, [b""] * 1200)
+    log.append_many(100, [b""] * 1200, [b""] * 1200)  # the clock was set back
+    log.append_many(600, [b""] * 100, [b""] * 100)
+    assert [log.seek_time(ms) for ms in (50, 300, 500, 501, 601)] == [1, 1, 1, 2401, 2501]
+    log.evict_through(1000)
+    assert log.seek_time(500) == 1001
+    log.evict_through(2000)
+    assert log.seek_time(500) == 2001
+
+
+def test_what_was_evicted_still_counts_for_the_time_of_what_follows() -> None:
+    log = Log()
+    log.append_many(500, [b""] * 1000, [b""] * 1000)
+    log.append_many(100, [b""] * 2000, [b""] * 2000)
+    log.evict_through(1000)
+    assert (log.seek_time(300), log.seek_time(501)) == (1001, 3001)
+
+
+def test_an_emptied_log_remembers_the_latest_time_it_saw() -> None:
+    log = Log()
+    for time in (100, 500, 200):
+        log.append(time, b"", b"")
+    log.evict_through(3)
+    log.append(300, b"", b"")
+    assert (log.seek_time(400), log.seek_time(501)) == (4, 5)
+
+
+def test_a_seek_costs_the_same_at_any_length() -> None:
+    """Blocks looked at, not time: a read far inside a long log touches one node."""
+    log = filled(50_000, Storage("lz4", hot_nodes=0))
+    log.read(25_500, 10)
+    assert [*log.recent] == [25]
+    log.seek_time(1000)
+    assert [*log.recent] == [0]
+
+
+def test_a_table_of_far_future_times_does_not_stop_appending() -> None:
+    log = Log()
+    columns = {"time": pa.array([2**62] * 1000), "tag": [b""] * 1000, "entry": [b""] * 1000}
+    log.append_arrow(5, parse_arrow(ipc(columns)))
+    log.append(6, b"", b"")
+    log.check()
+    assert log.seek_time(2**62) == 1
