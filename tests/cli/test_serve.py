@@ -131,3 +131,19 @@ def test_help_shows_every_directive() -> None:
     output = subprocess.run([*SERVE, "--help"], capture_output=True, text=True, timeout=30, check=True).stdout
     for name in DIRECTIVES:
         assert f"--{name} <" in output
+
+
+def test_the_exit_code_tells_that_the_last_snapshot_could_not_be_written(tmp_path: Path) -> None:
+    port, folder = free_port(), tmp_path / "data"
+    folder.mkdir()
+    process = start("--port", str(port), "--dir", str(folder), "--save", "3600 1", cwd=tmp_path)
+    try:
+        client = wait_for(port, process)
+        client.set("a", 1)
+        client.close()
+        folder.rmdir()
+    finally:
+        process.terminate()
+        output, _ = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert "no last snapshot" in output

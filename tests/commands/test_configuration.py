@@ -59,6 +59,8 @@ def test_set_changes_all_or_nothing(restored: redis.Redis) -> None:
         (["proto-max-bulk-len", "10"], "argument must be between 1048576 and 9223372036854775807 inclusive"),
         (["hz", "x"], "argument couldn't be parsed into an integer"),
         (["hz", ""], "argument couldn't be parsed into an integer"),
+        (["hz", "9223372036854775808"], "argument couldn't be parsed into an integer"),
+        (["hz", "012"], "argument couldn't be parsed into an integer"),
         (["hz", "1.5"], "argument couldn't be parsed into an integer"),
         (["appendonly", "maybe"], "argument must be 'yes' or 'no'"),
         (["loglevel", "x"], "argument(s) must be one of the following: debug, verbose, notice, warning"),

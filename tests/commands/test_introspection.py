@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import socket
+
 import pytest
 import redis
+from tests.raw_client import RawClient
 from tests.replies import error_of, raw
 
 from penstock import Server
@@ -28,11 +32,30 @@ def test_info_describes_the_named_commands(r: redis.Redis) -> None:
     assert get[:2] == [b"get", 2]
     assert set(get[2]) == {b"readonly", b"fast"}
     assert get[3:6] == [1, 1, 1]
-    assert set(get[6]) == {b"@read", b"@string", b"@fast"}
+    assert get[6] == [b"@read", b"@string", b"@fast"]
     assert len(get) == 10
     assert container[0] == b"config"
     assert b"config|get" in [child[0] for child in container[9]]
     assert sub[0] == b"config|get"
+
+
+@pytest.mark.since("7.0")
+def test_what_is_unknown_is_shown_in_the_bytes_it_came_in_up_to_a_nul(ours: Server, theirs: RedisServer) -> None:
+    for line in ([b"NO\xff\0", b"\xff\0x", b"\xc3\xa9" * 100, b"y"], [b"OBJECT", b"\xffA\0"], [b"EXPIRE", b"a", b"1", b"x\r\n"],
+                 [b"CLIENT", b"KILL", b"TYPE", b"\xff\0"], [b"HELLO", b"3", b"\xff\0"], [b"PUBSUB", b"CHANNELS\xff\0"]):  # fmt: skip
+        replies = []
+        for server in (ours, theirs):
+            with RawClient(server.port) as client:
+                client.command(*line)
+                replies.append(str(client.read()))
+        assert replies[0] == replies[1]
+
+
+def test_help_is_lines_of_status(ours: Server, theirs: RedisServer) -> None:
+    for server in (ours, theirs):
+        with socket.create_connection(("127.0.0.1", server.port)) as connection:
+            connection.sendall(b"OBJECT HELP\r\n")
+            assert re.match(rb"\*\d+\r\n\+OBJECT <subcommand> ", connection.recv(1 << 16))
 
 
 @pytest.mark.since("7.0")

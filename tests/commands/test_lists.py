@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tests.comparison import comparison_machine
 from tests.word_strategies import several, words
 
+from penstock.engine.arguments import INT64_MAX
 from penstock.testing.redis import find_redis
 
 WRONG = "WRONGTYPE|wrong kind of value"
@@ -140,6 +141,7 @@ def test_positions_follow_rank_count_and_maxlen(r: redis.Redis) -> None:
     assert r.lpos("none", "c") is None
     assert r.lpos("none", "c", count=0) == []
     assert r.lpos("l", "c", rank=4) is None
+    assert r.lpos("l", "c", rank=INT64_MAX, count=INT64_MAX, maxlen=INT64_MAX) == []
     fails(r, "RANK can't be zero", "LPOS", "none", "c", "RANK", 0)
     fails(r, "COUNT can't be negative", "LPOS", "l", "c", "COUNT", -1)
     fails(r, "MAXLEN can't be negative", "LPOS", "l", "c", "MAXLEN", "x")
@@ -174,6 +176,7 @@ def test_multi_pop_takes_from_the_first_list_that_has_something(r: redis.Redis) 
     assert r.lmpop(2, "a", "b", direction="LEFT") is None
     fails(r, "numkeys should be greater than 0", "LMPOP", 0, "a", "LEFT")
     fails(r, "count should be greater than 0", "LMPOP", 1, "a", "LEFT", "COUNT", 0)
+    fails(r, "count should be greater than 0", "LMPOP", 1, "a", "LEFT", "COUNT", 0, "more")
     for tail in ([], ["UP"], ["LEFT", "COUNT"], ["LEFT", "COUNT", 1, "COUNT", 1], ["LEFT", "X", 1]):
         fails(r, "syntax error", "LMPOP", 2, "a", "b", *tail)
 

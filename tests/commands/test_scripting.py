@@ -17,6 +17,7 @@ from redis.exceptions import NoScriptError
 from tests.commands import scripts
 from tests.commands.bench import Bench
 from tests.comparison import reply_of
+from tests.replies import error_of
 
 from penstock import Server
 from penstock.engine import scripting
@@ -127,6 +128,8 @@ def test_scripts_are_found_by_their_sha(r: redis.Redis) -> None:
         (["EVAL", "return 1", "2", "a"], "Number of keys can't be greater than number of args"),
         (["EVAL", "return 1"], "wrong number of arguments for 'eval' command"),
         (["EVALSHA", "abc", "0"], "No matching script"),
+        (["EVALSHA", "abc", "2", "a"], "No matching script"),
+        (["EVALSHA", "f" * 40, "2", "a"], "Number of keys can't be greater than number of args"),
         (["SCRIPT", "FLUSH", "NOW"], r"SCRIPT FLUSH only support SYNC\|ASYNC option"),
         (
             ["SCRIPT", "LOAD", "foo bar"],
@@ -152,6 +155,26 @@ def test_read_only_variants_read_and_do_not_write(r: redis.Redis) -> None:
         r.execute_command("EVAL_RO", "#!lua\nreturn 1", 0)
     assert r.execute_command("EVAL_RO", "#!lua flags=no-writes\nreturn 1", 0) == 1
     assert r.get("a") == b"1"
+
+
+@pytest.mark.since("7.0")
+@pytest.mark.parametrize("name", ["publish", "spublish"])
+def test_a_read_only_script_may_not_publish(r: redis.Redis, name: str) -> None:
+    source = f"return redis.call('{name}', 'channel', 'message')"
+    assert r.eval(source, 0) == 0
+    with pytest.raises(redis.ResponseError, match="Write commands are not allowed from read-only scripts"):
+        r.execute_command("EVAL_RO", source, 0)
+
+
+@pytest.mark.parametrize("version", ["'3'", "3.5"])
+def test_the_protocol_of_a_script_is_any_number_in_c(r: redis.Redis, version: str) -> None:
+    assert r.eval(f"redis.setresp({version}) return type(redis.call('get', 'nothing'))", 0) == b"nil"
+
+
+def test_line_breaks_at_the_end_of_a_scripts_error_go(r: redis.Redis) -> None:
+    assert error_of(r, "EVAL", "return redis.error_reply('MY a\\nb\\r\\n')", 0) == "MY a b"
+    assert error_of(r, "EVAL", "return {err = 'MY a\\r\\n'}", 0) == "MY a"
+    assert r.eval("return redis.error_reply('\\r\\na\\r\\n').err", 0) == b"ERR a"
 
 
 def test_select_in_a_script_stays_in_the_script(r: redis.Redis) -> None:

@@ -117,6 +117,16 @@ def test_a_sorted_set_goes_with_its_last_member(r: redis.Redis) -> None:
         assert r.exists("z") == 0, remove
 
 
+def test_names_of_several_scores_are_a_run_from_the_first_that_fits(r: redis.Redis) -> None:
+    fill(r, d=1, e=2, a=3, b=4)
+    for low, high in (("[b", "[a"), ("(c", "(c"), ("[f", "[d")):
+        assert r.zrangebylex("z", low, high) == []
+        assert r.zlexcount("z", low, high) == 0
+        assert r.zremrangebylex("z", low, high) == 0
+    fill(r, c=1, a=2, b=2, d=3)
+    assert r.zrangebylex("z", "[b", "[c") == [b"c", b"a", b"b"]
+
+
 def test_popping_takes_the_ends_in_order(r: redis.Redis) -> None:
     fill(r, a=1, b=2, c=3, d=4, e=5)
     assert raw(r, "ZPOPMIN", "z") == [b"a", b"1"]

@@ -15,7 +15,7 @@ from tests.comparison import _clients
 
 from penstock.engine.config import DIRECTIVES
 from penstock.engine.session import Session
-from penstock.protocol.errors import ExecAbort, ReplyError
+from penstock.protocol.errors import ExecAbort, OutOfMemory, ReplyError
 from penstock.protocol.resp import NULL_ARRAY, OK, QUEUED
 
 
@@ -275,6 +275,18 @@ def test_memory_that_ran_out_after_queueing_aborts_exec() -> None:
         bench.run("EXEC")
     with pytest.raises(ReplyError, match="EXEC without MULTI"):
         bench.run("EXEC")
+
+
+def test_nothing_is_queued_while_memory_is_full() -> None:
+    bench = Bench()
+    bench.run("MULTI")
+    bench.engine.config.change([(DIRECTIVES["maxmemory"], "1")])
+    with pytest.raises(OutOfMemory):
+        bench.run("PING")
+    with pytest.raises(ExecAbort, match="because of previous errors"):
+        bench.run("EXEC")
+    bench.run("MULTI")
+    assert bench.run("DISCARD") == OK
 
 
 def test_a_permission_taken_away_after_queueing_refuses_that_command_only() -> None:

@@ -40,6 +40,10 @@ def test_no_error_can_break_its_line() -> None:
     assert b"\r" not in wire and b"\n" not in wire
 
 
+def test_line_breaks_at_its_end_are_no_part_of_an_error() -> None:
+    assert ReplyError("a\nb\r\n").wire() == b"ERR a b"
+
+
 def test_bytes_that_are_not_text_survive() -> None:
     line = b"ERR unknown command '\xff\xfe'"
     assert decode(line).wire() == line

@@ -115,7 +115,10 @@ def test_random_headers_do_no_harm_behind_a_whole_command(pieces: list[bytes]) -
 HOSTILE = [
     (b"*1000001\r\n", "multibulk length"),
     (b"*99999999999999999999\r\n", "multibulk length"),
-    (b"*1\r\n$-5\r\n", "ulk"),
+    (b"*1\r\n$-5\r\n", "Protocol error: invalid bulk length"),
+    (b"*1\r\n$-1\r\n", "Protocol error: invalid bulk length"),
+    (b"*1\r\n$04\r\n", "Protocol error: invalid bulk length"),
+    (b"*+1\r\n", "Protocol error: invalid multibulk length"),
     (b"*1\r\n*9999999\r\n", "multibulk length"),
     (b"*1\r\n~9999999\r\n", "expected '$', got '~'"),
     (b"*1\r\n>9999999\r\n", "expected '$', got '>'"),
@@ -124,10 +127,10 @@ HOSTILE = [
     (b"*1\r\n:1\r\n", "expected '$', got ':'"),
     (b"*1\r\n*1\r\n$1\r\na\r\n", "expected '$', got '*'"),
     (b"*1\r\n#t\r\n", "expected '$', got '#'"),
-    (b"*1\r\n_\r\n", "expected '$', got '$'"),
+    (b"*1\r\n_\r\n", "invalid bulk length"),
     (b"*1\r\n" * 100_000, ""),
     (b"*2\r\n" * 100_000, ""),
-    (b"*x\r\n", ""),
+    (b"*x\r\n", "Protocol error: invalid multibulk length"),
 ]
 
 

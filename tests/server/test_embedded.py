@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,15 @@ def test_an_error_at_start_is_raised_where_it_was_started() -> None:
 def test_a_server_starts_only_once() -> None:
     with penstock.Server() as server, pytest.raises(RuntimeError, match="started already"):
         server.start()
+
+
+def test_an_error_in_one_periodic_duty_stops_none_of_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    with penstock.Server(hz=100) as server, redis.Redis.from_url(server.url) as client:
+        behind = server.call(lambda app: app.limits._behind)
+        server.call(lambda app: setattr(app.limits, "_behind", None))  # a bug
+        client.set("short", 1, px=1)
+        deadline = time.monotonic() + 5
+        while server.call(lambda app: len(app.engine.keyspace[0].data)):
+            assert time.monotonic() < deadline, "active expiry stopped"
+        server.call(lambda app: setattr(app.limits, "_behind", behind))
+    assert "internal error in the periodic work" in caplog.text

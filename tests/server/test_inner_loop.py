@@ -30,6 +30,7 @@ commands.load()
 
 def _pure() -> type:
     """The pure class, whichever one `inner_loop` chose for the server."""
+    before = os.environ.get("PENSTOCK_PURE")
     os.environ["PENSTOCK_PURE"] = "1"
     try:
         spec = importlib.util.spec_from_file_location("pure_inner_loop", inner_loop.__file__)
@@ -37,7 +38,8 @@ def _pure() -> type:
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     finally:
-        del os.environ["PENSTOCK_PURE"]
+        if before is None:
+            del os.environ["PENSTOCK_PURE"]
     return module.InnerLoop
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from penstock import commands
 from penstock.engine.config import Config
 from penstock.engine.dispatch import Engine
 from penstock.engine.session import Session
+from penstock.protocol.errors import ReplyError
 from penstock.storage import batches, manifest
 from penstock.storage.files import StorageError
 from penstock.storage.persistence import Persistence
@@ -125,6 +127,39 @@ def test_every_truncation_of_a_log_loads_the_batches_before_it(tmp_path: Path) -
         assert again.close() == after, "what is written after a torn end is lost"
 
 
+def test_a_torn_batch_is_one_whatever_its_values_look_like(tmp_path: Path) -> None:
+    first = Life(tmp_path)
+    first.run("SET a 1")
+    batch = batches.header(b"") + batches.header(b"*1\r\n$4\r\nPING\r\n") + b"*1\r\n$4\r\nPING\r\n"
+    first.engine.execute(first.session, [b"SET", b"b", batch + b"end"])
+    first.loop.run()
+    first.close()
+    path = increment(tmp_path)
+    whole = path.read_bytes()
+    [_, last] = [offset for offset, _ in batches.read(path)]
+    for size in range(last + 1, len(whole)):
+        path.write_bytes(whole[:size])
+        assert Life(tmp_path).close() == {b"0:a": b"1"}, f"cut at byte {size}"
+
+
+def test_an_end_of_zeros_is_a_torn_end(tmp_path: Path) -> None:
+    first = Life(tmp_path)
+    first.run("SET a 1", "SET b 2")
+    first.close()
+    path = increment(tmp_path)
+    whole = path.read_bytes()
+    [_, last] = [offset for offset, _ in batches.read(path)]
+    payload_at = whole.index(b"\n", last) + 1
+    for kept in (last, payload_at, payload_at + 5, len(whole) - 1):
+        path.write_bytes(whole[:kept] + bytes(len(whole) - kept))
+        assert Life(tmp_path).close() == {b"0:a": b"1"}, f"zeros from byte {kept}"
+    path.write_bytes(whole + bytes(5000))
+    assert Life(tmp_path).close() == {b"0:a": b"1", b"0:b": b"2"}
+    path.write_bytes(bytes(last) + whole[last:])
+    with pytest.raises(StorageError, match="this is not the beginning of a batch"):
+        Life(tmp_path)
+
+
 def test_every_flipped_byte_of_a_log_is_detected(tmp_path: Path) -> None:
     first = Life(tmp_path)
     first.run("SET a 1")
@@ -221,6 +256,16 @@ def test_a_crash_between_the_new_manifest_and_the_clean_up_is_cleaned_up(tmp_pat
     assert not old.exists()
 
 
+def test_a_rewrite_that_cannot_read_the_old_manifest_fails_and_that_is_all(tmp_path: Path) -> None:
+    Life(tmp_path).close()
+    [listing] = tmp_path.glob("appendonlydir/*.manifest")
+    listing.write_text("nonsense\n")
+    life = Life(tmp_path, appendonly="no")
+    with pytest.raises(ReplyError, match="Can't execute an AOF background rewriting"):
+        life.run("BGREWRITEAOF")
+    life.close()
+
+
 def test_a_log_that_lost_a_file_refuses_to_start(tmp_path: Path) -> None:
     first = Life(tmp_path)
     first.run("SET a 1")
@@ -253,6 +298,17 @@ def test_turned_on_at_run_time_the_log_holds_what_was_there_before(tmp_path: Pat
     first.run("SET c 3")
     before = first.close()
     assert before == {b"0:a": b"1", b"0:b": b"2", b"0:c": b"3"}
+    assert Life(tmp_path).close() == before
+
+
+def test_turned_on_just_before_the_end_the_log_holds_everything(tmp_path: Path) -> None:
+    older = Life(tmp_path)
+    older.run("SET stale 1")
+    older.close()
+    life = Life(tmp_path, appendonly="no")
+    life.run("SET before 1", "CONFIG SET appendonly yes", "SET after 1")
+    before = life.close()  # no tick came that could have made a base
+    assert before == {b"0:before": b"1", b"0:after": b"1"}
     assert Life(tmp_path).close() == before
 
 
@@ -296,3 +352,28 @@ def test_timestamps_in_the_log_are_passed_over(tmp_path: Path) -> None:
     first.close()
     assert b"#TS:" in increment(tmp_path).read_bytes()
     assert Life(tmp_path).close() == {b"0:a": b"1"}
+
+
+def test_a_batch_of_a_long_script_is_read_in_a_time_that_grows_with_its_length(tmp_path: Path) -> None:
+    def seconds(commands: int) -> float:
+        payload = b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$100\r\n%b\r\n" % (b"x" * 100) * commands
+        path = tmp_path / "log"
+        path.write_bytes(batches.header(payload) + payload)
+        began = time.perf_counter()
+        [(_, found)] = batches.read(path)
+        assert len(found) == commands
+        return time.perf_counter() - began
+
+    assert min(seconds(120_000) for _ in range(2)) < 30 * min(seconds(15_000) for _ in range(5))
+
+
+def test_a_batch_of_a_long_script_is_loaded_in_slices(tmp_path: Path) -> None:
+    first = Life(tmp_path)
+    first.unit(*[f"SET k{number} 1" for number in range(2000)])
+    before = first.close()
+    again = Life(tmp_path)
+    assert again.data == before
+    again.engine.loading = True
+    assert len(list(again.persistence._aof.load())) >= 4
+    again.engine.loading = False
+    again.close()

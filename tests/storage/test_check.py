@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from penstock.engine.keyspace import Keyspace
 from penstock.protocol.resp import pack
 from penstock.storage import batches, snapshot
 from penstock.storage.check import run_check
+from penstock.storage.folder_lock import FolderLock
 from penstock.storage.manifest import Manifest
 from penstock.storage.writer import LogFile
 
@@ -54,7 +56,7 @@ def test_damage_is_found_with_its_offset_and_nothing_is_touched(folder: Path) ->
     path = folder / "appendonlydir" / "x.2.incr.aof"
     offset = [offset for offset, _ in batches.read(path)][1]
     bad = bytearray(path.read_bytes())
-    bad[offset + 25] ^= 1
+    bad[offset + 35] ^= 1
     path.write_bytes(bad)
     for where in (folder, folder / "appendonlydir" / "x.manifest", path):
         report = run_check(where)
@@ -68,7 +70,7 @@ def test_a_repair_cuts_the_log_and_takes_out_what_follows(folder: Path) -> None:
     path = log / "x.2.incr.aof"
     offset = [offset for offset, _ in batches.read(path)][1]
     bad = bytearray(path.read_bytes())
-    bad[offset + 25] ^= 1
+    bad[offset + 35] ^= 1
     path.write_bytes(bad)
     assert run_check(path, fix=True).exit_code == 0
     assert path.stat().st_size == offset
@@ -86,6 +88,43 @@ def test_a_torn_end_is_repaired_through_the_manifest(folder: Path) -> None:
     assert run_check(folder, fix=True).exit_code == 0
     assert path.stat().st_size == 0
     assert run_check(folder).exit_code == 0
+
+
+def test_the_next_repair_keeps_what_the_one_before_kept(folder: Path) -> None:
+    path = folder / "appendonlydir" / "x.2.incr.aof"
+    whole = path.read_bytes()
+    for number, size in enumerate([len(whole) - 3, len(whole) - 30, 5]):
+        path.write_bytes(whole[:size])
+        assert run_check(path, fix=True).exit_code == 0
+        kept = path.with_name(f"{path.name}.bak.{number}" if number else f"{path.name}.bak")
+        assert kept.read_bytes() == whole[:size]
+
+
+def test_a_log_that_a_server_is_writing_is_not_repaired(folder: Path) -> None:
+    path = folder / "appendonlydir" / "x.3.incr.aof"
+    path.write_bytes(path.read_bytes()[:-3])  # looks torn, as a batch that is being written does
+    before = path.read_bytes()
+    lock = FolderLock(folder)
+    lock.take()
+    try:
+        report = run_check(folder, fix=True)
+        assert report.exit_code == 1
+        assert f"not fixed: the folder is in use by process {os.getpid()}" in str(report)
+        assert path.read_bytes() == before
+    finally:
+        lock.release()
+    assert run_check(folder, fix=True).exit_code == 0
+
+
+def test_nothing_is_cut_when_the_manifest_cannot_be_changed_with_it(folder: Path) -> None:
+    path = folder / "appendonlydir" / "x.3.incr.aof"
+    path.write_bytes(path.read_bytes()[:-3])
+    before = path.read_bytes()
+    (folder / "appendonlydir" / "x.manifest").write_text("nonsense\n")
+    report = run_check(path, fix=True)
+    assert report.exit_code == 1
+    assert "this is no line of a manifest" in str(report)
+    assert path.read_bytes() == before
 
 
 def test_a_damaged_snapshot_is_reported_and_left_alone(folder: Path) -> None:

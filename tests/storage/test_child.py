@@ -13,6 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
+import pytest
+
+from penstock.storage import child as child_module
 from penstock.storage.child import Child
 
 
@@ -50,6 +53,20 @@ def test_a_killed_child_leaves_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_a_child_that_writes_nothing_for_too_long_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write_and_hang(file: BinaryIO, go_on: Callable[[], None]) -> None:
+        for _ in range(10):  # all in all longer than it may be silent
+            os.write(file.fileno(), b"data")
+            time.sleep(0.05)
+        time.sleep(60)
+
+    monkeypatch.setattr(child_module, "STALLED_SECONDS", 0.3)
+    child = Child(tmp_path / "temp-1-x", write_and_hang)
+    assert result(child) == "the child wrote nothing for 0.3 seconds and was killed"
+    assert time.monotonic() - child.started > 0.7
+    assert not list(tmp_path.iterdir())
+
+
 def test_it_holds_no_socket_of_its_parent(tmp_path: Path) -> None:
     """A child that outlives a killed server must not keep the next one from listening on the port."""
 
@@ -69,6 +86,7 @@ def test_it_holds_no_socket_of_its_parent(tmp_path: Path) -> None:
 ORPHAN = """
 import sys, time
 from pathlib import Path
+from penstock.storage import child as child_module
 from penstock.storage.child import Child
 
 def write(file, go_on):

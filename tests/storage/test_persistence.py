@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import resource
 import subprocess
 import sys
@@ -15,8 +17,12 @@ import pytest
 import redis
 
 from penstock import Server
-from penstock.storage import batches
+from penstock.engine.config import Config
+from penstock.engine.dispatch import Engine
+from penstock.storage import batches, persistence, snapshot
 from penstock.storage.files import StorageError
+from penstock.storage.folder_lock import FolderInUse, FolderLock
+from penstock.storage.persistence import Persistence
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 10) -> None:
@@ -164,6 +170,89 @@ def test_reload_brings_everything_back(tmp_path: Path) -> None:
         assert (client.get("a"), client.llen("l")) == (b"1", 3)
 
 
+def test_a_key_that_expired_before_a_reload_is_gone_from_the_log_too(tmp_path: Path) -> None:
+    with running(tmp_path, appendonly="yes") as (_, client):
+        client.execute_command("DEBUG", "SET-ACTIVE-EXPIRE", "0")
+        client.set("a", "no number", px=1)
+        time.sleep(0.01)
+        client.execute_command("DEBUG RELOAD")
+        assert client.incr("a") == 1
+    with running(tmp_path, appendonly="yes") as (_, client):
+        assert client.get("a") == b"1"
+
+
+def test_what_a_reload_brought_back_is_in_the_log(tmp_path: Path) -> None:
+    with running(tmp_path, appendonly="yes") as (server, client):
+        client.set("a", 1)
+        client.save()
+        client.delete("a")
+        client.execute_command("DEBUG", "RELOAD", "NOSAVE")
+        wait_until(lambda: info(server)["aof_rewrites"] == 1)
+    with running(tmp_path, appendonly="yes") as (_, client):
+        assert client.get("a") == b"1"
+
+
+@pytest.mark.parametrize("appendonly", ["no", "yes"])
+def test_a_shutdown_while_loading_leaves_the_files_as_they_are(
+    tmp_path: Path, appendonly: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "KEYS_A_BLOCK", 1)
+    with running(tmp_path, appendonly=appendonly, save="3600 1") as (_, client):
+        client.mset({"a": 1, "b": 2, "c": 3})
+        client.bgrewriteaof()
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    monkeypatch.setattr(persistence, "_SLICE", -1.0)  # every block is a slice
+
+    async def load_a_part() -> None:
+        config = Config()
+        for name, value in {"dir": str(tmp_path), "appendonly": appendonly, "save": "3600 1"}.items():
+            config.load(name, value.split())
+        engine = Engine(config)
+        stopped = asyncio.Event()
+        storage = Persistence(engine, asyncio.get_running_loop(), stopped.set)
+        loading = asyncio.create_task(storage.start(stopped.is_set))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert engine.loading
+        storage.shut_down(save=None, force=False)
+        await loading
+        assert engine.loading, "a part of the data must not be served"
+        storage.close()
+
+    asyncio.run(load_a_part())
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_a_second_server_may_not_log_to_the_same_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(persistence, "PREDECESSOR_SECONDS", 0.05)
+    with running(tmp_path, appendonly="yes") as (_, client):
+        client.set("a", 1)
+        with pytest.raises(FolderInUse, match=rf"in use by process {os.getpid()}\."):
+            Server(dir=tmp_path, appendonly="yes").start()
+        with running(tmp_path) as (_, other):
+            with pytest.raises(redis.ResponseError, match="in use by process"):
+                other.config_set("appendonly", "yes")
+            assert other.config_get("appendonly") == {"appendonly": "no"}
+        client.bgsave()  # a child has inherited the lock and must not keep it
+    with running(tmp_path, appendonly="yes") as (_, client):
+        assert client.get("a") == b"1"
+
+
+def test_servers_that_take_snapshots_alone_may_share_a_folder(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with running(tmp_path, save="3600 1"), running(tmp_path, save="3600 1", dbfilename="other.pns") as (_, client):
+        assert client.ping()
+    assert "each will replace the snapshots of the other" in caplog.text
+
+
+def test_a_server_waits_a_moment_for_its_predecessor_to_end(tmp_path: Path) -> None:
+    lock = FolderLock(tmp_path)
+    lock.take()
+    threading.Timer(0.2, lock.release).start()
+    with running(tmp_path, appendonly="yes") as (_, client):
+        assert not lock.held
+        client.set("a", 1)
+
+
 def test_one_child_at_a_time(tmp_path: Path) -> None:
     with running(tmp_path, appendonly="yes") as (server, client):
         client.mset({f"k{number}": number for number in range(1000)})
@@ -262,6 +351,8 @@ def test_a_full_disk_refuses_writes_serves_reads_and_recovers(tmp_path: Path, po
         assert client.get("k0") == value
         with pytest.raises(redis.ResponseError, match="MISCONF"):
             client.set("more", 1)
+        with pytest.raises(redis.ResponseError, match="Errors trying to SHUTDOWN"):
+            client.execute_command("SHUTDOWN", "NOSAVE")
         file = next(tmp_path.glob("appendonlydir/*.incr.aof"))
         assert len(list(batches.read(file))) == 10, "the half-written batch was not cut off"
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))

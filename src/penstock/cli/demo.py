@@ -81,6 +81,21 @@ def _tour() -> Iterator[tuple[str, list[Step]]]:
             ("its top two", ("ZRANGE", "scores", 0, 1, "REV"), ["bob", "eve"].__eq__),
         ],
     )
+    yield (
+        "Streams: a log with offsets, groups and acknowledgements",
+        [
+            ("append", ("TWRITE", "clicks", "page:/", "first"), (1).__eq__),
+            ("several at once", ("TWRITE", "clicks", "ENTRIES", "page:/a", "second", "page:/", "third"), (2).__eq__),
+            ("from any offset", ("TREAD", "clicks", 2, 1), [[2, "page:/a", "second"]].__eq__),
+            (
+                "a group shares the work",
+                ("TREAD", "clicks", 0, 2, "GROUP", "billing", "RETRY", 60000, 0),
+                [[1, "page:/", "first"], [2, "page:/a", "second"]].__eq__,
+            ),
+            ("done with these", ("TACK", "clicks", "billing", "1-2"), (2).__eq__),
+            ("the next ones", ("TREAD", "clicks", 0, 9, "GROUP", "billing"), [[3, "page:/", "third"]].__eq__),
+        ],
+    )
     yield "Scripts run on real Lua, atomically", [
         (
             "move an amount only if it is there",
@@ -92,7 +107,7 @@ def _tour() -> Iterator[tuple[str, list[Step]]]:
     yield (
         "Errors name the thing",
         [
-            ("the wrong type", ("LPUSH", "greeting", "x"), lambda reply: str(reply).startswith("Operation against")),
+            ("the wrong type", ("LPUSH", "greeting", "x"), lambda reply: str(reply).startswith("WRONGTYPE")),
             ("no such command", ("FLY", "away"), lambda reply: "unknown command" in str(reply)),
         ],
     )

@@ -95,12 +95,16 @@ class App:
     # -- start and end ----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
+        """Load, then serve. If it is asked to stop meanwhile it gives up on loading; `stop` it then."""
         await self.listeners.open(self._choose_port)
         try:
-            await self.persistence.start()
+            await self.persistence.start(self.stop_requested.is_set)
+            self.engine.streams.find_all()
         except BaseException:
             self.listeners.close()
             raise
+        if self.stop_requested.is_set():
+            return
         self._cron = self.loop.create_task(self._periodic())
 
     @property
@@ -151,11 +155,17 @@ class App:
             self.loop.call_soon(self._expire)
 
     async def _periodic(self) -> None:
+        engine = self.engine
+        duties = [engine.memory.tick, self.limits.sweep, engine.stats.tick, self.persistence.tick, engine.clock.refresh,
+                  engine.streams.tick, self._expire_unless_under_way]  # fmt: skip
         while True:
             await asyncio.sleep(1 / self.config.hz)
-            self.engine.memory.tick()
-            self.limits.sweep()
-            self.engine.stats.tick()
-            self.persistence.tick()
-            if not self._expiring and self.engine.active_expiry:
-                self._expire()
+            for duty in duties:
+                try:
+                    duty()
+                except Exception:  # a bug of ours in one of them must not be the end of all of them
+                    log.exception("internal error in the periodic work")
+
+    def _expire_unless_under_way(self) -> None:
+        if not self._expiring and self.engine.active_expiry:
+            self._expire()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
@@ -34,32 +35,32 @@ def is_command(argv: Any) -> bool:
     return type(argv) is list and bool(argv) and all(type(arg) is bytes for arg in argv)
 
 
-class Hooks(asyncio.Protocol):
+class Hooks(asyncio.Protocol, ABC):
     """What the loop leaves to the connection it is part of."""
 
+    @abstractmethod
     def execute(self, argv: Argv) -> bool:
         """Run a command that is not FAST, or not for this session; whether to go on."""
-        raise NotImplementedError
 
+    @abstractmethod
     def fail(self, argv: Argv, error: Exception) -> bytes:
         """A handler has a bug: log it, and the reply to send."""
-        raise NotImplementedError
 
+    @abstractmethod
     def refuse(self, why: str) -> None:
         """The input breaks the protocol: end the connection."""
-        raise NotImplementedError
 
+    @abstractmethod
     def hold(self) -> None:
         """Input came that may not run yet."""
-        raise NotImplementedError
 
+    @abstractmethod
     def flush(self) -> None:
         """Send what is in `out`; sets `held_back` if the client takes no more for now."""
-        raise NotImplementedError
 
+    @abstractmethod
     def finish(self) -> None:
         """Everything ran: send what is to be sent."""
-        raise NotImplementedError
 
 
 class InnerLoop(Hooks):

@@ -17,6 +17,7 @@ from penstock import __version__
 from penstock.engine.config import Config
 from penstock.server import logs
 from penstock.server.app import App
+from penstock.server.inner_loop import COMPILED
 from penstock.storage.files import StorageError
 
 log = logging.getLogger("penstock.server")
@@ -50,15 +51,20 @@ async def _serve(config: Config) -> int:
         loop.add_signal_handler(number, _asked_to_stop, app, number)
     loop.add_signal_handler(signal.SIGHUP, lambda: None)
     await app.start()
+    if app.stop_requested.is_set():
+        await app.stop()
+        log.log(logs.NOTICE, "Asked to stop while loading: leaving everything on disk as it is")
+        return 0
     if config.always_show_logo and config.log_format == "text":
         _show_banner(config, app)
     with _pidfile(config.pidfile):
+        log.log(logs.NOTICE, "The inner loop is %s", "compiled" if COMPILED else "plain Python")
         log.log(logs.NOTICE, "Ready to accept connections on %s", ", ".join(app.addresses))
         await app.stop_requested.wait()
         log.log(logs.NOTICE, "Shutting down")
         await app.stop()
     log.log(logs.NOTICE, "Bye")
-    return 0
+    return 0 if app.persistence.closed_whole else 1
 
 
 def _asked_to_stop(app: App, number: int) -> None:

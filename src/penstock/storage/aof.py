@@ -5,7 +5,8 @@ increment, has a child write a new base of the memory at that instant, and then 
 increment is synced before the new one is listed, so that no gap can come between them, and whatever the manifest
 lists at any instant gives the same data.
 
-Turned on at run time, the log has no base at first; its manifest is not written until a child has made one.
+Turned on at run time, the log has no base at first; its manifest is not written until a child has made one. A crash
+before that goes back to what was on disk before, as with Redis; a clean end writes the base itself.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ from penstock.storage.manifest import Manifest
 from penstock.storage.writer import LogFile, LogWriter, Loop
 
 log = logging.getLogger("penstock.storage")
+
+_SOME = 500
+"""Commands that are replayed before clients are told again that the log is being loaded."""
 
 
 class AppendOnlyFile:
@@ -85,8 +89,9 @@ class AppendOnlyFile:
         failed: list[str] = []
         try:
             for offset, commands in batches.read(path):
-                self._replay(session, path, offset, commands, failed)
-                yield offset
+                for start in range(0, len(commands), _SOME):  # a script may have written a million
+                    self._replay(session, path, offset, commands[start : start + _SOME], failed)
+                    yield offset
         except batches.TornTail as torn:
             if not last:
                 remedy = f"`penstock check --fix {path}` cuts the log before this place"

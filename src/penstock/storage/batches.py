@@ -1,15 +1,19 @@
 """The form of an increment: RESP commands, in batches that each carry a checksum.
 
-    #SUM 2c 89abcdef\\r\\n          length and CRC-32 of what follows, in hexadecimal
-    *3\\r\\n$3\\r\\nSET\\r\\n ...       that many bytes: whole commands
+    #SUM 2c 89abcdef 01234567\\r\\n   length and CRC-32 of what follows, CRC-32 of these two, in hexadecimal
+    *3\\r\\n$3\\r\\nSET\\r\\n ...         that many bytes: whole commands
 
 A batch is what was written by one call, so nothing in it was acknowledged before all of it was on disk, and a batch
 that a crash cut short is dropped whole. That also keeps together what must stay together: the effects of one
 transaction or script are in one batch, between MULTI and EXEC. SELECT precedes commands for another database. Lines
 that start with # are comments to Redis, so its tools can read these files.
 
+A batch that is longer than the rest of the file was torn: its header has a checksum of its own, so the length is right.
+Zeros up to the end of the file are a torn batch too: some file systems make a file longer before they fill it.
+
 Rejected: bare RESP, as Redis writes it. A flipped byte in a value goes unnoticed there, and a flipped length may run
-the inside of a value as a command.
+the inside of a value as a command. Rejected: telling a wrong length from a torn batch by looking for a whole batch in
+what follows. It may be inside of a value, where any client can put one.
 """
 
 from __future__ import annotations
@@ -26,8 +30,10 @@ from penstock.protocol.requests import Argv
 from penstock.storage.files import StorageError
 
 _HEADER_SIZE = 64
-_header = re.compile(rb"#SUM ([0-9a-f]{1,12}) ([0-9a-f]{8})\r\n").match
-_partial_header = re.compile(rb"(#(S(U(M( [0-9a-f]{0,12}( [0-9a-f]{0,8}\r?)?)?)?)?)?)?\Z").match
+_header = re.compile(rb"#SUM (([0-9a-f]{1,12}) ([0-9a-f]{8})) ([0-9a-f]{8})\r\n").match
+_partial_header = re.compile(rb"(#(S(U(M( [0-9a-f]{0,12}( [0-9a-f]{0,8}( [0-9a-f]{0,8}\r?)?)?)?)?)?)?)?\Z").match
+_CHUNK = 1 << 16
+"""Bytes hiredis is fed at a time: it moves all it has left after every kilobyte it has read."""
 _TIME = b"#TS:"
 _MORE = object()
 
@@ -38,7 +44,8 @@ class TornTail(StorageError):
 
 def header(payload: bytes) -> bytes:
     """What is written in front of a batch."""
-    return b"#SUM %x %08x\r\n" % (len(payload), zlib.crc32(payload))
+    fields = b"%x %08x" % (len(payload), zlib.crc32(payload))
+    return b"#SUM %b %08x\r\n" % (fields, zlib.crc32(fields))
 
 
 LENGTHS = [b"$%d" % length for length in range(1024)]
@@ -71,31 +78,21 @@ def _payload(path: Path, file: BinaryIO, offset: int, size: int) -> tuple[int, b
     if found is None:
         if offset + len(head) == size and _partial_header(head):
             raise TornTail(path, offset, "the last batch ends within its header")
+        if not head.strip(b"\0") and not file.read().strip(b"\0"):
+            raise TornTail(path, offset, "nothing but zeros follows")
         raise _damaged(path, offset, "this is not the beginning of a batch")
-    start, length = offset + found.end(), int(found[1], 16)
+    if zlib.crc32(found[1]) != int(found[4], 16):
+        raise _damaged(path, offset, "the checksum of a batch's header does not match")
+    start, length = offset + found.end(), int(found[2], 16)
     if start + length > size:
-        file.seek(start)
-        if next_batch(file.read()) is not None:
-            raise _damaged(path, offset, "a batch's length is wrong")
         raise TornTail(path, offset, f"the last batch lacks {start + length - size} of its {length} bytes")
     file.seek(start)
     payload = file.read(length)
-    if zlib.crc32(payload) != int(found[2], 16):
+    if zlib.crc32(payload) != int(found[3], 16):
+        if start + length == size and payload.endswith(b"\0"):  # whole, it would end with a line break
+            raise TornTail(path, offset, "the last batch ends in zeros")
         raise _damaged(path, offset, "the batch's checksum does not match")
     return start, payload
-
-
-def next_batch(data: bytes) -> int | None:
-    """Where the first whole batch in `data` starts. What precedes a whole batch was damaged later, not torn."""
-    at = data.find(b"#SUM ")
-    while at >= 0:
-        found = _header(data, at)
-        if found is not None:
-            payload = data[found.end() : found.end() + int(found[1], 16)]
-            if len(payload) == int(found[1], 16) and zlib.crc32(payload) == int(found[2], 16):
-                return at
-        at = data.find(b"#SUM ", at + 1)
-    return None
 
 
 def _damaged(path: Path, offset: int, problem: str) -> StorageError:
@@ -106,8 +103,9 @@ def _commands(path: Path, offset: int, payload: bytes) -> Iterator[Argv]:
     while payload.startswith(_TIME):  # two, if the disk refused the batch at first
         payload = payload[payload.index(b"\n") + 1 :]
     reader = hiredis.Reader(notEnoughData=_MORE)
-    reader.feed(payload)
-    while (argv := reader.gets()) is not _MORE:
-        yield argv
+    for at in range(0, len(payload), _CHUNK):
+        reader.feed(payload, at, min(_CHUNK, len(payload) - at))
+        while (argv := reader.gets()) is not _MORE:
+            yield argv
     if reader.has_data():
         raise _damaged(path, offset, "a batch ends within a command")

@@ -1,12 +1,14 @@
 """`penstock check`: what is in a snapshot, a log or a folder of them, whether it is whole, and repair of a log.
 
 A log is repaired by cutting it before the first damage; what was cut is kept in a .bak file. Everything after the
-damage goes, later increments too: a log with a hole in it would build data that never existed. A snapshot cannot be
-repaired this way, because its blocks are in no order of time.
+damage goes, later increments too: a log with a hole in it would build data that never existed. A log that a server is
+writing is left alone: the batch under way looks torn. A snapshot cannot be repaired this way, because its blocks are
+in no order of time.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 from collections import Counter
@@ -15,6 +17,7 @@ from pathlib import Path
 
 from penstock.storage import batches, manifest, snapshot
 from penstock.storage.files import StorageError, sync_folder
+from penstock.storage.folder_lock import FolderInUse, FolderLock
 from penstock.types import codec
 
 
@@ -43,6 +46,14 @@ class Report:
 def run_check(path: Path, fix: bool = False) -> Report:
     """Inspect a file or a folder; with `fix`, cut damaged logs at their last good batch."""
     report = Report()
+    try:
+        _check(path, fix, report)
+    except (OSError, StorageError) as error:
+        report.damage(path, str(error))
+    return report
+
+
+def _check(path: Path, fix: bool, report: Report) -> None:
     if not path.exists():
         report.damage(path, "there is no such file")
     elif path.is_dir():
@@ -53,7 +64,6 @@ def run_check(path: Path, fix: bool = False) -> Report:
         _check_increment(path, fix, report)
     else:
         _check_snapshot(path, report)
-    return report
 
 
 def _check_folder(folder: Path, fix: bool, report: Report) -> None:
@@ -118,7 +128,14 @@ def _check_increment(path: Path, fix: bool, report: Report) -> None:
     if damage is None:
         return
     if fix:
-        _cut(path, damage.offset, report)
+        lock = FolderLock(path.absolute().parent.parent)  # the folder of the log is inside of the server's
+        try:
+            lock.take()
+            _cut(path, damage.offset, report)
+        except FolderInUse as error:
+            report.damage(path, f"not fixed: {error.problem}")
+        finally:
+            lock.release()
     else:
         torn = isinstance(damage, batches.TornTail)
         report.damage(path, f"at byte {damage.offset}: {damage.problem}{' (a torn end)' if torn else ''}")
@@ -126,18 +143,23 @@ def _check_increment(path: Path, fix: bool, report: Report) -> None:
 
 def _cut(path: Path, offset: int, report: Report) -> None:
     """Keep a copy, cut the file, and take the increments that follow it out of the manifest."""
-    copy = path.with_name(path.name + ".bak")
+    listings = {listing: manifest.read(listing) for listing in path.parent.glob("*.manifest")}  # or nothing is touched
+    copy = _unused(path.with_name(path.name + ".bak"))
     shutil.copyfile(path, copy)
     os.truncate(path, offset)
     report.say(path, f"fixed: cut to {offset} bytes; the whole of it is in {copy.name}")
-    for listing in path.parent.glob("*.manifest"):
-        listed = manifest.read(listing)
+    for listing, listed in listings.items():
         if path.name in listed.increments:
             last = listed.increments.index(path.name) + 1
             replace(listed, increments=listed.increments[:last]).write(listing)
             for name in listed.increments[last:]:
-                path.with_name(name).rename(path.with_name(name + ".bak"))
-                report.say(
-                    path.with_name(name), f"fixed: taken out of the log, because it follows the damage: {name}.bak"
-                )
+                aside = _unused(path.with_name(name + ".bak"))
+                path.with_name(name).rename(aside)
+                report.say(path.with_name(name), f"fixed: taken out of the log: {aside.name}; it follows the damage")
     sync_folder(path.parent)
+
+
+def _unused(path: Path) -> Path:
+    """`path`, or with a number behind it: what an earlier repair kept is not to be lost by the next."""
+    candidates = (path.with_name(f"{path.name}.{number}") if number else path for number in itertools.count())
+    return next(candidate for candidate in candidates if not candidate.exists())

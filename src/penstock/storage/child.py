@@ -6,7 +6,8 @@ no garbage collector (which would also copy every page it looks at). It closes w
 socket that outlives a killed server keeps the next one from starting. It serialises, syncs, and leaves by os._exit.
 
 The child does not rename its file: the parent does, when it has seen the child succeed. A child whose parent was
-killed notices and gives up, and the file it was writing has a temporary name that the next start removes.
+killed notices and gives up, and the file it was writing has a temporary name that the next start removes. A child
+that writes nothing for an hour is killed: as long as it is there, no other snapshot and no rewrite can begin.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from typing import BinaryIO
 
 from penstock.storage.files import write_synced
 
+STALLED_SECONDS = 3600.0
+"""Far more than the slowest disk needs for a sync, or the largest value for being serialised."""
+
 Write = Callable[[BinaryIO, Callable[[], None]], None]
 """Writes the file; calls its second argument now and then, which raises when there is no use in going on."""
 
@@ -37,6 +41,9 @@ class Child:
     def __init__(self, path: Path, write: Write) -> None:
         self.path = path
         self.started = time.monotonic()
+        self._size = 0  # of the file, when it was last seen to grow
+        self._grew = self.started
+        self._hung = False
         parent = os.getpid()
         self._pipe, their_end = os.pipe()
         with warnings.catch_warnings():
@@ -63,12 +70,26 @@ class Child:
         except ChildProcessError:
             return self._end("somebody else took the child's exit status")
         if pid == 0:
+            self._kill_if_stalled()
             return None
         code = os.waitstatus_to_exitcode(status)
         if code == 0:
             return self._end("")
+        if self._hung:
+            return self._end(f"the child wrote nothing for {STALLED_SECONDS:g} seconds and was killed")
         text = os.read(self._pipe, 4096).decode("utf-8", "replace")
         return self._end(text or f"the child ended with {'signal' if code < 0 else 'status'} {abs(code)}")
+
+    def _kill_if_stalled(self) -> None:
+        """Does not wait for its end: a child that hangs in the kernel would take the server with it."""
+        now = time.monotonic()
+        with contextlib.suppress(OSError):
+            size = self.path.stat().st_size
+            if size != self._size:
+                self._size, self._grew = size, now
+        if now - self._grew > STALLED_SECONDS and not self._hung:
+            self._hung = True
+            os.kill(self.pid, signal.SIGKILL)
 
     def kill(self) -> None:
         """Give up on it; its file is removed."""

@@ -19,6 +19,7 @@ from penstock.storage import snapshot
 from penstock.storage.aof import AppendOnlyFile
 from penstock.storage.child import Child
 from penstock.storage.files import TEMPORARY, StorageError, install, remove_unfinished
+from penstock.storage.folder_lock import FolderInUse, FolderLock
 from penstock.storage.writer import Loop
 
 log = logging.getLogger("penstock.storage")
@@ -30,6 +31,8 @@ SNAPSHOT_FAILED = (
     "the data set are disabled, because this instance is configured to report errors during writes if RDB snapshotting "
     "fails (stop-writes-on-bgsave-error option). Please check the Redis logs for details about the RDB error."
 )
+PREDECESSOR_SECONDS = 1
+"""How long a server that is just ending, or a child of one that was killed, may keep us from starting."""
 RETRY_SECONDS = 5
 """How long a save rule waits after a snapshot that failed."""
 _SLICE = 0.02
@@ -46,6 +49,9 @@ class Persistence:
         self._config = engine.config
         self._stop = stop
         self._aof = AppendOnlyFile(engine, loop, sync)
+        self._lock = FolderLock(Path(engine.config.dir))
+        self.closed_whole = True  # False: `close` could not bring everything to disk
+        self._started = False  # everything is loaded: memory is what the disk should hold, and not a part of it
         # snapshots
         self.last_save = int(time.time())
         self._saved_dirty = 0  # keyspace.dirty at the last snapshot
@@ -76,42 +82,80 @@ class Persistence:
 
     # -- start and end ----------------------------------------------------------------------------------------
 
-    async def start(self) -> None:
-        """Load what there is, then keep it up to date. Clients that connect meanwhile get LOADING."""
-        pause = time.monotonic() + _SLICE
-        for _ in self._load():
-            if time.monotonic() > pause:
-                await asyncio.sleep(0)
-                pause = time.monotonic() + _SLICE
-        if self._config.appendonly:
-            if not self._aof.exists:
-                self._aof.create()
-            self._aof.open(self._log_trouble)
+    async def start(self, unwanted: Callable[[], bool] = lambda: False) -> None:
+        """Load what there is, then keep it up to date. Clients that connect meanwhile get LOADING.
+
+        Gives up when `unwanted` says so; then `close` leaves everything on disk as it is.
+        """
+        self._set_loading(True)
+        logging_wanted = self._config.appendonly
+        try:
+            await self._lock_folder()
+            await self._load_in_slices(unwanted)
+            if unwanted():
+                return
+            if logging_wanted:
+                if not self._aof.exists:
+                    self._aof.create()
+                self._aof.open(self._log_trouble)
+        except BaseException:
+            self._lock.release()
+            raise
+        self._set_loading(False)  # only now: nobody is to see, change or save a part of the data
+        self._started = True
         self._config.on_change("appendonly", self._switch_log)
         self._config.on_change("appendfsync", self._aof.set_policy)
         self._config.on_change("stop-writes-on-bgsave-error", lambda _: self._refuse_writes())
         self._config.on_change("save", lambda _: self._refuse_writes())
+        if self._config.appendonly != logging_wanted:  # CONFIG SET came while the other source was loaded
+            self._switch_log(self._config.appendonly)
+
+    def _set_loading(self, on: bool) -> None:
+        self._engine.loading, self._engine.keyspace.expiring = on, not on
+        self._engine.require_gates("loading", on)
+
+    async def _lock_folder(self) -> None:
+        """Two servers would destroy each other's log; with snapshots alone the last one wins, as with Redis."""
+        if not self._config.appendonly and not self._config.save:
+            return
+        patience = time.monotonic() + PREDECESSOR_SECONDS
+        while True:
+            try:
+                self._lock.take()
+                return
+            except FolderInUse as error:
+                if not self._config.appendonly:
+                    log.warning("%s; each will replace the snapshots of the other", error)
+                    return
+                if time.monotonic() > patience:
+                    raise
+            await asyncio.sleep(0.02)
+
+    async def _load_in_slices(self, unwanted: Callable[[], bool]) -> None:
+        pause = time.monotonic() + _SLICE
+        for _ in self._load():
+            if time.monotonic() > pause:
+                await asyncio.sleep(0)
+                if unwanted():
+                    return
+                pause = time.monotonic() + _SLICE
 
     def _load(self) -> Iterator[None]:
         """Read the log if it is on and there is one, else the snapshot if there is one."""
-        engine, keyspace = self._engine, self._engine.keyspace
-        engine.loading, keyspace.expiring = True, False
-        engine.require_gates("loading", True)
+        keyspace = self._engine.keyspace
+        if self._config.appendonly and self._aof.exists:
+            load = self._load_log
+        elif self.snapshot_path.exists():
+            load = self._load_snapshot
+        else:
+            return
         self._loading_since = int(time.time())
         began = time.monotonic()
-        try:
-            if self._config.appendonly and self._aof.exists:
-                yield from self._load_log()
-            elif self.snapshot_path.exists():
-                yield from self._load_snapshot()
-            else:
-                return
-        finally:
-            engine.loading, keyspace.expiring = False, True
-            engine.require_gates("loading", False)
+        yield from load()
         self._loaded_keys = sum(map(len, keyspace.databases))
         self._saved_dirty = keyspace.dirty
-        remove_unfinished(self.snapshot_path.parent, self.snapshot_path.name)
+        if self._lock.held:
+            remove_unfinished(self.snapshot_path.parent, self.snapshot_path.name)
         log.log(NOTICE, "loaded %d keys in %.3f seconds", self._loaded_keys, time.monotonic() - began)
 
     def _load_log(self) -> Iterator[None]:
@@ -126,7 +170,9 @@ class Persistence:
     def _load_snapshot(self) -> Iterator[None]:
         log.log(NOTICE, "loading the snapshot %s", self.snapshot_path)
         shown, count = time.monotonic(), 0
-        for keys in snapshot.load(self.snapshot_path, self._engine.keyspace, self._engine.clock.now):
+        # A log that goes on after a reload must name every key that goes, so none may be left out silently.
+        expired_before = self._engine.clock.now if self._aof.writer is None else 0
+        for keys in snapshot.load(self.snapshot_path, self._engine.keyspace, expired_before):
             count += keys
             if time.monotonic() - shown > 1:
                 shown = time.monotonic()
@@ -141,22 +187,30 @@ class Persistence:
             self._child = None
         try:
             self._aof.close()
+            if self._started and self._config.appendonly and not self._aof.manifest.base:
+                self._aof.create()  # the log was turned on a moment ago, and the child was not ready
         except OSError as error:
             log.error("the log could not be written to its end: %s", error)
-        if self._save_at_end and self._config.save:
+            self.closed_whole = False
+        if self._started and self._save_at_end and self._config.save:
             try:
                 self.save()
             except ReplyError as error:
                 log.error("no last snapshot: %s", error)
+                self.closed_whole = False
+        self._lock.release()
 
     def shut_down(self, save: bool | None, force: bool) -> None:
         """SHUTDOWN: what can fail is done first, so that a server that cannot save goes on."""
-        wanted = bool(self._config.save) if save is None else save
-        if wanted:
-            self._end_child(rewrites=False)
+        if self._started:
+            wanted = bool(self._config.save) if save is None else save
             try:
-                self.save()
-            except ReplyError:
+                if self._aof.writer is not None:
+                    self._aof.writer.drain()
+                if wanted:
+                    self._end_child(rewrites=False)
+                    self.save()
+            except (OSError, ReplyError):
                 if not force:
                     raise ReplyError("Errors trying to SHUTDOWN. Check logs.") from None
         self._save_at_end = False
@@ -305,7 +359,7 @@ class Persistence:
         self._last_rewrite_try = time.monotonic()
         try:
             child = self._aof.start_rewrite()
-        except OSError as error:
+        except (OSError, StorageError) as error:
             self._rewrite_failed(str(error))
             return False
         self._watch(child, rewrites=True)
@@ -332,6 +386,10 @@ class Persistence:
     def _switch_log(self, on: bool) -> None:
         """CONFIG SET appendonly."""
         if on and self._aof.writer is None:
+            try:
+                self._lock.take()
+            except FolderInUse as error:
+                raise ValueError(str(error)) from None
             self._end_child(rewrites=True)  # it writes a base for a log without increments: not the one wanted now
             self._aof.open_without_base(self._log_trouble)
             self._rewrite_scheduled = True  # by the next tick: this may be inside a transaction
@@ -365,12 +423,14 @@ class Persistence:
         if save:
             self._end_child(rewrites=False)
             self.save()
-        self._load_again(lambda: self._load_snapshot(), flush)
+        self._load_again(self._load_snapshot, flush)
+        if self._aof.writer is not None and not (save and flush):
+            self._rewrite_scheduled = True  # what was loaded is not what was logged
 
     def reload_log(self) -> None:
         if self._aof.writer is not None:
             self._aof.writer.drain()
-        self._load_again(lambda: self._load_log(), flush=True)
+        self._load_again(self._load_log, flush=True)
 
     def _load_again(self, load: Callable[[], Iterator[None]], flush: bool) -> None:
         engine, keyspace = self._engine, self._engine.keyspace

