@@ -1,7 +1,7 @@
-"""The load: redis-benchmark where there is one, otherwise a generator of our own.
+"""The load: redis-benchmark where there is one and its kind of request will do, otherwise a generator of our own.
 
-Ours sends ready-made batches over many sockets from one epoll loop and counts reply bytes instead of parsing them, so
-that it spends less on a request than any server does. It knows only commands whose replies have a known end.
+Ours (`drive`) sends ready-made batches over many sockets from one epoll loop and counts reply bytes instead of parsing
+them, so that it spends less on a request than any server does. Whoever calls it knows how the replies are counted.
 """
 
 from __future__ import annotations
@@ -9,17 +9,21 @@ from __future__ import annotations
 import csv
 import io
 import random
-import re
 import select
 import shutil
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import hiredis
 
 from penstock.protocol.resp import pack
 
 KEYSPACE = 100_000
+PATIENCE = 60.0  # seconds without a byte before a server counts as stuck
+_MORE = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,7 @@ class Work:
 
     name: str
     template: tuple[str, ...]
+    mark: bytes = b"\n"  # what every reply has exactly once
 
     def command(self, number: int) -> bytes:
         return pack(*(part.replace("{r}", f"{number:012d}").encode() for part in self.template))
@@ -37,7 +42,7 @@ WORKS = {
     work.name: work
     for work in (
         Work("set", ("SET", "key:{r}", "xxx")),
-        Work("get", ("GET", "key:{r}")),
+        Work("get", ("GET", "key:{r}"), mark=b"$"),  # "$3\r\nxxx\r\n" or "$-1\r\n"
         Work("incr", ("INCR", "counter:{r}")),
         Work("lpush", ("LPUSH", "mylist", "xxx")),
         Work("sadd", ("SADD", "myset", "element:{r}")),
@@ -76,37 +81,71 @@ def _redis_benchmark(program: str, port: int, work: Work, clients: int, depth: i
 def _own(port: int, work: Work, clients: int, depth: int, requests: int) -> float:
     rng = random.Random(1)
     batches = [b"".join(work.command(rng.randrange(KEYSPACE)) for _ in range(depth)) for _ in range(64)]
-    sockets = [socket.create_connection(("127.0.0.1", port)) for _ in range(clients)]
-    poll = select.epoll()
-    state: dict[int, tuple[socket.socket, list[int]]] = {}
-    for sock in sockets:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        poll.register(sock.fileno(), select.EPOLLIN)
-        state[sock.fileno()] = (sock, [0])
-    count_replies = re.compile(rb"[+:$-][^\r\n]*\r\n").findall if work.name != "get" else None
     rounds = max(requests // depth, clients)
+    return rounds * depth / drive(port, batches, clients, rounds, depth, work.mark)
+
+
+def drive(port: int, batches: Sequence[bytes], clients: int, rounds: int, wanted: int, mark: bytes | None) -> float:
+    """Send `rounds` batches, each client one at a time, and answer the seconds it took.
+
+    A batch is answered when `wanted` of `mark` came back, or so many bytes without a mark.
+    """
+    sockets = [connect(port) for _ in range(clients)]
+    by_descriptor = {sock.fileno(): sock for sock in sockets}
+    received = dict.fromkeys(by_descriptor, 0)
+    poll = select.epoll()
+    for descriptor in by_descriptor:
+        poll.register(descriptor, select.EPOLLIN)
+    buffer = bytearray(1 << 18)
     sent = done = 0
     started = time.perf_counter()
-    for sock in sockets:
-        sock.sendall(batches[sent % 64])
-        sent += 1
     try:
+        for sock in sockets[:rounds]:
+            sock.sendall(batches[sent % len(batches)])
+            sent += 1
         while done < rounds:
-            for descriptor, _ in poll.poll(10):
-                sock, waiting = state[descriptor]
-                data = sock.recv(1 << 18)
-                if not data:
+            events = poll.poll(PATIENCE)
+            if not events:
+                raise TimeoutError(f"the server on port {port} answered {done} of {rounds} batches, then nothing more")
+            for descriptor, _ in events:
+                sock = by_descriptor[descriptor]
+                size = sock.recv_into(buffer)
+                if not size:
                     raise ConnectionError("the server closed a connection under load")
-                # A bulk reply of GET is "$3\r\nxxx\r\n" or "$-1\r\n": every reply has exactly one '$'.
-                waiting[0] += data.count(b"$") if count_replies is None else data.count(b"\n")
-                if waiting[0] >= depth:
-                    waiting[0] = 0
+                received[descriptor] += size if mark is None else buffer.count(mark, 0, size)
+                if received[descriptor] >= wanted:
+                    received[descriptor] = 0
                     done += 1
                     if sent < rounds:
-                        sock.sendall(batches[sent % 64])
+                        sock.sendall(batches[sent % len(batches)])
                         sent += 1
-        return done * depth / (time.perf_counter() - started)
+        return time.perf_counter() - started
     finally:
         poll.close()
         for sock in sockets:
             sock.close()
+
+
+def connect(port: int) -> socket.socket:
+    """A connection for ready-made requests."""
+    sock = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+def exchange(sock: socket.socket, request: bytes, replies: int) -> int:
+    """Send a batch, wait for its replies, and answer how many bytes they are; an error among them is raised."""
+    reader = hiredis.Reader(notEnoughData=_MORE)
+    sock.sendall(request)
+    size = 0
+    while replies:
+        data = sock.recv(1 << 18)
+        if not data:
+            raise ConnectionError("the server closed the connection")
+        size += len(data)
+        reader.feed(data)
+        while replies and (reply := reader.gets()) is not _MORE:
+            if isinstance(reply, Exception):
+                raise reply
+            replies -= 1
+    return size

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from itertools import groupby
 
-from penstock.bench.rows import ROWS, Row
-from penstock.bench.servers import penstock_server, redis_server
+from penstock.bench.row import Measure, Row
+from penstock.bench.rows import ROWS
+from penstock.bench.servers import Running, penstock_server, redis_server
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +58,16 @@ def run(rows: Iterable[Row], rounds: int | None, scale: float, say: Callable[[st
         chosen = list(group)
         with penstock_server(**chosen[0].directives) as ours, redis_server(**chosen[0].directives) as peer:
             for row in chosen:
-                figures: dict[str, list[float]] = {"penstock": [], "redis": []}
+                sides: list[tuple[Running, Measure, list[float]]] = [(ours, row.measure, [])]
+                sides.append((ours, row.baseline, []) if row.baseline else (peer, row.measure, []))
                 for number in range(rounds or row.rounds):
                     say(f"{row.what} (round {number + 1} of {rounds or row.rounds})")
                     # Who goes first changes each round, so that neither always gets the warmer machine.
-                    for server in (ours, peer) if number % 2 == 0 else (peer, ours):
+                    for server, measure, figures in sides if number % 2 == 0 else reversed(sides):
                         with server.client() as client:
                             client.flushall()
-                        figures[server.name].append(row.measure(server, scale))
-                yield Result(row, figures["penstock"], figures["redis"])
+                        figures.append(measure(server, scale))
+                yield Result(row, sides[0][2], sides[1][2])
 
 
 def _leave_a_core_to_the_servers() -> None:

@@ -25,6 +25,10 @@ class Running:
     port: int
     pid: int
 
+    @property
+    def is_ours(self) -> bool:
+        return self.name == "penstock"
+
     def client(self) -> redis.Redis:
         return redis.Redis(port=self.port, protocol=2)
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import statistics
 import sys
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from penstock.bench.run import Result
 
 
 def register(app: typer.Typer) -> None:
@@ -23,10 +27,8 @@ def bench(
     show_rows: bool = typer.Option(False, "--list", help="List the rows and exit."),
 ) -> None:
     """Compare this server with a real redis-server in one run, alternating, and print the ratios."""
-    from penstock.bench.load import generator
     from penstock.bench.rows import ROWS
-    from penstock.bench.run import Result, choose, run
-    from penstock.testing.redis import find_redis
+    from penstock.bench.run import choose, run
 
     if show_rows:
         for row in ROWS.values():
@@ -47,8 +49,17 @@ def bench(
                 sys.stdout.flush()
             elif not console.is_terminal:
                 console.print(f"{result.row.name}: {result.ratio:.2f}x", highlight=False)
-    if as_json:
-        return
+    if not as_json:
+        _print_table(results, console.width)
+    for result in results:
+        if result.row.report is not None:
+            typer.echo(f"\n{result.row.what}\n{result.row.report()}", err=as_json)
+
+
+def _print_table(results: list[Result], width: int) -> None:
+    from penstock.bench.load import generator
+    from penstock.testing.redis import find_redis
+
     peer = find_redis()
     version = ".".join(map(str, peer.version))
     table = Table(title=f"Penstock against redis-server {version}; load: {generator()}; median of rounds (least-most)")
@@ -58,9 +69,15 @@ def bench(
         row = result.row
         sign = "<=" if row.smaller_is_better else ">="
         table.add_row(
-            row.name, row.what, f"{statistics.median(result.ours):,.0f}", f"{statistics.median(result.peer):,.0f} {row.unit}",
+            row.name, row.what, _figure(result.ours), f"{_figure(result.peer)} {row.unit}",
             f"{result.ratio:.2f}x", f"{min(result.ratios):.2f}-{max(result.ratios):.2f}",
             f"{sign} {row.target}x" if row.target is not None else "-",
             "" if row.target is None else "reached" if result.reached else "MISSED",
         )  # fmt: skip
-    Console(width=max(console.width, 140)).print(table)
+    Console(width=max(width, 150)).print(table)
+
+
+def _figure(rounds: list[float]) -> str:
+    """The median, with as many digits as tell something."""
+    median = statistics.median(rounds)
+    return f"{median:,.0f}" if median >= 100 else f"{median:.1f}"

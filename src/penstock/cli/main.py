@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from penstock import __version__
-from penstock.cli import bench, check, demo, serve
+from penstock.cli import bench, check, demo, serve, streams
 
 app = typer.Typer(
     name="penstock",
@@ -19,6 +19,7 @@ serve.register(app)
 check.register(app)
 bench.register(app)
 demo.register(app)
+streams.register(app)
 
 
 def _version(wanted: bool) -> None:

@@ -1,0 +1,43 @@
+"""What a row of the bench is: a measurement on ours, another to divide it by, and the ratio that is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from penstock.bench.load import Work, requests_per_second
+from penstock.bench.servers import Running
+
+Measure = Callable[[Running, float], float]  # (server, scale) -> a figure
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table."""
+
+    name: str
+    what: str
+    unit: str
+    target: float | None  # least ratio, or the greatest if `smaller_is_better`; None prints without judging
+    measure: Measure
+    smaller_is_better: bool = False
+    directives: dict[str, str] = field(default_factory=dict)
+    rounds: int = 3
+    baseline: Measure | None = None  # measured on ours, in the place of the peer's figure
+    report: Callable[[], str] | None = None  # what there is to say beside the ratio, when the row is done
+
+    def reached(self, ratio: float) -> bool:
+        if self.target is None:
+            return True
+        return ratio <= self.target if self.smaller_is_better else ratio >= self.target
+
+
+def throughput(depth: int, work: Work, peer: Work | None = None) -> Measure:
+    """Requests a second of 50 clients; the peer is given `peer` where its command for the same thing is another."""
+
+    def measure(server: Running, scale: float) -> float:
+        requests = int((60_000 if depth == 1 else 1_000_000) * scale)
+        chosen = work if server.is_ours or peer is None else peer
+        return requests_per_second(server.port, chosen, clients=50, depth=depth, requests=requests)
+
+    return measure

@@ -1,0 +1,75 @@
+"""How the subcommands that are clients reach their server, and what they say when they cannot.
+
+Every complaint names the server and what to do about it. A lost connection is told apart from a refusal: the first
+may be tried again, the second would only be refused again.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, NoReturn
+from urllib.parse import urlsplit
+
+import redis
+import typer
+from redis.backoff import NoBackoff
+from redis.exceptions import NoPermissionError
+from redis.retry import Retry
+
+DEFAULT_URL = "redis://127.0.0.1:6379/0"
+PATIENCE = 15.0  # seconds without an answer before the connection counts as lost; longer than any BLOCK used
+LOST = (redis.ConnectionError, redis.TimeoutError)
+
+URL = typer.Option(DEFAULT_URL, "--url", help="The server: redis://[user:password@]host:port/database.")
+
+
+class Link:
+    """A connection to a Penstock server on behalf of a subcommand, which its messages name."""
+
+    def __init__(self, url: str, subcommand: str) -> None:
+        self.subcommand = subcommand
+        try:
+            parts = urlsplit(url)
+            self.place = f"{parts.hostname or '127.0.0.1'}:{parts.port or 6379}"  # without the password
+            self._client = redis.Redis.from_url(
+                url, protocol=3, socket_timeout=PATIENCE, socket_connect_timeout=5, retry=Retry(NoBackoff(), 0)
+            )
+        except ValueError as error:
+            self.fail(f"'{url}' is not the URL of a server ({error}); one looks like {DEFAULT_URL}")
+
+    def call(self, *words: object) -> Any:
+        """Run a command. A refusal ends the program; a lost connection is the caller's to handle."""
+        try:
+            return self._client.execute_command(*words)  # type: ignore[no-untyped-call]
+        except (redis.AuthenticationError, NoPermissionError) as error:
+            self.fail(
+                f"{self.place} refuses: {error}. Name a user and password in --url redis://user:password@host:port/0"
+            )
+        except LOST:
+            raise
+        except redis.RedisError as error:
+            self.fail(f"{self.place} refuses {words[0]}: {error}")
+
+    def check(self) -> None:
+        """End the program unless a Penstock server is there."""
+        try:
+            info = self.call("INFO", "server")
+        except LOST as error:
+            port = self.place.rpartition(":")[2]
+            self.fail(
+                f"no server answers at {self.place} ({error}). Start one with `penstock serve --port {port}`,"
+                " or name another with --url redis://host:port/0"
+            )
+        if "penstock_version" not in info:
+            version = info.get("redis_version", "of an unknown version")
+            self.fail(
+                f"the server at {self.place} is a Redis {version}, not Penstock, and has no streams of this kind."
+                " Start one with `penstock serve --port 7000` and name it with --url redis://127.0.0.1:7000/0"
+            )
+
+    def say(self, text: str) -> None:
+        print(f"penstock {self.subcommand}: {text}", file=sys.stderr, flush=True)
+
+    def fail(self, text: str) -> NoReturn:
+        self.say(text)
+        raise typer.Exit(1)

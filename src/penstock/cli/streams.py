@@ -1,0 +1,392 @@
+"""`penstock tail`, `penstock write` and `penstock streams`: streams from a terminal or a shell script.
+
+They are clients like any other: redis-py, and the commands that docs/streams.md describes.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import select
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from penstock.cli.server_link import LOST, URL, Link
+
+_BATCH = 1000  # messages read or written at once, at the most
+_BATCH_BYTES = 1 << 20
+_BLOCK_MS = 5000
+_RETRY_MS = 60_000  # a message that a tail of a group took and did not print is given again after that
+_LINGER = 0.2  # seconds a line of input may wait for others
+_PAUSE = 1.0  # seconds between attempts to reach a server that went away
+_ATTEMPTS = 30  # of those, before a write gives up
+
+
+def register(app: typer.Typer) -> None:
+    app.command("tail")(tail)
+    app.command("write")(write)
+    app.command("streams")(streams)
+
+
+@contextmanager
+def _ending_quietly() -> Iterator[None]:
+    """Ctrl-C ends with 130; a reader of our output that went away ends us without a word."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    except BrokenPipeError:
+        # The interpreter flushes stdout once more when it ends, and would complain then.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(0) from None
+
+
+def _text(raw: bytes) -> str:
+    """Bytes for people: one line, and nothing in it that a terminal would obey."""
+    shown = raw.decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in shown)
+
+
+# -- tail -----------------------------------------------------------------------------------------------------
+
+
+def tail(
+    stream: str = typer.Argument(..., help="The stream's key; it need not exist yet."),
+    start: str = typer.Option("new", "--from", help="Where to begin: an offset, 'first' or 'new'."),
+    group: str = typer.Option(None, "--group", help="Read as a member of this group, acknowledging what was printed."),
+    count: int = typer.Option(None, "--count", min=1, help="End after so many messages."),
+    as_json: bool = typer.Option(False, "--json", help="One JSON object a message instead of offset, tag and entry."),
+    url: str = URL,
+) -> None:
+    """Print a stream's messages as they come, until Ctrl-C.
+
+    The connection is made again when the server goes away; printing goes on where it stopped.
+    """
+    link = Link(url, "tail")
+    if start not in ("first", "new") and not (start.isdecimal() and int(start) > 0):
+        link.fail(f"--from takes an offset from 1 on, 'first' or 'new', not '{start}'")
+    link.check()
+    show = _as_json if as_json else _as_text
+    source = _Member(link, stream, group, start) if group else _Follower(link, stream, start)
+    left = count or 0
+    with _ending_quietly():
+        while count is None or left:
+            messages = source.read(min(_BATCH, left) if count else _BATCH)
+            printed = 0
+            try:
+                for message in messages:
+                    sys.stdout.write(show(*message) + "\n")
+                    sys.stdout.flush()
+                    printed += 1
+            finally:
+                source.printed(messages[:printed])
+            left -= printed
+
+
+def _as_text(offset: int, tag: bytes, entry: bytes) -> str:
+    return f"{offset}\t{_text(tag)}\t{_text(entry)}"
+
+
+def _as_json(offset: int, tag: bytes, entry: bytes) -> str:
+    fields: dict[str, object] = {"offset": offset}
+    for name, raw in (("tag", tag), ("entry", entry)):
+        try:
+            fields[name] = raw.decode()
+        except UnicodeDecodeError:
+            fields[f"{name}_base64"] = base64.b64encode(raw).decode()
+    return json.dumps(fields, ensure_ascii=False)
+
+
+class _Follower:
+    """Reads a stream from a place on."""
+
+    def __init__(self, link: Link, stream: str, start: str) -> None:
+        self._link = link
+        self._stream = stream
+        first, last = self._bounds()
+        self._place = first if start == "first" else last + 1 if start == "new" else int(start)
+        self._reached = start in ("first", "new")  # the stream has been at least as long as our place
+
+    def _bounds(self) -> tuple[int, int]:
+        (first, last), *_ = _patiently(self._link, "TREAD", self._stream, 1, 0, "WITHINFO")
+        return first, last
+
+    def read(self, count: int) -> list[Any]:
+        """The next messages; none if there are none for a while."""
+        link, stream, place = self._link, self._stream, self._place
+        reply = _patiently(
+            link, "TREAD", stream, place, count, "MAXBYTES", _BATCH_BYTES, "BLOCK", _BLOCK_MS, "WITHINFO"
+        )
+        if reply is None:
+            first, last = self._bounds()
+            if self._reached and place > last + 1:
+                link.say(f"'{stream}' was replaced: it ends at offset {last} now; going on with its first, {first}")
+                self._place = first
+            return []
+        self._reached = True
+        (first, _), *messages = reply
+        if place < first:
+            link.say(f"offsets {place} to {first - 1} of '{stream}' were evicted before they were read")
+            self._place = first
+            return []
+        self._place += len(messages)
+        return [message for message in messages if message is not None]
+
+    def printed(self, messages: list[Any]) -> None:
+        """Nobody else needs to know."""
+
+
+class _Member:
+    """Reads as a member of a group; what was printed is acknowledged, the rest goes to a member again later."""
+
+    def __init__(self, link: Link, stream: str, group: str, start: str) -> None:
+        self._link = link
+        self._stream = stream
+        self._group = group
+        self._place = {"first": "0", "new": "$"}.get(start, start)
+
+    def read(self, count: int) -> list[Any]:
+        found = _patiently(
+            self._link, "TREAD", self._stream, self._place, count, "GROUP", self._group, "RETRY", _RETRY_MS, 0,
+            "MAXBYTES", _BATCH_BYTES, "BLOCK", _BLOCK_MS,
+        )  # fmt: skip
+        return found or []
+
+    def printed(self, messages: list[Any]) -> None:
+        if messages:
+            offsets = [message[0] for message in messages]
+            _patiently(self._link, "TACK", self._stream, self._group, *_ranges(offsets))
+
+
+def _ranges(offsets: list[int]) -> list[str]:
+    """Offsets as TACK takes them, runs of neighbours as one.
+
+    >>> _ranges([3, 4, 5, 9])
+    ['3-5', '9-9']
+    """
+    ranges: list[list[int]] = []
+    for offset in offsets:
+        if ranges and ranges[-1][1] == offset - 1:
+            ranges[-1][1] = offset
+        else:
+            ranges.append([offset, offset])
+    return [f"{first}-{last}" for first, last in ranges]
+
+
+def _patiently(link: Link, *words: object) -> Any:
+    """Run a command, again and again while the server is away."""
+    away = False
+    while True:
+        try:
+            reply = link.call(*words)
+        except LOST as error:
+            if not away:
+                link.say(f"lost {link.place} ({error}); trying again every second, Ctrl-C ends")
+            away = True
+            time.sleep(_PAUSE)
+            continue
+        if away:
+            link.say(f"{link.place} is back")
+        return reply
+
+
+# -- write ----------------------------------------------------------------------------------------------------
+
+
+def write(
+    stream: str = typer.Argument(..., help="The stream's key; it is made if it does not exist."),
+    tag: str = typer.Option("", "--tag", help="The tag of every message."),
+    json_tag: str = typer.Option(None, "--json-tag", help="Lines are JSON objects; take the tag from this field."),
+    url: str = URL,
+) -> None:
+    """Append the lines of standard input to a stream, a message each.
+
+    Batches are numbered, so that one that is sent again after a lost connection is not appended twice.
+    """
+    link = Link(url, "write")
+    link.check()
+    writer = _Writer(link, stream)
+    bad: str | None = None
+    with _ending_quietly():
+        try:
+            for lines in _batches(sys.stdin.fileno()):
+                words: list[bytes] = []
+                for line in lines:
+                    try:
+                        words += (_tag_of(line, json_tag) if json_tag else tag.encode(), line)
+                    except ValueError as error:
+                        bad = f"line {writer.written + len(words) // 2 + 1}: {error}"
+                        break
+                writer.append(words)
+                if bad:
+                    break
+        finally:
+            writer.summary()
+    if bad:
+        link.fail(f"{bad}; stopped before it")
+
+
+def _tag_of(line: bytes, field: str) -> bytes:
+    """The tag that a JSON line brings; ValueError says what is wrong with it."""
+    try:
+        fields = json.loads(line)
+    except ValueError:
+        raise ValueError("not JSON, and --json-tag needs it to be") from None
+    if not isinstance(fields, dict) or field not in fields:
+        raise ValueError(f"not a JSON object with a field '{field}', which --json-tag asks for")
+    value = fields[field]
+    return value.encode() if isinstance(value, str) else json.dumps(value).encode()
+
+
+def _batches(descriptor: int) -> Iterator[list[bytes]]:
+    """Lines of a file or pipe, many at once when they come fast, soon when they do not."""
+    rest = b""
+    lines: list[bytes] = []
+    due = 0.0
+    while True:
+        wait = max(due - time.monotonic(), 0) if lines else None
+        if select.select([descriptor], [], [], wait)[0]:
+            data = os.read(descriptor, _BATCH_BYTES)
+            if not data:
+                break
+            if not lines:
+                due = time.monotonic() + _LINGER
+            *whole, rest = (rest + data).split(b"\n")
+            lines += whole
+        if len(lines) >= _BATCH or (lines and time.monotonic() >= due):
+            yield lines
+            lines = []
+    if rest:
+        lines.append(rest)
+    if lines:
+        yield lines
+
+
+class _Writer:
+    """Appends batches, and keeps count."""
+
+    def __init__(self, link: Link, stream: str) -> None:
+        self.written = 0
+        self._link = link
+        self._stream = stream
+        self._producer = f"penstock-write-{uuid.uuid4()}"
+        self._batch = 0
+        self._last = 0
+        self._shown = 0.0
+
+    def append(self, words: list[bytes]) -> None:
+        """Append `tag entry tag entry ...`, in commands of a bounded size."""
+        for at in range(0, len(words), 2 * _BATCH):
+            part = words[at : at + 2 * _BATCH]
+            self._batch += 1
+            first = self._send("TWRITE", self._stream, "PRODUCER", self._producer, self._batch, "ENTRIES", *part)
+            self.written += len(part) // 2
+            self._last = first + len(part) // 2 - 1
+            self._progress()
+
+    def _send(self, *words: object) -> int:
+        attempt = 0
+        while True:
+            try:
+                return int(self._link.call(*words))
+            except LOST as error:
+                if attempt == _ATTEMPTS:
+                    self._link.fail(
+                        f"{self._link.place} did not come back ({error}); the last batch may be written or not"
+                    )
+                if not attempt:
+                    self._link.say(f"lost {self._link.place} ({error}); trying again for {_ATTEMPTS * _PAUSE:.0f} s")
+                attempt += 1
+                time.sleep(_PAUSE)
+
+    def _progress(self) -> None:
+        if sys.stderr.isatty() and time.monotonic() - self._shown > 0.2:
+            self._shown = time.monotonic()
+            print(f"\r{self.written:,} messages", end="", file=sys.stderr, flush=True)
+
+    def summary(self) -> None:
+        place = f", the last at offset {self._last}" if self.written else ""
+        start = "\r" if sys.stderr.isatty() else ""
+        noun = "message" if self.written == 1 else "messages"
+        print(f"{start}{self.written:,} {noun} appended to '{self._stream}'{place}", file=sys.stderr, flush=True)
+
+
+# -- streams --------------------------------------------------------------------------------------------------
+
+
+def streams(
+    watch: bool = typer.Option(False, "--watch", help="Go on, a new list every second, until Ctrl-C."),
+    as_json: bool = typer.Option(False, "--json", help="One JSON object a stream instead of the table."),
+    url: str = URL,
+) -> None:
+    """List the streams: length, messages written a second, bytes, and how far behind the groups are."""
+    link = Link(url, "streams")
+    link.check()
+    console = Console()
+    with _ending_quietly():
+        try:
+            before, since = _sample(link), time.monotonic()
+            while True:
+                time.sleep(1)
+                after, now = _sample(link), time.monotonic()
+                rows = [_row(name, info, before.get(name), now - since) for name, info in sorted(after.items())]
+                if as_json:
+                    sys.stdout.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+                    sys.stdout.flush()
+                else:
+                    if watch and console.is_terminal:
+                        console.clear()
+                    console.print(_table(rows, link.place))
+                if not watch:
+                    return
+                before, since = after, now
+        except LOST as error:
+            link.fail(f"lost {link.place} ({error})")
+
+
+def _sample(link: Link) -> dict[bytes, dict[bytes, Any]]:
+    """TINFO of every stream."""
+    found: dict[bytes, dict[bytes, Any]] = {}
+    cursor: object = 0
+    while True:
+        cursor, names = link.call("SCAN", cursor, "TYPE", "tstream", "COUNT", 1000)
+        found |= {name: link.call("TINFO", name) for name in names}
+        if not int(str(cursor)):
+            return found
+
+
+def _row(name: bytes, info: dict[bytes, Any], before: dict[bytes, Any] | None, seconds: float) -> dict[str, Any]:
+    written = info[b"last"] - before[b"last"] if before is not None else info[b"last"]
+    return {
+        "stream": _text(name),
+        "length": info[b"length"],
+        "first": info[b"first"],
+        "last": info[b"last"],
+        "rate": round(max(written, 0) / seconds, 1),
+        "bytes": info[b"bytes-stored"],
+        "groups": {
+            _text(group[b"name"]): {"lag": group[b"lag"], "pending": group[b"pending"]} for group in info[b"groups"]
+        },
+    }
+
+
+def _table(rows: list[dict[str, Any]], place: str) -> Table:
+    table = Table(title=f"Streams at {place}", caption=None if rows else "There are none yet.")
+    for heading in ("stream", "messages", "offsets", "written/s", "bytes", "groups: lag (pending)"):
+        table.add_column(heading, justify="left" if heading[:2] in ("st", "gr") else "right", overflow="fold")
+    for row in rows:
+        groups = [f"{name}: {group['lag']:,} ({group['pending']:,})" for name, group in row["groups"].items()]
+        table.add_row(
+            row["stream"], f"{row['length']:,}", f"{row['first']}-{row['last']}" if row["length"] else "-",
+            f"{row['rate']:,.1f}", f"{row['bytes']:,}", "\n".join(groups) or "-",
+        )  # fmt: skip
+    return table

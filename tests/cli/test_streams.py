@@ -1,0 +1,274 @@
+"""`penstock tail`, `write` and `streams` as a shell runs them: real processes against an embedded server."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+import redis
+
+from penstock import Server
+from penstock.testing.redis import RedisServer, free_port
+
+PENSTOCK = [sys.executable, "-m", "penstock"]
+SECONDS = 30
+
+
+@pytest.fixture
+def client(ours: Server) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(ours.url) as client:
+        client.flushall()
+        yield client
+
+
+def run(*words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run([*PENSTOCK, *words], input=stdin, capture_output=True, timeout=SECONDS, check=False)
+
+
+@contextmanager
+def running(*words: str, **options: int) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(
+        [*PENSTOCK, *words], **{"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def until(client: redis.Redis, true: Callable[[], object]) -> None:
+    """Wait for something to become true, asking the server in between so that this does not spin for nothing."""
+    for _ in range(100_000):
+        if true():
+            return
+        client.ping()
+    raise TimeoutError
+
+
+def blocked(client: redis.Redis) -> int:
+    return int(client.info("clients")["blocked_clients"])
+
+
+# -- write ----------------------------------------------------------------------------------------------------
+
+
+def test_lines_are_appended_in_order_and_counted(ours: Server, client: redis.Redis) -> None:
+    lines = [b"line %d" % number for number in range(2500)]
+    done = run("write", "events", "--tag", "t", "--url", ours.url, stdin=b"\n".join(lines))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == b"2,500 messages appended to 'events', the last at offset 2500\n"
+    assert client.execute_command("TREAD", "events", 1, 3000) == [
+        [offset, b"t", line] for offset, line in enumerate(lines, 1)
+    ]
+
+
+def test_a_line_is_visible_before_the_input_ends(ours: Server, client: redis.Redis) -> None:
+    with running("write", "events", "--url", ours.url) as process:
+        assert process.stdin is not None
+        process.stdin.write(b"first\nunfinished")
+        process.stdin.flush()
+        assert client.execute_command("TREAD", "events", 1, 10, "BLOCK", 20_000) == [[1, b"", b"first"]]
+        _, errors = process.communicate(timeout=SECONDS)
+    assert errors == b"2 messages appended to 'events', the last at offset 2\n"
+
+
+def test_no_lines_make_no_stream(ours: Server, client: redis.Redis) -> None:
+    assert run("write", "events", "--url", ours.url).stderr == b"0 messages appended to 'events'\n"
+    assert not client.exists("events")
+
+
+def test_the_tag_comes_from_a_field_of_the_line(ours: Server, client: redis.Redis) -> None:
+    run("write", "events", "--json-tag", "user", "--url", ours.url, stdin=b'{"user":"ada"}\n{"user":7}\n')
+    assert client.execute_command("TREAD", "events", 1, 9) == [
+        [1, b"ada", b'{"user":"ada"}'],
+        [2, b"7", b'{"user":7}'],
+    ]
+
+
+@pytest.mark.parametrize(("line", "complaint"), [(b"no json", b"not JSON"), (b'{"id":1}', b"a field 'user'")])
+def test_a_line_without_its_tag_is_named_and_nothing_after_it_is_written(
+    line: bytes, complaint: bytes, ours: Server, client: redis.Redis
+) -> None:
+    done = run(
+        "write", "events", "--json-tag", "user", "--url", ours.url, stdin=b'{"user":"a"}\n' + line + b'\n{"user":"b"}\n'
+    )
+    assert done.returncode == 1
+    assert b"line 2: " in done.stderr and complaint in done.stderr
+    assert client.execute_command("TREAD", "events", 1, 9) == [[1, b"a", b'{"user":"a"}']]
+
+
+def test_progress_is_shown_on_a_terminal(ours: Server, client: redis.Redis) -> None:
+    ours_end, its_end = pty.openpty()
+    with running("write", "events", "--url", ours.url, stderr=its_end) as process:
+        process.communicate(b"x\n" * 10, timeout=SECONDS)
+    assert b"\r10 messages\r10 messages appended to 'events'" in os.read(ours_end, 1000).replace(b"\n", b"")
+    os.close(ours_end)
+    os.close(its_end)
+
+
+# -- tail -----------------------------------------------------------------------------------------------------
+
+
+def test_tail_prints_from_an_offset_and_ends_after_a_count(ours: Server, client: redis.Redis) -> None:
+    client.execute_command(
+        "TWRITE", "events", "ENTRIES", "a", "one", "b", "two\nlines\x1b[2J", "c", b"\xff", "d", "four"
+    )
+    done = run("tail", "events", "--from", "2", "--count", "2", "--url", ours.url)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.decode() == "2\tb\ttwo\\nlines\\x1b[2J\n3\tc\t\\xff\n"
+
+
+def test_tail_prints_json_that_keeps_every_byte(ours: Server, client: redis.Redis) -> None:
+    client.execute_command("TWRITE", "events", "ENTRIES", "a", "é", "b", b"\xff")
+    done = run("tail", "events", "--from", "first", "--count", "2", "--json", "--url", ours.url)
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [
+        {"offset": 1, "tag": "a", "entry": "é"},
+        {"offset": 2, "tag": "b", "entry_base64": "/w=="},
+    ]
+
+
+def test_tail_prints_only_new_messages_as_they_come(ours: Server, client: redis.Redis) -> None:
+    client.execute_command("TWRITE", "events", "t", "old")
+    with running("tail", "events", "--url", ours.url) as process:
+        assert process.stdout is not None
+        until(client, lambda: blocked(client))
+        client.execute_command("TWRITE", "events", "t", "new")
+        assert process.stdout.readline() == b"2\tt\tnew\n"
+
+
+def test_what_was_evicted_is_said_and_skipped(ours: Server, client: redis.Redis) -> None:
+    client.execute_command("TWRITE", "events", "ENTRIES", "t", "1", "t", "2", "t", "3")
+    client.execute_command("TEVICT", "events", 2)
+    done = run("tail", "events", "--from", "1", "--count", "1", "--url", ours.url)
+    assert done.stdout == b"3\tt\t3\n"
+    assert b"offsets 1 to 2 of 'events' were evicted" in done.stderr
+
+
+def test_a_group_goes_on_where_its_last_tail_ended(ours: Server, client: redis.Redis) -> None:
+    client.execute_command("TWRITE", "events", "ENTRIES", *(word for n in range(5) for word in ("t", str(n))))
+    words = ("tail", "events", "--group", "g", "--from", "first", "--url", ours.url)
+    assert run(*words, "--count", "2").stdout == b"1\tt\t0\n2\tt\t1\n"
+    assert run(*words, "--count", "3").stdout == b"3\tt\t2\n4\tt\t3\n5\tt\t4\n"
+    (group,) = client.execute_command("TINFO", "events")[b"groups"]
+    assert (group[b"lag"], group[b"pending"]) == (0, 0)
+
+
+def test_control_c_ends_tail_without_a_trace(ours: Server, client: redis.Redis) -> None:
+    with running("tail", "events", "--url", ours.url) as process:
+        until(client, lambda: blocked(client))
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=SECONDS)
+    assert (process.returncode, output, errors) == (130, b"", b"")
+
+
+def test_a_reader_that_goes_away_ends_tail_quietly_and_its_group_keeps_the_rest(
+    ours: Server, client: redis.Redis
+) -> None:
+    client.execute_command("TWRITE", "events", "ENTRIES", *(word for n in range(500) for word in ("t", "x" * 1000)))
+    with running("tail", "events", "--group", "g", "--from", "first", "--url", ours.url) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        process.wait(timeout=SECONDS)
+        assert (process.returncode, process.stderr.read()) == (0, b"")
+    (group,) = client.execute_command("TINFO", "events")[b"groups"]
+    assert 0 < group[b"pending"] < 500
+
+
+def test_tail_waits_for_a_server_that_went_away_and_misses_nothing(tmp_path: object) -> None:
+    port = free_port()
+    keep = {"port": port, "dir": tmp_path, "appendonly": True}
+    with Server(**keep) as server, redis.Redis.from_url(server.url) as client:
+        tail = running("tail", "events", "--url", server.url)
+        process = tail.__enter__()
+        assert process.stdout is not None and process.stderr is not None
+        until(client, lambda: blocked(client))
+        client.execute_command("TWRITE", "events", "t", "before")
+        assert process.stdout.readline() == b"1\tt\tbefore\n"
+    try:
+        assert b"lost 127.0.0.1:%d" % port in process.stderr.readline()
+        with Server(**keep) as server, redis.Redis.from_url(server.url) as client:
+            client.execute_command("TWRITE", "events", "t", "after")
+            assert process.stdout.readline() == b"2\tt\tafter\n"
+            assert process.stderr.readline() == b"penstock tail: 127.0.0.1:%d is back\n" % port
+    finally:
+        tail.__exit__(None, None, None)
+
+
+# -- streams --------------------------------------------------------------------------------------------------
+
+
+def test_streams_are_listed_with_length_bytes_and_lag(ours: Server, client: redis.Redis) -> None:
+    client.set("no stream", "x")
+    client.execute_command("TWRITE", "events", "ENTRIES", "t", "1", "t", "2", "t", "3")
+    client.execute_command("TREAD", "events", 0, 1, "GROUP", "g", "RETRY", 60_000, 0)
+    done = run("streams", "--json", "--url", ours.url)
+    (row,) = map(json.loads, done.stdout.splitlines())
+    assert row.pop("bytes") > 0
+    assert row == {
+        "stream": "events", "length": 3, "first": 1, "last": 3, "rate": 0.0, "groups": {"g": {"lag": 2, "pending": 1}},
+    }  # fmt: skip
+    table = run("streams", "--url", ours.url).stdout.decode()
+    assert "events" in table and "g: 2 (1)" in table and "no stream" not in table
+
+
+def test_the_rate_is_what_is_written_in_a_second(ours: Server, client: redis.Redis) -> None:
+    client.execute_command("TWRITE", "events", "t", "x")
+    with running("streams", "--json", "--watch", "--url", ours.url) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["rate"] == 0
+        client.execute_command("TWRITE", "events", "ENTRIES", *["t", "x"] * 1000)
+        rates = [json.loads(process.stdout.readline())["rate"] for _ in range(2)]
+        assert 300 < max(rates) <= 1000
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=SECONDS)
+    assert process.returncode == 130
+
+
+# -- What can be wrong ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [("tail", "events"), ("write", "events"), ("streams",)])
+def test_a_server_that_is_not_there_is_named_with_the_remedy(words: tuple[str, ...]) -> None:
+    port = free_port()
+    done = run(*words, "--url", f"redis://:secret@127.0.0.1:{port}/0")
+    assert done.returncode == 1
+    assert f"no server answers at 127.0.0.1:{port}".encode() in done.stderr
+    assert f"penstock serve --port {port}".encode() in done.stderr
+    assert b"Traceback" not in done.stderr and b"secret" not in done.stderr
+
+
+@pytest.mark.parametrize("words", [("tail", "events"), ("write", "events"), ("streams",)])
+def test_a_redis_is_told_apart(words: tuple[str, ...], theirs: RedisServer) -> None:
+    done = run(*words, "--url", theirs.url)
+    assert done.returncode == 1
+    assert f"127.0.0.1:{theirs.port} is a Redis ".encode() in done.stderr and b"penstock serve" in done.stderr
+
+
+def test_a_key_of_another_type_is_refused_with_the_servers_words(ours: Server, client: redis.Redis) -> None:
+    client.set("events", "x")
+    done = run("write", "events", "--url", ours.url, stdin=b"x\n")
+    assert done.returncode == 1
+    assert b"refuses TWRITE" in done.stderr and b"wrong kind of value" in done.stderr
+
+
+def test_a_password_that_is_missing_is_asked_for() -> None:
+    with Server(requirepass="secret") as server:
+        done = run("streams", "--url", server.url)
+    assert done.returncode == 1
+    assert b"redis://user:password@host:port/0" in done.stderr and b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("start", ["0", "-1", "last"])
+def test_a_bad_place_is_refused(start: str, ours: Server) -> None:
+    done = run("tail", "events", "--from", start, "--url", ours.url)
+    assert done.returncode == 1
+    assert b"--from takes an offset from 1 on, 'first' or 'new'" in done.stderr

@@ -1,0 +1,68 @@
+"""The guides run: what a page shows is typed into a server, and the answers must be those that the page shows."""
+
+from __future__ import annotations
+
+import doctest
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from penstock import Server
+
+DOCS = Path(__file__).parent.parent / "docs"
+STREAMS = (DOCS / "streams.md").read_text(encoding="utf-8")
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The code blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+
+
+def on(server: Server, code: str) -> str:
+    """The code, talking to a server of ours instead of the one it names."""
+    assert "port=6379" in code
+    return code.replace("port=6379", f"port={server.port}")
+
+
+@pytest.fixture
+def empty(ours: Server) -> Server:
+    with redis.Redis.from_url(ours.url) as client:
+        client.flushall()
+    return ours
+
+
+def test_the_session_of_the_streams_guide_goes_as_it_is_shown(empty: Server) -> None:
+    session = on(empty, "\n".join(blocks(STREAMS, "pycon")))
+    names: dict[str, Any] = {}
+    test = doctest.DocTestParser().get_doctest(session, names, "docs/streams.md", "docs/streams.md", 0)
+    assert len(test.examples) > 25
+    said: list[str] = []
+    result = doctest.DocTestRunner(verbose=False).run(test, out=said.append, clear_globs=False)
+    test.globs["client"].close()
+    assert result.failed == 0, "".join(said)
+
+
+def test_the_arrow_form_is_read_with_the_five_lines_of_the_guide(empty: Server) -> None:
+    with redis.Redis.from_url(empty.url) as client:
+        client.execute_command("TWRITE", "orders", "ENTRIES", "ada", "tea", "bob", "coffee", "ada", "cake")
+        client.execute_command("TEVICT", "orders", 1)
+    (code,) = blocks(STREAMS, "python")
+    assert len([line for line in code.splitlines() if line]) <= 5, "they are five lines, and should stay so"
+    names: dict[str, Any] = {}
+    exec(on(empty, code), names)
+    names["client"].close()
+    table = names["table"]
+    assert table.column_names == ["offset", "time", "tag", "entry"]
+    assert table.select(["offset", "tag", "entry"]).to_pylist() == [
+        {"offset": 2, "tag": b"bob", "entry": b"coffee"},
+        {"offset": 3, "tag": b"ada", "entry": b"cake"},
+    ]
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: str(page.relative_to(DOCS)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+\.md)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
