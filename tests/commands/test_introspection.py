@@ -39,10 +39,16 @@ def test_info_describes_the_named_commands(r: redis.Redis) -> None:
     assert sub[0] == b"config|get"
 
 
-@pytest.mark.since("7.0")
+UNKNOWN = [[b"CLIENT", b"KILL", b"TYPE", b"\xff\0"], [b"HELLO", b"3", b"\xff\0"]]
+if find_redis().version >= (7,):  # an older one words these otherwise
+    UNKNOWN += [
+        [b"NO\xff\0", b"\xff\0x", b"\xc3\xa9" * 100, b"y"], [b"OBJECT", b"\xffA\0"], [b"EXPIRE", b"a", b"1", b"x\r\n"],
+        [b"PUBSUB", b"CHANNELS\xff\0"],
+    ]  # fmt: skip
+
+
 def test_what_is_unknown_is_shown_in_the_bytes_it_came_in_up_to_a_nul(ours: Server, theirs: RedisServer) -> None:
-    for line in ([b"NO\xff\0", b"\xff\0x", b"\xc3\xa9" * 100, b"y"], [b"OBJECT", b"\xffA\0"], [b"EXPIRE", b"a", b"1", b"x\r\n"],
-                 [b"CLIENT", b"KILL", b"TYPE", b"\xff\0"], [b"HELLO", b"3", b"\xff\0"], [b"PUBSUB", b"CHANNELS\xff\0"]):  # fmt: skip
+    for line in UNKNOWN:
         replies = []
         for server in (ours, theirs):
             with RawClient(server.port) as client:
@@ -154,9 +160,10 @@ def _declarations(url: str) -> dict[str, Declaration]:
 
 def test_shared_commands_are_declared_as_redis_declares_them(ours: Server, theirs: RedisServer) -> None:
     declared, known = _declarations(ours.url), _declarations(theirs.url)
+    containers = {name.partition("|")[0] for name in declared if "|" in name}
     assert len(declared.keys() & known.keys()) > 150
     for name in sorted(declared.keys() & known.keys() - DECLARED_OTHERWISE.keys()):
         if find_redis().version >= (7,):
             assert declared[name] == known[name], name
-        elif name != "object":  # a container since 7.0
+        elif name not in containers:  # an older Redis declares no subcommands, but the keys of all of them together
             assert declared[name][2] == known[name][2], name

@@ -221,6 +221,10 @@ def test_object_answers_null_for_a_missing_key_and_help_for_people(r: redis.Redi
     with pytest.raises(redis.ResponseError, match="An LFU maxmemory policy is not selected"):
         r.object("FREQ", "text")
     assert b"OBJECT <subcommand>" in r.execute_command("OBJECT", "HELP")[0]
+
+
+@pytest.mark.since("7.0")
+def test_object_points_to_its_help_when_asked_something_else(r: redis.Redis) -> None:
     with pytest.raises(redis.ResponseError, match=r"unknown subcommand 'NOW'\. Try OBJECT HELP\."):
         r.execute_command("OBJECT", "NOW", "text")
 

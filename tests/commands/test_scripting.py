@@ -52,7 +52,10 @@ def both(request: pytest.FixtureRequest, ours: Server, theirs: RedisServer) -> I
         client.close()
 
 
-@pytest.mark.parametrize("source", [*scripts.CONVERSIONS, *scripts.MISTAKES, *scripts.LIBRARIES])
+SOURCES = [*scripts.CONVERSIONS, *scripts.MISTAKES, *scripts.LIBRARIES, *(scripts.SINCE_7 if WORDS_OF_7 else [])]
+
+
+@pytest.mark.parametrize("source", SOURCES)
 def test_a_script_answers_what_redis_answers(both: list[redis.Redis], source: str) -> None:
     mine, original = (_reply(client, "EVAL", source, 1, "key", "first", "second") for client in both)
     assert mine == original
@@ -171,6 +174,7 @@ def test_the_protocol_of_a_script_is_any_number_in_c(r: redis.Redis, version: st
     assert r.eval(f"redis.setresp({version}) return type(redis.call('get', 'nothing'))", 0) == b"nil"
 
 
+@pytest.mark.since("7.0")
 def test_line_breaks_at_the_end_of_a_scripts_error_go(r: redis.Redis) -> None:
     assert error_of(r, "EVAL", "return redis.error_reply('MY a\\nb\\r\\n')", 0) == "MY a b"
     assert error_of(r, "EVAL", "return {err = 'MY a\\r\\n'}", 0) == "MY a"
@@ -194,6 +198,7 @@ def test_what_a_script_wrote_before_it_failed_stays(r: redis.Redis) -> None:
     assert r.get("a") == b"1"
 
 
+@pytest.mark.since("7.0")
 def test_nothing_a_script_does_to_its_world_reaches_the_next_one(r: redis.Redis) -> None:
     attempts = [
         "string.rep = nil", "_G.redis = nil", "rawset(_G, 'x', 1)", "setmetatable(_G, nil)", "KEYS = nil",

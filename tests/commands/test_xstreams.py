@@ -18,6 +18,9 @@ from penstock.engine.session import Session
 from penstock.testing.clock import ManualClock
 from penstock.testing.redis import find_redis
 
+MODERN = find_redis().version >= (7,)  # an older one words some errors otherwise and tells less: that is left out
+ADDED_IN_7 = {b"max-deleted-entry-id", b"entries-added", b"recorded-first-entry-id"}
+
 
 def fill(r: redis.Redis, *ids: str) -> None:
     for at in ids:
@@ -26,6 +29,13 @@ def fill(r: redis.Redis, *ids: str) -> None:
 
 def ids(rows: list[Any]) -> list[bytes]:
     return [row[0] for row in rows]
+
+
+def without(fields: set[bytes], told: Any) -> Any:
+    """A reply of XINFO, flat in RESP2 and a map in RESP3, that leaves these fields out."""
+    if isinstance(told, dict):
+        return {field: value for field, value in told.items() if field not in fields}
+    return [part for pair in zip(told[::2], told[1::2], strict=True) if pair[0] not in fields for part in pair]
 
 
 # -- adding ---------------------------------------------------------------------------------------------------
@@ -63,36 +73,37 @@ def test_a_stream_is_not_made_when_that_is_not_wanted(r: redis.Redis) -> None:
     assert r.xadd("s", {"f": "v"}, id="2-2", nomkstream=True) == b"2-2"
 
 
-@pytest.mark.since("7.0")
-@pytest.mark.parametrize(
-    "text",
-    [
-        "XADD s 3-2 f v", "XADD s 3-3 f v", "XADD s 0-0 f v", "XADD s 0 f v", "XADD s x f v", "XADD s 4-x f v",
-        "XADD s 4- f v", "XADD s -4 f v", "XADD s *-4 f v", "XADD s 4-5-* f v", "XADD s -* f v", "XADD s 4-5-6 f v", "XADD s ( f v", "XADD s (4 f v",
-        "XADD s + f v", "XADD s - f v", "XADD s $ f v", "XADD s 18446744073709551616 f v", "XADD s 4 f", "XADD s 4 f v g",
-        "XADD s MAXLEN 5 f v", "XADD s MAXLEN 5 4", "XADD s NOMKSTREAM 4 f", "XADD s MAXLEN 1 MINID 1 4 f v",
-        "XADD s LIMIT 5 4 f v", "XADD s LIMIT 0 4 f v", "XADD s MAXLEN 5 LIMIT 5 4 f v", "XADD s MAXLEN -1 4 f v",
-        "XADD s MAXLEN ~ 5 LIMIT -1 4 f v", "XADD s MAXLEN x 4 f v", "XADD s MINID x 4 f v", "XADD s MAXLEN ~ 4 f v",
-        "XADD string 0-0 f v", "XADD string 9 f v", "XADD s NOMKSTREAM NOMKSTREAM NOMKSTREAM",
-        "XTRIM s LIMIT 5", "XTRIM s LIMIT 0", "XTRIM s foo bar", "XTRIM s MAXLEN 5 foo", "XTRIM s MAXLEN ~",
-        "XTRIM string MAXLEN 0", "XTRIM s MAXLEN = 0 LIMIT 4", "XTRIM s NOMKSTREAM MAXLEN 0",
-        "XDEL s x", "XDEL s 3-3 x", "XDEL string x", "XDEL none x", "XDEL s -", "XDEL s (3-3",
-        "XSETID s 1-1", "XSETID s 9 ENTRIESADDED 1", "XSETID s 9 ENTRIESADDED -1", "XSETID s 9 ENTRIESADDED x",
-        "XSETID s 9 ENTRIESADDED", "XSETID s 9 MAXDELETEDID 10", "XSETID s 9 foo 1", "XSETID none 9", "XSETID none x",
-        "XSETID string 9",
-        "XRANGE s x +", "XRANGE s (- +", "XRANGE s ( +", "XRANGE s - + COUNT", "XRANGE s - + COUNT x", "XRANGE s - + foo 1",
-        "XRANGE s (18446744073709551615-18446744073709551615 +", "XRANGE s - (0-0", "XRANGE string x y",
-        "XRANGE string - +", "XRANGE none x y", "XREVRANGE s x -", "XREVRANGE s (0-0 -", "XREVRANGE s x (0-0",
-        "XREAD STREAMS s", "XREAD STREAMS s 0 1", "XREAD COUNT x STREAMS s 0", "XREAD BLOCK x STREAMS s 0",
-        "XREAD BLOCK -1 STREAMS s 0", "XREAD BLOCK 1.5 STREAMS s 0", "XREAD foo STREAMS s 0", "XREAD COUNT 1 2 3",
-        "XREAD STREAMS s >", "XREAD STREAMS s x", "XREAD STREAMS s -", "XREAD NOACK STREAMS s 0",
-        "XREAD GROUP g c STREAMS s 0", "XREAD STREAMS string 0", "XREAD STREAMS s string 0 0",
-        "XREAD BLOCK 0 STREAMS string $", "XREAD COUNT 1 BLOCK 1", "XREAD COUNT 1 STREAMS",
-        "XINFO STREAM none", "XINFO STREAM none foo", "XINFO STREAM s foo", "XINFO STREAM s FULL COUNT",
-        "XINFO STREAM s FULL foo 1", "XINFO STREAM s FULL COUNT x", "XINFO STREAM string", "XINFO STREAM", "XINFO foo",
-        "XLEN string",
-    ],
-)  # fmt: skip
+REFUSED = [
+    "XADD s 3-2 f v", "XADD s 3-3 f v", "XADD s 0-0 f v", "XADD s 0 f v", "XADD s x f v", "XADD s 4-x f v",
+    "XADD s 4- f v", "XADD s -4 f v", "XADD s *-4 f v", "XADD s 4-5-* f v", "XADD s -* f v", "XADD s 4-5-6 f v",
+    "XADD s ( f v", "XADD s (4 f v", "XADD s + f v", "XADD s - f v", "XADD s $ f v", "XADD s 18446744073709551616 f v",
+    "XADD s 4 f", "XADD s MAXLEN 5 f v", "XADD s MAXLEN 1 MINID 1 4 f v", "XADD s LIMIT 5 4 f v", "XADD s LIMIT 0 4 f v",
+    "XADD s MAXLEN 5 LIMIT 5 4 f v", "XADD s MAXLEN -1 4 f v", "XADD s MAXLEN ~ 5 LIMIT -1 4 f v",
+    "XADD s MAXLEN x 4 f v", "XADD s MINID x 4 f v", "XADD s MAXLEN ~ 4 f v", "XADD string 0-0 f v", "XADD string 9 f v",
+    "XTRIM s LIMIT 5", "XTRIM s LIMIT 0", "XTRIM s foo bar", "XTRIM s MAXLEN 5 foo", "XTRIM s MAXLEN ~",
+    "XTRIM string MAXLEN 0", "XTRIM s MAXLEN = 0 LIMIT 4", "XTRIM s NOMKSTREAM MAXLEN 0",
+    "XDEL s x", "XDEL s 3-3 x", "XDEL string x", "XDEL none x", "XDEL s -", "XDEL s (3-3",
+    "XSETID s 1-1", "XSETID none 9", "XSETID string 9",
+    "XRANGE s x +", "XRANGE s (- +", "XRANGE s ( +", "XRANGE s - + COUNT", "XRANGE s - + COUNT x", "XRANGE s - + foo 1",
+    "XRANGE s (18446744073709551615-18446744073709551615 +", "XRANGE s - (0-0", "XRANGE string x y",
+    "XRANGE string - +", "XRANGE none x y", "XREVRANGE s x -", "XREVRANGE s (0-0 -", "XREVRANGE s x (0-0",
+    "XREAD STREAMS s", "XREAD STREAMS s 0 1", "XREAD COUNT x STREAMS s 0", "XREAD BLOCK x STREAMS s 0",
+    "XREAD BLOCK -1 STREAMS s 0", "XREAD BLOCK 1.5 STREAMS s 0", "XREAD foo STREAMS s 0", "XREAD COUNT 1 2 3",
+    "XREAD STREAMS s >", "XREAD STREAMS s x", "XREAD STREAMS s -", "XREAD NOACK STREAMS s 0",
+    "XREAD GROUP g c STREAMS s 0", "XREAD STREAMS string 0", "XREAD STREAMS s string 0 0",
+    "XREAD BLOCK 0 STREAMS string $", "XREAD COUNT 1 BLOCK 1", "XREAD COUNT 1 STREAMS",
+    "XINFO STREAM none", "XINFO STREAM none foo", "XINFO STREAM s FULL COUNT x", "XINFO STREAM string", "XLEN string",
+]  # fmt: skip
+if MODERN:
+    REFUSED += [
+        "XADD s 4 f v g", "XADD s MAXLEN 5 4", "XADD s NOMKSTREAM 4 f", "XADD s NOMKSTREAM NOMKSTREAM NOMKSTREAM",
+        "XSETID s 9 ENTRIESADDED 1", "XSETID s 9 ENTRIESADDED -1", "XSETID s 9 ENTRIESADDED x", "XSETID s 9 ENTRIESADDED",
+        "XSETID s 9 MAXDELETEDID 10", "XSETID s 9 foo 1", "XSETID none x",
+        "XINFO STREAM s foo", "XINFO STREAM s FULL COUNT", "XINFO STREAM s FULL foo 1", "XINFO STREAM", "XINFO foo",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", REFUSED)
 def test_what_is_refused_is_refused_in_the_words_of_redis(ours: Any, theirs: Any, text: str) -> None:
     replies = []
     for server in (ours, theirs):
@@ -105,6 +116,7 @@ def test_what_is_refused_is_refused_in_the_words_of_redis(ours: Any, theirs: Any
     assert replies[0] == replies[1]
 
 
+@pytest.mark.since("7.0")
 def test_nothing_comes_after_the_last_possible_id(r: redis.Redis) -> None:
     last = "18446744073709551615-18446744073709551615"
     assert call(r, f"XADD s {last} f v") == last.encode()
@@ -208,7 +220,6 @@ def test_resp3_reads_a_map_of_streams(r3: redis.Redis) -> None:
     assert raw(r3, "XREAD", "BLOCK", "5", "STREAMS", "s", "$") is None
 
 
-@pytest.mark.since("7.0")
 @pytest.mark.parametrize(
     "text", ["XINFO STREAM s", "XINFO STREAM s FULL", "XINFO STREAM s FULL COUNT 1", "XINFO STREAM e"]
 )
@@ -225,7 +236,8 @@ def test_what_is_known_of_a_stream_is_told_as_redis_tells_it(ours: Any, theirs: 
             client.xdel("e", "1-1")
             replies.append(call(client, text))
             assert client.object("encoding", "s") == b"stream"
-    assert replies[0] == replies[1]
+    mine, original = replies
+    assert (mine if MODERN else without(ADDED_IN_7, mine)) == original
 
 
 @pytest.mark.parametrize("text", ["XREAD COUNT 1 STREAMS a b 0 0", "XADD a * f v", "XRANGE a - +", "XINFO STREAM a"])
@@ -325,5 +337,5 @@ SINCE_7 = st.one_of(
 )
 
 TestStreams = comparison_machine(
-    COMMANDS | SINCE_7 if find_redis().version >= (7,) else COMMANDS, examples=80, steps=40
+    COMMANDS | SINCE_7 if MODERN else COMMANDS, examples=80, steps=40
 )

@@ -24,6 +24,8 @@ from penstock.types.stream.producers import ProducerFenced
 from penstock.types.stream.stream import Stream
 
 _NOTHING = Log()  # what is read where there is no stream
+MAX_NULLS = 1_000_000
+"""Evicted messages one plain read tells of: a stream may have lost more than any reply can hold."""
 
 
 # -- parsing that stream commands share -----------------------------------------------------------------------
@@ -136,8 +138,7 @@ def twrite(session: Session, argv: Argv) -> Reply:
         log = stream.log
         first = log.first
         offset = _append(session, stream, write)
-    kept = stream.retention
-    if kept.count or kept.bytes or kept.age_ms or kept.compact:
+    if offset != log.last or not offset % NODE:  # one message between seals has nothing to free
         retain(session, name, stream, offset)
     if session.engine.log is not None:
         log_at(session, argv, log.first - 1 if log.first != first else 0)
@@ -289,7 +290,8 @@ def _dead_letter_key(argv: Sequence[bytes]) -> Iterable[int]:
 def tread(session: Session, argv: Argv) -> Reply:
     """Read up to count messages, each [offset, tag, entry], from an offset on, or the next ones of a group.
 
-    Without GROUP the reply is positional: evicted messages are null, and it stops at the last offset. `$` reads only
+    Without GROUP the reply is positional: evicted messages are null, and it stops at the last offset (or after a million
+    nulls, if more than that is gone). `$` reads only
     what is new. BLOCK waits while there is nothing at or after the offset; 0 waits for ever; a wait that ends without
     anything answers a null array. With GROUP the offset only places a group that does not exist yet (0 is the first
     available message); each message goes to one member, and with RETRY it comes again after retry-ms until it is
@@ -311,6 +313,8 @@ def _read_plain(session: Session, argv: Argv, read: _Read) -> Reply:
         return session.block([read.key], read.deadline, NULL_ARRAY)
     if read.arrow:
         return log.read_arrow(read.offset, read.count, read.max_bytes)
+    if log.first - read.offset > MAX_NULLS:
+        read.count = min(read.count, MAX_NULLS)
     null = b"$-1\r\n" if session.protocol == 2 else b"_\r\n"
     wire, count = log.read(read.offset, read.count, read.max_bytes, null)
     return _array(wire, count, log if read.with_info else None)

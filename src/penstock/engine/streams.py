@@ -148,6 +148,11 @@ class Streams:
             database.obtain(target, Stream).log.append(now, message.tag, letter)
             effects.append([b"TAPPLY", target, b"AT", b"%d" % now, b"TWRITE", target, message.tag, letter])
         if effects:
+            letters = database.obtain(target, Stream)
+            first = letters.log.first
+            letters.log.apply_retention(letters.retention, now)
+            if letters.log.first != first:
+                effects.append([b"TEVICT", target, b"%d" % (letters.log.first - 1)])
             database.changed(target)
         return effects
 

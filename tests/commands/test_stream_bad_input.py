@@ -1,0 +1,332 @@
+"""What stream commands refuse: an error that names the argument, and nothing appended, delivered or acknowledged."""
+
+from __future__ import annotations
+
+import io
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.commands.stream_world import World, arrow, ipc, visible
+
+from penstock.protocol.errors import ReplyError
+
+HUGE = "9223372036854775808"
+
+
+@pytest.fixture
+def world() -> World:
+    """A stream with something of everything."""
+    world = World()
+    world.write("k", *"abcdef")
+    world.run("TEVICT k 1")
+    world.run("TREAD k 0 2 GROUP g RETRY 100 5000 DEADLETTER dead")
+    world.run("TWRITE k PRODUCER p 3 ENTRIES t e")
+    world.run("TSTAGE k token ENTRIES t staged")
+    world.run("SET text value")
+    return world
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        # TWRITE
+        ("TWRITE k ENTRIES a b c", "ENTRIES takes pairs of tag and entry"),
+        ("TWRITE k BACKLOG 5 ENTRIES", "ENTRIES takes pairs of tag and entry"),
+        ("TWRITE k BACKLOG x ENTRIES a b", "BACKLOG is not an integer or out of range"),
+        ("TWRITE k BACKLOG 0 ENTRIES a b", "BACKLOG must be at least 1"),
+        ("TWRITE k BACKLOG -1 ENTRIES a b", "BACKLOG must be at least 1"),
+        (f"TWRITE k BACKLOG {HUGE} ENTRIES a b", "BACKLOG is not an integer or out of range"),
+        ("TWRITE k PRODUCER p x ENTRIES a b", "PRODUCER's sequence is not an integer or out of range"),
+        ("TWRITE k PRODUCER p -1 ENTRIES a b", "PRODUCER's sequence must be at least 0"),
+        (f"TWRITE k PRODUCER p {HUGE} ENTRIES a b", "PRODUCER's sequence is not an integer or out of range"),
+        ("TWRITE k PRODUCER p 9 ENTRIES a", "ENTRIES takes pairs"),
+        ("TWRITE k PRODUCER p 9 BACKLOG 9", "TWRITE needs 'tag entry'"),
+        ("TWRITE k PRODUCER p", None),  # four words: a tag and an entry
+        ("TWRITE k BACKLOG 3 PRODUCER p", "unknown or incomplete option 'PRODUCER' of TWRITE"),
+        ("TWRITE k NOSUCH 1 ENTRIES a b", "unknown or incomplete option 'NOSUCH' of TWRITE"),
+        ("TWRITE k a b c d", "unknown or incomplete option 'a' of TWRITE"),
+        ("TWRITE k FORMAT PARQUET xyz", "unknown or incomplete option 'PARQUET' of TWRITE"),
+        ("TWRITE k FORMAT ARROW xyz", "ARROW payload refused: "),
+        ("TWRITE k FORMAT ARROW xyz more", "unknown or incomplete option 'FORMAT' of TWRITE"),
+        ("TWRITE k", "wrong number of arguments for 'twrite' command"),
+        ("TWRITE k tag", "wrong number of arguments for 'twrite' command"),
+        # TREAD
+        ("TREAD k", "wrong number of arguments for 'tread' command"),
+        ("TREAD k x 1", "offset is not an integer or out of range"),
+        ("TREAD k -1 1", "offset must be at least 0"),
+        ("TREAD k 0 1", "offset must be at least 1"),
+        ("TREAD k 01 1", "offset is not an integer or out of range"),
+        (f"TREAD k {HUGE} 1", "offset is not an integer or out of range"),
+        ("TREAD k 1 x", "count is not an integer or out of range"),
+        ("TREAD k 1 -1", "count must be at least 0"),
+        ("TREAD k 0 -1 GROUP g", "count must be at least 0"),
+        (f"TREAD k 1 {HUGE}", "count is not an integer or out of range"),
+        ("TREAD k 0 1 GROUP g BLOCK x", "BLOCK is not an integer or out of range"),
+        ("TREAD k 0 1 GROUP g BLOCK -1", "BLOCK must be at least 0"),
+        ("TREAD k 0 1 GROUP g BLOCK 1.5", "BLOCK is not an integer or out of range"),
+        ("TREAD k 0 1 GROUP", "unknown or incomplete option 'GROUP' of TREAD"),
+        ("TREAD k 0 1 GROUP g RETRY 5", "unknown or incomplete option 'RETRY' of TREAD"),
+        ("TREAD k 0 1 GROUP g RETRY 0 5", "RETRY's retry-ms must be at least 1"),
+        ("TREAD k 0 1 GROUP g RETRY x 5", "RETRY's retry-ms is not an integer or out of range"),
+        ("TREAD k 0 1 GROUP g RETRY 5 -1", "RETRY's expire-ms must be at least 0"),
+        ("TREAD k 0 1 GROUP g RETRY 500 400", "RETRY's expire-ms is before its retry-ms"),
+        ("TREAD k 1 1 RETRY 5 6", "RETRY needs GROUP"),
+        ("TREAD k 0 1 GROUP g DEADLETTER d", "DEADLETTER needs RETRY"),
+        ("TREAD k 1 1 DEADLETTER d", "DEADLETTER needs RETRY"),
+        ("TREAD k 0 1 GROUP g RETRY 5 6 DEADLETTER k", "DEADLETTER must be another key"),
+        ("TREAD k 0 1 GROUP g RETRY 5 6 DEADLETTER", "unknown or incomplete option 'DEADLETTER' of TREAD"),
+        ("TREAD k 0 1 GROUP g MAXBYTES 0", "MAXBYTES must be at least 1"),
+        ("TREAD k 0 1 GROUP g MAXBYTES x", "MAXBYTES is not an integer or out of range"),
+        ("TREAD k 0 1 GROUP g FORMAT PARQUET", "unknown FORMAT 'PARQUET'"),
+        ("TREAD k 0 1 GROUP g FORMAT", "unknown or incomplete option 'FORMAT' of TREAD"),
+        ("TREAD k 0 1 GROUP g FORMAT ARROW WITHINFO", "WITHINFO and FORMAT ARROW do not go together"),
+        ("TREAD k 0 1 GROUP g NOSUCH", "unknown or incomplete option 'NOSUCH' of TREAD"),
+        # TACK, TNACK, TEVICT
+        ("TACK k g", "wrong number of arguments for 'tack' command"),
+        ("TACK k g 2 x", "offset 'x' is not an integer or out of range"),
+        ("TACK k g 2 0", "offset '0' must be at least 1"),
+        ("TACK k g 2 3-2", "range '3-2' ends before it starts"),
+        ("TACK k g 2 3-", "offset '3-' is not an integer or out of range"),
+        ("TACK k g 2 -3", "offset '-3' is not an integer or out of range"),
+        ("TACK k g 2 2-3-4", "offset '2-3-4' is not an integer or out of range"),
+        (f"TACK k g 2 2-{HUGE}", "is not an integer or out of range"),
+        ("TNACK k g 2 x", "offset 'x' is not an integer or out of range"),
+        ("TNACK k g 2 DELAY x", "DELAY is not an integer or out of range"),
+        ("TNACK k g 2 DELAY -1", "DELAY must be at least 0"),
+        ("TNACK k g 2 DELAY", "offset 'DELAY' is not an integer or out of range"),
+        ("TNACK k g DELAY 5", "offset 'DELAY' is not an integer or out of range"),
+        ("TEVICT k x", "offset is not an integer or out of range"),
+        (f"TEVICT k {HUGE}", "offset is not an integer or out of range"),
+        ("TEVICT k -9223372036854775808", "offset must be at least"),
+        # what goes beyond the proposal
+        ("TSEEK k WHEN 5", "unknown option 'WHEN' of TSEEK"),
+        ("TSEEK k TIME x", "TIME is not an integer or out of range"),
+        ("TSEEK k TIME -1", "TIME must be at least 0"),
+        ("TRETAIN k COUNT", "TRETAIN takes pairs"),
+        ("TRETAIN k COUNT x", "COUNT is not an integer or out of range"),
+        ("TRETAIN k COUNT -1", "COUNT must be at least 0"),
+        ("TRETAIN k COUNT 1 AGE x", "AGE is not an integer or out of range"),
+        ("TRETAIN k COUNT 1 BYTES -1", "BYTES must be at least 0"),
+        ("TRETAIN k COUNT 1 COMPACT maybe", "COMPACT must be yes or no"),
+        ("TRETAIN k COUNT 1 NOSUCH 1", "unknown limit 'NOSUCH' of TRETAIN"),
+        ("TGROUP SET k g x", "offset is not an integer or out of range"),
+        ("TGROUP SET k g -1", "offset must be at least 0"),
+        ("TGROUP SET missing g 1", "no such key"),
+        ("TGROUP PENDING k g x", "offset 'x' is not an integer or out of range"),
+        ("TGROUP PENDING k g 1-5 COUNT", "TGROUP PENDING takes a range and COUNT messages"),
+        ("TGROUP PENDING k g 1-5 COUNT x", "COUNT is not an integer or out of range"),
+        ("TGROUP PENDING k g 1-5 6-7", "TGROUP PENDING takes a range and COUNT messages"),
+        ("TGROUP PENDING missing g", "no such key"),
+        ("TGROUP NOSUCH k g", "nknown subcommand"),
+        ("TSTAGE k token ENTRIES a", "ENTRIES takes pairs of tag and entry"),
+        ("TSTAGE k token PARQUET x", "TSTAGE takes ENTRIES tag entry ..., or ARROW and one payload"),
+        ("TSTAGE k token ARROW x y", "TSTAGE takes ENTRIES tag entry ..., or ARROW and one payload"),
+        ("TSTAGE k token ARROW x", "ARROW payload refused: "),
+        ("TCOMMIT k p x token", "epoch is not an integer or out of range"),
+        ("TCOMMIT k p -1 token", "epoch must be at least 0"),
+        ("TCOMMIT k p 1", "wrong number of arguments for 'tcommit' command"),
+    ],
+)  # fmt: skip
+def test_a_refused_command_names_the_argument_and_changes_nothing(
+    world: World, words: str, complaint: str | None
+) -> None:
+    if complaint is None:
+        assert isinstance(world.run(words), int)
+        return
+    before, logged = visible(world), len(world.logged)
+    assert complaint in world.error(words)
+    assert visible(world) == before
+    assert len(world.logged) == logged
+    assert world.run("EXISTS missing dead d") == 0
+    fresh = World()
+    if " missing " not in words:
+        assert fresh.error(words).startswith("ERR")
+    assert fresh.run("DBSIZE") == 0, "a refused command made its key"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "TWRITE text t e", "TWRITE text ENTRIES t e", "TWRITE text BACKLOG 1 PRODUCER p 1 ENTRIES t e", "TREAD text 1 1",
+        "TREAD text $ 1 BLOCK 0", "TREAD text 0 1 GROUP g", "TREAD text 0 1 BLOCK 0 GROUP g RETRY 5 0", "TACK text g 1",
+        "TEVICT text 1", "TINFO text", "TSEEK text TIME 0", "TRETAIN text COUNT 1", "TGROUP LIST text", "TGROUP SET text g 1",
+        "TGROUP DEL text g", "TGROUP PENDING text g", "TNACK text g 1", "TSTAGE text token ENTRIES t e", "TCOMMIT text p 1 token",
+        "TAPPLY text UNSTAGE 5",
+    ],
+)  # fmt: skip
+def test_another_type_is_refused(world: World, words: str) -> None:
+    assert world.error(words) == "WRONGTYPE Operation against a key holding the wrong kind of value"
+    assert world.run("GET text") == b"value"
+    assert not world.first_client.blocked
+
+
+def test_commands_of_other_types_refuse_a_stream(world: World) -> None:
+    for words in ("GET k", "LPUSH k a", "SADD k a", "XADD k * f v", "XLEN k", "APPEND k x"):
+        assert world.error(words).startswith("WRONGTYPE")
+
+
+def test_names_with_line_breaks_do_not_end_an_error_early(world: World) -> None:
+    for words in (
+        ("TCOMMIT", "k", "p", 1, b"a\r\nb\xff"),
+        ("TACK", "k", "g", b"1\r\n2"),
+        ("TREAD", "k", 1, 1, b"\r\n+OK"),
+    ):
+        assert "\n" not in world.error(*words)
+
+
+# -- Arrow ----------------------------------------------------------------------------------------------------
+
+BINARY = pa.array([b"a"], pa.binary())
+
+
+def with_column_twice() -> bytes:
+    batch = pa.RecordBatch.from_arrays([BINARY] * 3, names=["tag", "entry", "entry"])
+    return ipc(pa.Table.from_batches([batch]))
+
+
+def in_file_format() -> bytes:
+    sink = io.BytesIO()
+    table = pa.table({"tag": BINARY, "entry": BINARY})
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+GOOD = arrow([b"tag", b"tag"] * 20, [b"first", b"second"] * 20, list(range(40)))
+
+
+@pytest.mark.parametrize(
+    ("payload", "complaint"),
+    [
+        (b"", "not an Arrow stream"),
+        (b"\xff\xff\xff\xff\x00\x00\x00\x00", "not an Arrow stream"),
+        (GOOD[:100], "not an Arrow stream"),
+        (in_file_format(), "not an Arrow stream"),
+        (with_column_twice(), "column 'entry' is given twice"),
+        (ipc(pa.table({"entry": BINARY})), "column 'tag' is missing"),
+        (ipc(pa.table({"tag": BINARY})), "column 'entry' is missing"),
+        (ipc(pa.table({"tag": BINARY, "entry": BINARY, "more": BINARY})), "column 'more' is not one of time, tag, entry"),
+        (ipc(pa.table({"tag": BINARY, "entry": pa.array([5])})), "column 'entry' is int64, not binary or string"),
+        (ipc(pa.table({"tag": BINARY, "entry": pa.array([None], pa.binary())})), "column 'entry' has nulls"),
+        (ipc(pa.table({"tag": BINARY, "entry": BINARY, "time": pa.array(["noon"])})), "column 'time' is string"),
+        (ipc(pa.table({"tag": BINARY, "entry": BINARY.dictionary_encode()})), "column 'entry' is dictionary"),
+        (ipc(pa.table({"tag": BINARY, "entry": pa.array([[b"a"]])})), "column 'entry' is list"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "form",
+    [
+        ("TWRITE", "k", "FORMAT", "ARROW"),
+        ("TWRITE", "k", "PRODUCER", "p", 9, "ARROW"),
+        ("TSTAGE", "k", "token", "ARROW"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_refused_by_name(
+    world: World, form: tuple[str, ...], payload: bytes, complaint: str
+) -> None:
+    before = visible(world)
+    error = world.error(*form, payload)
+    assert error.startswith("ERR ARROW payload refused: ")
+    assert complaint in error
+    assert visible(world) == before
+
+
+def test_a_table_that_fails_in_its_last_batch_appends_none_of_it(world: World) -> None:
+    schema = pa.schema([("tag", pa.binary()), ("entry", pa.binary())])
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_batch(pa.record_batch([BINARY, BINARY], schema))
+        writer.write_batch(pa.record_batch([BINARY, pa.array([None], pa.binary())], schema))
+    before = visible(world)
+    assert "column 'entry' has nulls" in world.error("TWRITE", "k", "FORMAT", "ARROW", sink.getvalue())
+    assert visible(world) == before
+
+
+def test_a_table_of_many_megabytes_is_one_write(world: World) -> None:
+    entry = b"x" * 50_000
+    assert world.run("TWRITE", "k", "FORMAT", "ARROW", arrow([b""] * 400, [entry] * 400)) == 8
+    assert world.run("TREAD k 407 1") == [[407, b"", entry]]
+
+
+def offered(payload: bytes) -> None:
+    """A payload is taken whole or refused whole, and what was taken can be read, in both forms, and written out."""
+    world = World()
+    world.write("k", "before")
+    try:
+        first = world.run("TWRITE", "k", "FORMAT", "ARROW", payload)
+    except ReplyError as error:
+        assert error.wire().startswith(b"ERR ARROW payload refused: ")
+        assert world.run("TREAD k 1 0 WITHINFO") == [[1, 1]]
+    else:
+        assert first == 2
+    stream = world.stream()
+    stream.check()
+    last = stream.log.last
+    assert len(world.run("TREAD", "k", 1, last)) == last
+    assert visible(world.restarted()) == visible(world)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, len(GOOD) - 1), st.integers(1, 255)), min_size=1, max_size=4))
+def test_damaged_tables_are_refused_or_harmless(damage: list[tuple[int, int]]) -> None:
+    payload = bytearray(GOOD)
+    for at, flip in damage:
+        payload[at] ^= flip
+    offered(bytes(payload))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, len(GOOD)), st.integers(0, 64), st.binary(max_size=64))
+def test_cut_and_spliced_tables_are_refused_or_harmless(at: int, removed: int, inserted: bytes) -> None:
+    offered(GOOD[:at] + inserted + GOOD[at + removed :])
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.binary(max_size=200))
+def test_any_bytes_are_refused_or_harmless(payload: bytes) -> None:
+    offered(payload)
+
+
+WORDS = (
+    "k missing text 0 1 2 7 -1 $ 5-3 2-4 x GROUP g h RETRY BLOCK 100 DEADLETTER dead MAXBYTES WITHINFO FORMAT ARROW ENTRIES"
+    " BACKLOG PRODUCER p TIME COUNT AGE BYTES COMPACT yes DELAY token 9223372036854775807 -9223372036854775807"
+)
+NAMES = (
+    "TWRITE TREAD TACK TEVICT TINFO TSEEK TRETAIN TGROUP.LIST TGROUP.SET TGROUP.DEL TGROUP.PENDING TNACK TSTAGE TCOMMIT"
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(NAMES.split()),
+            st.sampled_from(["k", "k", "missing", "text"]),
+            st.lists(st.sampled_from(WORDS.split()), max_size=8),
+        ),
+        max_size=12,
+    )
+)
+def test_no_words_break_a_stream(calls: list[tuple[str, str, list[str]]]) -> None:
+    """Whatever is sent, the answer is a reply or an error of ours, and a refused command changed nothing."""
+    world = World()
+    world.run("SET text value")
+    world.write("k", *"abcdef")
+    world.run("TREAD k 0 2 GROUP g RETRY 100 5000 DEADLETTER dead")
+    for name, key, words in calls:
+        logged, dirty = len(world.logged), world.engine.keyspace.dirty
+        client = world.client()
+        try:
+            client.run(*name.split("."), key, *words)
+        except ReplyError:
+            assert (len(world.logged), world.engine.keyspace.dirty) == (logged, dirty), words
+        client.leave()
+        world.clock.advance(60)
+        for value in world.engine.keyspace[0].data.values():
+            if value != b"value":
+                value.check()
+    again = world.restarted()
+    for kept in (b"k", b"missing", b"dead"):
+        assert visible(again, kept) == visible(world, kept)

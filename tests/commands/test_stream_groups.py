@@ -1,0 +1,225 @@
+"""TREAD ... GROUP: who gets what, when it comes again, and what becomes of what nobody acknowledges."""
+
+from __future__ import annotations
+
+import pytest
+from tests.commands.stream_world import BLOCKED, World, visible
+
+from penstock.engine import streams as upkeep
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.mark.parametrize(("place", "offsets"), [("0", [3, 4]), ("4", [4]), ("1", [3, 4]), ("$", []), ("9", [])])
+def test_the_offset_places_a_new_group(world: World, place: str, offsets: list[int]) -> None:
+    world.write("k", "a", "b", "c", "d")
+    world.run("TEVICT k 2")
+    assert world.offsets(f"TREAD k {place} 10 GROUP g") == offsets
+    assert world.offsets("TREAD k 1 10 GROUP g") == []  # known now: the offset is disregarded
+
+
+def test_a_group_ahead_of_the_stream_waits_for_its_offset(world: World) -> None:
+    world.write("k", "a")
+    assert world.run("TREAD k 3 10 GROUP g") == []
+    world.write("k", "b", "c")
+    assert world.offsets("TREAD k 0 10 GROUP g") == [3]
+
+
+def test_a_group_may_come_before_its_stream(world: World) -> None:
+    assert world.run("TREAD k 0 10 GROUP g") == []
+    assert world.run("TYPE k") == b"tstream"
+    waiting = world.client("TREAD other $ 10 BLOCK 0 GROUP g")
+    world.write("k", "a")
+    world.write("other", "a")
+    assert world.offsets("TREAD k 0 10 GROUP g") == [1]
+    assert waiting.replies == [[[1, b"", b"a"]]]
+
+
+def test_without_retry_a_delivery_is_its_acknowledgement(world: World) -> None:
+    world.write("k", "a", "b", "c")
+    assert world.offsets("TREAD k 0 2 GROUP g") == [1, 2]
+    assert world.group()[b"pending"] == 0
+    assert world.run("TACK k g 1 2") == 0
+    world.pass_time(100_000)
+    assert world.offsets("TREAD k 0 10 GROUP g") == [3]
+
+
+def test_groups_do_not_know_of_each_other(world: World) -> None:
+    world.write("k", "a", "b")
+    assert world.offsets("TREAD k 0 10 GROUP g") == [1, 2]
+    assert world.offsets("TREAD k 0 1 GROUP h RETRY 100 0") == [1]
+    assert world.run("TACK k g 1") == 0
+    assert world.group(b"h")[b"pending"] == 1
+
+
+def test_what_is_not_acknowledged_comes_again_before_what_is_new(world: World) -> None:
+    world.write("k", "a", "b", "c", "d")
+    read = "TREAD k 0 2 GROUP g RETRY 100 0"
+    assert world.offsets(read) == [1, 2]
+    assert world.run("TACK k g 2") == 1
+    world.clock.advance(99)
+    assert world.offsets("TREAD k 0 1 GROUP g RETRY 100 0") == [3]
+    world.clock.advance(1)
+    assert world.offsets(read) == [1, 4]
+    assert world.run("TGROUP PENDING k g 1-1")[0][2] == 2
+
+
+def test_at_the_cap_only_retries_are_given(world: World) -> None:
+    world.run("CONFIG SET stream-max-pending 3")
+    world.write("k", *"abcdef")
+    assert world.offsets("TREAD k 0 10 GROUP g RETRY 100 0") == [1, 2, 3]
+    assert world.run("TREAD k 0 10 GROUP g RETRY 100 0") == []
+    world.clock.advance(100)
+    assert world.offsets("TREAD k 0 2 GROUP g RETRY 100 0") == [1, 2]
+    assert world.run("TACK k g 1-2") == 2
+    assert world.offsets("TREAD k 0 10 GROUP g RETRY 100 0") == [3, 4, 5]
+    assert world.offsets("TREAD k 0 10 GROUP g") == [6]  # acknowledged by this: no room needed
+
+
+def test_a_member_blocked_at_the_cap_gets_new_ones_when_there_is_room(world: World) -> None:
+    world.run("CONFIG SET stream-max-pending 2")
+    world.write("k", *"abc")
+    world.run("TREAD k 0 2 GROUP g RETRY 10000 0")
+    waiting = world.client("TREAD k 0 2 BLOCK 0 GROUP g RETRY 10000 0")
+    world.run("TACK k g 1")
+    assert waiting.replies == [[[3, b"", b"c"]]]
+
+
+def test_a_blocked_member_gets_a_retry_when_it_falls_due(world: World) -> None:
+    world.write("k", "a")
+    world.run("TREAD k 0 1 GROUP g RETRY 300 0")
+    waiting = world.client("TREAD k 0 1 BLOCK 0 GROUP g RETRY 300 0")
+    world.timers.advance(299)
+    assert waiting.blocked
+    world.timers.advance(1)
+    assert waiting.replies == [[[1, b"", b"a"]]]
+
+
+def test_a_blocked_member_gets_a_new_message_when_an_expiry_makes_room(world: World) -> None:
+    world.run("CONFIG SET stream-max-pending 1")
+    world.write("k", "a", "b")
+    world.run("TREAD k 0 1 GROUP g RETRY 300 300")
+    waiting = world.client("TREAD k 0 1 BLOCK 0 GROUP g RETRY 1000 0")
+    world.timers.advance(300)
+    assert waiting.replies == [[[2, b"", b"b"]]]
+
+
+def test_room_that_a_read_made_and_did_not_use_is_for_those_who_wait(world: World) -> None:
+    world.run("CONFIG SET stream-max-pending 2")
+    world.write("k", "a", "b", "c", "d")
+    world.run("TREAD k 0 2 GROUP g RETRY 300 300")
+    waiting = world.client("TREAD k 0 5 BLOCK 0 GROUP g RETRY 300 300")
+    world.clock.advance(300)  # and no timer yet
+    assert world.offsets("TREAD k 0 1 GROUP g RETRY 300 300") == [3]
+    assert waiting.replies == [[[4, b"", b"d"]]]
+
+
+def test_a_member_that_does_not_retry_is_not_woken_for_what_is_due(world: World) -> None:
+    """It would find nothing, and be woken again at once, without end."""
+    world.write("k", "a")
+    world.run("TREAD k 0 1 GROUP g RETRY 100 0")
+    waiting = world.client("TREAD k 0 1 BLOCK 1000 GROUP g")
+    world.timers.advance(999)
+    assert waiting.blocked
+    assert world.timers.pending == 1  # its own end
+    world.timers.advance(1)
+    assert waiting.replies == [None]
+
+
+def test_members_are_served_first_come_first_served_and_go_to_the_tail(world: World) -> None:
+    members = [world.client("TREAD k 0 1 BLOCK 0 GROUP g") for _ in range(3)]
+    for turn in range(7):
+        world.write("k", f"{turn}")
+        served = members[turn % 3]
+        assert served.replies == [[[turn + 1, b"", b"%d" % turn]]]
+        served.replies.clear()
+        assert served.run("TREAD k 0 1 BLOCK 0 GROUP g") == BLOCKED
+
+
+def test_a_member_that_went_away_takes_nothing_with_it(world: World) -> None:
+    gone = world.client("TREAD k 0 1 BLOCK 0 GROUP g")
+    stays = world.client("TREAD k 0 1 BLOCK 0 GROUP g")
+    gone.leave()
+    world.write("k", "a")
+    assert stays.replies == [[[1, b"", b"a"]]]
+
+
+def test_expiry_counts_from_the_first_delivery_and_drops_the_pending_entry_only(world: World) -> None:
+    world.write("k", "a")
+    read = "TREAD k 0 1 GROUP g RETRY 100 250"
+    for _ in range(3):
+        assert world.offsets(read) == [1]
+        world.clock.advance(100)
+    assert world.run(read) == []
+    assert world.group()[b"pending"] == 0
+    assert world.run("TREAD k 1 1") == [[1, b"", b"a"]]
+
+
+def test_expired_messages_go_without_anybody_reading(world: World) -> None:
+    world.write("k", "a", "b")
+    world.run("TREAD k 0 2 GROUP g RETRY 100 200")
+    world.pass_time(199)
+    assert world.group()[b"pending"] == 2
+    world.pass_time(1)
+    assert world.group()[b"pending"] == 0
+
+
+def test_a_dead_letter_says_where_it_came_from(world: World) -> None:
+    world.run("TWRITE", "k", "ENTRIES", "t", "grüße", "u", b"\xff\x00")
+    reader = world.client("TREAD dead 1 10 BLOCK 0")
+    world.run("TREAD k 0 1 GROUP g RETRY 100 250 DEADLETTER dead")
+    world.pass_time(100)
+    world.run("TREAD k 0 2 GROUP g RETRY 100 250 DEADLETTER dead")
+    world.pass_time(150)
+    assert [[offset, tag] for offset, tag, _ in reader.replies[0]] == [[1, b"t"]]
+    letter = '{"stream": "k", "group": "g", "offset": 1, "attempts": 2, "entry": "grüße"}'
+    assert reader.replies[0][0][2].decode() == letter
+    world.pass_time(100)
+    _, tag, entry = world.run("TREAD dead 2 1")[0]
+    assert (tag, entry) == (
+        b"u",
+        b'{"stream": "k", "group": "g", "offset": 2, "attempts": 1, "entry_base64": "/wA="}',
+    )
+
+
+def test_a_dead_letter_key_of_another_type_stops_nothing(world: World) -> None:
+    world.write("k", "a")
+    world.run("TREAD k 0 1 GROUP g RETRY 100 200 DEADLETTER dead")
+    world.run("SET dead 1")
+    world.pass_time(200)
+    assert world.group()[b"pending"] == 0
+    assert world.run("GET dead") == b"1"
+
+
+def test_dead_letters_keep_to_their_own_retention(world: World) -> None:
+    world.run("CONFIG SET stream-max-pending 5000")
+    world.write("dead", "a")
+    world.run("TRETAIN dead COUNT 100")
+    world.write("k", *["x"] * 2500)
+    world.run("TREAD k 0 2500 GROUP g RETRY 100 100 DEADLETTER dead")
+    world.pass_time(100)
+    assert world.run("TREAD dead 1 0 WITHINFO") == [[2001, 2501]]
+    assert visible(world.restarted(), b"dead") == visible(world, b"dead")
+
+
+def test_a_dead_letter_is_written_by_the_read_that_finds_it_too(world: World) -> None:
+    world.write("k", "a")
+    world.run("TREAD k 0 1 GROUP g RETRY 100 200 DEADLETTER dead")
+    world.clock.advance(200)
+    assert world.run("TREAD k 0 1 GROUP g RETRY 100 200") == []
+    assert world.offsets("TREAD dead 1 10") == [1]
+
+
+def test_thousands_of_streams_take_turns(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upkeep, "SLICE", 0)  # time for one
+    keys = [b"k%d" % number for number in range(5)]
+    for key in keys:
+        world.write(key, "a")
+        world.run("TREAD", key, 0, 1, "GROUP", "g", "RETRY", 100, 100)
+    world.clock.advance(100)
+    for done in range(1, 6):
+        world.engine.streams.tick()
+        assert [world.group(key=key)[b"pending"] for key in keys] == [0] * done + [1] * (5 - done)

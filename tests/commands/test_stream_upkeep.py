@@ -1,0 +1,361 @@
+"""TINFO, TSEEK, TRETAIN, TGROUP, TNACK, and the staged commits TSTAGE and TCOMMIT."""
+
+from __future__ import annotations
+
+import pytest
+from tests.commands.stream_world import World, arrow, rows, visible
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+# -- looking in -----------------------------------------------------------------------------------------------
+
+
+def test_info_tells_what_there_is(world: World) -> None:
+    world.run("TWRITE", "k", "ENTRIES", *["tag", "entry"] * 2500)
+    world.run("TEVICT k 1200")
+    world.run("TREAD k 0 10 GROUP g RETRY 500 0")
+    world.run("TACK k g 1201-1203")
+    world.run("TWRITE k PRODUCER p 1 ENTRIES t e")
+    world.run("TSTAGE k token ENTRIES t e")
+    world.run("TRETAIN k COUNT 9000 AGE 8000 BYTES 700000 COMPACT no")
+    pairs = world.run("TINFO k")
+    info = dict(zip(pairs[::2], pairs[1::2], strict=True))
+    stored = info.pop(b"bytes-stored")
+    assert stored > 500
+    assert info == {
+        b"first": 1201, b"last": 2501, b"length": 1301, b"nodes": 2, b"nodes-hot": 1, b"nodes-cold": 0,
+        b"bytes-raw": 1500 * 24 + 18, b"retention": [b"count", 9000, b"age", 8000, b"bytes", 700000, b"compact", 0],
+        b"producers": 1, b"stages": 1,
+        b"groups": [[
+            b"name", b"g", b"position", 1211, b"lag", 1291, b"pending", 7, b"acknowledged", 1203, b"lost", 0,
+            b"next-retry", world.clock.now + 500,
+        ]],
+    }  # fmt: skip
+    assert world.run("TGROUP LIST k") == info[b"groups"]
+
+
+def test_info_of_nothing(world: World) -> None:
+    assert world.error("TINFO k") == "ERR no such key"
+    assert world.run("TGROUP LIST k") == []
+    world.run("TREAD k 0 1 GROUP g")
+    assert world.group()[b"next-retry"] is None
+
+
+def test_seeking_by_time(world: World) -> None:
+    start = world.clock.now
+    for _ in range(5):
+        world.write("k", "a", "b")
+        world.clock.advance(100)
+    for moment, offset in ((0, 1), (start, 1), (start + 1, 3), (start + 100, 3), (start + 400, 9), (start + 401, 11)):
+        assert world.run("TSEEK", "k", "TIME", moment) == offset
+    world.run("TEVICT k 4")
+    assert world.run("TSEEK k time 0") == 5
+    assert world.run("TSEEK missing TIME 0") == 1
+
+
+# -- TRETAIN --------------------------------------------------------------------------------------------------
+
+
+def fill(world: World, nodes: int, tags: int = 0) -> None:
+    for _ in range(nodes):
+        words = [word for n in range(1000) for word in (f"t{n % tags}" if tags else "", "x" * 84)]
+        world.run("TWRITE", "k", "ENTRIES", *words)
+
+
+def test_count_is_kept_at_the_least(world: World) -> None:
+    fill(world, 3)
+    world.run("TRETAIN k COUNT 1500")
+    assert world.run("TREAD k 1 0 WITHINFO") == [[1001, 3000]]
+    fill(world, 1)
+    assert world.run("TREAD k 1 0 WITHINFO") == [[2001, 4000]]
+    for _ in range(1000):
+        world.run("TWRITE", "k", "", "x")
+    assert world.run("TREAD k 1 0 WITHINFO") == [[3001, 5000]]
+    world.run("TRETAIN k COUNT 0")
+    fill(world, 3)
+    assert world.run("TREAD k 1 0 WITHINFO") == [[3001, 8000]]
+
+
+def test_bytes_are_held_at_the_most(world: World) -> None:
+    fill(world, 3, tags=0)
+    world.run("TRETAIN k BYTES 200000")
+    assert world.run("TREAD k 1 0 WITHINFO") == [[1001, 3000]]
+    fill(world, 2)
+    assert world.run("TREAD k 1 0 WITHINFO") == [[3001, 5000]]
+
+
+def test_age_goes_by_a_nodes_newest_message_and_needs_no_command(world: World) -> None:
+    fill(world, 1)
+    world.clock.advance(1000)
+    fill(world, 1)
+    world.write("k", "last")
+    world.run("TRETAIN k AGE 5000")
+    world.pass_time(4000)
+    assert world.run("TREAD k 1 0 WITHINFO") == [[1, 2001]]
+    world.pass_time(1)
+    assert world.run("TREAD k 1 0 WITHINFO") == [[1001, 2001]]
+    world.pass_time(100_000)
+    assert world.run("TREAD k 1 0 WITHINFO") == [[2001, 2001]]  # the node being written stays
+
+
+def test_age_is_enforced_on_a_renamed_stream_that_is_written_on(world: World) -> None:
+    fill(world, 1)
+    world.run("TRETAIN k AGE 5000")
+    world.run("RENAME k moved")
+    world.pass_time(1)
+    world.run("TWRITE", "moved", "ENTRIES", *["", "x"] * 1000)
+    world.pass_time(5000)
+    assert world.run("TREAD moved 1 0 WITHINFO") == [[1001, 2000]]
+
+
+def test_compaction_keeps_the_last_entry_of_every_tag_at_its_offset(world: World) -> None:
+    words = [word for n in range(2000) for word in (f"t{n % 7}", f"{n}")]
+    world.run("TWRITE", "k", "ENTRIES", *words, "", "untagged", "t0", "active")
+    world.run("TRETAIN k COMPACT yes")
+    world.pass_time(0)
+    messages = [message for message in world.run("TREAD k 1 3000") if message is not None]
+    expected = [[n + 1, b"t%d" % (n % 7), b"%d" % n] for n in range(1993, 2000)]
+    assert messages == [*expected, [2001, b"", b"untagged"], [2002, b"t0", b"active"]]
+    assert world.run("TREAD k 1 0 WITHINFO") == [[1, 2002]]
+    assert len(rows(world.run("TREAD k 1 3000 FORMAT ARROW"))) == 9
+    assert world.offsets("TREAD k 0 3000 GROUP g") == [message[0] for message in messages]
+    world.stream().check()
+
+
+def test_limits_that_are_not_named_stay(world: World) -> None:
+    world.write("k", "a")
+    world.run("TRETAIN k COUNT 5 AGE 6")
+    world.run("TRETAIN k BYTES 7 compact YES")
+    retention = world.stream().retention
+    assert (retention.count, retention.age_ms, retention.bytes, retention.compact) == (5, 6, 7, True)
+    logged = len(world.logged)
+    assert world.run("TRETAIN k COUNT 5") == b"OK"
+    assert world.run("TRETAIN k") == b"OK"
+    assert len(world.logged) == logged
+    assert world.error("TRETAIN missing COUNT 5") == "ERR no such key"
+
+
+@pytest.mark.parametrize(
+    "evict", ["TEVICT k -5", "TWRITE k BACKLOG 5 ENTRIES a b", "TRETAIN k COUNT 5", "TRETAIN k BYTES 3000"]
+)
+def test_what_went_from_a_compacted_stream_is_the_same_after_a_restart(world: World, evict: str) -> None:
+    """Limits count what is there; a replay, not compacted yet, has more, and must not keep less because of it."""
+    fill(world, 4, tags=10)
+    world.run("TRETAIN k COMPACT yes")
+    world.pass_time(0)
+    world.run(evict)
+    before = world.run("TREAD k 1 5000")
+    again = world.restarted()
+    again.pass_time(0)
+    assert again.run("TREAD k 1 5000") == before
+    assert visible(again)["info"] == visible(world)["info"]
+
+
+def test_retention_while_writing_is_the_same_after_a_restart(world: World) -> None:
+    fill(world, 2, tags=10)
+    world.run("TRETAIN k COMPACT yes COUNT 1500")
+    world.pass_time(0)
+    fill(world, 3, tags=10)
+    world.run("TSTAGE", "k", "token", "ENTRIES", *["t", "x"] * 1000)
+    world.run("TCOMMIT k p 1 token")
+    world.pass_time(0)
+    again = world.restarted()
+    again.pass_time(0)
+    assert visible(again) == visible(world)
+
+
+def test_what_was_compacted_stays_away_when_compaction_is_turned_off(world: World) -> None:
+    fill(world, 12, tags=10)
+    world.run("TRETAIN k COMPACT yes")
+    world.pass_time(0)  # some of it
+    world.run("TRETAIN k COMPACT no")
+    assert len([message for message in world.run("TREAD k 1 12000") if message]) == 10
+    assert visible(world.restarted()) == visible(world)
+
+
+# -- TGROUP ---------------------------------------------------------------------------------------------------
+
+
+def test_a_group_is_moved_and_what_is_pending_stays_so(world: World) -> None:
+    world.write("k", *"abcdef")
+    world.run("TREAD k 0 3 GROUP g RETRY 1000 0")
+    assert world.run("TGROUP SET k g 5") == b"OK"
+    assert (world.group()[b"position"], world.group()[b"pending"], world.group()[b"lag"]) == (5, 3, 2)
+    assert world.offsets("TREAD k 0 10 GROUP g") == [5, 6]
+    world.run("TGROUP SET k g 0")
+    assert world.group()[b"position"] == 1
+    world.run("TGROUP SET k g $")
+    assert world.group()[b"position"] == 7
+    world.run("TGROUP SET k made 2")
+    assert world.offsets("TREAD k 0 10 GROUP made") == [2, 3, 4, 5, 6]
+
+
+def test_rewinding_wakes_a_blocked_member(world: World) -> None:
+    world.write("k", "a")
+    waiting = world.client("TREAD k $ 1 BLOCK 0 GROUP g")
+    world.run("TGROUP SET k g 1")
+    assert waiting.replies == [[[1, b"", b"a"]]]
+
+
+def test_a_group_is_forgotten(world: World) -> None:
+    world.write("k", "a")
+    world.run("TREAD k 0 1 GROUP g RETRY 1000 0")
+    assert world.run("TGROUP DEL k g") == 1
+    assert world.run("TGROUP DEL k g") == 0
+    assert world.run("TGROUP DEL missing g") == 0
+    assert world.run("TGROUP LIST k") == []
+    assert world.offsets("TREAD k 0 1 GROUP g") == [1]
+
+
+def test_pending_is_listed_by_range_and_count(world: World) -> None:
+    world.write("k", *"abcdef")
+    first = world.clock.now
+    world.run("TREAD k 0 3 GROUP g RETRY 100 5000")
+    world.clock.advance(100)
+    world.run("TREAD k 0 1 GROUP g RETRY 100 5000")
+    world.run("TREAD k 0 5 GROUP g RETRY 1000 0")
+    now = world.clock.now
+    listed = [
+        [1, 1, 2, first, now + 100, first + 5000],
+        [2, 3, 2, first, now + 1000, first + 5000],
+        [4, 6, 1, now, now + 1000, 0],
+    ]
+    assert world.run("TGROUP PENDING k g") == listed
+    assert [row[:2] for row in world.run("TGROUP PENDING k g 2-4")] == [[2, 3], [4, 4]]
+    assert [row[:2] for row in world.run("TGROUP PENDING k g COUNT 2")] == [[1, 1], [2, 2]]
+    assert [row[:2] for row in world.run("TGROUP PENDING k g 3-9 count 2")] == [[3, 3], [4, 4]]
+    assert world.run("TGROUP PENDING k g COUNT 0") == []
+    assert "no such group 'h'" in world.error("TGROUP PENDING k h")
+
+
+# -- TNACK ----------------------------------------------------------------------------------------------------
+
+
+def test_refused_messages_come_again_at_once_or_after_a_delay(world: World) -> None:
+    world.write("k", *"abcd")
+    read = "TREAD k 0 10 GROUP g RETRY 60000 0"
+    world.run(read)
+    waiting = world.client("TREAD k 0 10 BLOCK 0 GROUP g RETRY 60000 0")
+    assert world.run("TNACK k g 2") == 1
+    assert waiting.replies == [[[2, b"", b"b"]]]
+    waiting = world.client("TREAD k 0 10 BLOCK 0 GROUP g RETRY 60000 0")
+    assert world.run("TNACK k g 3-4 99 DELAY 500") == 2
+    world.timers.advance(499)
+    assert waiting.blocked
+    world.timers.advance(1)
+    assert waiting.replies == [[[3, b"", b"c"], [4, b"", b"d"]]]
+    assert world.run("TNACK k g 99") == 0
+    assert world.run("TNACK k h 1") == 0
+    assert world.run("TNACK missing g 1") == 0
+
+
+def test_a_refusal_leaves_the_expiry_as_it_was(world: World) -> None:
+    world.write("k", "a")
+    world.run("TREAD k 0 1 GROUP g RETRY 100 1000")
+    world.run("TNACK k g 1 DELAY 9223372036854775807")
+    world.stream().check()
+    world.pass_time(1000)
+    assert world.group()[b"pending"] == 0
+
+
+@pytest.mark.parametrize(
+    "words", ["TREAD k 0 9 GROUP g RETRY 9223372036854775807 0", "TNACK k g 1 DELAY 9223372036854775807"]
+)
+def test_the_longest_times_are_kept_and_survive_a_restart(world: World, words: str) -> None:
+    world.write("k", "a", "b")
+    world.run("TREAD k 0 1 GROUP g RETRY 9223372036854775806 9223372036854775807")
+    world.run(words)
+    assert visible(world.restarted()) == visible(world)
+
+
+# -- TSTAGE and TCOMMIT ---------------------------------------------------------------------------------------
+
+
+def test_staged_entries_are_invisible_until_they_are_committed(world: World) -> None:
+    world.write("k", "a")
+    waiting = world.client("TREAD k 2 10 BLOCK 0")
+    assert world.run("TSTAGE k one ENTRIES t b t c") == 2
+    assert world.run("TSTAGE", "k", "two", "ARROW", arrow([b"u"], [b"d"])) == 1
+    assert world.run("TSTAGE k one ENTRIES t e") == 3
+    assert world.run("TREAD k 1 10") == [[1, b"", b"a"]]
+    assert waiting.blocked
+    assert world.run("TCOMMIT k p 1 two one") == [2, 4]
+    assert waiting.replies == [[[2, b"u", b"d"], [3, b"t", b"b"], [4, b"t", b"c"], [5, b"t", b"e"]]]
+    assert world.stream().stages.by_token == {}
+
+
+def test_a_repeated_commit_answers_the_same_and_appends_nothing(world: World) -> None:
+    world.run("TSTAGE k token ENTRIES t a t b")
+    assert world.run("TCOMMIT k p 3 token") == [1, 2]
+    logged = len(world.logged)
+    assert world.run("TCOMMIT k p 3 token") == [1, 2]
+    world.run("TSTAGE k other ENTRIES t c")
+    assert world.run("TCOMMIT k p 3 other") == [1, 2]
+    assert len(world.logged) == logged + 1
+    assert world.run("TREAD k 1 0 WITHINFO") == [[1, 2]]
+
+
+def test_an_older_epoch_is_fenced_and_its_stage_stays(world: World) -> None:
+    world.run("TSTAGE k token ENTRIES t a")
+    world.run("TCOMMIT k p 3 token")
+    world.run("TSTAGE k late ENTRIES t b")
+    assert world.error("TCOMMIT k p 2 late") == "FENCED producer p: epoch 2 is older than 3"
+    assert world.run("TREAD k 1 0 WITHINFO") == [[1, 1]]
+    assert world.run("TCOMMIT k p 4 late") == [2, 1]
+
+
+def test_producers_are_fenced_each_by_its_own_epochs(world: World) -> None:
+    for producer, epoch in (("p", 5), ("q", 1)):
+        world.run("TSTAGE", "k", producer, "ENTRIES", "", producer)
+        world.run("TCOMMIT", "k", producer, epoch, producer)
+    assert [message[2] for message in world.run("TREAD k 1 10")] == [b"p", b"q"]
+
+
+@pytest.mark.parametrize("tokens", ["unknown", "token unknown", "token token"])
+def test_a_commit_with_a_token_it_cannot_have_changes_nothing(world: World, tokens: str) -> None:
+    world.run("TSTAGE k token ENTRIES t a")
+    before = visible(world)
+    assert f"nothing is staged under '{tokens.split()[-1]}'" in world.error(f"TCOMMIT k p 1 {tokens}")
+    assert visible(world) == before
+    assert "nothing is staged under" in world.error(f"TCOMMIT missing p 1 {tokens}")
+    assert world.run("EXISTS missing") == 0
+
+
+def test_an_empty_stage_is_an_empty_commit(world: World) -> None:
+    """A Spark task may have no rows; its batch is committed all the same, and once."""
+    assert world.run("TSTAGE", "k", "token", "ARROW", arrow([], [])) == 0
+    assert world.run("TCOMMIT k p 1 token") == [1, 0]
+    assert world.run("TCOMMIT k p 1 token") == [1, 0]
+    assert visible(world.restarted()) == visible(world)
+
+
+def test_stages_that_nobody_commits_go(world: World) -> None:
+    world.run("CONFIG SET stream-stage-timeout 1000")
+    world.run("TSTAGE k stale ENTRIES t a")
+    world.pass_time(600)
+    world.run("TSTAGE k fresh ENTRIES t b")
+    world.pass_time(401)
+    assert list(world.stream().stages.by_token) == [b"fresh"]
+    assert "nothing is staged" in world.error("TCOMMIT k p 1 stale")
+    again = world.restarted()
+    assert list(again.stream().stages.by_token) == [b"fresh"]
+    assert again.run("TCOMMIT k p 1 fresh") == [1, 1]
+
+
+# -- TAPPLY ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "TAPPLY k AT 5 SET k v", "TAPPLY k AT 5 TWRITE other t e", "TAPPLY k AT 5 TAPPLY k UNSTAGE 5", "TAPPLY k AT x TWRITE k t e",
+        "TAPPLY k GROUP g nonsense", "TAPPLY k UNSTAGE x", "TAPPLY k NOTHING g x", "TAPPLY k AT 5 TREAD k 1 1",
+    ],
+)  # fmt: skip
+def test_only_effects_are_applied(world: World, words: str) -> None:
+    assert world.error(words).startswith("ERR")
+    assert world.run("EXISTS k other") == 0
