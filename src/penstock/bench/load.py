@@ -33,16 +33,31 @@ class Work:
     name: str
     template: tuple[str, ...]
     mark: bytes = b"\n"  # what every reply has exactly once
+    fill: tuple[str, ...] = ()  # run for every number first, untimed: what there is to read
 
     def command(self, number: int) -> bytes:
-        return pack(*(part.replace("{r}", f"{number:012d}").encode() for part in self.template))
+        return _packed(self.template, number)
+
+    def prepare(self, port: int) -> None:
+        """Fill the keyspace, if this work reads one."""
+        if self.fill:
+            with socket.create_connection(("127.0.0.1", port)) as sock:
+                for start in range(0, KEYSPACE, 1000):
+                    sock.sendall(b"".join(_packed(self.fill, number) for number in range(start, start + 1000)))
+                    waiting = 1000
+                    while waiting > 0:
+                        waiting -= sock.recv(1 << 16).count(b"\n")
+
+
+def _packed(template: tuple[str, ...], number: int) -> bytes:
+    return pack(*(part.replace("{r}", f"{number:012d}").encode() for part in template))
 
 
 WORKS = {
     work.name: work
     for work in (
         Work("set", ("SET", "key:{r}", "xxx")),
-        Work("get", ("GET", "key:{r}"), mark=b"$"),  # "$3\r\nxxx\r\n" or "$-1\r\n"
+        Work("get", ("GET", "key:{r}"), mark=b"$", fill=("SET", "key:{r}", "xxx")),  # the reply is "$3\r\nxxx\r\n"
         Work("incr", ("INCR", "counter:{r}")),
         Work("lpush", ("LPUSH", "mylist", "xxx")),
         Work("sadd", ("SADD", "myset", "element:{r}")),

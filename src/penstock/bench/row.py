@@ -38,6 +38,7 @@ def throughput(depth: int, work: Work, peer: Work | None = None) -> Measure:
     def measure(server: Running, scale: float) -> float:
         requests = int((60_000 if depth == 1 else 1_000_000) * scale)
         chosen = work if server.is_ours or peer is None else peer
+        chosen.prepare(server.port)
         return requests_per_second(server.port, chosen, clients=50, depth=depth, requests=requests)
 
     return measure

@@ -294,6 +294,11 @@ cdef class InnerLoop:
                         put(&block, b"\r\n", 2)
                     elif PyLong_CheckExact(reply):
                         put_number(&block, b":", PyLong_AsLongLong(reply))
+                    elif reply is None:
+                        if session.protocol == 2:
+                            put(&block, b"$-1\r\n", 5)
+                        else:
+                            put(&block, b"_\r\n", 3)
                     else:
                         raw = _encode(reply, session.protocol)
                         put(&block, PyBytes_AS_STRING(raw), PyBytes_GET_SIZE(raw))

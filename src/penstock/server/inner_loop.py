@@ -146,6 +146,8 @@ class InnerLoop(Hooks):
                 elif type(reply) is bytes:
                     size += len(reply)
                     push(b"$%d\r\n%b\r\n" % (len(reply), reply))
+                elif reply is None:
+                    push(b"$-1\r\n" if session.protocol == 2 else b"_\r\n")
                 else:
                     push(encode(reply, session.protocol))
                     size += len(self.out[-1])
