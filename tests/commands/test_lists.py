@@ -187,11 +187,13 @@ places = st.sampled_from([b"0", b"1", b"2", b"-1", b"-2", b"-3", b"100", b"-100"
 counts = st.sampled_from([b"0", b"1", b"2", b"100", b"-1", b"x"])
 sides = st.sampled_from([b"LEFT", b"RIGHT", b"left", b"up"])
 MODERN = find_redis().version >= (7, 0)
-a_moment = b"0.001" if MODERN else b"0.002"  # an older Redis cuts 0.001 off to 0 and waits for ever
+"""An older one words some errors otherwise and cuts 0.001 seconds off to 0, which is for ever: left out."""
+a_moment = b"0.001" if MODERN else b"0.002"
 
 options = st.lists(
-    st.sampled_from([[b"RANK", b"1"], [b"RANK", b"-1"], [b"RANK", b"2"], [b"RANK", b"0"], [b"COUNT", b"0"],
-                     [b"COUNT", b"2"], [b"COUNT", b"-1"], [b"MAXLEN", b"2"], [b"maxlen", b"0"], [b"COUNT"]]), max_size=3,
+    st.sampled_from([[b"RANK", b"1"], [b"RANK", b"-1"], [b"RANK", b"2"], [b"RANK", b"0" if MODERN else b"x"],
+                     [b"COUNT", b"0"], [b"COUNT", b"2"], [b"COUNT", b"-1"], [b"MAXLEN", b"2"], [b"maxlen", b"0"],
+                     [b"COUNT"]]), max_size=3,
 ).map(lambda pairs: [word for pair in pairs for word in pair])  # fmt: skip
 commands = [
     words(st.sampled_from([b"LPUSH", b"RPUSH", b"LPUSHX", b"RPUSHX"]), names, several(items)),

@@ -292,6 +292,7 @@ def test_scores_are_doubles_and_rows_are_nested_in_resp3(r3: redis.Redis) -> Non
 # -- anything, compared with a real Redis ---------------------------------------------------------------------
 
 _NEW = find_redis().version >= (7, 0)
+"""An older one keeps the sign of -0, pops with any count, and words the error of no keys otherwise: left out."""
 
 
 def mostly(usual: list[Any], odd: list[Any]) -> st.SearchStrategy[Any]:
@@ -303,8 +304,8 @@ SCORES = [b"0", b"1", b"1", b"2", b"-1", b"1.5", b"0.1", b"inf", b"-inf", b"1e5"
 names = st.sampled_from([b"x", b"y"])
 any_key = mostly([b"x", b"y"], [b"plain", b"text", b"none"])
 members = st.sampled_from([b"a", b"b", b"c", b"ab", b"", b"12", b"\xff"])
-scores = mostly(SCORES, [b"-0", b"+Inf", b"3.0e-7", b"0x1f", b"nan", b"one", b"", b" 1", b"1e400"])
-weights = mostly([b"1", b"2", b"0", b"-1.5"], [b"inf", b"heavy"])
+scores = mostly(SCORES, [*([b"-0"] if _NEW else []), b"+Inf", b"3.0e-7", b"0x1f", b"nan", b"one", b"", b" 1", b"1e400"])
+weights = mostly([b"1", b"2", *([b"0", b"-1.5"] if _NEW else [])], [b"inf", b"heavy"])
 integers = mostly([b"0", b"1", b"2", b"5", b"-1", b"-2"], [b"-100", b"100", b"x", b"01"])
 low_scores = mostly([b"-inf", b"(-1", b"0", b"(0"], [b"", b"(", b"(nan", b"one", b" 1", b"1e400", b"5", b"(inf"])
 high_scores = mostly([b"+inf", b"(inf", b"2", b"(2", b"1"], [b"", b"(", b"( 1", b"x", b"-5", b"(1e400"])
@@ -349,7 +350,7 @@ changing = st.one_of(
     argv(b"SET", b"text", b"text"),
 )
 popping = st.one_of(
-    argv(one_of(b"ZPOPMIN", b"ZPOPMAX"), any_key, st.lists(integers, max_size=1)),
+    argv(one_of(b"ZPOPMIN", b"ZPOPMAX"), any_key, st.lists(integers if _NEW else one_of(b"1", b"2", b"5"), max_size=1)),
     argv(b"ZREMRANGEBYRANK", any_key, integers, integers),
     argv(b"ZREMRANGEBYSCORE", any_key, low_scores, high_scores),
     argv(b"ZMPOP", b"2", any_key, any_key, mostly([b"MIN", b"max"], [b"MID"]), limits) if _NEW else st.nothing(),
@@ -375,7 +376,7 @@ ranges = st.one_of(
     argv(b"ZRANGESTORE", any_key, any_key, low_scores, high_scores, b"BYSCORE", limits),
 )
 keys = st.lists(any_key, min_size=2, max_size=2)
-plain_operands = argv(mostly([b"2"], [b"1", b"3", b"0", b"-1", b"x"]), keys)
+plain_operands = argv(mostly([b"2"], [b"1", b"3", b"x", *([b"0", b"-1"] if _NEW else [])]), keys)
 operands = st.builds(
     lambda keys, weights, how: [b"2", *keys, *weights, *how],
     keys,

@@ -165,6 +165,18 @@ def test_a_node_that_was_read_while_active_is_sealed_with_its_wire() -> None:
     assert log.read(1000, 1)[0].endswith(b"$4\r\nlast\r\n")
 
 
+def test_a_node_gets_its_wire_once_a_quarter_of_it_was_asked_for() -> None:
+    log = filled(2000)
+    pieces = [log.read(1, 100)[0], log.read(301, 149)[0]]
+    log.check()
+    assert log.nodes[0].wire is None
+    pieces += [log.read(450, 1)[0]]
+    log.check()
+    assert log.nodes[0].wire is not None
+    assert log.nodes[1].wire is None
+    assert pieces == [log.read(1, 100)[0], log.read(301, 149)[0], log.read(450, 1)[0]]
+
+
 def test_lowering_the_hot_nodes_takes_effect_with_later_seals() -> None:
     storage = Storage("lz4", hot_nodes=6)
     log = filled(6000, storage)
@@ -184,7 +196,7 @@ def test_a_node_over_two_gigabytes_reads_as_any_other() -> None:
     """Built with the 64-bit schema directly: the form matters here, not the gigabytes."""
     columns = [array("q", [5] * NODE), [b"t"] * NODE, [b"e%d" % n for n in range(NODE)]]
     arrays = [pa.array(values, field.type) for values, field in zip(columns, LARGE_SCHEMA, strict=True)]
-    node = Node.of(0, pa.RecordBatch.from_arrays(arrays, schema=LARGE_SCHEMA), 0)
+    node = Node.of(0, pa.RecordBatch.from_arrays(arrays, schema=LARGE_SCHEMA), 0, 5)
     node.check()
     log = filled(NODE)
     log.nodes[0] = node

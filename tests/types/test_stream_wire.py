@@ -1,0 +1,174 @@
+"""Both versions of the wire functions, compiled and pure, do the same, and it is RESP."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from array import array
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.protocol.resp import encode
+from penstock.types.stream import wire
+
+
+def _pure() -> ModuleType:
+    """The pure functions, whichever ones `wire` chose for the server."""
+    before = os.environ.get("PENSTOCK_PURE")
+    os.environ["PENSTOCK_PURE"] = "1"
+    try:
+        spec = importlib.util.spec_from_file_location("pure_wire", wire.__file__)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    finally:
+        if before is None:
+            del os.environ["PENSTOCK_PURE"]
+    return module
+
+
+KINDS: dict[str, Any] = {"chosen": wire, "pure": _pure()}
+both = pytest.mark.parametrize("kind", KINDS)
+
+LARGEST = 2**63 - 1
+words = st.one_of(st.binary(max_size=12), st.integers(0, 1200).map(lambda size: b"x" * size))
+messages = st.lists(st.tuples(words, words), max_size=12)
+starts = st.one_of(
+    st.integers(1, 2000), st.integers(1, LARGEST - 20), st.integers(0, 18).map(lambda power: max(10**power - 3, 1))
+)
+
+
+def _expected(offsets: list[int], rows: list[tuple[bytes, bytes]]) -> tuple[bytes, list[int]]:
+    pieces = [encode([offset, tag, entry]) for offset, (tag, entry) in zip(offsets, rows, strict=True)]
+    return b"".join(pieces), [sum(map(len, pieces[:at])) for at in range(len(pieces) + 1)]
+
+
+def _columns(rows: list[tuple[bytes, bytes]], wide: bool) -> list[tuple[Any, Any]]:
+    """Tags and entries as buffers, as a sealed node has them: read back from an IPC message."""
+    kind = pa.large_binary() if wide else pa.binary()
+    schema = pa.schema([("tag", kind), ("entry", kind)])
+    arrays = [pa.array([row[at] for row in rows], kind) for at in (0, 1)]
+    payload = pa.RecordBatch.from_arrays(arrays, schema=schema).serialize().to_pybytes()
+    return [tuple(column.buffers()[1:]) for column in pa.ipc.read_record_batch(payload, schema).columns]
+
+
+def test_the_compiled_functions_are_built_where_there_is_a_compiler() -> None:
+    headers = Path(sysconfig.get_path("include")) / "Python.h"
+    possible = bool(shutil.which("cc") or shutil.which("gcc")) and headers.exists()
+    wanted = possible and not os.environ.get("PENSTOCK_PURE")
+    assert wanted == wire.COMPILED, "the extension was not built although it could be; try: make clean test"
+
+
+def test_pure_can_be_chosen_by_the_environment() -> None:
+    code = "from penstock.types.stream import wire; print(wire.COMPILED)"
+    environment = {**os.environ, "PENSTOCK_PURE": "1"}
+    output = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert output.stdout.strip() == "False"
+
+
+@both
+@given(start=starts, rows=messages, cuts=st.lists(st.integers(0, 12), max_size=4))
+def test_a_growing_wire_is_the_same_in_one_step_or_many(
+    kind: str, start: int, rows: list[tuple[bytes, bytes]], cuts: list[int]
+) -> None:
+    tags, entries = [tag for tag, _ in rows], [entry for _, entry in rows]
+    data, begins = bytearray(), array("Q", [0])
+    for end in [*sorted(min(cut, len(rows)) for cut in cuts), len(rows), 0]:
+        KINDS[kind].extend_wire(data, begins, start, tags, entries, end)
+    assert (data, list(begins)) == _expected(list(range(start, start + len(rows))), rows)
+
+
+@both
+@given(start=starts, rows=messages, part=st.tuples(st.integers(0, 12), st.integers(0, 12)), wide=st.booleans())
+def test_any_rows_of_columns_are_formatted_with_offsets_that_follow(
+    kind: str, start: int, rows: list[tuple[bytes, bytes]], part: tuple[int, int], wide: bool
+) -> None:
+    first, end = sorted(min(bound, len(rows)) for bound in part)
+    data, begins = KINDS[kind].columns_wire(start, None, *_columns(rows, wide), first, end, wide)
+    assert type(data) is bytes
+    assert begins.typecode == "Q"
+    assert (data, list(begins)) == _expected(list(range(start + first, start + end)), rows[first:end])
+
+
+@both
+@given(
+    rows=messages, gaps=st.lists(st.integers(1, 10**17), min_size=12, max_size=12), first=st.integers(0, 12),
+    wide=st.booleans(),
+)  # fmt: skip
+def test_any_rows_of_columns_are_formatted_with_offsets_that_are_listed(
+    kind: str, rows: list[tuple[bytes, bytes]], gaps: list[int], first: int, wide: bool
+) -> None:
+    offsets = [sum(gaps[: at + 1]) for at in range(len(rows))]
+    first = min(first, len(rows))
+    data, begins = KINDS[kind].columns_wire(1, array("q", offsets), *_columns(rows, wide), first, len(rows), wide)
+    assert (data, list(begins)) == _expected(offsets[first:], rows[first:])
+
+
+@both
+@given(values=st.lists(words, max_size=12), wide=st.booleans())
+def test_a_column_is_what_arrow_makes_of_the_same_values(kind: str, values: list[bytes], wide: bool) -> None:
+    table, data = KINDS[kind].column_of(values, wide)
+    expected = pa.array(values, pa.large_binary() if wide else pa.binary())
+    buffers = [None, pa.py_buffer(table), pa.py_buffer(data)]
+    column = pa.Array.from_buffers(expected.type, len(values), buffers, 0)
+    column.validate(full=True)
+    assert column.equals(expected)
+
+
+@both
+def test_a_column_of_two_gigabytes_needs_a_wide_table(kind: str) -> None:
+    with pytest.raises(OverflowError):
+        KINDS[kind].column_of([b"x" * (1 << 20)] * 2048, False)
+
+
+@both
+@given(times=st.lists(st.integers(-(2**63), LARGEST), min_size=1))
+def test_the_latest_time_is_found_wherever_it_stands(kind: str, times: list[int]) -> None:
+    assert KINDS[kind].latest(array("q", times)) == max(times)
+
+
+@both
+def test_large_messages_are_formatted(kind: str) -> None:
+    rows = [(b"t" * 70_000, b"e" * 3_000_000), (b"", b""), (b"tag", b"e" * 100_000)]
+    data, begins = KINDS[kind].columns_wire(999, None, *_columns(rows, False), 0, 3, False)
+    assert (data, list(begins)) == _expected([999, 1000, 1001], rows)
+
+
+@both
+def test_the_largest_offset_is_formatted(kind: str) -> None:
+    data, _ = KINDS[kind].columns_wire(1, array("q", [LARGEST]), *_columns([(b"a", b"b")], False), 0, 1, False)
+    assert data == encode([LARGEST, b"a", b"b"])
+
+
+@both
+def test_a_growing_wire_that_somebody_looks_at_is_left_as_it_was(kind: str) -> None:
+    data, begins = bytearray(), array("Q", [0])
+    KINDS[kind].extend_wire(data, begins, 1, [b"a"], [b"b"], 1)
+    before = bytes(data)
+    with memoryview(data), pytest.raises(BufferError):
+        KINDS[kind].extend_wire(data, begins, 1, [b"a", b"c"], [b"b", b"d"], 2)
+    assert (data, list(begins)) == (before, [0, len(before)])
+
+
+@both
+def test_nothing_is_read_outside_of_what_is_given(kind: str) -> None:
+    functions = KINDS[kind]
+    good = _columns([(b"tag", b"entry")], False)
+    with pytest.raises(ValueError):
+        functions.columns_wire(1, None, *good, 0, 100, False)
+    with pytest.raises(ValueError):
+        functions.columns_wire(1, array("q"), *good, 0, 1, False)
+    with pytest.raises(ValueError, match="outside"):
+        functions.columns_wire(1, None, (array("i", [0, 9]), b"tag"), good[1], 0, 1, False)
+    with pytest.raises(ValueError):
+        functions.extend_wire(bytearray(), array("Q", [0]), 1, [b"tag"], [], 1)
