@@ -22,6 +22,22 @@ from penstock.testing.redis import free_port
 PASS_PHRASE = b"hush"
 
 
+def _usage(authority: bool) -> x509.KeyUsage:
+    """What Python 3.13 wants to see: an authority signs certificates, others sign."""
+    rest = dict.fromkeys(
+        (
+            "content_commitment",
+            "key_encipherment",
+            "data_encipherment",
+            "key_agreement",
+            "encipher_only",
+            "decipher_only",
+        ),
+        False,
+    )
+    return x509.KeyUsage(digital_signature=True, key_cert_sign=authority, crl_sign=authority, **rest)
+
+
 class Authority:
     """Signs certificates and writes them to a folder as PEM files."""
 
@@ -44,6 +60,9 @@ class Authority:
             .not_valid_after(now + datetime.timedelta(hours=1))
             .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
             .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
+            .add_extension(_usage(authority), critical=True)
         )
         return builder.sign(self._key, hashes.SHA256())
 
