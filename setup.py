@@ -1,4 +1,4 @@
-"""The one thing pyproject.toml cannot say: compile the inner loop if a C compiler is at hand, and go on without."""
+"""The one thing pyproject.toml cannot say: compile the two inner loops if a C compiler is at hand, and go on without."""
 
 from setuptools import Extension, setup
 
@@ -6,9 +6,12 @@ try:
     from Cython.Build import cythonize
 
     extensions = cythonize(
-        [Extension("penstock.server._inner_loop", ["src/penstock/server/_inner_loop.pyx"], optional=True)]
+        [
+            Extension("penstock.server._inner_loop", ["src/penstock/server/_inner_loop.pyx"], optional=True),
+            Extension("penstock.types.stream._wire", ["src/penstock/types/stream/_wire.pyx"], optional=True),
+        ]
     )
-except ImportError:  # a build without isolation and without Cython: the pure twin does the work
+except ImportError:  # a build without isolation and without Cython: the pure twins do the work
     extensions = []
 
 setup(ext_modules=extensions)

@@ -165,6 +165,16 @@ def test_a_node_that_was_read_while_active_is_sealed_with_its_wire() -> None:
     assert log.read(1000, 1)[0].endswith(b"$4\r\nlast\r\n")
 
 
+def test_pieces_that_are_held_neither_change_nor_keep_the_log_from_growing() -> None:
+    log = filled(1010)
+    pieces, count = log.read_pieces(1, 1010)
+    before = b"".join(pieces)
+    log.append(0, b"", b"new")
+    assert log.read(1011, 1)[0].endswith(b"$3\r\nnew\r\n")
+    log.evict_through(1011)
+    assert (b"".join(pieces), count) == (before, 1010)
+
+
 def test_a_node_gets_its_wire_once_a_quarter_of_it_was_asked_for() -> None:
     log = filled(2000)
     pieces = [log.read(1, 100)[0], log.read(301, 149)[0]]

@@ -15,11 +15,11 @@ from penstock.engine.keyspace import Database
 from penstock.engine.session import Session
 from penstock.engine.spec import Access, Argv, Flag, KeySpec, Reply, command, key
 from penstock.protocol.errors import Fenced, ReplyError
-from penstock.protocol.resp import NULL_ARRAY, Raw
+from penstock.protocol.resp import NULL_ARRAY, RawPieces
 from penstock.types.stream.arrow import InvalidArrow, parse_arrow
 from penstock.types.stream.groups import Change
 from penstock.types.stream.log import Log
-from penstock.types.stream.nodes import NODE, Range
+from penstock.types.stream.nodes import NODE, Piece, Range
 from penstock.types.stream.producers import ProducerFenced
 from penstock.types.stream.stream import Stream
 
@@ -125,8 +125,11 @@ def twrite(session: Session, argv: Argv) -> Reply:
         if type(stream) is not Stream:
             stream = db.obtain(name, Stream)
         log: Log = stream.log
-        first = log.first
         offset = log.append(db.clock.now, argv[2], argv[3])
+        if offset % NODE and session.engine.log is None:  # a message between seals has nothing to free, nor to log
+            db.changed(name)
+            return offset
+        first = log.first
     else:
         write = _Write.parse(argv)
         found = db.find(name, Stream)
@@ -316,8 +319,8 @@ def _read_plain(session: Session, argv: Argv, read: _Read) -> Reply:
     if log.first - read.offset > MAX_NULLS:
         read.count = min(read.count, MAX_NULLS)
     null = b"$-1\r\n" if session.protocol == 2 else b"_\r\n"
-    wire, count = log.read(read.offset, read.count, read.max_bytes, null)
-    return _array(wire, count, log if read.with_info else None)
+    pieces, count = log.read_pieces(read.offset, read.count, read.max_bytes, null)
+    return _array(pieces, count, log if read.with_info else None)
 
 
 def _read_group(session: Session, argv: Argv, read: _Read) -> Reply:
@@ -344,7 +347,7 @@ def _read_group(session: Session, argv: Argv, read: _Read) -> Reply:
     if read.arrow:
         return log.arrow_of(delivery.runs)
     count = sum(end - start for start, end in delivery.runs)
-    return _array(log.wire_of(delivery.runs), count, log if read.with_info else None)
+    return _array(log.pieces_of(delivery.runs), count, log if read.with_info else None)
 
 
 def _place(log: Log, offset: int | None) -> int:
@@ -352,10 +355,10 @@ def _place(log: Log, offset: int | None) -> int:
     return log.last + 1 if offset is None else max(offset, log.first) if offset == 0 else offset
 
 
-def _array(wire: bytes, count: int, info: Log | None) -> Raw:
+def _array(pieces: list[Piece], count: int, info: Log | None) -> RawPieces:
     if info is None:
-        return Raw(b"*%d\r\n%b" % (count, wire))
-    return Raw(b"*%d\r\n*2\r\n:%d\r\n:%d\r\n%b" % (count + 1, info.first, info.last, wire))
+        return RawPieces([b"*%d\r\n" % count, *pieces])
+    return RawPieces([b"*%d\r\n*2\r\n:%d\r\n:%d\r\n" % (count + 1, info.first, info.last), *pieces])
 
 
 # -- TACK and TEVICT ------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from penstock.engine.lua.frames import keep_frames
 from penstock.engine.session import Session
 from penstock.engine.spec import REGISTRY, Argv, Command, Flag, Reply
 from penstock.protocol.errors import Busy, NoPerm, NotBusy, OutOfMemory, ReplyError, Unkillable, one_line
-from penstock.protocol.resp import NULL_ARRAY, Pairs, Raw, Status, Verbatim, format_float
+from penstock.protocol.resp import NULL_ARRAY, Pairs, Raw, RawPieces, Status, Verbatim, encode, format_float
 
 if TYPE_CHECKING:
     from penstock.engine.dispatch import Engine
@@ -321,8 +321,8 @@ class Lua:
             return self._status(bytes(reply))
         if isinstance(reply, ReplyError):
             return self.error(reply.wire())
-        if kind is Raw:
-            return self.value(_decoded(reply), protocol)
+        if kind is Raw or kind is RawPieces:
+            return self.value(_decoded(encode(reply)), protocol)
         if protocol == 2:
             return self._flat(reply)
         return self._rich(reply)
@@ -362,7 +362,7 @@ class Lua:
         return self.value(list(reply), protocol)
 
 
-def _decoded(wire: Raw) -> Reply:
+def _decoded(wire: bytes) -> Reply:
     """The value in a reply that its handler encoded: messages of a stream."""
     reader = hiredis.Reader()
     reader.feed(wire)

@@ -122,7 +122,9 @@ class Streams:
         self, database: Database, key: bytes, name: bytes, stream: Stream, change: Change, expired: list[Lease]
     ) -> list[Argv]:
         """A group changed: write the dead letters of what expired; the commands to log for all of it."""
-        effects: list[Argv] = [[b"TAPPLY", key, b"GROUP", name, change.encode()]]
+        effects: list[Argv] = []
+        if self._engine.log is not None:
+            effects.append([b"TAPPLY", key, b"GROUP", name, change.encode()])
         for lease in expired:
             if lease.dead_letter is not None:
                 effects += self._dead_letter(database, key, name, stream, lease)

@@ -9,7 +9,7 @@ choice is made here and nowhere else. What plain Python cannot say has a type of
     list, tuple     array                Pairs          flat array (RESP2), array of pairs (RESP3)
     dict            flat array / map     set, Members   array / set
     Verbatim        bulk / verbatim      Push           array / push
-    ReplyError      error                Raw            bytes that are encoded already
+    ReplyError      error                Raw, RawPieces bytes that are encoded already
 
 Rejected: handlers that write RESP themselves. It is a little faster, and then MULTI, scripts and RESP3 each
 need a second version of every command.
@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from penstock.protocol.errors import ReplyError
 
-Append = Callable[[bytes], None]
+Append = Callable[[bytes | memoryview], None]
 
 
 class Status(bytes):
@@ -31,6 +31,10 @@ class Status(bytes):
 
 class Raw(bytes):
     """A reply that is encoded already."""
+
+
+class RawPieces(list[bytes | memoryview]):
+    """A large reply that is encoded already: a head of bytes, then pieces that are only copied when all is joined."""
 
 
 class Verbatim(str):
@@ -83,7 +87,7 @@ def encode(value: Any, protocol: int = 2) -> bytes:
     >>> encode([1, b"a", None])
     b'*3\\r\\n:1\\r\\n$1\\r\\na\\r\\n$-1\\r\\n'
     """
-    parts: list[bytes] = []
+    parts: list[Any] = []  # bytes, and views in a RawPieces, which has a piece of bytes before them
     write(value, protocol, parts.append)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -121,6 +125,11 @@ def _status(value: Status, protocol: int, append: Append) -> None:
 
 def _raw(value: Raw, protocol: int, append: Append) -> None:
     append(value)
+
+
+def _raw_pieces(value: RawPieces, protocol: int, append: Append) -> None:
+    for piece in value:
+        append(piece)
 
 
 def _bool(value: bool, protocol: int, append: Append) -> None:
@@ -186,6 +195,7 @@ def _nothing(value: object, protocol: int, append: Append) -> None:
 _WRITERS: dict[type, Callable[[Any, int, Append], None]] = {
     Status: _status,
     Raw: _raw,
+    RawPieces: _raw_pieces,
     bool: _bool,
     float: _float,
     str: _text,

@@ -22,10 +22,11 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.types.stream.arrow import SCHEMA, encode_read, int64s
 from penstock.types.stream.compaction import Compactor
-from penstock.types.stream.nodes import NODE, OVERHEAD, Active, Block, Node, Range, Storage
+from penstock.types.stream.nodes import NODE, OVERHEAD, Active, Block, Node, Piece, Range, Storage
 
 NULL = b"$-1\r\n"
 STORAGE = Storage()  # of every log that is not given its own; the server's settings edit it
@@ -138,7 +139,8 @@ class Log:
                 self.last += rows
                 if rows == NODE:
                     whole = pa.RecordBatch.from_arrays([times, tags, entries], schema=SCHEMA)
-                    self._add(Node.of(self.active.number, whole, self.active.before))
+                    newest = pc.max(times).as_py() if part.num_columns == 3 else now
+                    self._add(Node.of(self.active.number, whole, self.active.before, newest))
                 else:
                     self.active.extend(array("q", times.to_pylist()), tags.to_pylist(), entries.to_pylist())
                     if not self.last % NODE:
@@ -250,15 +252,21 @@ class Log:
 
     def read(self, offset: int, count: int, max_bytes: int | None = None, null: bytes = NULL) -> tuple[bytes, int]:
         """The RESP items of offset, offset + 1, ...: `null` for each that is gone; stops at the last offset."""
+        pieces, count = self.read_pieces(offset, count, max_bytes, null)
+        return b"".join(pieces), count
+
+    def read_pieces(
+        self, offset: int, count: int, max_bytes: int | None = None, null: bytes = NULL
+    ) -> tuple[list[Piece], int]:
+        """As read, for who joins the pieces with something else."""
         stop = min(offset + count, self.last + 1)
         if offset >= stop:
-            return b"", 0
+            return [], 0
         active = self.active
         if max_bytes is None and offset >= active.start and offset >= self.first:
-            row, end = offset - active.start, stop - active.start
-            return b"".join(active.made(end)[row:end]), end - row
+            return [active.wire_slice(offset, stop)], stop - offset
         left = max_bytes
-        pieces: list[bytes] = []
+        pieces: list[Piece] = []
         at = offset
         for block, a, b in self._runs(offset, stop):
             if at < a:
@@ -266,13 +274,13 @@ class Log:
                 pieces.append(null * gone)
                 at += gone
                 if at < a or left == 0:
-                    return b"".join(pieces), at - offset
+                    return pieces, at - offset
             if left is not None:
                 end, cost = block.fit(a, b, left)
                 pieces.append(block.wire_slice(a, end))
                 at, left = end, max(left - cost, 0)
                 if left == 0:
-                    return b"".join(pieces), at - offset
+                    return pieces, at - offset
             else:
                 pieces.append(block.wire_slice(a, b))
                 at = b
@@ -280,11 +288,15 @@ class Log:
             gone, _ = _affordable(stop - at, left)
             pieces.append(null * gone)
             at += gone
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces), at - offset
+        return pieces, at - offset
 
     def wire_of(self, runs: Iterable[Range]) -> bytes:
         """The RESP items of runs of available messages, as `take` found them."""
-        return b"".join([block.wire_slice(a, b) for run in runs for block, a, b in self._blocks(*run)])
+        return b"".join(self.pieces_of(runs))
+
+    def pieces_of(self, runs: Iterable[Range]) -> list[Piece]:
+        """As wire_of, for who joins the pieces with something else."""
+        return [block.wire_slice(a, b) for run in runs for block, a, b in self._blocks(*run)]
 
     def messages(self, offset: int, count: int, max_bytes: int | None = None) -> Iterator[Message]:
         """Up to `count` available messages from an offset on, one by one."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any, Literal, Self, cast
@@ -26,13 +26,14 @@ import pyarrow.compute as pc
 
 from penstock.types.packing import CorruptValue
 from penstock.types.stream.arrow import LARGE_SCHEMA, SCHEMA, int64s, offsets_from
+from penstock.types.stream.wire import Wire, column_of, columns_wire, extend_wire, formatted, latest
 
 NODE = 1000
 OVERHEAD = 16  # what a message takes beside its tag and entry: its time and two table slots
-_RESP = b"*3\r\n:%d\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n"
+WORTH = 4  # a node gets its wire when one in so many of its messages was asked for: they would soon be formatted twice
 
 Range = tuple[int, int]  # offsets, the end excluded
-Wire = tuple[bytes, "array[int]"]  # all messages, and where each begins (one more: the end)
+Piece = bytes | memoryview  # of a reply; a view is of bytes that never change
 
 
 @dataclass
@@ -44,15 +45,6 @@ class Storage:
 
 
 _WRITE_OPTIONS = {name: pa.ipc.IpcWriteOptions(compression=name, use_threads=False) for name in ("lz4", "zstd")}
-
-
-def wires_of(offsets: Sequence[int], tags: list[bytes], entries: list[bytes]) -> list[bytes]:
-    """Every message's RESP form: [offset, tag, entry]."""
-    return list(map(_RESP.__mod__, zip(offsets, map(len, tags), tags, map(len, entries), entries, strict=True)))
-
-
-def _joined(wires: list[bytes]) -> Wire:
-    return b"".join(wires), array("Q", accumulate(map(len, wires), initial=0))
 
 
 def _compressed(batch: Any, compression: str) -> bytes:
@@ -72,12 +64,16 @@ def _table(column: Any) -> memoryview:
 
 def message_batch(times: array[int], tags: list[bytes], entries: list[bytes]) -> Any:
     """The three columns of some messages as a record batch."""
-    columns = [pa.array(values, pa.binary()) for values in (tags, entries)]
-    if all(isinstance(column, pa.Array) for column in columns):
-        return pa.RecordBatch.from_arrays([int64s(times), *columns], schema=SCHEMA)
-    # Over 2 GiB, which pyarrow would give in chunks.
-    columns = [pa.array(values, pa.large_binary()) for values in (tags, entries)]
-    return pa.RecordBatch.from_arrays([int64s(times), *columns], schema=LARGE_SCHEMA)
+    try:
+        columns, schema = [column_of(tags, False), column_of(entries, False)], SCHEMA
+    except OverflowError:  # over 2 GiB
+        columns, schema = [column_of(tags, True), column_of(entries, True)], LARGE_SCHEMA
+    kind, count = schema.field(1).type, len(times)
+    arrays = [
+        pa.Array.from_buffers(kind, count, [None, pa.py_buffer(table), pa.py_buffer(data)], 0)
+        for table, data in columns
+    ]
+    return pa.RecordBatch.from_arrays([int64s(times), *arrays], schema=schema)
 
 
 class Node:
@@ -108,17 +104,17 @@ class Node:
     payload: bytes  # IPC message
     compressed: bool
     batch: Any | None  # decoded payload
-    wire: Wire | None
+    wire: tuple[memoryview, array[int]] | None  # all messages, and where each begins (one more: the end)
     asked: int  # messages formatted one by one since there was no wire
 
     @classmethod
-    def of(cls, number: int, batch: Any, before: int, offsets: array[int] | None = None) -> Self:
+    def of(cls, number: int, batch: Any, before: int, newest: int, offsets: array[int] | None = None) -> Self:
         """Seal a batch, copying it: a slice must not keep alive the buffer it was cut from."""
         node = cls()
         node.number = number
         node.offsets = offsets
         node.before = before
-        node.newest = pc.max(batch.column(0)).as_py()
+        node.newest = newest
         node.wire, node.asked = None, 0
         node._hold(batch)
         return node
@@ -183,8 +179,8 @@ class Node:
             batch = self.batch = pa.ipc.read_record_batch(self.payload, LARGE_SCHEMA if self.large else SCHEMA)
         return batch
 
-    def wire_slice(self, start: int, end: int) -> bytes:
-        """The RESP form of a run of messages: one slice, once as many messages were asked for as the node has.
+    def wire_slice(self, start: int, end: int) -> Piece:
+        """The RESP form of a run of messages: one slice, once a good part of the node was asked for.
 
         Until then only those asked for are formatted: a look at one message of a cold node should not pay for all.
         """
@@ -192,14 +188,19 @@ class Node:
         wire = self.wire
         if wire is None:
             self.asked += b - a
-            if self.asked < self.count:
-                tags, entries = (column.to_pylist() for column in self.opened().slice(a, b - a).columns[1:])
-                return b"".join(wires_of(range(start, end), tags, entries))
-            batch = self.opened()
-            offsets = range(self.start, self.start + NODE) if self.offsets is None else self.offsets
-            wire = self.wire = _joined(wires_of(offsets, batch.column(1).to_pylist(), batch.column(2).to_pylist()))
+            if self.asked * WORTH < self.count:
+                return self._rows(a, b)[0]
+            whole, begins = self._rows(0, self.count)
+            wire = self.wire = memoryview(whole), begins
         data, begins = wire
         return data[begins[a] : begins[b]]
+
+    def _rows(self, first: int, end: int) -> Wire:
+        """The RESP form of some rows."""
+        batch = self.opened()
+        _, tag_table, tags = batch.column(1).buffers()
+        _, entry_table, entries = batch.column(2).buffers()
+        return columns_wire(self.start, self.offsets, (tag_table, tags), (entry_table, entries), first, end, self.large)
 
     def columns(self, start: int, end: int) -> tuple[Any, Any]:
         """(offset column, batch) of the messages between two offsets."""
@@ -265,7 +266,7 @@ class Node:
         batch = pa.ipc.read_record_batch(self.payload, LARGE_SCHEMA if self.large else SCHEMA)
         batch.validate(full=True)
         assert batch.num_rows == self.count
-        assert 0 <= self.asked < max(self.count, 1) or self.wire is not None
+        assert 0 <= self.asked * WORTH < max(self.count, 1) or self.wire is not None
         assert self.batch is None or self.batch.equals(batch)
         assert all(column.null_count == 0 for column in batch)
         offsets, times, tags, entries = self.copy().lists()  # of a copy: checking must not leave it decoded
@@ -276,7 +277,7 @@ class Node:
         assert self.raw == sum(map(len, tags)) + sum(map(len, entries)) + OVERHEAD * self.count
         assert not times or self.newest >= max(times)
         if self.wire:
-            assert self.wire == _joined(wires_of(offsets, tags, entries))
+            assert (bytes(self.wire[0]), self.wire[1]) == formatted(offsets, tags, entries)
 
 
 def _ascending(offsets: array[int]) -> bool:
@@ -312,9 +313,9 @@ def load_node(
 
 
 class Active:
-    """The node being written. Its wires are made when first read, each once."""
+    """The node being written. Its wire grows when it is read: each message is formatted once."""
 
-    __slots__ = ("before", "entries", "start", "tags", "times", "wires")
+    __slots__ = ("before", "begins", "entries", "start", "tags", "times", "wire")
 
     def __init__(self, start: int, before: int) -> None:
         self.start = start  # offset of the first message in the lists
@@ -322,7 +323,8 @@ class Active:
         self.times = array("q")
         self.tags: list[bytes] = []
         self.entries: list[bytes] = []
-        self.wires: list[bytes] = []  # of the first messages
+        self.wire = bytearray()  # of the first messages
+        self.begins = array("Q", (0,))  # where each begins in it (one more: the end)
 
     @property
     def number(self) -> int:
@@ -362,17 +364,13 @@ class Active:
                 return self.start + row + 1, cost
         return end, cost
 
-    def made(self, count: int) -> list[bytes]:
-        """The wires, at least of the first `count` messages."""
-        wires = self.wires
-        done = len(wires)
-        if done < count:
-            base = self.start
-            wires += wires_of(range(base + done, base + count), self.tags[done:count], self.entries[done:count])
-        return wires
-
     def wire_slice(self, start: int, end: int) -> bytes:
-        return b"".join(self.made(end - self.start)[start - self.start : end - self.start])
+        """A copy: who holds a view of the wire would keep it from growing."""
+        a, b = start - self.start, end - self.start
+        begins = self.begins
+        if b >= len(begins):
+            extend_wire(self.wire, begins, self.start, self.tags, self.entries, b)
+        return bytes(self.wire[begins[a] : begins[b]])
 
     def columns(self, start: int, end: int) -> tuple[Any, Any]:
         rows = slice(start - self.start, end - self.start)
@@ -393,10 +391,12 @@ class Active:
             self.number,
             message_batch(self.times, self.tags, self.entries),
             self.before,
+            latest(self.times),
             None if whole else array("q", range(self.start, end)),
         )
-        if self.wires:
-            node.wire = _joined(self.made(len(self.entries)))
+        if self.wire:
+            extend_wire(self.wire, self.begins, self.start, self.tags, self.entries, len(self.entries))
+            node.wire = memoryview(bytes(self.wire)), self.begins
         return node
 
     def copy(self) -> Active:
@@ -406,13 +406,13 @@ class Active:
 
     def size(self) -> int:
         """Bytes of memory."""
-        return self.raw + sum(map(len, self.wires)) + (2 * 41 + 8) * len(self.entries) + 41 * len(self.wires) + 400
+        return self.raw + len(self.wire) + (2 * 41 + 8) * len(self.entries) + 8 * len(self.begins) + 400
 
     def check(self) -> None:
         assert len(self.times) == len(self.tags) == len(self.entries) < NODE
-        offsets = range(self.start, self.start + len(self.wires))
-        known = len(self.wires)
-        assert self.wires == wires_of(offsets, self.tags[:known], self.entries[:known])
+        known = len(self.begins) - 1
+        offsets = range(self.start, self.start + known)
+        assert (bytes(self.wire), self.begins) == formatted(offsets, self.tags[:known], self.entries[:known])
 
 
 Block = Node | Active
