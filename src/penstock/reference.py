@@ -86,10 +86,9 @@ def _directives() -> str:
         "wins. `CONFIG GET` shows them, `CONFIG SET` changes those marked *at run time*, `CONFIG REWRITE` writes them back.\n",
     ]
     for directive in DIRECTIVES.values():
-        default = directive.kind.show(directive.default) or '""'
         when = "at run time" if directive.mutable else "at start only"
         lines.append(f"## {directive.name}\n\n{directive.help}\n\n- **Value:** {directive.kind.name}")
-        lines.append(f"- **Default:** `{default}`\n- **Changes:** {when}\n")
+        lines.append(f"- **Default:** `{directive.default_text}`\n- **Changes:** {when}\n")
     return "\n".join(lines)
 
 

@@ -79,7 +79,6 @@ def help_text() -> str:
         "Directives:",
     ]
     for directive in DIRECTIVES.values():
-        default = directive.kind.show(directive.default) or '""'
         lines.append(f"  --{directive.name} <{directive.kind.name}>")
-        lines.append(f"        {directive.help} Default: {default}")
+        lines.append(f"        {directive.help} Default: {directive.default_text}")
     return "\n".join(lines)

@@ -171,6 +171,11 @@ class Directive:
     aliases: tuple[str, ...] = ()  # older names, which CONFIG and the file know too
 
     @property
+    def default_text(self) -> str:
+        """The default as it is written, not as it comes out here: a folder is not made absolute."""
+        return (str(self.default) if self.kind.is_text else self.kind.show(self.default)) or '""'
+
+    @property
     def attribute(self) -> str:
         return self.name.replace("-", "_")
 
