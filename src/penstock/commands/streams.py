@@ -116,7 +116,8 @@ def twrite(session: Session, argv: Argv) -> Reply:
 
     Atomic: all entries get contiguous offsets, or none is appended. BACKLOG frees old nodes as long as count entries
     stay. FORMAT ARROW takes an Arrow IPC stream with the columns tag and entry, and time if it brings its own; the word
-    FORMAT may be left out after an option. A repeat of the same PRODUCER id and sequence appends nothing and answers what the first time was answered.
+    FORMAT may be left out after an option. A repeat of the same PRODUCER id and sequence appends nothing and answers
+    what the first time was answered.
     """
     db = session.db
     name = argv[1]
