@@ -35,7 +35,7 @@ def extend_wire(
     >>> wire, begins = bytearray(), array("Q", [0])
     >>> extend_wire(wire, begins, 7, [b"tag"], [b""], 1)
     >>> wire, begins
-    (bytearray(b'*3\\r\\n:7\\r\\n$3\\r\\ntag\\r\\n$0\\r\\n\\r\\n'), array('Q', [0, 27]))
+    (bytearray(b'*3\\r\\n:7\\r\\n$3\\r\\ntag\\r\\n$0\\r\\n\\r\\n'), array('Q', [0, 23]))
     """
     first = len(begins) - 1
     if end > first:
