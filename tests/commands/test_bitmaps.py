@@ -148,3 +148,11 @@ commands = st.one_of(
 )
 
 TestAgainstRedis = comparison_machine(commands, examples=60, steps=40)
+
+
+@pytest.mark.since("7.0")
+def test_a_range_that_ends_before_it_starts_counts_nothing_whatever_its_unit(r: redis.Redis) -> None:
+    r.set("a", "abc")
+    assert r.execute_command("BITCOUNT", "a", -1, -2, "x") == 0
+    with pytest.raises(redis.ResponseError, match="syntax error"):
+        r.execute_command("BITCOUNT", "a", -2, -1, "x")

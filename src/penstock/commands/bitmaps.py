@@ -109,6 +109,8 @@ def bitcount(session: Session, argv: Argv) -> Reply:
     if len(argv) not in (4, 5):
         raise syntax_error()
     start, end = to_integer(argv[2]), to_integer(argv[3])
+    if 0 > start > end:
+        return 0  # Redis 7.0 answers this before it looks at the unit
     unit = 1 if _is_in_bits(argv[4:]) else 8
     first, stop = clip_range(start, end, len(value) * 8 // unit)
     return _count(value, first * unit, min(stop * unit, len(value) * 8))
