@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
-import shutil
 import socket
 import subprocess
 import sys
-import sysconfig
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.twins import is_compilation_expected, pure_twin
 
 from penstock import commands
 from penstock.engine.dispatch import Engine
@@ -26,21 +23,6 @@ from penstock.server import inner_loop
 from penstock.testing.clock import ManualClock
 
 commands.load()
-
-
-def _pure() -> type:
-    """The pure class, whichever one `inner_loop` chose for the server."""
-    before = os.environ.get("PENSTOCK_PURE")
-    os.environ["PENSTOCK_PURE"] = "1"
-    try:
-        spec = importlib.util.spec_from_file_location("pure_inner_loop", inner_loop.__file__)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    finally:
-        if before is None:
-            del os.environ["PENSTOCK_PURE"]
-    return module.InnerLoop
 
 
 def _loop(base: type) -> Any:
@@ -75,14 +57,13 @@ def _loop(base: type) -> Any:
     return loop
 
 
-KINDS = {"chosen": inner_loop.InnerLoop, "pure": _pure()}
+KINDS = {"chosen": inner_loop.InnerLoop, "pure": pure_twin(inner_loop).InnerLoop}
 
 
 def test_the_compiled_loop_is_built_where_there_is_a_compiler() -> None:
-    headers = Path(sysconfig.get_path("include")) / "Python.h"
-    possible = bool(shutil.which("cc") or shutil.which("gcc")) and headers.exists()
-    wanted = possible and not os.environ.get("PENSTOCK_PURE")
-    assert wanted == inner_loop.COMPILED, "the extension was not built although it could be; try: make clean test"
+    assert is_compilation_expected() == inner_loop.COMPILED, (
+        "the extension was not built although it could be; try: make clean test"
+    )
 
 
 def test_pure_can_be_chosen_by_the_environment() -> None:

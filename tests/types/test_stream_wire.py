@@ -2,42 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import shutil
 import subprocess
 import sys
-import sysconfig
 from array import array
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.twins import is_compilation_expected, pure_twin
 
 from penstock.protocol.resp import encode
 from penstock.types.stream import wire
 
-
-def _pure() -> ModuleType:
-    """The pure functions, whichever ones `wire` chose for the server."""
-    before = os.environ.get("PENSTOCK_PURE")
-    os.environ["PENSTOCK_PURE"] = "1"
-    try:
-        spec = importlib.util.spec_from_file_location("pure_wire", wire.__file__)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    finally:
-        if before is None:
-            del os.environ["PENSTOCK_PURE"]
-    return module
-
-
-KINDS: dict[str, Any] = {"chosen": wire, "pure": _pure()}
+KINDS: dict[str, Any] = {"chosen": wire, "pure": pure_twin(wire)}
 both = pytest.mark.parametrize("kind", KINDS)
 
 LARGEST = 2**63 - 1
@@ -63,10 +43,9 @@ def _columns(rows: list[tuple[bytes, bytes]], wide: bool) -> list[tuple[Any, Any
 
 
 def test_the_compiled_functions_are_built_where_there_is_a_compiler() -> None:
-    headers = Path(sysconfig.get_path("include")) / "Python.h"
-    possible = bool(shutil.which("cc") or shutil.which("gcc")) and headers.exists()
-    wanted = possible and not os.environ.get("PENSTOCK_PURE")
-    assert wanted == wire.COMPILED, "the extension was not built although it could be; try: make clean test"
+    assert is_compilation_expected() == wire.COMPILED, (
+        "the extension was not built although it could be; try: make clean test"
+    )
 
 
 def test_pure_can_be_chosen_by_the_environment() -> None:
