@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import islice
 
-from penstock.engine.arguments import to_integer, to_positive
+from penstock.engine.arguments import to_at_least, to_integer, to_positive
 from penstock.engine.keyspace import Database
 from penstock.engine.session import Session
 from penstock.engine.spec import Access, Argv, Flag, Reply, command, counted_keys, key
@@ -140,7 +140,7 @@ class MultiPop:
 
     @classmethod
     def parse(cls, arguments: Argv) -> MultiPop:
-        numkeys = _at_least(1, arguments[0], "numkeys should be greater than 0")
+        numkeys = to_at_least(1, arguments[0], "numkeys should be greater than 0")
         rest = arguments[numkeys + 1 :]
         if not rest:
             raise syntax_error()
@@ -149,7 +149,7 @@ class MultiPop:
         if len(rest) > 1:
             if len(rest) < 3 or rest[1].upper() != b"COUNT":
                 raise syntax_error()
-            count = _at_least(1, rest[2], "count should be greater than 0")
+            count = to_at_least(1, rest[2], "count should be greater than 0")
             if len(rest) > 3:
                 raise syntax_error()
         return cls(arguments[1 : numkeys + 1], left, count)
@@ -163,13 +163,6 @@ class MultiPop:
                 session.log([b"LPOP" if self.left else b"RPOP", name, b"%d" % len(popped)])
                 return [name, popped]
         return None
-
-
-def _at_least(low: int, raw: bytes, error: str) -> int:
-    number = to_integer(raw, lambda: ReplyError(error))
-    if number < low:
-        raise ReplyError(error)
-    return number
 
 
 def is_left(word: bytes) -> bool:
@@ -311,9 +304,9 @@ def _position_options(options: Argv) -> tuple[int, int | None, int]:
             if rank == 0:
                 raise ReplyError(_RANK_ZERO)
         elif word == b"COUNT" and raw:
-            count = _at_least(0, raw[0], "COUNT can't be negative")
+            count = to_at_least(0, raw[0], "COUNT can't be negative")
         elif word == b"MAXLEN" and raw:
-            limit = _at_least(0, raw[0], "MAXLEN can't be negative")
+            limit = to_at_least(0, raw[0], "MAXLEN can't be negative")
         else:
             raise syntax_error()
     return rank, count, limit

@@ -7,7 +7,7 @@ from functools import reduce
 from itertools import islice
 from operator import sub
 
-from penstock.engine.arguments import to_integer, to_positive, to_sample_count
+from penstock.engine.arguments import to_at_least, to_positive, to_sample_count
 from penstock.engine.cursors import scan_elements, to_cursor
 from penstock.engine.session import Session
 from penstock.engine.spec import Access, Argv, Flag, Reply, command, counted_keys, key, keys
@@ -244,19 +244,14 @@ def sinterstore(session: Session, argv: Argv) -> Reply:
 )  # fmt: skip
 def sintercard(session: Session, argv: Argv) -> Reply:
     """Answer how many members all these sets have in common, counting no further than the limit, if it is not 0."""
-    few = "numkeys should be greater than 0"
-    count = to_integer(argv[1], lambda: ReplyError(few))
-    if count < 1:
-        raise ReplyError(few)
+    count = to_at_least(1, argv[1], "numkeys should be greater than 0")
     if count > len(argv) - 2:
         raise ReplyError("Number of keys can't be greater than number of args")
     limit = 0
     for at in range(2 + count, len(argv), 2):
         if argv[at].upper() != b"LIMIT" or at + 1 == len(argv):
             raise syntax_error()
-        limit = to_integer(argv[at + 1], lambda: ReplyError("LIMIT can't be negative"))
-        if limit < 0:
-            raise ReplyError("LIMIT can't be negative")
+        limit = to_at_least(0, argv[at + 1], "LIMIT can't be negative")
     sets = _sets(session, argv[2 : 2 + count])
     if not limit:
         return len(_intersection(sets))
