@@ -6,6 +6,7 @@ runs on ours alone if that is so.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -23,6 +24,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         wanted = tuple(int(part) for part in since.args[0].split(".")) if since else (0,)
         peers = ["penstock", "redis"] if find_redis().version >= wanted else ["penstock"]
         metafunc.parametrize("peer", peers, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _interruptible() -> None:
+    """Children must get Ctrl-C as from a terminal, also where the tests themselves run in the background of a script."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
