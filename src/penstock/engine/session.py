@@ -6,7 +6,8 @@ it does no I/O itself. Owned by the loop thread.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from penstock.engine.blocking import Waiter
 from penstock.engine.spec import Argv, Reply
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from penstock.engine.acl import User
     from penstock.engine.dispatch import Engine
     from penstock.engine.transactions import Transaction
+
+
+Result = TypeVar("Result")
 
 
 class Output(Protocol):
@@ -121,6 +125,17 @@ class Session:
             waiter.rival = rival
             self.engine.blocking.enter(waiter)
         return NO_REPLY
+
+    def aside(
+        self, work: int, compute: Callable[[], Result], commit: Callable[[Result], Reply] = lambda result: result
+    ) -> Reply:
+        """Run the slow part of the current command, `compute`, then `commit` what it gave; return what this returns.
+
+        The handler has parsed its arguments and looked its values up; `work` says about how many elements `compute`
+        will touch. `compute` reads those values and nothing else: no keyspace, no session, no clock. `commit` changes
+        data and gives the reply.
+        """
+        return commit(compute())
 
     def candidates(self, keys: list[bytes]) -> list[bytes]:
         """Which of its keys a blocking command has to try: all when it comes, then the one that changed.
