@@ -23,6 +23,7 @@ GROUPS = {
     "set": "Sets",
     "sorted-set": "Sorted sets",
     "xstream": "Redis streams (without groups)",
+    "once": "Exactly once",
     "stream": "Streams",
     "generic": "Keys of any type",
     "transactions": "Transactions",

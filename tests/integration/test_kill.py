@@ -8,58 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import random
-import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
 import redis
+from tests.server_process import Process, free_port
 
 WRITERS = 4
 ROUNDS = 12
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-class Process:
-    """`penstock serve` in a process of its own."""
-
-    def __init__(self, folder: Path, port: int) -> None:
-        self.port = port
-        words = (
-            f"serve --port {port} --dir {folder} --appendonly yes --appendfsync always --save 1 1 --loglevel warning"
-        )
-        words += " --auto-aof-rewrite-min-size 20000"
-        self.output = (folder / "server.log").open("ab")
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "penstock", *words.split()], stdout=self.output, stderr=self.output
-        )
-        self._wait(folder)
-
-    def _wait(self, folder: Path) -> None:
-        deadline = time.monotonic() + 20
-        while True:
-            try:
-                with redis.Redis(port=self.port) as client:
-                    client.dbsize()
-                    return
-            except (redis.ConnectionError, redis.BusyLoadingError):
-                log = (folder / "server.log").read_text()
-                assert self.process.poll() is None, f"the server refused to start: {log}"
-                assert time.monotonic() < deadline, f"the server does not come up: {log}"
-                time.sleep(0.02)
-
-    def kill(self) -> None:
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
-        self.output.close()
 
 
 class Writer:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
-from tests.integration.test_kill import Process, free_port
+from tests.server_process import Process, free_port
 
 from penstock import Server
 from penstock.engine.session import Session

@@ -169,6 +169,10 @@ def _cluster(session: Session) -> Fields:
     return {"cluster_enabled": 0}
 
 
+def _once(session: Session) -> Fields:
+    return dict(session.engine.once.info())
+
+
 def _keyspace(session: Session) -> Fields:
     return {
         f"db{database.index}": f"keys={len(database)},expires={len(database.expires)},"
@@ -187,7 +191,8 @@ def _average_ttl(deadlines: Iterable[int], engine: Engine) -> int:
 SECTIONS: dict[str, Callable[[Session], Fields]] = {
     "Server": _server, "Clients": _clients, "Memory": _memory, "Persistence": _persistence, "Stats": _stats,
     "Replication": _replication, "CPU": _cpu, "Modules": _modules, "Commandstats": _command_stats,
-    "Errorstats": _error_stats, "Cluster": _cluster, "Keyspace": _keyspace,
+    "Errorstats": _error_stats, "Cluster": _cluster, "Once": _once,
+    "Keyspace": _keyspace,
 }  # fmt: skip
 """Every section in the order in which INFO shows them."""
 

@@ -34,7 +34,7 @@ def _statuses(words: tuple[str, ...] | list[str]) -> Members:
 
 def _range(specs: tuple[KeySpec, ...]) -> tuple[int, int, int]:
     """First key, last key and step, as clients asked before there were key specs; zeros if that cannot be said."""
-    fixed = [spec for spec in specs if spec.find is None and not spec.count_at]
+    fixed = [spec for spec in specs if not spec.movable]
     if not fixed:
         return 0, 0, 0
     lasts = [spec.last for spec in fixed]
@@ -43,7 +43,7 @@ def _range(specs: tuple[KeySpec, ...]) -> tuple[int, int, int]:
 
 def _key_spec(spec: KeySpec) -> dict[str, Any]:
     begin: dict[str, Any] = {"type": "index", "spec": {"index": spec.count_at or spec.first}}
-    if spec.find is not None:
+    if spec.find is not None or spec.inner:
         begin = search = {"type": "unknown", "spec": {}}
     elif spec.count_at:
         found = {"keynumidx": 0, "firstkey": spec.first - spec.count_at, "keystep": spec.step}
@@ -57,7 +57,7 @@ def _key_spec(spec: KeySpec) -> dict[str, Any]:
 def _information(described: Command) -> list[Any]:
     """One row of COMMAND."""
     words = described.flags.words
-    if "movablekeys" not in words and any(spec.find is not None or spec.count_at for spec in described.keys):
+    if "movablekeys" not in words and any(spec.movable for spec in described.keys):
         words.append("movablekeys")
     return [
         described.wire_name,

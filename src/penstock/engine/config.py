@@ -246,6 +246,9 @@ DIRECTIVES: dict[str, Directive] = _table(
     D("stream-hot-nodes", integer(0, 1 << 20), 8, "Sealed nodes of a stream that stay ready to be sent, the newest ones."),
     D("stream-max-pending", integer(1, 1 << 40), 1000, "Messages a group may have unacknowledged before it gets no new ones."),
     D("stream-stage-timeout", integer(1000, 1 << 40), 3_600_000, "Milliseconds after which entries that were staged and not committed go."),
+    # exactly once
+    D("once-max-bytes", MEMORY, 256 << 20, "Bytes of replies kept for ONCE; at that size new commands under ONCE are refused with ONCEFULL."),
+    D("once-idle-timeout", integer(1000, 1 << 40), 3_600_000, "Milliseconds after which a client of ONCE that sent nothing is forgotten."),
     # scripts and introspection
     D("slowlog-log-slower-than", integer(-1, (1 << 63) - 1), 10000, "Microseconds from which a command is kept in the slow log; -1 keeps none."),
     D("slowlog-max-len", _COUNT, 128, "Commands the slow log keeps."),

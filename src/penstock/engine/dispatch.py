@@ -22,6 +22,7 @@ from penstock.engine.cursors import Cursors
 from penstock.engine.keyspace import Database, Keyspace
 from penstock.engine.memory import Memory
 from penstock.engine.monitors import Monitors, redacted
+from penstock.engine.once import Once
 from penstock.engine.pause import Pause
 from penstock.engine.pubsub import Publications
 from penstock.engine.scripting import Scripting
@@ -146,6 +147,7 @@ class Engine:
         self.memory = Memory(self)
         self.slow_log = SlowLog(self)
         self.streams = Streams(self)
+        self.once = Once(self)
 
     def next_session_id(self) -> int:
         self._last_id += 1

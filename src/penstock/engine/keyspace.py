@@ -20,6 +20,7 @@ from penstock.engine.clock import Clock
 from penstock.engine.deadlines import Deadlines
 from penstock.engine.random_keys import KeySampler
 from penstock.protocol.errors import WrongType
+from penstock.types.ledger import Ledger
 
 if TYPE_CHECKING:
     from penstock.engine.blocking import Waiter
@@ -58,6 +59,7 @@ class Keyspace:
         self.on_expired: Callable[[Database, bytes], None] = lambda database, key: None
         self.expired_count = 0
         self.databases = [Database(self, index) for index in range(count)]
+        self.ledger = Ledger()  # the replies ONCE keeps: no database's, and no FLUSHALL empties it
         self._expiry_turn = 0  # the database that active expiry looks at next
 
     def __getitem__(self, index: int) -> Database:

@@ -79,6 +79,7 @@ class KeySpec:
 
     With `count_at`, argument number `count_at` says how many keys follow from `first` on.
     With `find`, a function of argv gives the positions; then the rest only serves COMMAND INFO.
+    With `inner`, the arguments from there on are a command of their own, and its keys are meant.
     """
 
     access: Access
@@ -87,7 +88,13 @@ class KeySpec:
     step: int = 1
     count_at: int = 0
     find: Callable[[Argv], Iterable[int]] | None = None
+    inner: int = 0
     narrow: Callable[[Sequence[bytes]], Access] | None = None  # what it does with these arguments: less than `access`
+
+    @property
+    def movable(self) -> bool:
+        """Whether only the arguments tell where the keys are."""
+        return self.find is not None or bool(self.count_at or self.inner)
 
     def positions(self, argv: Sequence[bytes]) -> Iterable[int]:
         if self.find is not None:
@@ -124,6 +131,11 @@ def counted_keys(count_at: int, access: Access) -> tuple[KeySpec, ...]:
 def found_keys(find: Callable[[Argv], Iterable[int]], access: Access) -> tuple[KeySpec, ...]:
     """Keys whose places only the arguments tell."""
     return (KeySpec(access, 1, 1, 1, 0, find),)
+
+
+def inner_keys(at: int) -> tuple[KeySpec, ...]:
+    """The keys of the command that argument `at` names: `ONCE id seq floor command ...`."""
+    return (KeySpec(Access.UPDATE, inner=at),)
 
 
 @dataclass(slots=True, eq=False)
@@ -168,6 +180,12 @@ class Command:
     def key_positions(self, argv: Sequence[bytes]) -> Iterator[tuple[int, Access]]:
         """(position, access) of every key argument."""
         for spec in self.keys:
+            if spec.inner:
+                called = REGISTRY.find(argv[spec.inner :])
+                if called is not None:
+                    for position, access in called.key_positions(argv[spec.inner :]):
+                        yield position + spec.inner, access
+                continue
             access = spec.access if spec.narrow is None else spec.narrow(argv)
             for position in spec.positions(argv):
                 yield position, access

@@ -23,6 +23,9 @@ file, so `decode` can find the class again from the text alone:
         |-- ReadOnly     READONLY  this server takes no writes
         |-- Unblocked    UNBLOCKED CLIENT UNBLOCK ... ERROR
         |-- Fenced       FENCED    a producer that a newer one has replaced
+        |-- OnceStale    ONCESTALE ONCE with a number below the floor: its reply is gone
+        |-- OnceUnknown  ONCEUNKNOWN ONCE from a client that was forgotten
+        |-- OnceFull     ONCEFULL  no room to keep another reply
         |-- Locked       LOCKED    a script touched a locked key it did not declare
         |-- CrossSlot    CROSSSLOT keys of one command in several slots
         |-- TryAgain     TRYAGAIN  keys of one command are on both sides of a migration
@@ -157,6 +160,18 @@ class Unblocked(ReplyError):
 
     def __init__(self, text: str = "client unblocked via CLIENT UNBLOCK") -> None:
         super().__init__(text)
+
+
+class OnceStale(ReplyError):
+    code = "ONCESTALE"
+
+
+class OnceUnknown(ReplyError):
+    code = "ONCEUNKNOWN"
+
+
+class OnceFull(ReplyError):
+    code = "ONCEFULL"
 
 
 class Fenced(ReplyError):

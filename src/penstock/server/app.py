@@ -157,7 +157,7 @@ class App:
     async def _periodic(self) -> None:
         engine = self.engine
         duties = [engine.memory.tick, self.limits.sweep, engine.stats.tick, self.persistence.tick, engine.clock.refresh,
-                  engine.streams.tick, self._expire_unless_under_way]  # fmt: skip
+                  engine.streams.tick, engine.once.tick, self._expire_unless_under_way]  # fmt: skip
         while True:
             await asyncio.sleep(1 / self.config.hz)
             for duty in duties:

@@ -96,9 +96,12 @@ def _check_manifest(path: Path, fix: bool, report: Report) -> None:
 
 def _check_snapshot(path: Path, report: Report) -> None:
     counts: Counter[tuple[int, str]] = Counter()
-    expiring = 0
+    expiring = clients = 0
     try:
         for block in snapshot.read(path):
+            if block.kind == snapshot.LEDGER:
+                clients += len(block.keys)
+                continue
             expiring += sum(map(bool, block.times))
             if block.kind == snapshot.STRINGS:
                 counts[block.database, "string"] += len(block.keys)
@@ -110,6 +113,8 @@ def _check_snapshot(path: Path, report: Report) -> None:
     report.say(path, f"a snapshot, {path.stat().st_size} bytes, {counts.total()} keys, {expiring} with an expiry time")
     for (database, kind), count in sorted(counts.items()):
         report.say(path, f"database {database}: {count} {kind}")
+    if clients:
+        report.say(path, f"replies kept for {clients} clients of ONCE")
 
 
 def _check_increment(path: Path, fix: bool, report: Report) -> None:

@@ -21,6 +21,7 @@ from penstock.storage.child import Child
 from penstock.storage.files import TEMPORARY, StorageError, install, remove_unfinished
 from penstock.storage.folder_lock import FolderInUse, FolderLock
 from penstock.storage.writer import Loop
+from penstock.types.ledger import Ledger
 
 log = logging.getLogger("penstock.storage")
 
@@ -438,6 +439,7 @@ class Persistence:
         if flush:
             for database in keyspace.databases:
                 database.clear()
+            keyspace.ledger = Ledger()
         engine.loading, keyspace.expiring = True, False
         try:
             for _ in load():

@@ -8,6 +8,7 @@
     STRINGS   pack_many(keys), pack_many(values)      what most keys are: no tags, no codec
     VALUES    pack_many(keys), pack_many(codec.dump(value) for each)
     either, with TIMED added: 8 bytes a key in front, when it expires (0 = never)
+    LEDGER    pack_many(clients), pack_many(ledger.dump(client) for each): the replies that ONCE keeps
 
 A block's checksum covers its header too, and the last block counts the others, so a flipped byte, a cut end, a lost
 or a repeated block are all found, and the block they are in is known. Blocks hold some thousand keys: the work a key
@@ -38,7 +39,7 @@ VERSION = 1
 _PREFIX = struct.Struct("<8sI")
 _BLOCK = struct.Struct("<BHIQI")
 _END = struct.Struct("<QQI")
-END, STRINGS, VALUES = 0, 1, 2
+END, STRINGS, VALUES, LEDGER = 0, 1, 2, 3
 TIMED = 16
 KEYS_A_BLOCK = 8192
 BYTES_A_BLOCK = 4 << 20
@@ -47,7 +48,7 @@ REMEDY = "Put a good copy in its place, or move it away to start without it"
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One checked block: the keys of it and, as bytes, their values."""
+    """One checked block: the keys (or clients) of it and, as bytes, their values."""
 
     offset: int
     kind: int
@@ -72,14 +73,13 @@ def write(file: BinaryIO, keyspace: Keyspace, go_on: Callable[[], None] = lambda
     """Write the keyspace to an open file; `go_on` is called between blocks and may raise to give up."""
     file.write(_PREFIX.pack(MAGIC, VERSION))
     blocks = keys = chain = 0
-    for database in keyspace.databases:
-        for kind, count, body in _bodies(database):
-            checksum = _checksum(kind, database.index, count, body)
-            file.write(_BLOCK.pack(kind, database.index, count, len(body), checksum))
-            file.write(body)
-            blocks, keys = blocks + 1, keys + count
-            chain = zlib.crc32(checksum.to_bytes(4, "little"), chain)
-            go_on()
+    for index, kind, count, body in _all_bodies(keyspace):
+        checksum = _checksum(kind, index, count, body)
+        file.write(_BLOCK.pack(kind, index, count, len(body), checksum))
+        file.write(body)
+        blocks, keys = blocks + 1, keys + count
+        chain = zlib.crc32(checksum.to_bytes(4, "little"), chain)
+        go_on()
     body = _END.pack(blocks, keys, chain)
     file.write(_BLOCK.pack(END, 0, 0, len(body), _checksum(END, 0, 0, body)))
     file.write(body)
@@ -87,6 +87,16 @@ def write(file: BinaryIO, keyspace: Keyspace, go_on: Callable[[], None] = lambda
 
 def _checksum(kind: int, database: int, count: int, body: bytes) -> int:
     return zlib.crc32(body, zlib.crc32(_BLOCK.pack(kind, database, count, len(body), 0)))
+
+
+def _all_bodies(keyspace: Keyspace) -> Iterator[tuple[int, int, int, bytes]]:
+    """(database, kind, number of keys, body) of every block."""
+    for database in keyspace.databases:
+        for kind, count, body in _bodies(database):
+            yield database.index, kind, count, body
+    clients = list(keyspace.ledger.accounts)
+    for some_clients, accounts in _limited(clients, map(keyspace.ledger.dump, clients)):
+        yield 0, LEDGER, len(some_clients), pack_many([pack_many(some_clients), pack_many(accounts)])
 
 
 def _bodies(database: Database) -> Iterator[tuple[int, int, bytes]]:
@@ -172,7 +182,7 @@ def _parse(path: Path, offset: int, kind: int, database: int, count: int, body: 
             times = struct.unpack_from(f"<{count}q", body)
             body = body[8 * count :]
         keys, values = map(unpack_many, unpack_many(body))
-        if len(keys) != count or len(values) != count or kind & ~TIMED not in (STRINGS, VALUES):
+        if len(keys) != count or len(values) != count or kind & ~TIMED not in (STRINGS, VALUES, LEDGER):
             raise CorruptValue("a block that does not hold what its header says")
     except (ValueError, struct.error) as error:
         raise StorageError(path, offset, str(error), REMEDY) from error
@@ -186,6 +196,9 @@ def load(path: Path, keyspace: Keyspace, expired_before: int = 0) -> Iterator[in
     follows may still use a key before it says that it expired.
     """
     for block in read(path):
+        if block.kind == LEDGER:
+            _load_ledger(path, block, keyspace)
+            continue
         if block.database >= len(keyspace):
             raise StorageError(path, block.offset, f"database {block.database}: raise `databases` to load this", "")
         database = keyspace[block.database]
@@ -202,3 +215,11 @@ def load(path: Path, keyspace: Keyspace, expired_before: int = 0) -> Iterator[in
                     if when:
                         database.expire_at(key, when)
         yield len(block.keys)
+
+
+def _load_ledger(path: Path, block: Block, keyspace: Keyspace) -> None:
+    try:
+        for client, account in zip(block.keys, block.values, strict=True):
+            keyspace.ledger.load(client, account)
+    except CorruptValue as error:
+        raise StorageError(path, block.offset, str(error), REMEDY) from error

@@ -1,0 +1,150 @@
+"""ONCE: a command that runs once, however often it is sent.
+
+A client that lost its connection does not know whether its last commands ran. Under ONCE it may simply send them
+again: the server has kept the replies of those that ran, and answers from them. The reply is kept, logged and saved
+together with what the command changed, in one unit, so that a crash leaves both or neither.
+
+A command that changed nothing is kept in memory only: if the server dies, running it for the first time after that is
+as good. One that was refused before it ran (no permission, no memory, a wrong number of arguments) did not run, and
+is not kept.
+"""
+
+from __future__ import annotations
+
+from penstock.engine.arguments import to_integer
+from penstock.engine.session import Session
+from penstock.engine.spec import REGISTRY, Argv, Command, Flag, Reply, command, inner_keys
+from penstock.protocol.errors import OnceFull, OnceStale, OnceUnknown, ReplyError, Unblocked, WrongType, shown
+from penstock.protocol.resp import NO_REPLY, OK, Raw, Status, encode
+from penstock.types.ledger import BelowFloor, UnknownClient
+
+LONGEST_ID = 128
+_ALIKE = (int, bytes, Status)  # replies that both versions of the protocol write alike
+_WRAPPERS = frozenset({"ONCE", "ONCEKEPT"})
+
+
+@command(
+    "ONCE", arity=-5, flags=Flag.WRITE | Flag.NOSCRIPT | Flag.MOVABLEKEYS, keys=inner_keys(4), group="once",
+    syntax="client-id number floor command [argument ...]", cost="That of the command.",
+)  # fmt: skip
+def once(session: Session, argv: Argv) -> Reply:
+    """Run a command, unless the same client has sent this number before: then answer as it was answered then.
+
+    The client numbers its commands 1, 2, 3 ... and says with each the lowest number whose reply it does not have yet,
+    its floor: what is below is forgotten. Numbers may arrive in any order. A client that sends nothing for
+    once-idle-timeout is forgotten, and refused with ONCEUNKNOWN if it comes back. Not for commands that only read, nor
+    for those that concern the connection; inside MULTI, put it around each command.
+    """
+    client, inner = argv[1], argv[4:]
+    number, floor = _positive(argv[2], "number"), _positive(argv[3], "floor")
+    if floor > number:
+        raise ReplyError(
+            f"the floor {floor} is above the number {number}: the floor is the lowest that has no reply yet"
+        )
+    if len(client) > LONGEST_ID:
+        raise ReplyError(f"a client-id has at most {LONGEST_ID} bytes")
+    engine = session.engine
+    ledger, now = engine.keyspace.ledger, engine.clock.now
+    try:
+        kept = ledger.find(client, number, floor, now)
+    except BelowFloor as error:
+        raise OnceStale(f"{error}: this client has said that it has the reply") from None
+    except UnknownClient:
+        raise OnceUnknown(
+            f"nothing is known of client {shown(client)}: it was idle for too long (once-idle-timeout), or this is "
+            "another server; start with a new client-id"
+        ) from None
+    session.log()
+    if kept is not None:
+        engine.once.repeated += 1
+        return Raw(kept[session.protocol - 2])
+    called = REGISTRY.resolve(inner)
+    _refuse_what_cannot_be(called)
+    if engine.gates_matter(session):
+        engine.pass_gates(session, called, inner, permission=engine.acl.check)
+    if ledger.bytes >= engine.config.once_max_bytes:
+        raise OnceFull(
+            f"{ledger.bytes} bytes of replies are kept, and once-max-bytes allows {engine.config.once_max_bytes}: "
+            "raise it, or have clients move their floor up"
+        )
+    if Flag.BLOCKING in called.flags:
+        _take_over(session, argv)
+    return _run(session, argv, called, inner, number, floor)
+
+
+def _run(session: Session, argv: Argv, called: Command, inner: Argv, number: int, floor: int) -> Reply:
+    engine = session.engine
+    before = engine.keyspace.dirty
+    session.effects = None
+    with engine.unit():
+        reply: Reply
+        try:
+            reply = called.handler(session, inner)
+        except ReplyError as error:
+            if session.waiter is not None and isinstance(error, WrongType):
+                raise  # the key it waits for came back as another type: it goes on waiting
+            reply = error
+        if reply is NO_REPLY:
+            return reply  # it waits, and will run again as a whole
+        old = encode(reply, 2)
+        new = old if type(reply) in _ALIKE else encode(reply, 3)
+        kept = (old, old if new == old else new)
+        engine.keyspace.ledger.keep(argv[1], number, floor, kept, engine.clock.now)
+        if engine.keyspace.dirty != before:
+            if called.writes:
+                engine.propagate(session.db, [inner] if session.effects is None else session.effects)
+            wires = kept[:1] if kept[1] is old else kept
+            engine.propagate(session.db, [[b"ONCEKEPT", argv[1], argv[2], argv[3], *wires]])
+        session.log()  # it is all logged
+    if isinstance(reply, ReplyError):
+        raise reply
+    return Raw(kept[session.protocol - 2])
+
+
+def _positive(text: bytes, what: str) -> int:
+    number = to_integer(text)
+    if number < 1:
+        raise ReplyError(f"the {what} is {number}; it starts at 1")
+    return number
+
+
+def _refuse_what_cannot_be(called: Command) -> None:
+    script = called.group == "scripting" and bool(called.keys)
+    changes = called.writes or script or Flag.MAY_REPLICATE in called.flags
+    if not changes or Flag.READONLY in called.flags:
+        raise ReplyError(f"{called.name} changes nothing: send it without ONCE, as often as you like")
+    if called.flags & (Flag.CONTROL | Flag.NO_MULTI) or called.name in _WRAPPERS:
+        raise ReplyError(f"{called.name} cannot run under ONCE")
+
+
+def _take_over(session: Session, argv: Argv) -> None:
+    """The same command waits already, on a connection its client has given up: this one waits in its place."""
+    for other in list(session.engine.sessions.values()):
+        waiter = other.waiter
+        if (
+            waiter is not None
+            and other is not session
+            and waiter.argv[1:3] == argv[1:3]
+            and waiter.command.name == "ONCE"
+        ):
+            session.engine.blocking.answer(waiter, Unblocked("the same command was sent again, on another connection"))
+
+
+@command(
+    "ONCEKEPT", arity=-5, flags=Flag.WRITE | Flag.ADMIN | Flag.NOSCRIPT, group="once",
+    syntax="client-id number floor reply [reply-in-resp3]",
+)  # fmt: skip
+def oncekept(session: Session, argv: Argv) -> Reply:
+    """Keep a reply, as the log records it: not for clients."""
+    number, floor = _positive(argv[2], "number"), _positive(argv[3], "floor")
+    keyspace = session.engine.keyspace
+    try:
+        if keyspace.ledger.find(argv[1], number, floor, keyspace.clock.now) is not None:
+            return OK
+    except UnknownClient:
+        pass  # its first record after it was forgotten, or a log that begins here
+    except BelowFloor:
+        return OK
+    keyspace.ledger.keep(argv[1], number, floor, (argv[4], argv[-1]), keyspace.clock.now)
+    keyspace.dirty += 1
+    return OK

@@ -1,0 +1,42 @@
+"""What ONCE needs between commands: clients that are gone for long are forgotten, and the figures for INFO.
+
+What is kept lives in `keyspace.ledger`, with the data, because it is logged and saved with the data: a snapshot that
+had one without the other would run a command twice, or never.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.engine.dispatch import Engine
+
+LOOK_EVERY = 1000
+"""Milliseconds between looks for clients that are idle: a look walks over all of them."""
+
+
+class Once:
+    """Owned by the loop thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._looked = 0
+        self.repeated = 0  # commands answered with a reply that was kept
+        self.forgotten = 0  # clients
+
+    def tick(self) -> None:
+        now = self._engine.clock.now
+        if now - self._looked >= LOOK_EVERY and not self._engine.loading:
+            self._looked = now
+            self.forgotten += self._engine.keyspace.ledger.forget_idle(now - self._engine.config.once_idle_timeout)
+
+    def info(self) -> dict[str, int | str]:
+        """The fields of INFO once."""
+        ledger = self._engine.keyspace.ledger
+        return {
+            "once_clients": len(ledger.accounts),
+            "once_replies": ledger.replies,
+            "once_bytes": ledger.bytes,
+            "once_repeated": self.repeated,
+            "once_forgotten_clients": self.forgotten,
+        }

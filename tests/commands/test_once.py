@@ -1,0 +1,291 @@
+"""ONCE: what ran is answered from what was kept, also after a restart; what did not run runs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from penstock import Server
+from penstock.engine.config import Config
+from penstock.engine.dispatch import Engine
+from penstock.engine.session import Session
+from penstock.protocol.errors import OnceUnknown, ReplyError
+from penstock.testing.clock import ManualClock
+
+
+class Numbered:
+    """A client that says ONCE around everything; `floor` stays where it is until a test moves it."""
+
+    def __init__(self, client: redis.Redis, name: str = "me") -> None:
+        self.client = client
+        self.name = name
+        self.number = 0
+        self.floor = 1
+
+    def send(self, *words: Any) -> Any:
+        self.number += 1
+        return self.again(self.number, *words)
+
+    def again(self, number: int, *words: Any) -> Any:
+        return self.client.execute_command("ONCE", self.name, number, self.floor, *words)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as server:
+        yield server
+
+
+@pytest.fixture
+def once(server: Server) -> Iterator[Numbered]:
+    with redis.Redis.from_url(server.url, protocol=2) as client:
+        yield Numbered(client)
+
+
+def info(client: redis.Redis) -> dict[str, Any]:
+    found: dict[str, Any] = client.info("once")
+    return found
+
+
+def test_a_repeat_is_answered_as_the_first_and_runs_nothing(once: Numbered) -> None:
+    assert once.send("INCR", "n") == 1
+    assert once.send("INCRBY", "n", 10) == 11
+    assert once.again(1, "INCR", "n") == 1
+    assert once.again(2, "INCRBY", "n", 10) == 11
+    assert once.client.get("n") == b"11"
+    assert info(once.client)["once_repeated"] == 2
+
+
+def test_numbers_may_arrive_in_any_order(once: Numbered) -> None:
+    assert once.again(3, "RPUSH", "l", "c") == 1
+    assert once.again(1, "RPUSH", "l", "a") == 2
+    assert once.again(3, "RPUSH", "l", "c") == 1
+    assert once.client.lrange("l", 0, -1) == [b"c", b"a"]
+
+
+def test_clients_are_told_apart(once: Numbered) -> None:
+    other = Numbered(once.client, "other")
+    assert once.send("INCR", "n") == 1
+    assert other.send("INCR", "n") == 2
+
+
+def test_an_error_is_kept_too(once: Numbered) -> None:
+    once.client.rpush("l", 1)
+    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+        once.send("INCR", "l")
+    once.client.delete("l")
+    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+        once.again(1, "INCR", "l")
+    assert not once.client.exists("l")
+
+
+def test_the_floor_lets_replies_go(once: Numbered) -> None:
+    for _ in range(10):
+        once.send("INCR", "n")
+    assert info(once.client)["once_replies"] == 10
+    once.floor = 8
+    once.send("INCR", "n")
+    assert info(once.client)["once_replies"] == 4
+    with pytest.raises(redis.ResponseError, match="ONCESTALE 7 is below the floor 8"):
+        once.client.execute_command("ONCE", "me", 7, 7, "INCR", "n")
+    assert once.client.get("n") == b"11"
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["x", 0, 1, "INCR", "n"], "the number is 0; it starts at 1"),
+        (["x", 1, 0, "INCR", "n"], "the floor is 0; it starts at 1"),
+        (["x", "one", 1, "INCR", "n"], "not an integer"),
+        (["x", 1, 2, "INCR", "n"], "the floor 2 is above the number 1"),
+        (["x" * 129, 1, 1, "INCR", "n"], "a client-id has at most 128 bytes"),
+        (["x", 1, 1, "NOPE"], "unknown command 'NOPE'"),
+        (["x", 1, 1, "INCR"], "wrong number of arguments for 'incr'"),
+        (["x", 1, 1, "GET", "n"], "GET changes nothing"),
+        (["x", 1, 1, "EVAL_RO", "return 1", "0"], "EVAL_RO changes nothing"),
+        (["x", 1, 1, "PING"], "PING changes nothing"),
+        (["x", 1, 1, "MULTI"], "MULTI changes nothing"),
+        (["x", 1, 1, "ONCE", "y", 1, 1, "INCR", "n"], "ONCE cannot run under ONCE"),
+        (["x", 1, 1, "ONCEKEPT", "y", 1, 1, "+OK\r\n"], "ONCEKEPT cannot run under ONCE"),
+        (["x", 9, 5, "INCR", "n"], "ONCEUNKNOWN nothing is known of client x"),
+    ],
+)
+def test_what_is_refused_says_why_and_runs_nothing(once: Numbered, words: list[Any], problem: str) -> None:
+    with pytest.raises(redis.ResponseError, match=problem.replace("'", ".")):
+        once.client.execute_command("ONCE", *words)
+    assert once.client.dbsize() == 0
+    assert info(once.client)["once_clients"] == 0
+
+
+def test_a_refusal_is_not_kept(once: Numbered) -> None:
+    once.client.config_set("maxmemory", 1)
+    with pytest.raises(redis.exceptions.OutOfMemoryError):
+        once.send("SET", "a", "1")
+    once.client.config_set("maxmemory", 0)
+    assert once.again(1, "SET", "a", "1") == b"OK"
+
+
+def test_the_room_for_replies_has_a_bound(once: Numbered) -> None:
+    once.send("INCR", "n")
+    once.client.config_set("once-max-bytes", 100)
+    with pytest.raises(redis.ResponseError, match=r"ONCEFULL .* once-max-bytes allows 100"):
+        once.send("INCR", "n")
+    assert once.again(1, "INCR", "n") == 1, "what was kept is still answered"
+    assert once.client.get("n") == b"1"
+
+
+def test_permissions_are_those_of_the_command_inside(server: Server, once: Numbered) -> None:
+    once.client.execute_command("ACL", "SETUSER", "bob", "on", "nopass", "~mine*", "+once", "+incr", "+select")
+    with redis.Redis.from_url(server.url, username="bob", password="x", protocol=2, driver_info=None) as bob:
+        mine = Numbered(bob, "bob")
+        assert mine.send("INCR", "mine") == 1
+        with pytest.raises(redis.exceptions.NoPermissionError):
+            mine.send("SET", "mine", 1)
+        with pytest.raises(redis.exceptions.NoPermissionError):
+            mine.send("INCR", "yours")
+    assert once.client.keys() == [b"mine"]
+
+
+def test_both_versions_of_the_protocol_get_theirs(server: Server, once: Numbered) -> None:
+    with redis.Redis.from_url(server.url, protocol=3) as client:
+        new = Numbered(client)
+        assert once.send("ZADD", "z", 1.5, "a") == 1
+        assert once.send("ZPOPMIN", "z", 1) == [b"a", b"1.5"]
+        assert new.again(2, "ZPOPMIN", "z", 1) == [[b"a", 1.5]]
+        assert once.again(2, "ZPOPMIN", "z", 1) == [b"a", b"1.5"]
+
+
+def test_inside_a_transaction_each_command_has_its_number(once: Numbered) -> None:
+    def transaction() -> list[Any]:
+        with once.client.pipeline(transaction=True) as pipe:
+            pipe.execute_command("ONCE", "me", 1, 1, "INCR", "n")
+            pipe.execute_command("ONCE", "me", 2, 1, "RPUSH", "l", "x")
+            replies: list[Any] = pipe.execute()
+        return replies
+
+    assert transaction() == [1, 1]
+    assert transaction() == [1, 1]
+    assert once.client.get("n") == b"1"
+    assert once.client.llen("l") == 1
+
+
+def test_a_script_runs_once(once: Numbered) -> None:
+    script = "redis.call('INCR', KEYS[1]); return redis.call('INCR', KEYS[1])"
+    assert once.send("EVAL", script, 1, "n") == 2
+    assert once.again(1, "EVAL", script, 1, "n") == 2
+    with pytest.raises(redis.ResponseError, match="not allowed from script"):
+        once.client.eval("return redis.call('ONCE', 'c', '1', '1', 'INCR', 'n')", 0)
+
+
+def test_command_getkeys_sees_the_keys_inside(once: Numbered) -> None:
+    words = ["ONCE", "me", "1", "1", "SINTERSTORE", "d", "a", "b"]
+    assert once.client.command_getkeys(*words) == ["d", "a", "b"]
+
+
+def test_a_blocked_command_is_kept_when_it_is_served(server: Server, once: Numbered) -> None:
+    replies: list[Any] = []
+    with redis.Redis.from_url(server.url, protocol=2) as blocked:
+        reader = threading.Thread(target=lambda: replies.append(Numbered(blocked).send("BLPOP", "l", 0)))
+        reader.start()
+        while not once.client.info("clients")["blocked_clients"]:
+            pass
+        once.client.rpush("l", "a", "b")
+        reader.join()
+    assert replies == [[b"l", b"a"]]
+    assert once.again(1, "BLPOP", "l", 0) == [b"l", b"a"]
+    assert once.client.lrange("l", 0, -1) == [b"b"]
+
+
+def test_a_repeat_of_a_blocked_command_waits_in_its_place(server: Server, once: Numbered) -> None:
+    outcomes: dict[str, Any] = {}
+
+    def wait(name: str, client: redis.Redis) -> None:
+        try:
+            outcomes[name] = Numbered(client).send("BLPOP", "l", 0)
+        except redis.ResponseError as error:
+            outcomes[name] = str(error)
+
+    with redis.Redis.from_url(server.url) as first, redis.Redis.from_url(server.url) as second:
+        threads = [threading.Thread(target=wait, args=("first", first))]
+        threads[0].start()
+        while not once.client.info("clients")["blocked_clients"]:
+            pass
+        threads.append(threading.Thread(target=wait, args=("second", second)))
+        threads[1].start()
+        threads[0].join()
+        assert "the same command was sent again" in outcomes["first"]
+        once.client.rpush("l", "a")
+        threads[1].join()
+    assert outcomes["second"] == [b"l", b"a"]
+
+
+@pytest.mark.parametrize("source", ["log", "snapshot", "rewritten log"])
+def test_what_was_kept_is_there_after_a_restart(tmp_path: Path, source: str) -> None:
+    settings = {"appendonly": "no" if source == "snapshot" else "yes", "appendfsync": "always"}
+    with Server(dir=tmp_path, **settings) as server, redis.Redis.from_url(server.url, protocol=2) as client:
+        mine = Numbered(client)
+        assert mine.send("INCR", "n") == 1
+        mine.floor = 2
+        assert mine.send("ZADD", "z", 1.5, "a") == 1
+        assert mine.send("ZPOPMIN", "z", 1) == [b"a", b"1.5"]
+        assert mine.send("EVAL", "return redis.call('INCR', KEYS[1])", 1, "n") == 2
+        if source == "snapshot":
+            client.save()
+        elif source == "rewritten log":
+            client.bgrewriteaof()
+            while client.info("persistence")["aof_rewrites"] == 0:
+                pass
+    with Server(dir=tmp_path, **settings) as server, redis.Redis.from_url(server.url, protocol=2) as client:
+        again = Numbered(client)
+        again.floor = 2
+        assert again.again(2, "ZADD", "z", 1.5, "a") == 1
+        assert again.again(3, "ZPOPMIN", "z", 1) == [b"a", b"1.5"]
+        assert again.again(4, "EVAL", "return redis.call('INCR', KEYS[1])", 1, "n") == 2
+        assert client.get("n") == b"2"
+        with pytest.raises(redis.ResponseError, match="ONCESTALE"):
+            again.client.execute_command("ONCE", "me", 1, 1, "INCR", "n")
+        client.flushall()
+        assert again.again(3, "ZPOPMIN", "z", 1) == [b"a", b"1.5"], "FLUSHALL is about data"
+        client.execute_command("DEBUG", "RELOAD")
+        assert again.again(3, "ZPOPMIN", "z", 1) == [b"a", b"1.5"]
+
+
+def test_a_client_that_is_idle_for_long_is_forgotten_and_told_so() -> None:
+    clock = ManualClock()
+    engine = Engine(Config(), clock)
+    session = Session(engine)
+    for number in (1, 2):
+        engine.execute(session, [b"ONCE", b"me", b"%d" % number, b"%d" % number, b"INCR", b"n"])
+    clock.advance(engine.config.once_idle_timeout)
+    engine.once.tick()
+    assert engine.once.info()["once_clients"] == 1
+    clock.advance(1000)
+    engine.once.tick()
+    assert engine.once.info()["once_clients"] == 0
+    assert engine.once.info()["once_forgotten_clients"] == 1
+    with pytest.raises(OnceUnknown, match="start with a new client-id"):
+        engine.execute(session, [b"ONCE", b"me", b"2", b"2", b"INCR", b"n"])
+    assert engine.execute(session, [b"GET", b"n"]) in (2, b"2")
+
+
+def test_an_effect_and_its_reply_are_one_unit_of_the_log() -> None:
+    engine = Engine(Config(), ManualClock())
+    units: list[list[tuple[int, list[bytes]]]] = []
+    engine.log = units.append
+    session = Session(engine)
+    engine.execute(session, [b"SELECT", b"3"])
+    engine.execute(session, [b"ONCE", b"me", b"1", b"1", b"SPOP", b"s"])
+    engine.execute(session, [b"SADD", b"s", b"a"])
+    engine.execute(session, [b"ONCE", b"me", b"2", b"1", b"SPOP", b"s"])
+    engine.execute(session, [b"ONCE", b"me", b"2", b"1", b"SPOP", b"s"])
+    assert units == [
+        [(3, [b"SADD", b"s", b"a"])],
+        [(3, [b"SREM", b"s", b"a"]), (3, [b"ONCEKEPT", b"me", b"2", b"1", b"$1\r\na\r\n"])],
+    ]
+    with pytest.raises(ReplyError, match="the number is 0"):
+        engine.execute(session, [b"ONCEKEPT", b"me", b"0", b"1", b"+OK\r\n"])
