@@ -11,6 +11,8 @@ is not kept.
 
 from __future__ import annotations
 
+from functools import cache
+
 from penstock.engine.arguments import to_integer
 from penstock.engine.session import Session
 from penstock.engine.spec import REGISTRY, Argv, Command, Flag, Reply, command, inner_keys
@@ -59,7 +61,9 @@ def once(session: Session, argv: Argv) -> Reply:
         engine.once.repeated += 1
         return Raw(kept[session.protocol - 2])
     called = REGISTRY.resolve(inner)
-    _refuse_what_cannot_be(called)
+    why_not, may_wait = _verdict(called)
+    if why_not:
+        raise ReplyError(why_not)
     if engine.gates_matter(session):
         engine.pass_gates(session, called, inner, permission=engine.acl.check)
     if ledger.bytes >= engine.config.once_max_bytes:
@@ -67,7 +71,7 @@ def once(session: Session, argv: Argv) -> Reply:
             f"{ledger.bytes} bytes of replies are kept, and once-max-bytes allows {engine.config.once_max_bytes}: "
             "raise it, or have clients move their floor up"
         )
-    if Flag.BLOCKING in called.flags:
+    if may_wait:
         _take_over(session, argv)
     return _run(session, argv, called, inner, number, floor)
 
@@ -108,13 +112,16 @@ def _positive(text: bytes, what: str) -> int:
     return number
 
 
-def _refuse_what_cannot_be(called: Command) -> None:
+@cache
+def _verdict(called: Command) -> tuple[str, bool]:
+    """Why a command cannot run under ONCE, empty if it can; and whether it may wait."""
     script = called.group == "scripting" and bool(called.keys)
     changes = called.writes or script or Flag.MAY_REPLICATE in called.flags
     if not changes or Flag.READONLY in called.flags:
-        raise ReplyError(f"{called.name} changes nothing: send it without ONCE, as often as you like")
+        return f"{called.name} changes nothing: send it without ONCE, as often as you like", False
     if called.flags & (Flag.CONTROL | Flag.NO_MULTI) or called.name in _WRAPPERS:
-        raise ReplyError(f"{called.name} cannot run under ONCE")
+        return f"{called.name} cannot run under ONCE", False
+    return "", Flag.BLOCKING in called.flags
 
 
 def _take_over(session: Session, argv: Argv) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 from penstock.engine.acl import AccessControl
@@ -288,9 +289,9 @@ class Engine:
         else:
             self.log(entries)
 
-    def unit(self) -> _Unit:
+    def unit(self) -> AbstractContextManager[None]:
         """`with engine.unit():` everything logged inside is one atomic entry of the log."""
-        return _Unit(self)
+        return _Unit(self) if self.log is not None else _NO_UNIT
 
     def _log_expired(self, database: Database, key: bytes) -> None:
         self.propagate(database, [[b"DEL", key]])
@@ -323,7 +324,10 @@ class Engine:
                 raise OutOfMemory
 
 
-class _Unit:
+_NO_UNIT = nullcontext()  # nothing is logged
+
+
+class _Unit(AbstractContextManager[None]):
     """Collects log entries; nested units belong to the outermost."""
 
     def __init__(self, engine: Engine) -> None:
