@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import redis
-from tests.commands.stream_world import World, arrow, rows, visible
+from tests.commands.stream_world import BLOCKED, World, arrow, rows, visible
 from tests.replies import error_of, raw
 
 from penstock import Server
@@ -443,6 +443,30 @@ def test_plain_reads_go_on_while_writes_are_refused(ours: Server, r: redis.Redis
             assert "disk is full" in error_of(r, *words)
     finally:
         refuse(None)
+
+
+def test_a_read_only_script_may_read_but_not_as_a_group(r: redis.Redis) -> None:
+    r.execute_command("TWRITE", "k", "t", "e")
+    call = "return redis.call('TREAD', KEYS[1], unpack(ARGV))"
+    for script in (("EVAL_RO", call), ("EVAL", "#!lua flags=no-writes\n" + call)):
+        assert r.execute_command(*script, 1, "k", 1, 5, "BLOCK", 0) == [[1, b"t", b"e"]]
+        assert "Write commands are not allowed" in error_of(r, *script, 1, "k", 0, 5, "GROUP", "g")
+    assert "Write commands are not allowed" in error_of(r, "EVAL_RO", "return redis.call('SORT', KEYS[1])", 1, "none")
+    assert r.execute_command("TGROUP", "LIST", "k") == []
+
+
+def test_a_pause_of_writes_holds_group_reads_and_lets_plain_ones_pass(world: World) -> None:
+    world.write("k", "a")
+    reader, member = world.client(), world.client()
+    for client, words in ((reader, "TREAD k 1 1"), (member, "TREAD k 0 1 GROUP g")):
+        client.run("MULTI")
+        client.run(words)
+    world.run("CLIENT PAUSE 1000 WRITE")
+    assert world.run("TREAD k 1 1") == [[1, b"", b"a"]]
+    assert reader.run("EXEC") == [[[1, b"", b"a"]]]
+    assert member.run("EXEC") == BLOCKED
+    world.client("TREAD k 0 1 GROUP g")
+    assert world.stream().groups == {}
 
 
 def test_the_keys_of_a_read_are_found_wherever_they_stand(r: redis.Redis) -> None:

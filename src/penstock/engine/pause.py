@@ -42,7 +42,7 @@ class Pause:
 
     def hold(self, session: Session, command: Command, argv: Argv) -> bool:
         """Whether the command must wait; the session is then blocked."""
-        if not self.everything and not _writes(session, command):
+        if not self.everything and not _writes(session, command, argv):
             return False
         session.postponed = argv
         self._held[session] = None
@@ -64,7 +64,7 @@ class Pause:
                 session.output.resume()
 
 
-def _writes(session: Session, command: Command) -> bool:
+def _writes(session: Session, command: Command, argv: Argv) -> bool:
     if command.name == "EXEC" and session.transaction is not None:
-        return any(queued.writes or queued.name in _MAY_WRITE for queued, _ in session.transaction.queue)
-    return command.writes or command.name in _MAY_WRITE
+        return any(queued.may_write(words) or queued.name in _MAY_WRITE for queued, words in session.transaction.queue)
+    return command.may_write(argv) or command.name in _MAY_WRITE

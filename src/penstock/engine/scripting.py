@@ -213,7 +213,7 @@ class Scripting:
             command = self._look_up(argv)
         engine, session, run = self._engine, self._session, self._run
         assert run is not None, "a command from no script"
-        if run.read_only and command.flags & (Flag.WRITE | Flag.MAY_REPLICATE):
+        if run.read_only and (Flag.MAY_REPLICATE in command.flags or command.may_write(argv)):
             raise ReplyError("Write commands are not allowed from read-only scripts.")
         session.protocol = protocol
         if engine.gates_matter(session):
@@ -223,7 +223,7 @@ class Scripting:
                 engine.pass_gates(session, command, argv, engine.acl.check_scripted, memory=not growing)
             except NoPerm as error:
                 raise ReplyError(str(error)) from None
-        run.wrote = run.wrote or command.writes
+        run.wrote = run.wrote or (command.writes and command.may_write(argv))
         return engine.call(session, command, argv)
 
     def _look_up(self, argv: Argv) -> Command:

@@ -161,12 +161,14 @@ class Command:
     # Derived once, because dispatch asks for them on every call.
     low: int = 0
     high: int = 0
-    writes: bool = False
+    writes: bool = False  # it changes data, with some arguments at least: see `may_write`
+    conditional: bool = False  # what it does to its keys depends on the arguments
 
     def __post_init__(self) -> None:
         self.low = abs(self.arity)
         self.high = self.arity if self.arity > 0 else 1 << 62
         self.writes = Flag.WRITE in self.flags
+        self.conditional = self.writes and any(spec.narrow is not None for spec in self.keys)
 
     @property
     def wire_name(self) -> str:
@@ -191,8 +193,12 @@ class Command:
                 yield position, access
 
     def may_write(self, argv: Sequence[bytes]) -> bool:
-        """Whether these arguments let it change data: TREAD writes only with GROUP."""
-        if not self.writes or not self.keys:
+        """Whether these arguments let it change data: TREAD writes only with GROUP.
+
+        The one answer for everybody who holds writes back. A command that does not narrow its access is what its flags
+        say, SORT without STORE included: Redis counts it as a write too.
+        """
+        if not self.conditional:
             return self.writes
         try:
             return any(Access.WRITE in access for _, access in self.key_positions(argv))
