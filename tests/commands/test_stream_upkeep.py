@@ -102,16 +102,6 @@ def test_age_goes_by_a_nodes_newest_message_and_needs_no_command(world: World) -
     assert world.run("TREAD k 1 0 WITHINFO") == [[2001, 2001]]  # the node being written stays
 
 
-def test_age_is_enforced_on_a_renamed_stream_that_is_written_on(world: World) -> None:
-    fill(world, 1)
-    world.run("TRETAIN k AGE 5000")
-    world.run("RENAME k moved")
-    world.pass_time(1)
-    world.run("TWRITE", "moved", "ENTRIES", *["", "x"] * 1000)
-    world.pass_time(5000)
-    assert world.run("TREAD moved 1 0 WITHINFO") == [[1001, 2000]]
-
-
 def test_compaction_keeps_the_last_entry_of_every_tag_at_its_offset(world: World) -> None:
     words = [word for n in range(2000) for word in (f"t{n % 7}", f"{n}")]
     world.run("TWRITE", "k", "ENTRIES", *words, "", "untagged", "t0", "active")

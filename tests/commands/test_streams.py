@@ -364,15 +364,6 @@ def test_a_key_that_expires_takes_the_groups_along(world: World) -> None:
     assert world.run("TGROUP LIST k") == []
 
 
-def test_a_renamed_stream_is_taken_care_of_again_when_it_is_used(world: World) -> None:
-    world.write("k", "a", "b")
-    world.run("TREAD k 0 1 GROUP g RETRY 100 200 DEADLETTER dead")
-    world.run("RENAME k moved")
-    world.run("TREAD moved 0 1 GROUP g RETRY 10000 0")
-    world.pass_time(200)
-    assert world.offsets("TREAD dead 1 10") == [1]
-
-
 def test_a_group_read_breaks_a_watch_and_a_plain_read_does_not(world: World) -> None:
     world.write("k", "a", "b")
     watcher = world.client()

@@ -70,4 +70,5 @@ def swapdb(session: Session, argv: Argv) -> Reply:
     if not (0 <= one < len(session.engine.keyspace) and 0 <= other < len(session.engine.keyspace)):
         raise ReplyError("DB index is out of range")
     session.engine.keyspace.swap(one, other)
+    session.engine.streams.swapped(one, other)
     return OK

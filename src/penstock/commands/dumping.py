@@ -88,7 +88,7 @@ def restore(session: Session, argv: Argv) -> Reply:
         db.delete(name)
         session.log([b"DEL", name])
     else:
-        place(db, name, value, when or None)
+        place(session, db, name, value, when or None)
         session.log([b"RESTORE", name, b"%d" % when, payload, b"REPLACE", b"ABSTTL"])
     return OK
 

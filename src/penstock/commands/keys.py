@@ -15,15 +15,18 @@ from penstock.engine.spec import Access, Argv, Flag, Reply, command, key, keys
 from penstock.protocol.errors import ReplyError, no_such_key, syntax_error
 from penstock.protocol.resp import OK, Status
 from penstock.types import codec
+from penstock.types.stream.stream import Stream
 
 _NONE = Status(b"none")
 
 
-def place(db: Database, name: bytes, value: Value, expires_at: int | None) -> None:
-    """Install a value with its expiry time, if it has one."""
+def place(session: Session, db: Database, name: bytes, value: Value, expires_at: int | None) -> None:
+    """Install a value that comes from elsewhere, with its expiry time if it has one."""
     db.set(name, value)
     if expires_at is not None:
         db.expire_at(name, expires_at)
+    if type(value) is Stream:
+        session.engine.streams.note(db, name, value)
 
 
 # -- one key at a time ----------------------------------------------------------------------------------------
@@ -91,7 +94,7 @@ def _rename(session: Session, argv: Argv, only_new: bool) -> bool:
     if name != new_name:
         expires_at = db.expires_at(name)
         db.delete(name)
-        place(db, new_name, value, expires_at)
+        place(session, db, new_name, value, expires_at)
     return True
 
 
@@ -140,7 +143,7 @@ def copy(session: Session, argv: Argv) -> Reply:
     value = session.db.get(name)
     if value is None or (not replace and new_name in target):
         return 0
-    place(target, new_name, codec.copy(value), session.db.expires_at(name))
+    place(session, target, new_name, codec.copy(value), session.db.expires_at(name))
     return 1
 
 
@@ -157,7 +160,7 @@ def move(session: Session, argv: Argv) -> Reply:
         return 0
     expires_at = db.expires_at(name)
     db.delete(name)
-    place(target, name, value, expires_at)
+    place(session, target, name, value, expires_at)
     return 1
 
 

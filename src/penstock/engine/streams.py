@@ -1,8 +1,8 @@
 """What streams need between commands: waking readers when a retry falls due, giving up on what expired, retention.
 
-Commands call `note` for a stream that may need any of it; everything else follows from the stream itself, so a key
-that is renamed, copied or restored is taken care of again from the next command that touches it. What happens here is
-logged like a command, by its effect.
+Commands call `note` for a stream that may need any of it, those that put a stream under another name (RENAME, COPY,
+RESTORE, MOVE, SWAPDB) included; everything else follows from the stream itself. What happens here is logged like a
+command, by its effect.
 
 Owned by the loop thread.
 """
@@ -46,6 +46,12 @@ class Streams:
         """This stream may need something later."""
         if stream.groups or stream.stages.by_token or stream.retention.age_ms or stream.retention.compact:
             self._noted[database, key] = None
+
+    def swapped(self, one: int, other: int) -> None:
+        """SWAPDB exchanged two databases: what was noted of one is true of the other."""
+        a, b = self._engine.keyspace[one], self._engine.keyspace[other]
+        exchanged = {a: b, b: a}
+        self._noted = {(exchanged.get(database, database), key): None for database, key in self._noted}
 
     def find_all(self) -> None:
         """Note every stream there is: after loading.

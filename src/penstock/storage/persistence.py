@@ -450,6 +450,7 @@ class Persistence:
         finally:
             engine.loading, keyspace.expiring = False, True
             keyspace.dirty = dirty
+        engine.streams.find_all()
         for database in keyspace.databases:
             database.touch_observed()
 
