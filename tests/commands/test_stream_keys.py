@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -108,3 +109,100 @@ def test_a_waiting_member_gets_the_retries_of_the_stream_that_came(
     assert waiting.blocked
     world.timers.advance(1)
     assert waiting.replies == [[[1, b"", b"a"]]]
+
+
+# -- readers that wait while the stream is replaced -----------------------------------------------------------
+
+REPLACEMENTS = [
+    ["DEL k", "TWRITE k t new"],
+    ["UNLINK k", "TWRITE k ENTRIES t new"],
+    ["FLUSHALL", "TWRITE k t new"],
+    ["FLUSHDB", "TWRITE k t new"],
+    ["SET k text", "DEL k", "TWRITE k t new"],
+    ["PEXPIRE k 1", "PASS 1", "TWRITE k t new"],
+    ["TWRITE other t new", "RENAME other k"],
+    ["TWRITE other t new", "COPY other k REPLACE"],
+    ["TWRITE other t new", "RESTORE k"],
+    ["SELECT 1", "TWRITE k t new", "SWAPDB 0 1"],
+    ["DEL k", "SELECT 1", "TWRITE k t new", "MOVE k 0"],
+    ["DEL k", "TSTAGE k token ENTRIES t new", "TCOMMIT k p 1 token"],
+    ["DEL k", "TREAD k 0 1 GROUP another", "TWRITE k t new"],
+]
+
+
+def replace(world: World, steps: list[str]) -> None:
+    for step in steps:
+        if step.startswith("PASS"):
+            world.pass_time(1)
+        elif step.startswith("RESTORE"):
+            world.run("RESTORE", "k", 0, world.run("DUMP other"), "REPLACE")
+        else:
+            world.run(step)
+
+
+@pytest.mark.parametrize("in_one_transaction", [False, True])
+@pytest.mark.parametrize("steps", REPLACEMENTS, ids="; ".join)
+@pytest.mark.parametrize("options", ["", " WITHINFO", " GROUP g", " GROUP g RETRY 100 0"])
+def test_everything_in_the_stream_that_took_the_key_is_new(
+    world: World, options: str, steps: list[str], in_one_transaction: bool
+) -> None:
+    world.write("k", "a", "b", "c")
+    waiting = world.client("TREAD k $ 10 BLOCK 0" + options)
+    if in_one_transaction and not any(step.startswith(("PASS", "RESTORE", "SELECT")) for step in steps):
+        steps = ["MULTI", *steps, "EXEC"]
+    replace(world, steps)
+    info = [[1, 1]] if options == " WITHINFO" else []
+    assert waiting.replies == [[*info, [1, b"t", b"new"]]]
+
+
+def test_what_was_evicted_from_the_new_stream_is_not_told_as_lost(world: World) -> None:
+    world.write("k", "a")
+    plain, member = world.client("TREAD k $ 10 BLOCK 0"), world.client("TREAD k $ 10 BLOCK 0 GROUP g")
+    world.write("other", "b", "c", "d")
+    world.run("TEVICT other 2")
+    world.run("RENAME other k")
+    assert plain.replies == member.replies == [[[3, b"", b"d"]]]
+    assert world.group()[b"lost"] == 0
+
+
+def test_a_number_waits_for_that_number_in_the_stream_that_took_the_key(world: World) -> None:
+    world.write("k", "a", "b", "c")
+    plain, member = world.client("TREAD k 4 10 BLOCK 0"), world.client("TREAD k 4 10 BLOCK 0 GROUP g")
+    world.run("DEL k")
+    world.write("k", "d", "e", "f")
+    assert plain.blocked
+    assert member.blocked
+    world.write("k", "g")
+    assert plain.replies == member.replies == [[[4, b"", b"g"]]]
+
+
+def test_another_type_is_not_what_a_reader_waits_for(world: World) -> None:
+    world.write("k", "a")
+    waiting = [world.client(f"TREAD k $ 10 BLOCK 0{options}") for options in ("", " GROUP g")]
+    world.run("SET k text")
+    world.run("DEL k")
+    world.run("RPUSH k item")
+    assert all(client.blocked for client in waiting)
+    world.run("DEL k")
+    world.write("k", "b")
+    assert [client.replies for client in waiting] == [[[[1, b"", b"b"]]]] * 2
+
+
+def test_a_deleted_stream_is_not_kept_for_those_who_wait_for_it(world: World) -> None:
+    world.write("k", "a")
+    world.client("TREAD k $ 1 BLOCK 0")
+    stream = weakref.ref(world.stream())
+    world.run("DEL k")
+    assert stream() is None
+
+
+def test_members_that_wait_are_told_that_their_group_was_deleted(world: World) -> None:
+    world.write("k", "a")
+    waiting = [world.client("TREAD k $ 1 BLOCK 0 GROUP g RETRY 100 0") for _ in range(2)]
+    other = world.client("TREAD k $ 1 BLOCK 0 GROUP other")
+    assert world.run("TGROUP DEL k g") == 1
+    told = "UNBLOCKED the group 'g' was deleted while this read waited"
+    assert [list(map(str, client.replies)) for client in waiting] == [[told]] * 2
+    assert list(world.stream().groups) == [b"other"], "the group was made again"
+    world.write("k", "b")
+    assert other.replies == [[[2, b"", b"b"]]]

@@ -173,7 +173,7 @@ def tgroup_set(session: Session, argv: Argv) -> Reply:
     cost="O(leases)",
 )
 def tgroup_del(session: Session, argv: Argv) -> Reply:
-    """Forget a group, its position and what it has pending; answer whether it was there."""
+    """Forget a group, its position and what it has pending; answer whether it was there. Members that wait are told."""
     stream = session.db.find(argv[2], Stream)
     if stream is None or stream.groups.pop(argv[3], None) is None:
         return 0

@@ -7,14 +7,16 @@ another time gives the same groups. Writes are logged with their time, inside TA
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from penstock.engine.arguments import INT64_MAX, to_integer
 from penstock.engine.keyspace import Database
 from penstock.engine.session import Session
 from penstock.engine.spec import Access, Argv, Flag, KeySpec, Reply, command, key
-from penstock.protocol.errors import Fenced, ReplyError
+from penstock.protocol.errors import Fenced, ReplyError, Unblocked
 from penstock.protocol.resp import NULL_ARRAY, RawPieces
 from penstock.types.stream.arrow import InvalidArrow, parse_arrow
 from penstock.types.stream.groups import Change
@@ -295,8 +297,8 @@ def tread(session: Session, argv: Argv) -> Reply:
     """Read up to count messages, each [offset, tag, entry], from an offset on, or the next ones of a group.
 
     Without GROUP the reply is positional: evicted messages are null, and it stops at the last offset (or after a million
-    nulls, if more than that is gone). `$` reads only
-    what is new. BLOCK waits while there is nothing at or after the offset; 0 waits for ever; a wait that ends without
+    nulls, if more than that is gone). `$` reads only what is new, which is all of a stream that replaces this one during
+    the wait. BLOCK waits while there is nothing at or after the offset; 0 waits for ever; a wait that ends without
     anything answers a null array. With GROUP the offset only places a group that does not exist yet (0 is the first
     available message); each message goes to one member, and with RETRY it comes again after retry-ms until it is
     acknowledged with TACK, or expires. WITHINFO puts [first, last] in front. FORMAT ARROW answers one bulk string that
@@ -304,17 +306,16 @@ def tread(session: Session, argv: Argv) -> Reply:
     """
     now = session.db.clock.now
     read = _Read.parse(argv, now)
-    return _read_group(session, argv, read) if read.group is not None else _read_plain(session, argv, read)
+    return _read_group(session, read) if read.group is not None else _read_plain(session, read)
 
 
-def _read_plain(session: Session, argv: Argv, read: _Read) -> Reply:
+def _read_plain(session: Session, read: _Read) -> Reply:
     stream = session.db.find(read.key, Stream)
     log = stream.log if stream is not None else _NOTHING
     if read.offset is None:
-        read.offset = log.last + 1
-        argv[2] = b"%d" % read.offset  # a blocked command is run again, and `$` must stay what it was
+        read.offset = _only_new(session, stream, log)
     if read.deadline is not None and read.count and read.offset > log.last:
-        return session.block([read.key], read.deadline, NULL_ARRAY)
+        return session.block([read.key], read.deadline, NULL_ARRAY, origin=_Origin.of(stream, read.offset))
     if read.arrow:
         return log.read_arrow(read.offset, read.count, read.max_bytes)
     if log.first - read.offset > MAX_NULLS:
@@ -324,13 +325,15 @@ def _read_plain(session: Session, argv: Argv, read: _Read) -> Reply:
     return _array(pieces, count, log if read.with_info else None)
 
 
-def _read_group(session: Session, argv: Argv, read: _Read) -> Reply:
+def _read_group(session: Session, read: _Read) -> Reply:
     engine, db = session.engine, session.db
     assert read.group is not None
     stream = db.find(read.key, Stream) or db.obtain(read.key, Stream)
     log = stream.log
     known = read.group in stream.groups
-    group = stream.group(read.group, _place(log, read.offset))
+    if not known and _Origin.still_there(session, stream):
+        raise Unblocked(f"the group '{read.group.decode(errors='replace')}' was deleted while this read waited")
+    group = stream.group(read.group, _place(session, stream, read))
     engine.streams.note(db, read.key, stream)
     now = db.clock.now
     delivery = group.deliver(
@@ -344,16 +347,48 @@ def _read_group(session: Session, argv: Argv, read: _Read) -> Reply:
         due = group.next_deadline() if read.retry is not None and session.may_block else None
         if due is not None:
             engine.streams.wake_at(db, read.key, due)
-        return session.block([read.key], read.deadline, NULL_ARRAY, (read.group, read.retry is None))
+        rival = (read.group, read.retry is None)
+        return session.block([read.key], read.deadline, NULL_ARRAY, rival, _Origin.of(stream, log.last + 1))
     if read.arrow:
         return log.arrow_of(delivery.runs)
     count = sum(end - start for start, end in delivery.runs)
     return _array(log.pieces_of(delivery.runs), count, log if read.with_info else None)
 
 
-def _place(log: Log, offset: int | None) -> int:
-    """Where a new group starts."""
-    return log.last + 1 if offset is None else max(offset, log.first) if offset == 0 else offset
+def _place(session: Session, stream: Stream, read: _Read) -> int:
+    """Where a group starts that this read makes."""
+    return _only_new(session, stream, stream.log) if read.offset is None else read.offset or stream.log.first
+
+
+class _Origin(NamedTuple):
+    """What a waiting read found when it came: the stream, if there was one, and the offset that was to come next."""
+
+    stream: weakref.ref[Stream] | None
+    next: int
+
+    @classmethod
+    def of(cls, stream: Stream | None, offset: int) -> _Origin:
+        return cls(weakref.ref(stream) if stream is not None else None, offset)
+
+    @staticmethod
+    def still_there(session: Session, stream: Stream | None) -> _Origin | None:
+        """That of a read that waits, if the key holds the same stream as then."""
+        origin = session.waiter.origin if session.waiter is not None else None
+        if isinstance(origin, _Origin) and origin.stream is not None and origin.stream() is stream:
+            return origin
+        return None
+
+
+def _only_new(session: Session, stream: Stream | None, log: Log) -> int:
+    """The offset that `$` stands for: the one that was to come when the read came.
+
+    If the key was deleted or replaced while the read waited, all that is in the stream that took its place is new to
+    it, the way `tail -F` goes on with a file that was replaced.
+    """
+    if session.waiter is None:
+        return log.last + 1
+    origin = _Origin.still_there(session, stream)
+    return origin.next if origin is not None else log.first
 
 
 def _array(pieces: list[Piece], count: int, info: Log | None) -> RawPieces:

@@ -36,7 +36,7 @@ class Waiter:
     """One blocked command. In the queue of every key it waits for, until it is served, times out or goes away."""
 
     __slots__ = (
-        "argv", "changed", "command", "database", "deadline", "keys", "rival", "session", "silent", "timeout_reply",
+        "argv", "changed", "command", "database", "deadline", "keys", "origin", "rival", "session", "silent", "timeout_reply",
         "timer",
     )  # fmt: skip
 
@@ -53,6 +53,7 @@ class Waiter:
         self.timer: object | None = None
         self.changed: bytes | None = None  # the key because of which the command is run again
         self.rival: object = None  # those with an equal one want the same thing: if one finds nothing, so do the others
+        self.origin: object = None  # what the handler wants to remember from its first run
         self.silent = False  # CLIENT REPLY SKIP came before it
 
 

@@ -109,10 +109,13 @@ class Session:
         """Log these instead of the command as it was sent; none at all if called without arguments."""
         self.effects = list(commands)
 
-    def block(self, keys: list[bytes], deadline: int, timeout_reply: Reply = None, rival: object = None) -> Reply:
+    def block(
+        self, keys: list[bytes], deadline: int, timeout_reply: Reply = None, rival: object = None, origin: object = None
+    ) -> Reply:
         """Wait until one of `keys` changes, then run the current command again; return what this returns.
 
-        Of those with an equal `rival` only as many are run again as find something (members of a group).
+        Of those with an equal `rival` only as many are run again as find something (members of a group). `origin` is
+        for the handler: the next runs find in `session.waiter.origin` what the first one put there.
 
         Where waiting is not allowed (MULTI, scripts) the answer is that of a timeout, at once.
         """
@@ -122,7 +125,7 @@ class Session:
             assert self.current is not None, "block() outside a handler"
             command, argv = self.current
             waiter = Waiter(self, command, argv, keys, deadline, timeout_reply)
-            waiter.rival = rival
+            waiter.rival, waiter.origin = rival, origin
             self.engine.blocking.enter(waiter)
         return NO_REPLY
 

@@ -34,7 +34,8 @@ class Stream:
     (b'*3\\r\\n:1\\r\\n$3\\r\\ntag\\r\\n$5\\r\\nentry\\r\\n', 1)
     """
 
-    __slots__ = ("groups", "log", "producers", "retention", "stages")
+    # Who waits for the stream at a key remembers which one it was, and must not keep a deleted one alive.
+    __slots__ = ("__weakref__", "groups", "log", "producers", "retention", "stages")
 
     def __init__(self, storage: Storage = STORAGE) -> None:
         self.log = Log(storage)
