@@ -206,7 +206,7 @@ class StreamMachine(RuleBasedStateMachine):
     def retain(self, count: int, age: int, size: int, compact: bool) -> None:
         before = len(self.messages)
         self.stream.retain(Retention(count, age, size, compact))
-        evicted, _ = self.stream.enforce_retention(self.now, nodes=0)
+        evicted = self.stream.log.apply_retention(self.stream.retention, self.now)
         stream = self.stream.log
         assert evicted == self.forget_below(stream.first)
         assert stream.first % SMALL_NODE == 1 or not evicted
@@ -223,7 +223,7 @@ class StreamMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.stream.log.compactor)
     @rule(nodes=st.integers(1, 3))
     def compact(self, nodes: int) -> None:
-        while self.stream.log.compact(nodes):
+        while self.stream.log.compact(nodes).more:
             self.stream.check()
         newest: dict[bytes, int] = {}
         sealed = self.last // SMALL_NODE * SMALL_NODE
@@ -368,7 +368,7 @@ def a_stream_with_everything() -> Stream:
     stream.log.append_many(5, [b"t%d" % (n % 7) for n in numbers], [b"entry %d" % n for n in numbers])
     stream.retain(Retention(compact=True))
     stream.log.evict_through(1100)
-    while stream.log.compact():
+    while stream.log.compact().more:
         pass
     stream.group(b"g", 1).deliver(stream.log, 10, 500, (100, 1000), dead_letter=b"dead")
     stream.groups[b"g"].ack([(4150, 4160)])

@@ -75,13 +75,13 @@ def tcommit(session: Session, argv: Argv) -> Reply:
 
 @command(
     "TAPPLY", arity=-4, flags=Flag.WRITE | Flag.ADMIN | Flag.NOSCRIPT, keys=key(1, Access.UPDATE), group="stream",
-    syntax="key GROUP name change | key AT ms command [argument ...] | key UNSTAGE ms", cost="That of what it applies.",
+    syntax="key GROUP name change | key AT ms command [argument ...] | key UNSTAGE ms | key COMPACT node [node ...]", cost="That of what it applies.",
 )  # fmt: skip
 def tapply(session: Session, argv: Argv) -> Reply:
     """Apply an effect as the log records it: not for clients.
 
     GROUP makes a group what a read left it, AT runs a stream command at the time it first ran, UNSTAGE drops the stages
-    older than a time.
+    older than a time, COMPACT drops from these nodes what sealed nodes supersede.
     """
     form = argv[2].upper()
     if form == b"AT" and len(argv) > 5:
@@ -100,8 +100,13 @@ def tapply(session: Session, argv: Argv) -> Reply:
         before = to_number(argv[3], "UNSTAGE")
         if stream is None or not stream.stages.expire(before):
             return OK
+    elif form == b"COMPACT":
+        numbers = [to_number(word, "COMPACT's node") for word in argv[3:]]
+        if stream is None:
+            return OK
+        stream.log.compact_nodes(numbers)
     else:
-        raise ReplyError("TAPPLY knows GROUP name change, AT ms command, and UNSTAGE ms")
+        raise ReplyError("TAPPLY knows GROUP name change, AT ms command, UNSTAGE ms and COMPACT node ...")
     db.changed(argv[1])
     return OK
 

@@ -105,9 +105,6 @@ def tretain(session: Session, argv: Argv) -> Reply:
     limits = _retention(stream.retention, argv[2:])
     if limits == stream.retention:
         return OK
-    if not limits.compact:
-        while stream.log.compact():
-            pass  # to its end, if it was on: where it stands is not logged, and a replay must come to the same
     stream.retain(limits)
     streams = session.engine.streams
     first = stream.log.first

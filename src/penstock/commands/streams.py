@@ -184,8 +184,7 @@ def retain(session: Session, key: bytes, stream: Stream, offset: int) -> None:
 def log_at(session: Session, argv: Argv, evicted: int = 0) -> None:
     """Log a command together with the time it ran at, and the offset through which it evicted.
 
-    What goes is logged and not found again at a replay: limits count the messages that are there, and a log that was
-    compacted meanwhile has fewer than its replay, where compaction comes later.
+    What goes is logged and not found again at a replay, which may run with another configuration and another clock.
     """
     effects: list[Argv] = [[b"TAPPLY", argv[1], b"AT", b"%d" % session.db.clock.now, *argv]]
     if evicted:

@@ -54,17 +54,11 @@ class Streams:
         self._noted = {(exchanged.get(database, database), key): None for database, key in self._noted}
 
     def find_all(self) -> None:
-        """Note every stream there is: after loading.
-
-        A replay does not compact. What is superseded goes now, or a limit of bytes would find the stream too large
-        and evict what compaction is to keep.
-        """
+        """Note every stream there is: after loading."""
         for database in self._engine.keyspace.databases:
             for key, value in database.data.items():
                 if type(value) is Stream:
                     self.note(database, key, value)
-                    while value.log.compact():
-                        pass
 
     def wake_at(self, database: Database, key: bytes, when: int) -> None:
         """Run those blocked on a stream again at a time, unless something wakes them before."""
@@ -118,11 +112,16 @@ class Streams:
 
     def enforce_retention(self, database: Database, key: bytes, stream: Stream) -> None:
         """Evict what is too old and compact a slice."""
-        first = stream.log.first
-        stream.enforce_retention(self._engine.clock.now)
-        if stream.log.first != first:
+        log = stream.log
+        first = log.first
+        log.apply_retention(stream.retention, self._engine.clock.now)
+        if log.first != first:
             database.changed(key)
-            self._engine.propagate(database, [[b"TEVICT", key, b"%d" % (stream.log.first - 1)]])
+            self._engine.propagate(database, [[b"TEVICT", key, b"%d" % (log.first - 1)]])
+        rewritten = log.compact().rewritten
+        if rewritten:
+            self._changed_for_nobody(database, key)
+            self._engine.propagate(database, [[b"TAPPLY", key, b"COMPACT", *[b"%d" % number for number in rewritten]]])
 
     def settle(
         self, database: Database, key: bytes, name: bytes, stream: Stream, change: Change, expired: list[Lease]
@@ -134,12 +133,18 @@ class Streams:
         for lease in expired:
             if lease.dead_letter is not None:
                 effects += self._dead_letter(database, key, name, stream, lease)
+        if change.removed:
+            database.changed(key)
+        else:
+            self._changed_for_nobody(database, key)  # a delivery leaves less; only what is dropped makes room
+        return effects
+
+    def _changed_for_nobody(self, database: Database, key: bytes) -> None:
+        """A change that gives those who wait nothing: they are not run again for it."""
         ready = self._engine.keyspace.ready
         before = len(ready)
         database.changed(key)
-        if not change.removed:
-            del ready[before:]  # a delivery leaves less for those who wait; only what is dropped makes room for them
-        return effects
+        del ready[before:]
 
     def _dead_letter(self, database: Database, key: bytes, name: bytes, stream: Stream, lease: Lease) -> list[Argv]:
         """Append the expired messages to the lease's dead letter stream; the commands that say so."""

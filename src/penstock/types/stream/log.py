@@ -50,6 +50,13 @@ class Taken(NamedTuple):
     cost: int
 
 
+class Compacted(NamedTuple):
+    """What a slice of compaction did: the numbers of the nodes that lost messages, and whether there is more to do."""
+
+    rewritten: list[int]
+    more: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Retention:
     """What a log may keep; 0 is no limit. `compact` keeps the newest message of every tag."""
@@ -382,26 +389,45 @@ class Log:
         if on != (self.compactor is not None):
             self.compactor = Compactor(self.lowest) if on else None
 
-    def compact(self, nodes: int = 8, least: int = 1) -> bool:
-        """Index or rewrite up to so many nodes (those with `least` messages to lose); answer whether there is more."""
+    def compact(self, nodes: int = 8, least: int = 1) -> Compacted:
+        """Index or rewrite up to so many nodes (those with `least` messages to lose)."""
         compactor = self.compactor
         if compactor is None:
-            return False
+            return Compacted([], False)
+        rewritten: list[int] = []
         for _ in range(nodes):
             if compactor.next < self.active.number:
-                node = self.nodes[compactor.next]
-                self._use(node)
-                compactor.index(node)
+                self._index(compactor)
                 continue
             number = compactor.candidate(least)
             if number is None:
-                return False
-            node = self.nodes[number]
-            self._use(node)
-            raw = node.raw
-            self.sealed_rows -= compactor.compact(node, self.storage.compression)
-            self.sealed_raw += node.raw - raw
-        return compactor.next < self.active.number or compactor.candidate(least) is not None
+                return Compacted(rewritten, False)
+            self._compact_node(compactor, number)
+            rewritten.append(number)
+        return Compacted(rewritten, compactor.next < self.active.number or compactor.candidate(least) is not None)
+
+    def compact_nodes(self, numbers: Iterable[int]) -> None:
+        """Rewrite these nodes, and no others: what `compact` did to a log that held the same."""
+        compactor = self.compactor
+        if compactor is None:
+            return
+        while compactor.next < self.active.number:
+            self._index(compactor)
+        for number in numbers:
+            if number in compactor.superseded:
+                self._compact_node(compactor, number)
+
+    def _index(self, compactor: Compactor) -> None:
+        node = self.nodes[compactor.next]
+        self._use(node)
+        compactor.index(node)
+
+    def _compact_node(self, compactor: Compactor, number: int) -> None:
+        node = self.nodes[number]
+        self._use(node)
+        raw = node.raw
+        self.sealed_rows -= compactor.compact(node, self.storage.compression)
+        self.sealed_raw += node.raw - raw
 
     # The whole.
 

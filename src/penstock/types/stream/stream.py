@@ -65,13 +65,9 @@ class Stream:
         return commit
 
     def retain(self, retention: Retention) -> None:
-        """What to keep from now on; `enforce_retention` does it."""
+        """What to keep from now on; the log's `apply_retention` and `compact` do it."""
         self.retention = retention
         self.log.set_compaction(retention.compact)
-
-    def enforce_retention(self, now: int, nodes: int = 8) -> tuple[int, bool]:
-        """Evict what is not to be kept and compact up to `nodes` nodes: (messages evicted, whether more is to do)."""
-        return self.log.apply_retention(self.retention, now), self.log.compact(nodes)
 
     # The whole.
 
