@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import struct
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -244,6 +246,61 @@ def test_a_table_that_fails_in_its_last_batch_appends_none_of_it(world: World) -
     assert visible(world) == before
 
 
+ARROW_FORMS = [
+    ("TWRITE", "k", "FORMAT", "ARROW"),
+    ("TWRITE", "k", "PRODUCER", "p", 9, "BACKLOG", 1, "ARROW"),
+    ("TSTAGE", "k", "token", "ARROW"),
+]
+
+
+def compressed(codec: str, batches: int, entry: bytes) -> bytes:
+    """An Arrow stream of many equal batches, each of one entry without a tag, of which only one was ever unpacked."""
+    batch = pa.record_batch([pa.array([b""]), pa.array([entry])], names=["tag", "entry"])
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
+        writer.write_batch(batch)
+        end = sink.tell()
+    head = batch.schema.serialize().size
+    return sink.getvalue()[:head] + sink.getvalue()[head:end] * batches
+
+
+@pytest.mark.parametrize("form", ARROW_FORMS)
+@pytest.mark.parametrize("codec", ["zstd", "lz4"])
+def test_a_table_that_would_unpack_to_gigabytes_is_refused_before_it_does(
+    world: World, form: tuple[str, ...], codec: str
+) -> None:
+    payload = compressed(codec, 200, bytes(32 << 20))
+    assert len(payload) < 40 << 20
+    before, held = visible(world), pa.default_memory_pool().max_memory()
+    complaint = world.error(*form, payload)
+    assert complaint.startswith("ERR ARROW payload refused: it unpacks to 67108")
+    assert complaint.endswith("bytes, and proto-max-bulk-len allows 536870912")
+    assert visible(world) == before
+    assert pa.default_memory_pool().max_memory() == held
+
+
+def test_a_table_that_unpacks_to_no_more_than_an_argument_may_have_is_taken(world: World) -> None:
+    world.run("CONFIG SET proto-max-bulk-len 2mb")
+    exact = compressed("zstd", 2, bytes((1 << 20) - 16))
+    assert world.run("TWRITE", "k", "FORMAT", "ARROW", exact) == 8
+    too_large = compressed("zstd", 2, bytes((1 << 20) - 15))
+    assert "it unpacks to 2097154 bytes" in world.error("TWRITE", "k", "FORMAT", "ARROW", too_large)
+    world.run("CONFIG SET proto-max-bulk-len 1mb")
+    assert visible(world.restarted()) == visible(world), "what was accepted once must be read back"
+
+
+@pytest.mark.parametrize("kind", [pa.binary_view(), pa.string_view()])
+def test_many_views_of_the_same_bytes_count_as_many_times(world: World, kind: Any) -> None:
+    text = pa.py_buffer(b"x" * 100_000)
+    views = pa.py_buffer(struct.pack("<i4sii", 100_000, b"xxxx", 0, 0) * 10_000)
+    entries = pa.Array.from_buffers(kind, 10_000, [None, views, text])
+    payload = ipc(pa.table({"tag": pa.array([b""] * 10_000), "entry": entries}))
+    assert len(payload) < 1 << 20
+    before = visible(world)
+    assert "it unpacks to 1000000000 bytes" in world.error("TWRITE", "k", "FORMAT", "ARROW", payload)
+    assert visible(world) == before
+
+
 def test_a_table_of_many_megabytes_is_one_write(world: World) -> None:
     entry = b"x" * 50_000
     assert world.run("TWRITE", "k", "FORMAT", "ARROW", arrow([b""] * 400, [entry] * 400)) == 8
@@ -268,12 +325,15 @@ def offered(payload: bytes) -> None:
     assert visible(world.restarted()) == visible(world)
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, len(GOOD) - 1), st.integers(1, 255)), min_size=1, max_size=4))
-def test_damaged_tables_are_refused_or_harmless(damage: list[tuple[int, int]]) -> None:
-    payload = bytearray(GOOD)
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from([GOOD, compressed("zstd", 3, b"entry" * 50), compressed("lz4", 3, b"entry" * 50)]),
+    st.lists(st.tuples(st.integers(0), st.integers(1, 255)), min_size=1, max_size=4),
+)
+def test_damaged_tables_are_refused_or_harmless(good: bytes, damage: list[tuple[int, int]]) -> None:
+    payload = bytearray(good)
     for at, flip in damage:
-        payload[at] ^= flip
+        payload[at % len(good)] ^= flip
     offered(bytes(payload))
 
 

@@ -30,7 +30,7 @@ def tstage(session: Session, argv: Argv) -> Reply:
         stream = found if found is not None else db.obtain(argv[1], Stream)
         count = stream.stages.stage_entries(argv[2], tags, entries, db.clock.now)
     elif form == b"ARROW" and len(argv) == 5:
-        batches = to_batches(argv[4])
+        batches = to_batches(session, argv[4])
         stream = found if found is not None else db.obtain(argv[1], Stream)
         count = stream.stages.stage(argv[2], batches, db.clock.now)
     else:

@@ -61,10 +61,12 @@ def parse_entries(words: list[bytes]) -> tuple[list[bytes], list[bytes]]:
     return words[::2], words[1::2]
 
 
-def to_batches(payload: bytes) -> list[object]:
-    """Record batches of an ARROW argument, checked completely."""
+def to_batches(session: Session, payload: bytes) -> list[object]:
+    """Record batches of an ARROW argument, checked completely. What the log has was accepted once, and stays so."""
+    engine = session.engine
+    applied = engine.loading or engine.streams.replaying
     try:
-        return parse_arrow(payload)
+        return parse_arrow(payload, None if applied else engine.config.proto_max_bulk_len)
     except InvalidArrow as error:
         raise ReplyError(f"ARROW payload refused: {error}") from None
 
@@ -82,7 +84,7 @@ class _Write:
     batches: list[object] | None = None
 
     @classmethod
-    def parse(cls, argv: Argv) -> _Write:
+    def parse(cls, session: Session, argv: Argv) -> _Write:
         write = cls()
         at = 2
         while at < len(argv):
@@ -94,7 +96,7 @@ class _Write:
                 write.entries = parse_entries(argv[at + 1 :])
                 return write
             if word == b"ARROW" and at + 2 == len(argv):
-                write.batches = to_batches(argv[at + 1])
+                write.batches = to_batches(session, argv[at + 1])
                 return write
             if word == b"BACKLOG" and at + 1 < len(argv):
                 write.backlog = to_number(argv[at + 1], "BACKLOG", 1)
@@ -134,7 +136,7 @@ def twrite(session: Session, argv: Argv) -> Reply:
             return offset
         first = log.first
     else:
-        write = _Write.parse(argv)
+        write = _Write.parse(session, argv)
         found = db.find(name, Stream)
         if write.producer is not None and found is not None:
             repeated = _repeated(found, *write.producer)

@@ -7,34 +7,42 @@ of any type in and casting when it is read, which moves a client's mistake to an
 
 from __future__ import annotations
 
+import struct
 from array import array
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.types.stream.unpacked import unpacked_size
+
 SCHEMA = pa.schema([("time", pa.int64()), ("tag", pa.binary()), ("entry", pa.binary())])
 # Only for a node of more than 2 GiB, which 32-bit offsets cannot describe.
 LARGE_SCHEMA = pa.schema([("time", pa.int64()), ("tag", pa.large_binary()), ("entry", pa.large_binary())])
+_PLAIN = pa.schema([("tag", pa.binary()), ("entry", pa.binary())])  # what most clients write
 READ_SCHEMA = pa.schema([("offset", pa.int64()), *SCHEMA])
 
 _STREAM_HEAD = READ_SCHEMA.serialize().to_pybytes()
 _STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
-_REFUSALS = (pa.ArrowException, OSError, ValueError, EOFError, OverflowError, MemoryError)
+_REFUSALS = (pa.ArrowException, OSError, ValueError, EOFError, OverflowError, MemoryError, struct.error)
 
 
-def parse_arrow(data: bytes) -> list[Any]:
+def parse_arrow(data: bytes, limit: int | None = None) -> list[Any]:
     """The record batches of an IPC stream, normalised; ValueError says what is wrong with it.
 
     Columns `tag` and `entry` are binary or string (also large and view forms), a null tag is an empty one; an
-    optional `time` is int64 or a timestamp, kept as milliseconds.
+    optional `time` is int64 or a timestamp, kept as milliseconds. More than `limit` bytes are refused before they
+    are unpacked.
     """
     try:
+        if limit is not None:
+            _check_size(unpacked_size(data), limit)
         with pa.ipc.open_stream(data) as reader:
             names = reader.schema.names
             _check_names(names)
-            batches = [_normalised(batch) for batch in reader if batch.num_rows]
+            batches = [_normalised(batch, limit) for batch in reader if batch.num_rows]
     except InvalidArrow:
         raise
     except _REFUSALS as error:
@@ -59,10 +67,25 @@ def _check_names(names: list[str]) -> None:
             raise InvalidArrow(f"column '{name}' is missing")
 
 
-def _normalised(batch: Any) -> Any:
+def _check_size(size: int, limit: int) -> None:
+    if size > limit:
+        raise InvalidArrow(f"it unpacks to {size} bytes, and proto-max-bulk-len allows {limit}")
+
+
+def _normalised(batch: Any, limit: int | None) -> Any:
     batch.validate(full=True)
+    if batch.schema.equals(_PLAIN) and not any(column.null_count for column in batch.columns):
+        return batch
+    if limit is not None:
+        _check_size(sum(_viewed(column) for column in batch.columns if column.type in _VIEWS), limit)
     columns = {name: _column(name, batch.column(name)) for name in SCHEMA.names if name in batch.schema.names}
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def _viewed(column: Any) -> int:
+    """Bytes of a column whose rows are views: many may show the same bytes, and each becomes a copy."""
+    lengths = memoryview(column.buffers()[1]).cast("i")
+    return sum(islice(lengths, 4 * column.offset, None, 4))
 
 
 def _column(name: str, column: Any) -> Any:
@@ -83,10 +106,13 @@ def _column(name: str, column: Any) -> Any:
     return column
 
 
+_VIEWS = (pa.binary_view(), pa.string_view())
+
+
 def _is_binary(kind: Any) -> bool:
     plain = pa.types.is_binary(kind) or pa.types.is_string(kind)
     large = pa.types.is_large_binary(kind) or pa.types.is_large_string(kind)
-    return bool(plain or large or pa.types.is_binary_view(kind) or pa.types.is_string_view(kind))
+    return bool(plain or large or kind in _VIEWS)
 
 
 def int64s(values: array[int]) -> Any:

@@ -1,0 +1,75 @@
+"""How large an Arrow stream is once it is unpacked, found without unpacking it.
+
+A few kilobytes of compressed zeros unpack to gigabytes. Arrow writes the unpacked length before every compressed
+buffer and allocates exactly that, so the sum of these lengths is what a payload will take, true or not: a buffer that
+holds something else is refused by Arrow later. Where the buffers are is said in each message's metadata, a
+flatbuffer of which two tables are needed here (format/Message.fbs: Message and RecordBatch).
+
+Rejected: unpacking under a memory limit (pyarrow has no pool with one), and counting on the ratio of the codecs, which
+for zstd has no bound worth naming.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pyarrow as pa
+
+_U16, _U32, _I32, _I64 = (struct.Struct(code) for code in ("<H", "<I", "<i", "<q"))
+_BUFFER = struct.Struct("<qq")  # where in the body, and how long
+
+# The numbers of fields in Message.fbs.
+_HEADER = 2  # of Message
+_DATA = 1  # of DictionaryBatch
+_BUFFERS, _COMPRESSION = 2, 3  # of RecordBatch
+_NOT_COMPRESSED = -1  # in the place of a length: this one buffer was left as it is
+
+
+def unpacked_size(data: bytes) -> int:
+    """Bytes of all buffers of an IPC stream. O(batches); pyarrow's errors, or struct.error, if it is none."""
+    return sum(_message_size(message) for message in pa.ipc.MessageReader.open_stream(data))
+
+
+def _message_size(message: Any) -> int:
+    if message.type not in ("record batch", "dictionary"):
+        return 0
+    metadata = memoryview(message.metadata)
+    root = _follow(metadata, 0)
+    batch = _follow(metadata, _field(metadata, root, _HEADER))
+    if message.type == "dictionary":
+        batch = _follow(metadata, _field(metadata, batch, _DATA))
+    buffers = _vector(metadata, _field(metadata, batch, _BUFFERS))
+    if not _field(metadata, batch, _COMPRESSION):
+        return sum(length for _, length in _BUFFER.iter_unpack(buffers))
+    body = memoryview(message.body)
+    return sum(_compressed_size(body, at, length) for at, length in _BUFFER.iter_unpack(buffers) if length)
+
+
+def _compressed_size(body: memoryview, at: int, length: int) -> int:
+    size: int = _I64.unpack_from(body, at)[0]
+    return length if size == _NOT_COMPRESSED else size
+
+
+# Flatbuffers: a table begins with the distance back to its list of fields; what is not inline is a distance ahead.
+
+
+def _follow(data: memoryview, at: int) -> int:
+    return at + int(_U32.unpack_from(data, at)[0])
+
+
+def _field(data: memoryview, table: int, number: int) -> int:
+    """Where a table's field is; 0 if it is left out."""
+    fields = table - _I32.unpack_from(data, table)[0]
+    slot = 4 + 2 * number
+    if slot >= _U16.unpack_from(data, fields)[0]:
+        return 0
+    distance: int = _U16.unpack_from(data, fields + slot)[0]
+    return table + distance if distance else 0
+
+
+def _vector(data: memoryview, at: int) -> memoryview:
+    """The bytes of a vector of buffers."""
+    start = _follow(data, at)
+    count = _U32.unpack_from(data, start)[0]
+    return data[start + 4 : start + 4 + count * _BUFFER.size]
