@@ -17,6 +17,20 @@ def filled(count: int) -> Log:
     return log
 
 
+def test_what_is_acknowledged_leaves_nothing_behind() -> None:
+    """Times of leases that are gone would have to be swept out by some later call, all of them at once."""
+    log, group = filled(50), Group(1)
+    empty = group.size()
+    for now in range(25):
+        group.deliver(log, now, 2, (100, 1000))
+        group.ack([(2 * now + 1, 2 * now + 2)])
+    group.nack([(1, 51)], at=5000)
+    group.deliver(log, 60, 50, (100, 1000))
+    group.ack([(1, 51)])
+    assert (group.pending_count, group.size()) == (0, empty)
+    assert group.next_deadline() is None
+
+
 def test_members_of_a_group_get_different_messages() -> None:
     log, group = filled(10), Group(1)
     assert [group.deliver(log, 0, 4).runs for _ in range(4)] == [[(1, 5)], [(5, 9)], [(9, 11)], []]

@@ -2,8 +2,7 @@
 
 Pending messages are kept as leases, runs of offsets delivered together, so that reading a hundred and acknowledging
 them costs the same as one: a lease in, a lease out. Acknowledging inside a lease splits it. Leases are sorted by offset
-for acknowledgements and listings; two heaps, by retry and by expiry time, find what is due without a scan. A heap
-entry is only a hint: it counts if the lease at that offset still has that time, so nothing is ever searched in a heap.
+for acknowledgements and listings, and by retry and by expiry time to find what is due. No call looks at all of them.
 
 Every change is a `Change` in absolute terms (position, leases with their times). `deliver` and `expire` hand it out to
 be logged; `apply` makes it, both then and at a replay, where it must give the same state: no clock, no counting on.
@@ -11,17 +10,17 @@ be logged; `apply` makes it, both then and at a replay, where it must give the s
 Invariant: leases never overlap, and pending_count is the sum of their lengths. Ranges exclude their end.
 
 Rejected: the RCP's list, in which one entry that is not due hides all behind it; a bitmap a range (a second structure
-to keep, and per-message retry times do not fit in it).
+to keep, and per-message retry times do not fit in it); heaps of times, from which what was acknowledged is not taken
+(half as dear a lease, but with a million leases some call has to sweep a million stale times, for more than a second).
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from heapq import heapify, heappop, heappush
 from typing import NamedTuple, Self
 
-from sortedcontainers import SortedDict
+from sortedcontainers import SortedDict, SortedList
 
 from penstock.types.packing import CorruptValue, pack_many, unpack_many
 from penstock.types.stream.log import Log
@@ -112,8 +111,8 @@ class Group:
         self.lost = 0  # offsets that were gone before they could be delivered
         self.leases: SortedDict[int, Lease] = SortedDict()
         self.pending_count = 0
-        self._retries: list[tuple[int, int]] = []  # heap of (retry_at, start)
-        self._expiries: list[tuple[int, int]] = []  # heap of (expire_at, start)
+        self._retries: SortedList[tuple[int, int]] = SortedList()  # (retry_at, start) of every lease
+        self._expiries: SortedList[tuple[int, int]] = SortedList()  # (expire_at, start) of those that expire
 
     # Reading.
 
@@ -166,7 +165,8 @@ class Group:
     ) -> tuple[list[Lease], int | None]:
         """Lease again what is due, longest due first; answer the leases and what is left of the bytes."""
         leases: list[Lease] = []
-        while count > 0 and (due := self._top_retry()) is not None and due.retry_at <= now:
+        while count > 0 and self._retries and self._retries[0][0] <= now:
+            due = self.leases[self._retries[0][1]]
             taken = log.take(due.start, count, max_bytes, due.end)
             at = due.start
             done = taken.next if taken.runs else due.end
@@ -203,7 +203,8 @@ class Group:
 
     def _drop_expired(self, now: int) -> list[Lease]:
         expired: list[Lease] = []
-        while (lease := self._top_expiry()) is not None and lease.expire_at <= now:
+        while self._expiries and self._expiries[0][0] <= now:
+            lease = self.leases[self._expiries[0][1]]
             self._drop(lease.start, lease.end)
             expired.append(lease)
         return expired
@@ -261,15 +262,11 @@ class Group:
         return min(self.position, self.leases.peekitem(0)[0]) if self.leases else self.position
 
     def next_retry(self) -> int | None:
-        lease = self._top_retry()
-        return lease.retry_at if lease else None
+        return self._retries[0][0] if self._retries else None
 
     def next_deadline(self) -> int | None:
-        """When next something falls due or expires: a blocked reader waits no longer. O(1) amortised."""
-        retry, expiry = self._top_retry(), self._top_expiry()
-        if retry and expiry:
-            return min(retry.retry_at, expiry.expire_at)
-        return retry.retry_at if retry else None
+        """When next something falls due or expires: a blocked reader waits no longer. O(1)."""
+        return min((times[0][0] for times in (self._retries, self._expiries) if times), default=None)
 
     # Leases.
 
@@ -290,16 +287,16 @@ class Group:
         leases = self.leases
         lease = leases.get(start)
         if lease is not None and lease.end == end:  # as delivered: the common case
-            del leases[start]
+            self._remove(lease)
             self.pending_count -= end - start
             return end - start
         dropped = 0
         for lease in list(self._overlapping(start, end)):
             dropped += min(end, lease.end) - max(start, lease.start)
             if lease.start < start:
-                leases[lease.start] = lease._replace(end=start)  # same start and times: its heap entries hold
+                leases[lease.start] = lease._replace(end=start)  # same start, same times
             else:
-                del leases[lease.start]
+                self._remove(lease)
             if lease.end > end:
                 self._insert(lease._replace(start=end))
         self.pending_count -= dropped
@@ -311,6 +308,7 @@ class Group:
         if leases and lease.start < leases.peekitem(-1)[1].end:
             same = leases.get(lease.start)
             if same is not None and same.end == lease.end:
+                self._remove(same)
                 self.pending_count -= lease.end - lease.start
             else:
                 self._drop(lease.start, lease.end)
@@ -319,37 +317,15 @@ class Group:
 
     def _insert(self, lease: Lease) -> None:
         self.leases[lease.start] = lease
-        heappush(self._retries, (lease.retry_at, lease.start))
+        self._retries.add((lease.retry_at, lease.start))
         if lease.expire_at:
-            heappush(self._expiries, (lease.expire_at, lease.start))
-        # Acknowledged leases leave their hints behind; more hints than twice the leases are swept at once.
-        limit = 2 * len(self.leases) + 64
-        if len(self._retries) > limit:
-            self._retries = [(other.retry_at, start) for start, other in self.leases.items()]
-            heapify(self._retries)
-        if len(self._expiries) > limit:
-            self._expiries = [(other.expire_at, start) for start, other in self.leases.items() if other.expire_at]
-            heapify(self._expiries)
+            self._expiries.add((lease.expire_at, lease.start))
 
-    def _top_retry(self) -> Lease | None:
-        heap, leases = self._retries, self.leases
-        while heap:
-            at, start = heap[0]
-            lease: Lease | None = leases.get(start)
-            if lease is not None and lease.retry_at == at:
-                return lease
-            heappop(heap)
-        return None
-
-    def _top_expiry(self) -> Lease | None:
-        heap, leases = self._expiries, self.leases
-        while heap:
-            at, start = heap[0]
-            lease: Lease | None = leases.get(start)
-            if lease is not None and lease.expire_at == at:
-                return lease
-            heappop(heap)
-        return None
+    def _remove(self, lease: Lease) -> None:
+        del self.leases[lease.start]
+        self._retries.remove((lease.retry_at, lease.start))
+        if lease.expire_at:
+            self._expiries.remove((lease.expire_at, lease.start))
 
     # The whole.
 
@@ -388,10 +364,8 @@ class Group:
             end = lease.end
         leases = list(self.leases.values())
         assert self.pending_count == sum(lease.end - lease.start for lease in leases)
-        assert {(lease.retry_at, lease.start) for lease in leases} <= set(self._retries)
-        assert {(lease.expire_at, lease.start) for lease in leases if lease.expire_at} <= set(self._expiries)
-        for heap in (self._retries, self._expiries):
-            assert all(heap[(at - 1) // 2] <= heap[at] for at in range(1, len(heap)))
+        assert sorted((lease.retry_at, lease.start) for lease in leases) == list(self._retries)
+        assert sorted((lease.expire_at, lease.start) for lease in leases if lease.expire_at) == list(self._expiries)
 
 
 def _runs(leases: Iterable[Lease]) -> list[Range]:
