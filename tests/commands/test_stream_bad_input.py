@@ -48,6 +48,8 @@ def world() -> World:
         ("TWRITE k PRODUCER p", None),  # four words: a tag and an entry
         ("TWRITE k BACKLOG 3 PRODUCER p", "unknown or incomplete option 'PRODUCER' of TWRITE"),
         ("TWRITE k NOSUCH 1 ENTRIES a b", "unknown or incomplete option 'NOSUCH' of TWRITE"),
+        ("TWRITE k BACKLOG 3 BACKLOG 4 ENTRIES a b", "option 'BACKLOG' of TWRITE is given twice"),
+        ("TWRITE k PRODUCER q 3 producer q 4 ENTRIES a b", "option 'PRODUCER' of TWRITE is given twice"),
         ("TWRITE k a b c d", "unknown or incomplete option 'a' of TWRITE"),
         ("TWRITE k FORMAT PARQUET xyz", "unknown or incomplete option 'PARQUET' of TWRITE"),
         ("TWRITE k FORMAT ARROW xyz", "ARROW payload refused: "),
@@ -85,6 +87,8 @@ def world() -> World:
         ("TREAD k 0 1 GROUP g FORMAT", "unknown or incomplete option 'FORMAT' of TREAD"),
         ("TREAD k 0 1 GROUP g FORMAT ARROW WITHINFO", "WITHINFO and FORMAT ARROW do not go together"),
         ("TREAD k 0 1 GROUP g NOSUCH", "unknown or incomplete option 'NOSUCH' of TREAD"),
+        ("TREAD k 0 1 GROUP g GROUP h", "option 'GROUP' of TREAD is given twice"),
+        ("TREAD k 1 1 block 5 BLOCK 5", "option 'BLOCK' of TREAD is given twice"),
         # TACK, TNACK, TEVICT
         ("TACK k g", "wrong number of arguments for 'tack' command"),
         ("TACK k g 2 x", "offset 'x' is not an integer or out of range"),
@@ -112,6 +116,7 @@ def world() -> World:
         ("TRETAIN k COUNT 1 AGE x", "AGE is not an integer or out of range"),
         ("TRETAIN k COUNT 1 BYTES -1", "BYTES must be at least 0"),
         ("TRETAIN k COUNT 1 COMPACT maybe", "COMPACT must be yes or no"),
+        ("TRETAIN k COUNT 1 count 2", "option 'COUNT' of TRETAIN is given twice"),
         ("TRETAIN k COUNT 1 NOSUCH 1", "unknown limit 'NOSUCH' of TRETAIN"),
         ("TGROUP SET k g x", "offset is not an integer or out of range"),
         ("TGROUP SET k g -1", "offset must be at least 0"),
@@ -161,6 +166,15 @@ def test_a_refused_command_names_the_argument_and_changes_nothing(
 def test_another_type_is_refused(world: World, words: str) -> None:
     assert world.error(words) == "WRONGTYPE Operation against a key holding the wrong kind of value"
     assert world.run("GET text") == b"value"
+    assert not world.first_client.blocked
+
+
+@pytest.mark.parametrize("words", ["TREAD k 0 1 GROUP g", "TREAD k 0 1 BLOCK 0 GROUP new", "TREAD missing 0 1 GROUP g"])
+def test_dead_letters_need_a_stream(world: World, words: str) -> None:
+    before, logged = visible(world), len(world.logged)
+    assert world.error(words + " RETRY 5 6 DEADLETTER text") == "ERR DEADLETTER key 'text' holds no stream"
+    assert (visible(world), len(world.logged)) == (before, logged)
+    assert world.run("EXISTS missing") == 0
     assert not world.first_client.blocked
 
 

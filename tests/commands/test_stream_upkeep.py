@@ -252,6 +252,7 @@ def test_refused_messages_come_again_at_once_or_after_a_delay(world: World) -> N
     assert waiting.blocked
     world.timers.advance(1)
     assert waiting.replies == [[[3, b"", b"c"], [4, b"", b"d"]]]
+    assert world.run("TNACK k g 1-3 2-4 3 3") == 4, "a message named twice was counted twice"
     assert world.run("TNACK k g 99") == 0
     assert world.run("TNACK k h 1") == 0
     assert world.run("TNACK missing g 1") == 0

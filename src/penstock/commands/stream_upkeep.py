@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from penstock.commands.streams import log_at, to_number, to_ranges
+from penstock.commands.streams import log_at, refuse_repeated, to_number, to_ranges
 from penstock.engine.arguments import INT64_MAX
 from penstock.engine.session import Session
 from penstock.engine.spec import Access, Argv, Flag, Reply, command, key
 from penstock.protocol.errors import ReplyError, no_such_key
 from penstock.protocol.resp import OK
-from penstock.types.stream.groups import Change, Group
+from penstock.types.stream.groups import Change, Group, merged
 from penstock.types.stream.log import Retention
 from penstock.types.stream.stream import Stream
 
@@ -120,8 +120,10 @@ def _retention(kept: Retention, words: Argv) -> Retention:
     if len(words) % 2:
         raise ReplyError("TRETAIN takes pairs of COUNT, AGE, BYTES or COMPACT and a value")
     count, age, size, compact = kept.count, kept.age_ms, kept.bytes, kept.compact
+    seen: set[bytes] = set()
     for word, value in zip(words[::2], words[1::2], strict=True):
         name = word.upper()
+        refuse_repeated(seen, name, "TRETAIN")
         if name == b"COUNT":
             count = to_number(value, "COUNT")
         elif name == b"AGE":
@@ -214,7 +216,7 @@ def tnack(session: Session, argv: Argv) -> Reply:
     if len(words) > 2 and words[-2].upper() == b"DELAY":
         delay = to_number(words[-1], "DELAY")
         words = words[:-2]
-    ranges = to_ranges(words)
+    ranges = merged(to_ranges(words))
     stream = session.db.find(argv[1], Stream)
     group = stream.groups.get(argv[2]) if stream is not None else None
     if group is None:

@@ -41,6 +41,13 @@ def to_number(raw: bytes, name: str, least: int = 0) -> int:
     return number
 
 
+def refuse_repeated(seen: set[bytes], word: bytes, command: str) -> None:
+    """An option may be given once: which of two was meant is not for us to guess."""
+    if word in seen:
+        raise ReplyError(f"option '{word.decode()}' of {command} is given twice")
+    seen.add(word)
+
+
 def to_ranges(words: Sequence[bytes]) -> list[Range]:
     """Offsets and ranges, `7` or `3-9`, both ends included on the wire and the end excluded here."""
     ranges: list[Range] = []
@@ -86,6 +93,7 @@ class _Write:
     @classmethod
     def parse(cls, session: Session, argv: Argv) -> _Write:
         write = cls()
+        seen: set[bytes] = set()
         at = 2
         while at < len(argv):
             word = argv[at].upper()
@@ -98,6 +106,7 @@ class _Write:
             if word == b"ARROW" and at + 2 == len(argv):
                 write.batches = to_batches(session, argv[at + 1])
                 return write
+            refuse_repeated(seen, word, "TWRITE")
             if word == b"BACKLOG" and at + 1 < len(argv):
                 write.backlog = to_number(argv[at + 1], "BACKLOG", 1)
                 at += 2
@@ -216,6 +225,7 @@ class _Read:
     def parse(cls, argv: Argv, now: int) -> _Read:
         offset = None if argv[2] == b"$" else to_number(argv[2], "offset")
         read = cls(argv[1], offset, to_number(argv[3], "count"))
+        seen: set[bytes] = set()
         at = 4
         while at < len(argv):
             word = argv[at].upper()
@@ -223,6 +233,7 @@ class _Read:
             if size is None or at + size > len(argv):
                 shown = argv[at][:64].decode(errors="replace")
                 raise ReplyError(f"unknown or incomplete option '{shown}' of TREAD")
+            refuse_repeated(seen, word, "TREAD")
             read._take(word, argv[at + 1 : at + size], now)
             at += size
         read._check()
@@ -329,6 +340,8 @@ def _read_plain(session: Session, read: _Read) -> Reply:
 def _read_group(session: Session, read: _Read) -> Reply:
     engine, db = session.engine, session.db
     assert read.group is not None
+    if read.dead_letter is not None and type(db.get(read.dead_letter)) not in (Stream, type(None)):
+        raise ReplyError(f"DEADLETTER key '{read.dead_letter[:64].decode(errors='replace')}' holds no stream")
     stream = db.find(read.key, Stream) or db.obtain(read.key, Stream)
     log = stream.log
     known = read.group in stream.groups

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 from functools import partial
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
@@ -23,6 +24,8 @@ from penstock.types.stream.stream import Stream
 if TYPE_CHECKING:
     from penstock.engine.dispatch import Engine
     from penstock.engine.keyspace import Database
+
+log = logging.getLogger("penstock.engine")
 
 Place = tuple["Database", bytes]
 
@@ -112,13 +115,13 @@ class Streams:
 
     def enforce_retention(self, database: Database, key: bytes, stream: Stream) -> None:
         """Evict what is too old and compact a slice."""
-        log = stream.log
-        first = log.first
-        log.apply_retention(stream.retention, self._engine.clock.now)
-        if log.first != first:
+        messages = stream.log
+        first = messages.first
+        messages.apply_retention(stream.retention, self._engine.clock.now)
+        if messages.first != first:
             database.changed(key)
-            self._engine.propagate(database, [[b"TEVICT", key, b"%d" % (log.first - 1)]])
-        rewritten = log.compact().rewritten
+            self._engine.propagate(database, [[b"TEVICT", key, b"%d" % (messages.first - 1)]])
+        rewritten = messages.compact().rewritten
         if rewritten:
             self._changed_for_nobody(database, key)
             self._engine.propagate(database, [[b"TAPPLY", key, b"COMPACT", *[b"%d" % number for number in rewritten]]])
@@ -151,7 +154,11 @@ class Streams:
         target = lease.dead_letter
         assert target is not None
         if type(database.get(target)) not in (Stream, type(None)):
-            return []  # somebody put another type there; the pending entry goes all the same
+            # Somebody put another type there since. The message stays in the stream, but the group is done with it.
+            shown = [word.decode(errors="backslashreplace") for word in (key, name, target)]
+            log.warning("stream %s, group %s: no dead letters for %d-%d, %s holds no stream",
+                        *shown[:2], lease.start, lease.end - 1, shown[2])  # fmt: skip
+            return []
         now = self._engine.clock.now
         effects: list[Argv] = []
         for message in stream.log.messages(lease.start, lease.end - lease.start):

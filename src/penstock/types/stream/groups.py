@@ -216,7 +216,7 @@ class Group:
         return sum([self._drop(start, end) for start, end in ranges])
 
     def nack(self, ranges: Iterable[Range], at: int) -> int:
-        """Pending messages to be delivered again from a time on; answers how many."""
+        """Pending messages to be delivered again from a time on; answers how many. The ranges must not overlap."""
         count = 0
         for start, end in ranges:
             for lease in self.pending(start, end):
@@ -366,6 +366,21 @@ class Group:
         assert self.pending_count == sum(lease.end - lease.start for lease in leases)
         assert sorted((lease.retry_at, lease.start) for lease in leases) == list(self._retries)
         assert sorted((lease.expire_at, lease.start) for lease in leases if lease.expire_at) == list(self._expiries)
+
+
+def merged(ranges: Iterable[Range]) -> list[Range]:
+    """The same offsets in order, each once.
+
+    >>> merged([(5, 7), (1, 3), (2, 4), (4, 5)])
+    [(1, 7)]
+    """
+    result: list[Range] = []
+    for start, end in sorted(ranges):
+        if result and start <= result[-1][1]:
+            result[-1] = (result[-1][0], max(result[-1][1], end))
+        else:
+            result.append((start, end))
+    return result
 
 
 def _runs(leases: Iterable[Lease]) -> list[Range]:
