@@ -227,6 +227,7 @@ GOOD = arrow([b"tag", b"tag"] * 20, [b"first", b"second"] * 20, list(range(40)))
         (ipc(pa.table({"tag": BINARY, "entry": pa.array([5])})), "column 'entry' is int64, not binary or string"),
         (ipc(pa.table({"tag": BINARY, "entry": pa.array([None], pa.binary())})), "column 'entry' has nulls"),
         (ipc(pa.table({"tag": BINARY, "entry": BINARY, "time": pa.array(["noon"])})), "column 'time' is string"),
+        (ipc(pa.table({"tag": BINARY, "entry": BINARY, "time": pa.array([1 << 62], pa.timestamp("s"))})), "timestamp[s]"),
         (ipc(pa.table({"tag": BINARY, "entry": BINARY.dictionary_encode()})), "column 'entry' is dictionary"),
         (ipc(pa.table({"tag": BINARY, "entry": pa.array([[b"a"]])})), "column 'entry' is list"),
     ],

@@ -287,3 +287,25 @@ def test_groups_producers_and_stages_are_what_clients_were_told_after_kill_9(tmp
             assert worker.last > 10, "hardly anything was written"
             assert worker.epoch > 3
     server.kill()
+
+
+def test_what_a_reader_was_told_is_gone_stays_gone_after_kill_9(tmp_path: Path) -> None:
+    """Compaction runs between commands; nobody may see its work before it is on disk."""
+    port = free_port()
+    read = ("TREAD", "k", 1, 20_000)
+    server = Process(tmp_path, port)
+    with redis.Redis(port=port, protocol=2) as client:
+        for _ in range(20):
+            pairs = [word for n in range(1000) for word in (f"tag{n % 100}", "entry")]
+            client.execute_command("TWRITE", "k", "ENTRIES", *pairs)
+        client.execute_command("TRETAIN", "k", "COMPACT", "yes")
+        told = client.execute_command(*read)
+        while None not in told:
+            told = client.execute_command(*read)
+    server.kill()
+    server = Process(tmp_path, port)
+    with redis.Redis(port=port, protocol=2) as client:
+        found = client.execute_command(*read)
+    server.kill()
+    assert [again for before, again in zip(told, found, strict=True) if before is None and again] == []
+    assert found[-100:] == told[-100:]

@@ -92,7 +92,8 @@ def _column(name: str, column: Any) -> Any:
     kind = column.type
     if name == "time":
         if pa.types.is_timestamp(kind):
-            column = column.cast(pa.timestamp("ms", kind.tz), safe=False).cast(pa.int64())
+            # Finer units lose what is below a millisecond; seconds must not overflow.
+            column = column.cast(pa.timestamp("ms", kind.tz), safe=kind.unit == "s").cast(pa.int64())
         elif kind != pa.int64():
             raise InvalidArrow(f"column 'time' is {kind}, not int64 or a timestamp")
     elif _is_binary(kind):
