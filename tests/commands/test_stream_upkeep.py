@@ -152,6 +152,20 @@ def test_retention_while_writing_is_the_same_after_a_restart(world: World) -> No
     assert visible(world.restarted()) == visible(world)
 
 
+@pytest.mark.parametrize("rule", ["COUNT 1500", "AGE 5000", "BYTES 150000"])
+def test_what_a_rule_evicts_is_logged_and_not_found_again(world: World, rule: str) -> None:
+    """The restart is months later: a rule that were applied anew would keep nothing, or other messages."""
+    fill(world, 1)
+    world.run(f"TRETAIN k {rule}")
+    world.clock.advance(4000)
+    fill(world, 2)
+    world.pass_time(1001)
+    (first, last), *_ = world.run("TREAD k 1 0 WITHINFO")
+    assert (first in (1001, 2001), last) == (True, 3000)
+    assert (0, [b"TEVICT", b"k", b"%d" % (first - 1)]) in world.logged
+    assert visible(world.restarted()) == visible(world)
+
+
 def test_what_was_compacted_and_no_more_is_gone_after_a_restart(world: World) -> None:
     """A reader must not find after a crash what it was told is gone, nor miss what it could have read."""
     fill(world, 12, tags=10)

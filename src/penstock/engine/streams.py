@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+from collections import OrderedDict
 from functools import partial
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
@@ -38,7 +39,7 @@ class Streams:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._noted: dict[Place, None] = {}  # streams with groups, stages or retention
+        self._noted: OrderedDict[Place, None] = OrderedDict()  # streams with groups, stages or retention
         self.replaying = False  # an effect is being applied; what was evicted with it is an effect of its own
         self._timers: dict[Place, tuple[int, object]] = {}  # when the readers of a stream are to be woken
         for name, attribute in (("stream-compression", "compression"), ("stream-hot-nodes", "hot_nodes")):
@@ -54,7 +55,8 @@ class Streams:
         """SWAPDB exchanged two databases: what was noted of one is true of the other."""
         a, b = self._engine.keyspace[one], self._engine.keyspace[other]
         exchanged = {a: b, b: a}
-        self._noted = {(exchanged.get(database, database), key): None for database, key in self._noted}
+        places = [(exchanged.get(database, database), key) for database, key in self._noted]
+        self._noted = OrderedDict.fromkeys(places)
 
     def find_all(self) -> None:
         """Note every stream there is: after loading."""
@@ -88,8 +90,8 @@ class Streams:
         Streams take turns, so that thousands of them hold nobody up, and each has its turn.
         """
         until = perf_counter_ns() + SLICE
-        for database, key in list(self._noted):
-            del self._noted[database, key]
+        for _ in range(len(self._noted)):
+            (database, key), _ = self._noted.popitem(last=False)
             stream = database.get(key)
             if type(stream) is Stream:
                 self._expire_leases(database, key, stream)
