@@ -460,6 +460,21 @@ def test_a_pause_of_writes_holds_group_reads_and_lets_plain_ones_pass(world: Wor
     assert world.stream().groups == {}
 
 
+def test_nothing_falls_due_while_writes_are_paused(world: World) -> None:
+    world.write("k", "a")
+    world.run("TREAD k 0 1 GROUP g RETRY 300 0")
+    world.run("TREAD k 0 1 GROUP h RETRY 300 300 DEADLETTER dead")
+    waiting = world.client("TREAD k 0 1 BLOCK 0 GROUP g RETRY 300 0")
+    world.run("CLIENT PAUSE 1000 WRITE")
+    logged = len(world.logged)
+    world.pass_time(999)
+    assert waiting.blocked
+    assert len(world.logged) == logged
+    world.pass_time(100)
+    assert waiting.replies == [[[1, b"", b"a"]]]
+    assert world.offsets("TREAD dead 1 10") == [1]
+
+
 def test_the_keys_of_a_read_are_found_wherever_they_stand(r: redis.Redis) -> None:
     for words, keys in (
         ("TREAD k 0 1 GROUP DEADLETTER RETRY 1 0 DEADLETTER d WITHINFO", [b"k", b"d"]), ("TREAD k 0 1 BLOCK 5", [b"k"]),

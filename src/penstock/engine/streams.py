@@ -30,6 +30,8 @@ log = logging.getLogger("penstock.engine")
 
 Place = tuple["Database", bytes]
 
+PAUSED = 100
+"""Milliseconds after which those who want to wake readers during CLIENT PAUSE ask again."""
 SLICE = 1_000_000
 """Nanoseconds that a tick works before it lets clients have their turn."""
 
@@ -80,15 +82,20 @@ class Streams:
         self._timers.pop(place, None)
         database, key = place
         self._engine.clock.refresh()
-        if key in database.observed:
+        if self._engine.pause.until:
+            self.wake_at(database, key, self._engine.clock.now + PAUSED)  # what falls due is a write
+        elif key in database.observed:
             self._engine.keyspace.ready.append(place)
             self._engine.blocking.serve()
 
     def tick(self) -> None:
         """Many times a second: expire leases and stages, enforce age and compaction, for a slice of time.
 
-        Streams take turns, so that thousands of them hold nobody up, and each has its turn.
+        Streams take turns, so that thousands of them hold nobody up, and each has its turn. All of these are writes, so
+        they wait while CLIENT PAUSE lasts.
         """
+        if self._engine.pause.until:
+            return
         until = perf_counter_ns() + SLICE
         for _ in range(len(self._noted)):
             (database, key), _ = self._noted.popitem(last=False)
