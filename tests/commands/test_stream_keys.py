@@ -72,7 +72,7 @@ def test_ages_and_stages_run_out_wherever_the_stream_went(world: World, moved: C
     world.run("TSTAGE k token ENTRIES t e")
     moved(world)
     world.pass_time(5001)
-    assert world.run("TREAD moved 1 0 WITHINFO") == [[1001, 1500]]
+    assert world.run("TREAD moved 1 0 WITHINFO") == [[1501, 1500]]
     assert "nothing is staged" in world.error("TCOMMIT moved p 1 token")
 
 

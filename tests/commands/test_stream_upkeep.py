@@ -98,8 +98,17 @@ def test_age_goes_by_a_nodes_newest_message_and_needs_no_command(world: World) -
     assert world.run("TREAD k 1 0 WITHINFO") == [[1, 2001]]
     world.pass_time(1)
     assert world.run("TREAD k 1 0 WITHINFO") == [[1001, 2001]]
-    world.pass_time(100_000)
-    assert world.run("TREAD k 1 0 WITHINFO") == [[2001, 2001]]  # the node being written stays
+    world.pass_time(999)
+    assert world.run("TREAD k 1 0 WITHINFO") == [[1001, 2001]]
+    world.write("k", "newer")
+    world.pass_time(2)
+    assert world.run("TREAD k 1 0 WITHINFO") == [[2001, 2002]]  # the node being written stays while it is written
+    world.pass_time(4998)
+    assert world.run("TREAD k 1 0 WITHINFO") == [[2001, 2002]]
+    world.pass_time(1)
+    assert world.run("TREAD k 1 0 WITHINFO") == [[2003, 2002]]
+    assert world.write("k", "after") == 2003
+    assert visible(world.restarted()) == visible(world)
 
 
 def test_compaction_keeps_the_last_entry_of_every_tag_at_its_offset(world: World) -> None:

@@ -143,6 +143,7 @@ class Worker:
         self.position = 1
         self.pending: dict[int, int] = {}  # offset -> attempts
         self.doubtful: tuple[Any, ...] | None = None  # what was sent and not answered
+        self.steps = 0  # done since the server came up
 
     def run(self, port: int) -> None:
         try:
@@ -161,6 +162,7 @@ class Worker:
     def _step(self, client: redis.Redis) -> None:
         steps = [self._write, self._write, self._read, self._read, self._acknowledge, self._stage, self._commit]
         self.chance.choice(steps)(client)
+        self.steps += 1
 
     def _write(self, client: redis.Redis) -> None:
         words = ("TWRITE", self.key, "PRODUCER", "p", self.sequence, "ENTRIES", "t", "a", "t", "b")
@@ -274,9 +276,12 @@ def test_groups_producers_and_stages_are_what_clients_were_told_after_kill_9(tmp
             for worker in workers:
                 worker.verify(client)
         threads = [threading.Thread(target=worker.run, args=(port,)) for worker in workers]
-        for thread in threads:
+        for worker, thread in zip(workers, threads, strict=True):
+            worker.steps = 0
             thread.start()
-        time.sleep(chance.uniform(0.2, 0.7))
+        while any(worker.steps < 20 and thread.is_alive() for worker, thread in zip(workers, threads, strict=True)):
+            time.sleep(0.01)  # on a busy machine nothing at all may happen in any given time
+        time.sleep(chance.uniform(0, 0.3))
         server.kill()
         for thread in threads:
             thread.join()

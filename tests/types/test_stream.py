@@ -209,13 +209,14 @@ class StreamMachine(RuleBasedStateMachine):
         evicted = self.stream.log.apply_retention(self.stream.retention, self.now)
         stream = self.stream.log
         assert evicted == self.forget_below(stream.first)
-        assert stream.first % SMALL_NODE == 1 or not evicted
+        assert stream.first % SMALL_NODE == 1 or not evicted or (age and not self.messages)
         if count and not age and not size:
             assert len(self.messages) >= min(count, before)
         sealed = stream.last // SMALL_NODE * SMALL_NODE
         if age:
             front = range(stream.lowest * SMALL_NODE + 1, (stream.lowest + 1) * SMALL_NODE + 1)
             assert front[-1] > sealed or stream.nodes[stream.lowest].newest >= self.now - age
+            assert not self.messages or max(time for time, _, _ in self.messages.values()) >= self.now - age
         if size:
             held = sum(16 + len(tag) + len(entry) for _, tag, entry in self.messages.values())
             assert held <= size or stream.lowest == stream.active.number

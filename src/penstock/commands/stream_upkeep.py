@@ -97,8 +97,8 @@ def tseek(session: Session, argv: Argv) -> Reply:
 def tretain(session: Session, argv: Argv) -> Reply:
     """Say what a stream keeps; what is not named stays as it was, and 0 takes a limit away.
 
-    COUNT messages are kept at the least. A node goes by AGE when its newest message is too old. BYTES are held at the
-    most, the node being written not counted. COMPACT keeps the last entry of every tag, its offset unchanged. Old
+    COUNT messages are kept at the least. A node goes by AGE when its newest message is too old, also the one that is
+    being written. BYTES are held at the most, the node being written not counted. COMPACT keeps the last entry of every tag, its offset unchanged. Old
     messages go by whole nodes, some of them a little later than the limit says.
     """
     stream = _existing(session, argv[1])

@@ -371,8 +371,8 @@ class Log:
     def apply_retention(self, retention: Retention, now: int) -> int:
         """Remove the whole nodes that a retention does not cover; answer how many messages went.
 
-        A count is kept at the least; a node goes by age when its newest message is too old; bytes are held at the
-        most, but the active node stays.
+        A count is kept at the least; a node goes by age when its newest message is too old, the active one too; bytes are
+        held at the most, but the active node stays.
         """
         removed = self.keep_nodes(retention.count) if retention.count else 0
         active = self.active.raw if retention.bytes and self.nodes else 0
@@ -382,6 +382,10 @@ class Log:
             if not (too_old or too_large):
                 break
             removed += self.evict_through((self.lowest + 1) * NODE)
+        if retention.age_ms and not self.nodes:
+            oldest, times = now - retention.age_ms, self.active.times
+            if times and times[-1] < oldest and max(times) < oldest:
+                removed += self.evict_through(self.last)
         return removed
 
     def set_compaction(self, on: bool) -> None:
