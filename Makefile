@@ -16,7 +16,7 @@ help:
 $(READY): pyproject.toml setup.py constraints.txt src/penstock/server/_inner_loop.pyx src/penstock/types/stream/_wire.pyx
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Penstock needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,spark]'
 	touch $(READY)
 
 test: $(READY)

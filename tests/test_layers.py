@@ -18,6 +18,7 @@ ALLOWED: dict[str, set[str]] = {
     "storage": {"protocol", "types", "engine", "commands"},
     "server": {"protocol", "types", "engine", "commands", "storage"},
     "testing": {"protocol", "types", "engine", "server"},
+    "spark": {"protocol", "client"},
     "bench": {"protocol", "testing"},
     "cli": {"protocol", "types", "engine", "commands", "storage", "server", "testing", "bench", "demo"},
 }

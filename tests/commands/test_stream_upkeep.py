@@ -361,6 +361,16 @@ def test_an_empty_stage_is_an_empty_commit(world: World) -> None:
     assert visible(world.restarted()) == visible(world)
 
 
+def test_what_is_staged_can_be_dropped(world: World) -> None:
+    assert world.run("TUNSTAGE k token") == 0
+    world.run("TSTAGE k token ENTRIES a one")
+    world.run("TSTAGE k other ENTRIES a two")
+    assert world.run("TUNSTAGE k token missing") == 1
+    assert "nothing is staged under 'token'" in world.error("TCOMMIT k p 1 token")
+    assert world.restarted().run("TCOMMIT k p 1 other") == [1, 1]
+    assert "nothing is staged under 'token'" in world.restarted().error("TCOMMIT k p 1 token")
+
+
 def test_stages_that_nobody_commits_go(world: World) -> None:
     world.run("CONFIG SET stream-stage-timeout 1000")
     world.run("TSTAGE k stale ENTRIES t a")

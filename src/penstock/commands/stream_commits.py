@@ -74,6 +74,19 @@ def tcommit(session: Session, argv: Argv) -> Reply:
 
 
 @command(
+    "TUNSTAGE", arity=-3, flags=Flag.WRITE, keys=key(1, Access.WRITE), group="stream", syntax="key token [token ...]",
+    cost="O(1) a token",
+)  # fmt: skip
+def tunstage(session: Session, argv: Argv) -> Reply:
+    """Drop what is staged under the tokens, and answer how many of them there were."""
+    stream = session.db.find(argv[1], Stream)
+    dropped = stream.stages.drop(argv[2:]) if stream is not None else 0
+    if dropped:
+        session.db.changed(argv[1])
+    return dropped
+
+
+@command(
     "TAPPLY", arity=-4, flags=Flag.WRITE | Flag.ADMIN | Flag.NOSCRIPT, keys=key(1, Access.UPDATE), group="stream",
     syntax="key GROUP name change | key AT ms command [argument ...] | key UNSTAGE ms | key COMPACT node [node ...]", cost="That of what it applies.",
 )  # fmt: skip

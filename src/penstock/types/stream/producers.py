@@ -182,6 +182,10 @@ class Stages:
                 raise UnknownStage(f"nothing is staged under '{token.decode(errors='replace')}'")
         return [batch for token in tokens for batch in self.by_token.pop(token).batches]
 
+    def drop(self, tokens: list[bytes]) -> int:
+        """Forget what is staged under the tokens; how many of them there were."""
+        return sum(self.by_token.pop(token, None) is not None for token in tokens)
+
     def expire(self, before: int) -> list[bytes]:
         """Drop the stages that were last added to before a time; answer their tokens."""
         stale = [token for token, stage in self.by_token.items() if stage.used < before]

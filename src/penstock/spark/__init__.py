@@ -1,0 +1,1 @@
+"""Streams and keys as Spark sources and sinks: `format("penstock")`. docs/spark.md is the manual."""

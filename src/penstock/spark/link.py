@@ -1,0 +1,144 @@
+"""A connection to the server, for the driver and for executors: what reading and writing streams needs, and no more.
+
+A server that does not answer is asked again until `retryTimeout` is over, and the error then names it: a restart of the
+server in the middle of a query is a pause, not a failure. Everything here may be repeated: reads change nothing, a
+commit is fenced by its epoch, and entries that may have been staged are staged again under another token.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import redis
+
+from penstock.spark.options import Options
+from penstock.spark.ranges import Bounds
+
+T = TypeVar("T")
+ROWS_A_READ = 100_000
+BYTES_A_READ = 16 << 20
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
+
+
+class ServerUnreachable(ConnectionError):
+    """The server did not answer for as long as the option retryTimeout allows."""
+
+
+class Link:
+    """See the top of this file."""
+
+    def __init__(self, options: Options) -> None:
+        self._url = options.url
+        self._patience = options.retryTimeout / 1000
+        self._client: Any = redis.Redis.from_url(options.url, protocol=2, retry=None, socket_timeout=30)
+
+    def __enter__(self) -> Link:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._client.close()
+
+    def repeat(self, ask: Callable[[], T]) -> T:
+        """What `ask` answers, asked again as long as the server is away."""
+        deadline = time.monotonic() + self._patience
+        for pause in itertools.chain.from_iterable((_pauses(), itertools.repeat(LONGEST_PAUSE))):
+            try:
+                return ask()
+            except (redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError) as error:
+                if isinstance(error, redis.AuthenticationError):
+                    raise
+                if time.monotonic() + pause > deadline:
+                    raise ServerUnreachable(
+                        f"no answer from the Penstock server at {_shown(self._url)} for {self._patience:g} seconds (option "
+                        f"retryTimeout): {error}. Is it running, and is the option url right?"
+                    ) from None
+                time.sleep(pause)
+        raise AssertionError("the pauses never end")
+
+    def call_once(self, *words: str | bytes | int) -> Any:
+        """Run a command without asking again; for `repeat`."""
+        return self._client.execute_command(*words)
+
+    def call(self, *words: str | bytes | int) -> Any:
+        """Run a command that may be repeated."""
+        return self.repeat(lambda: self.call_once(*words))
+
+    def together(self, *commands: Sequence[str | bytes | int]) -> list[Any]:
+        """Run commands as one transaction."""
+
+        def ask() -> list[Any]:
+            with self._client.pipeline(transaction=True) as pipe:
+                for words in commands:
+                    pipe.execute_command(*words)
+                replies: list[Any] = pipe.execute()
+            return replies
+
+        return self.repeat(ask)
+
+    # -- streams ----------------------------------------------------------------------------------------------
+
+    def streams(self, pattern: str) -> list[str]:
+        """The names of all streams that match."""
+
+        def ask() -> list[str]:
+            return sorted(
+                {name.decode() for name in self._client.scan_iter(match=pattern, count=1000, _type="tstream")}
+            )
+
+        return self.repeat(ask)
+
+    def bounds(self, streams: Sequence[str]) -> dict[str, Bounds | None]:
+        """What each stream has; None for one that does not exist."""
+
+        def ask() -> list[Any]:
+            with self._client.pipeline(transaction=False) as pipe:
+                for stream in streams:
+                    pipe.execute_command("EXISTS", stream)
+                    pipe.execute_command("TREAD", stream, 1, 0, "WITHINFO")
+                replies: list[Any] = pipe.execute()
+            return replies
+
+        replies = self.repeat(ask) if streams else []
+        return {
+            stream: Bounds(there_is[0][0], there_is[0][1] + 1) if exists else None
+            for stream, exists, there_is in zip(streams, replies[::2], replies[1::2], strict=True)
+        }
+
+    def place_at(self, stream: str, milliseconds: int) -> int:
+        """The offset of the first message at or after a time; one past the end if there is none."""
+        return int(self.call("TSEEK", stream, "TIME", milliseconds))
+
+    def bytes_a_message(self, stream: str) -> int:
+        """About how large the messages of a stream are."""
+        described = self.call("TINFO", stream)
+        fields = described if isinstance(described, dict) else dict(zip(described[::2], described[1::2], strict=True))
+        return max(int(fields[b"bytes-raw"]) // max(int(fields[b"length"]), 1), 1)
+
+    def read(self, stream: str, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        """The messages of a range that are still there: offset, time, tag, entry."""
+        at = start
+        while at < end:
+            count = min(end - at, ROWS_A_READ)
+            payload = self.call("TREAD", stream, at, count, "MAXBYTES", BYTES_A_READ, "FORMAT", "ARROW")
+            at += count  # if nothing of all these is left
+            for batch in pa.ipc.open_stream(payload):
+                if batch.num_rows:
+                    yield batch
+                    at = batch.column(0)[-1].as_py() + 1
+
+
+def _pauses() -> Iterator[float]:
+    pause = FIRST_PAUSE
+    while pause < LONGEST_PAUSE:
+        yield pause
+        pause *= 2
+
+
+def _shown(url: str) -> str:
+    """The address without the password."""
+    scheme, separator, rest = url.rpartition("://")
+    return scheme + separator + rest.rpartition("@")[2]

@@ -1,0 +1,146 @@
+"""The options of `format("penstock")`, checked once, where they are given.
+
+Names are those of Spark's Kafka source where it has one, so that a query moves over by changing its format. An option
+that does not exist is an error that names the nearest one: Spark itself would pass a misspelt `failOnDataLos` by.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Place = int | Literal["earliest", "latest"]
+"""Where to start or to end in a stream: an offset, or one end of it."""
+Places = dict[str, Place] | Literal["earliest", "latest"]
+BadEntries = Literal["fail", "null", "deadletter"]
+
+
+class OptionError(ValueError):
+    """An option that does not exist, or a value it does not take; says which, and what would do."""
+
+
+def _flag(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError("true or false")
+    return text.lower() == "true"
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise ValueError("a number from 1 on")
+    return int(text)
+
+
+def _moment(text: str) -> int:
+    if not text.isdigit():
+        raise ValueError("milliseconds since 1970")
+    return int(text)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names:
+        raise ValueError("one name, or several with commas between them")
+    return names
+
+
+def _is_place(value: Any) -> bool:
+    return value in ("earliest", "latest") or (type(value) is int and value > 0)
+
+
+def _places(text: str) -> Places:
+    if text in ("earliest", "latest"):
+        return text  # type: ignore[return-value]
+    try:
+        places = json.loads(text)
+    except ValueError:
+        places = None
+    if not isinstance(places, dict) or not all(map(_is_place, places.values())):
+        raise ValueError('earliest, latest, or JSON such as {"clicks": 1001, "orders": "earliest"}')
+    return places
+
+
+def _one_of(*words: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text.lower() not in words:
+            raise ValueError(" or ".join(words))
+        return text.lower()
+
+    return parse
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a reader or a writer goes by. Pickled to executors; immutable."""
+
+    url: str = "redis://127.0.0.1:6379"
+    stream: tuple[str, ...] = ()
+    pattern: str = ""
+    startingOffsets: Places = "earliest"
+    endingOffsets: Places = "latest"
+    startingTimestamp: int | None = None
+    endingTimestamp: int | None = None
+    maxRowsPerTrigger: int | None = None
+    maxBytesPerTrigger: int | None = None
+    minPartitions: int = 1
+    failOnDataLoss: bool = True
+    group: str = ""
+    text: bool = False
+    badEntries: BadEntries = "fail"
+    deadLetterStream: str = ""
+    retryTimeout: int = 60_000
+
+
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    "url": str, "stream": _names, "pattern": str, "startingOffsets": _places, "endingOffsets": _places,
+    "startingTimestamp": _moment, "endingTimestamp": _moment, "maxRowsPerTrigger": _count,
+    "maxBytesPerTrigger": _count, "minPartitions": _count, "failOnDataLoss": _flag, "group": str, "text": _flag,
+    "badEntries": _one_of("fail", "null", "deadletter"), "deadLetterStream": str, "retryTimeout": _count,
+}  # fmt: skip
+_ALIASES = {"subscribe": "stream", "subscribePattern": "pattern", "maxOffsetsPerTrigger": "maxRowsPerTrigger"}
+_NAMES = {name.lower(): name for name in _PARSERS} | {old.lower(): new for old, new in _ALIASES.items()}
+_OF_SPARK = frozenset({"path", "checkpointlocation", "queryname", "header", "inferschema"})
+"""Options that Spark itself puts there or takes out."""
+
+
+def parse(given: Mapping[str, str]) -> Options:
+    """The options of a query; OptionError for what is unknown or makes no sense.
+
+    >>> parse({"stream": "clicks, orders", "maxRowsPerTrigger": "1000"}).stream
+    ('clicks', 'orders')
+    """
+    values: dict[str, Any] = {}
+    for written, text in given.items():
+        name = _NAMES.get(written.lower())
+        if name is None:
+            if written.lower() in _OF_SPARK:
+                continue
+            near = difflib.get_close_matches(written.lower(), _NAMES, 1)
+            hint = f"did you mean {_NAMES[near[0]]}?" if near else f"there are: {', '.join(_PARSERS)}"
+            raise OptionError(f"format('penstock') has no option {written!r}; {hint}")
+        try:
+            values[name] = _PARSERS[name](text)
+        except ValueError as error:
+            raise OptionError(f"option {written}={text!r}: it takes {error}") from None
+    options = Options(**values)
+    _check(options, values)
+    return options
+
+
+def _check(options: Options, given: Mapping[str, Any]) -> None:
+    if options.stream and options.pattern:
+        raise OptionError("options stream and pattern exclude each other")
+    for places, moment in (("startingOffsets", "startingTimestamp"), ("endingOffsets", "endingTimestamp")):
+        if places in given and moment in given:
+            raise OptionError(f"options {places} and {moment} exclude each other")
+    if (options.badEntries == "deadletter") != bool(options.deadLetterStream):
+        raise OptionError("badEntries=deadletter and deadLetterStream=<name of a stream> go together")
+
+
+def need_streams(options: Options) -> None:
+    """Reading needs to know what to read."""
+    if not options.stream and not options.pattern:
+        raise OptionError("name what to read: .option('stream', 'clicks'), or .option('pattern', 'clicks:*')")

@@ -1,0 +1,206 @@
+"""Streams as a Spark sink, exactly once: staged by the tasks, made visible by one commit on the driver.
+
+A task puts its rows aside under tokens of its own (TSTAGE), where nobody sees them, and sends the tokens to the driver.
+The driver commits all tokens of a batch at once (TCOMMIT), under the query's id and the batch's number: the server
+takes each number once, so a driver that died and commits again changes nothing. What tasks staged that then failed
+is never named in a commit, and expires. Rows have no names here, tokens do: a task that is run again may well get
+other rows (SPARK-28650), and that is harmless.
+
+A piece that may or may not have arrived is staged again under another token, because staging twice under one adds up.
+Several streams are committed in one transaction: all of them or none.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import BinaryType, StringType, StructType
+
+from penstock.spark.link import Link
+from penstock.spark.options import OptionError, Options
+
+BYTES_A_STAGE = 8 << 20
+_ENTRIES = pa.schema([("tag", pa.binary()), ("entry", pa.binary())])
+
+
+@dataclass
+class Staged(WriterCommitMessage):
+    """What one task put aside: its tokens by stream, in the order of its rows."""
+
+    query: str
+    partition: int
+    tokens: dict[str, list[str]]
+
+
+def check_columns(schema: StructType, options: Options) -> None:
+    """OptionError unless the rows say what to write and where."""
+    names = set(schema.names)
+    if "entry" not in names:
+        raise OptionError(
+            f"a column 'entry' is needed, and there are {', '.join(schema.names)}: "
+            "select(to_json(struct('*')).alias('entry')) makes one"
+        )
+    if unknown := names - {"stream", "tag", "entry"}:
+        raise OptionError(
+            f"columns {', '.join(sorted(unknown))} cannot be written: a message is stream (optional), tag (optional), entry"
+        )
+    for column in schema:
+        if not isinstance(column.dataType, (BinaryType, StringType)):
+            raise OptionError(
+                f"column {column.name} is {column.dataType.simpleString()}; write it as a string or as binary"
+            )
+    if "stream" not in names and len(options.stream) != 1:
+        raise OptionError("name the stream to write to: .option('stream', 'alerts'), or a column 'stream'")
+
+
+def stage(options: Options, query: str, batches: Iterator[pa.RecordBatch]) -> Staged:
+    """Put a task's rows aside; runs on an executor."""
+    context = TaskContext.get()
+    assert context is not None, "a writer runs in a task"
+    with Link(options) as link:
+        stager = _Stager(link, query)
+        for batch in batches:
+            for stream, rows in _by_stream(batch, options):
+                stager.add(stream, rows)
+        stager.flush_all()
+    return Staged(query, context.partitionId(), stager.tokens)
+
+
+class _Stager:
+    """Gathers rows a stream until they are worth a message."""
+
+    def __init__(self, link: Link, query: str) -> None:
+        self._link = link
+        self._prefix = f"{query}/{uuid.uuid4()}"
+        self._number = 0
+        self._waiting: dict[str, list[pa.RecordBatch]] = {}
+        self._sizes: dict[str, int] = {}
+        self.tokens: dict[str, list[str]] = {}
+
+    def add(self, stream: str, rows: pa.RecordBatch) -> None:
+        self._waiting.setdefault(stream, []).append(rows)
+        self._sizes[stream] = self._sizes.get(stream, 0) + rows.nbytes
+        if self._sizes[stream] >= BYTES_A_STAGE:
+            self._flush(stream)
+
+    def flush_all(self) -> None:
+        for stream in list(self._waiting):
+            self._flush(stream)
+
+    def _flush(self, stream: str) -> None:
+        batches = self._waiting.pop(stream)
+        self._sizes.pop(stream)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, _ENTRIES) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+        payload = sink.getvalue().to_pybytes()
+        token = self._link.repeat(lambda: self._send(stream, payload))
+        self.tokens.setdefault(stream, []).append(token)
+
+    def _send(self, stream: str, payload: bytes) -> str:
+        self._number += 1
+        token = f"{self._prefix}/{self._number}"
+        self._link.call_once("TSTAGE", stream, token, "ARROW", payload)
+        return token
+
+
+def _by_stream(batch: pa.RecordBatch, options: Options) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """A batch's rows for each stream they go to, in the order in which they came."""
+    if batch.column("entry").null_count:
+        raise ValueError("a row has no entry (null); filter such rows out, or write something in their place")
+    rows = pa.RecordBatch.from_arrays([_tags(batch), _binary(batch.column("entry"))], schema=_ENTRIES)
+    if "stream" not in batch.schema.names:
+        if rows.num_rows:
+            yield options.stream[0], rows
+        return
+    targets = batch.column("stream").cast(pa.string())
+    if targets.null_count:
+        raise ValueError("a row has no stream to go to (null in the column 'stream')")
+    for target in pc.unique(targets).to_pylist():
+        yield target, rows.filter(pc.equal(targets, target))
+
+
+def _tags(batch: pa.RecordBatch) -> pa.Array:
+    if "tag" not in batch.schema.names:
+        return pa.repeat(pa.scalar(b"", pa.binary()), batch.num_rows)
+    return _binary(pc.fill_null(batch.column("tag"), b"" if pa.types.is_binary(batch.column("tag").type) else ""))
+
+
+def _binary(column: pa.Array) -> pa.Array:
+    return column.cast(pa.binary())
+
+
+def commit(options: Options, messages: Sequence[Any], producer: str, epoch: int, before: Sequence[Any] = ()) -> None:
+    """Make what the tasks staged visible, all of it at once; runs on the driver."""
+    staged = sorted((each for each in messages if each is not None), key=lambda each: each.partition)
+    tokens: dict[str, list[str]] = {}
+    for each in staged:
+        for stream, names in each.tokens.items():
+            tokens.setdefault(stream, []).extend(names)
+    commands = [*before, *(("TCOMMIT", stream, producer, epoch, *names) for stream, names in tokens.items())]
+    if commands:
+        with Link(options) as link:
+            link.together(*commands)
+
+
+def abort(options: Options, messages: Sequence[Any]) -> None:
+    """Take away what the tasks staged; what a task staged that failed expires by itself."""
+    with Link(options) as link:
+        for each in messages:
+            if each is not None:
+                for stream, names in each.tokens.items():
+                    link.call("TUNSTAGE", stream, *names)
+
+
+class StreamBatchWriter(DataSourceArrowWriter):
+    """`df.write.format("penstock")`: rows become messages when all of them are there."""
+
+    def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
+        check_columns(schema, options)
+        self._options = options
+        self._overwrite = overwrite
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        return stage(self._options, "batch", iterator)
+
+    def commit(self, messages: list[Any]) -> None:
+        targets = {stream for each in messages if each is not None for stream in each.tokens} | set(
+            self._options.stream
+        )
+        emptied = [("TEVICT", stream, (1 << 63) - 1) for stream in sorted(targets)] if self._overwrite else []
+        commit(self._options, messages, f"batch/{uuid.uuid4()}", 0, emptied)
+
+    def abort(self, messages: list[Any]) -> None:
+        abort(self._options, messages)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """`df.writeStream.format("penstock")`: exactly once, whatever dies in between."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        check_columns(schema, options)
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        context = TaskContext.get()
+        query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
+        if not query:
+            raise RuntimeError("Spark did not say which query this is (sql.streaming.queryId)")
+        return stage(self._options, query, iterator)
+
+    def commit(self, messages: list[Any], batchId: int) -> None:
+        queries = {each.query for each in messages if each is not None}
+        if queries:
+            (query,) = queries
+            commit(self._options, messages, query, batchId)
+
+    def abort(self, messages: list[Any], batchId: int) -> None:
+        abort(self._options, messages)

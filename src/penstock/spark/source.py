@@ -1,0 +1,240 @@
+"""Streams as a Spark source, in batches and as a stream.
+
+Reads name explicit offsets, never a group: Spark's checkpoint is the only place that says what was read, so a batch that
+is run again reads the same messages. Progress is published to a group, if one is named, for people to see the lag;
+nothing is read from it.
+
+A range that is no longer whole (evicted, or the stream was deleted and begins anew) is data loss: offsets are exact,
+so it is always noticed. Messages that compaction removed are not loss: their tags have newer ones.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from penstock.spark.link import Link
+from penstock.spark.options import OptionError, Options, Place, Places
+from penstock.spark.ranges import Bounds, Range, cut, limited
+from penstock.spark.rows import Converter
+
+
+class DataLoss(RuntimeError):
+    """Messages that were to be read are gone."""
+
+
+@dataclass
+class StreamPartition(InputPartition):
+    """What one task reads."""
+
+    range: Range
+
+    def __init__(self, range: Range) -> None:
+        super().__init__(range)
+        self.range = range
+
+
+def read_partition(options: Options, schema: StructType, wanted: Range) -> Iterator[pa.RecordBatch]:
+    """The messages of a range, as the query wants them."""
+    with Link(options) as link:
+        converter = Converter(schema, options, _burier(link, options))
+        expected = wanted.start
+        for batch in link.read(wanted.stream, wanted.start, wanted.end):
+            first = batch.column("offset")[0].as_py()
+            if first > expected:
+                _look_for_loss(link, options, Range(wanted.stream, expected, first))
+            yield converter.convert(wanted.stream, batch)
+            expected = batch.column("offset")[-1].as_py() + 1
+        if expected < wanted.end:
+            _look_for_loss(link, options, Range(wanted.stream, expected, wanted.end))
+
+
+def _look_for_loss(link: Link, options: Options, missing: Range) -> None:
+    """Messages are missing: were they compacted, evicted, or is this another stream of the same name?"""
+    bounds = link.bounds([missing.stream])[missing.stream]
+    if bounds is None:
+        problem = "the stream no longer exists"
+    elif bounds.first > missing.start:
+        problem = f"messages up to {bounds.first - 1} were evicted"
+    elif bounds.end < missing.end:
+        problem = f"the stream ends at {bounds.end - 1}: it was deleted and begun anew"
+    else:
+        return
+    if options.failOnDataLoss:
+        raise DataLoss(
+            f"stream {missing.stream}: offsets {missing.start} to {missing.end - 1} cannot be read, {problem}. Keep messages longer "
+            "(TRETAIN), or set failOnDataLoss=false to go on with what there is"
+        )
+
+
+def _burier(link: Link, options: Options) -> Any:
+    def bury(stream: str, offset: int, tag: bytes, entry: bytes, why: str) -> None:
+        letter = {"stream": stream, "offset": offset, "why": why, "entry": entry.decode("utf-8", "backslashreplace")}
+        link.call("TWRITE", options.deadLetterStream, tag, json.dumps(letter))
+
+    return bury
+
+
+class _Planner:
+    """Which streams there are, and where in them things begin and end."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self.link = Link(options)
+
+    def bounds(self) -> dict[str, Bounds]:
+        """Every stream that is to be read; one that is named and does not exist is empty."""
+        names = list(self._options.stream) or self.link.streams(self._options.pattern)
+        return {stream: there_is or Bounds(1, 1) for stream, there_is in self.link.bounds(names).items()}
+
+    def need_existing(self) -> None:
+        """A batch query of a stream that does not exist is a mistake."""
+        for stream, there_is in self.link.bounds(list(self._options.stream)).items():
+            if there_is is None:
+                raise OptionError(f"there is no stream {stream!r} at {self._options.url}")
+
+    def starts(self, bounds: dict[str, Bounds]) -> dict[str, int]:
+        options = self._options
+        return self._places(bounds, options.startingOffsets, options.startingTimestamp, "earliest")
+
+    def ends(self, bounds: dict[str, Bounds]) -> dict[str, int]:
+        options = self._options
+        return self._places(bounds, options.endingOffsets, options.endingTimestamp, "latest")
+
+    def _places(
+        self, bounds: dict[str, Bounds], places: Places, moment: int | None, otherwise: Place
+    ) -> dict[str, int]:
+        if moment is not None:
+            return {stream: self.link.place_at(stream, moment) for stream in bounds}
+        return {
+            stream: _place(places.get(stream, otherwise) if isinstance(places, dict) else places, there_is)
+            for stream, there_is in bounds.items()
+        }
+
+
+def _place(place: Place, bounds: Bounds) -> int:
+    if isinstance(place, int):
+        return place
+    return bounds.first if place == "earliest" else bounds.end
+
+
+class StreamBatchReader(DataSourceReader):
+    """`spark.read.format("penstock")`: what is there between two places."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        planner = _Planner(self._options)
+        planner.need_existing()
+        bounds = planner.bounds()
+        starts, ends = planner.starts(bounds), planner.ends(bounds)
+        ranges = [Range(stream, starts[stream], ends[stream]) for stream in bounds if starts[stream] < ends[stream]]
+        pieces = cut(ranges, self._options.minPartitions) or [Range("", 1, 1)]  # of no partition Spark makes a None
+        return [StreamPartition(each) for each in pieces]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, StreamPartition)
+        return read_partition(self._options, self._schema, partition.range)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """`spark.readStream.format("penstock")`. A Spark offset is {stream: next offset}."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._last: dict[str, int] | None = None  # with the trigger AvailableNow: where to stop
+        self._published: dict[str, int] = {}
+
+    @cached_property
+    def _planner(self) -> _Planner:
+        """Made where it is needed, on the driver: this object travels to the executors."""
+        return _Planner(self._options)
+
+    def initialOffset(self) -> dict[str, int]:
+        bounds = self._planner.bounds()
+        return self._planner.starts(bounds)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._last = self._ends()
+
+    def _ends(self) -> dict[str, int]:
+        return {stream: there_is.end for stream, there_is in self._planner.bounds().items()}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        options = self._options
+        if options.maxRowsPerTrigger is not None:
+            return ReadMaxRows(options.maxRowsPerTrigger)
+        if options.maxBytesPerTrigger is not None:
+            return ReadMaxBytes(options.maxBytesPerTrigger)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        self._publish(start)
+        ends = self._last if self._last is not None else self._ends()
+        # A stream that was deleted, or begun anew, must not take the query back: reading it will tell of the loss.
+        ends = {stream: max(ends.get(stream, 1), start.get(stream, 1)) for stream in {**start, **ends}}
+        if isinstance(limit, ReadMaxRows):
+            ends = limited(start, ends, limit.max_rows)
+        if not isinstance(limit, ReadAllAvailable) and self._options.maxBytesPerTrigger is not None:
+            ends = limited(start, ends, self._rows_in(self._options.maxBytesPerTrigger, start, ends))
+        return ends
+
+    def _rows_in(self, size: int, start: dict[str, int], ends: dict[str, int]) -> int:
+        """About how many of the next messages have so many bytes."""
+        waiting = {stream: end - start.get(stream, 1) for stream, end in ends.items() if end > start.get(stream, 1)}
+        if not waiting:
+            return 1
+        total = sum(rows * self._planner.link.bytes_a_message(stream) for stream, rows in waiting.items())
+        return max(sum(waiting.values()) * size // total, 1)
+
+    def reportLatestOffset(self) -> dict[str, int]:
+        return self._ends()
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        ranges = [Range(stream, start.get(stream, 1), stop) for stream, stop in end.items()]
+        ranges = [self._without_what_never_was(each) if each.stream not in start else each for each in ranges]
+        return [
+            StreamPartition(each)
+            for each in cut([each for each in ranges if each.rows > 0], self._options.minPartitions)
+        ]
+
+    def _without_what_never_was(self, new: Range) -> Range:
+        """A stream that appeared since: what it evicted before the query saw it is not this query's loss."""
+        bounds = self._planner.link.bounds([new.stream])[new.stream]
+        return Range(new.stream, max(new.start, bounds.first), new.end) if bounds is not None else new
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, StreamPartition)
+        return read_partition(self._options, self._schema, partition.range)
+
+    def commit(self, end: dict[str, int]) -> None:
+        self._publish(end)
+
+    def _publish(self, done: dict[str, int]) -> None:
+        """Let the server show how far this query is. Spark asks for the next batch only when the last one is done."""
+        if not self._options.group:
+            return
+        for stream, place in done.items():
+            if self._published.get(stream) != place and place > 1:
+                self._planner.link.call("TGROUP", "SET", stream, self._options.group, place)
+                self._published[stream] = place
+
+    def stop(self) -> None:
+        self._planner.link.__exit__()

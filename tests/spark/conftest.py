@@ -1,0 +1,85 @@
+"""One Spark session for all tests of Spark: starting one takes longer than most tests."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from pyspark.sql import SparkSession
+
+from penstock import Server
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    folder = tmp_path_factory.mktemp("spark")
+    session = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .config("spark.local.dir", str(folder))
+        .config("spark.driver.host", "127.0.0.1")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def spark_server() -> Iterator[Server]:
+    with Server() as server:
+        yield server
+
+
+class World:
+    """A server and a Spark session, and the words between them."""
+
+    def __init__(self, spark: SparkSession, server: Server, client: redis.Redis, folder: Path) -> None:
+        self.spark = spark
+        self.url = server.url
+        self.client = client
+        self.folder = folder
+
+    def call(self, *words: Any) -> Any:
+        return self.client.execute_command(*words)
+
+    def write(self, stream: str, *entries: str | bytes) -> None:
+        """Append entries, each with a tag that is its first letter."""
+        self.call("TWRITE", stream, "ENTRIES", *(word for entry in entries for word in (entry[:1], entry)))
+
+    def entries(self, stream: str) -> list[bytes]:
+        """Everything in a stream."""
+        return [message[2] for message in self.call("TREAD", stream, 1, 1_000_000) if message is not None]
+
+    def read(self, schema: str = "", **options: Any) -> Any:
+        """A batch of `format("penstock")`."""
+        reader = self.spark.read.format("penstock").option("url", self.url).options(**options)
+        return (reader.schema(schema) if schema else reader).load()
+
+    def follow(self, schema: str = "", **options: Any) -> Any:
+        """A stream of `format("penstock")`."""
+        reader = self.spark.readStream.format("penstock").option("url", self.url).options(**options)
+        return (reader.schema(schema) if schema else reader).load()
+
+    def run(self, frame: Any, name: str = "checkpoint", **options: Any) -> list[Any]:
+        """Write a streaming frame to a stream until there is no more; the progress of its batches."""
+        writer = frame.writeStream.format("penstock").option("url", self.url).options(**options)
+        query = writer.option("checkpointLocation", str(self.folder / name)).trigger(availableNow=True).start()
+        query.awaitTermination()
+        progress: list[Any] = query.recentProgress
+        return progress
+
+
+@pytest.fixture
+def world(spark: SparkSession, spark_server: Server, tmp_path: Path) -> Iterator[World]:
+    with redis.Redis.from_url(spark_server.url, protocol=2) as client:
+        client.flushall()
+        yield World(spark, spark_server, client, tmp_path)

@@ -1,0 +1,46 @@
+"""Options are checked where they are given, and the error names the option and what would do."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.spark.options import OptionError, need_streams, parse
+
+
+def test_names_are_taken_in_any_case_and_as_the_kafka_source_has_them() -> None:
+    options = parse(
+        {"SUBSCRIBE": "a,b", "maxoffsetspertrigger": "10", "failondataloss": "FALSE", "checkpointLocation": "x"}
+    )
+    assert options.stream == ("a", "b")
+    assert options.maxRowsPerTrigger == 10
+    assert options.failOnDataLoss is False
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"strem": "a"}, "no option 'strem'; did you mean stream?"),
+        ({"zzz": "a"}, "no option 'zzz'; there are: url, stream"),
+        ({"stream": " , "}, "option stream=' , ': it takes one name"),
+        ({"maxRowsPerTrigger": "0"}, "maxRowsPerTrigger='0': it takes a number from 1 on"),
+        ({"failOnDataLoss": "yes"}, "it takes true or false"),
+        ({"startingOffsets": '{"a": 0}'}, "it takes earliest, latest, or JSON"),
+        ({"startingOffsets": "7"}, "it takes earliest, latest, or JSON"),
+        ({"endingTimestamp": "today"}, "it takes milliseconds since 1970"),
+        ({"stream": "a", "pattern": "b*"}, "stream and pattern exclude each other"),
+        ({"startingOffsets": "latest", "startingTimestamp": "1"}, "startingOffsets and startingTimestamp exclude"),
+        ({"badEntries": "skip"}, "it takes fail or null or deadletter"),
+        ({"badEntries": "deadletter"}, "badEntries=deadletter and deadLetterStream"),
+        ({"deadLetterStream": "dead"}, "badEntries=deadletter and deadLetterStream"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_name(given: dict[str, str], problem: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        parse(given)
+    assert problem in str(caught.value)
+
+
+def test_reading_needs_a_stream_or_a_pattern() -> None:
+    with pytest.raises(OptionError, match="name what to read"):
+        need_streams(parse({}))
+    need_streams(parse({"pattern": "a*"}))

@@ -1,0 +1,101 @@
+"""Streams written by a real Spark: staged by tasks, visible at once, once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as f
+from tests.spark.conftest import World
+
+from penstock.spark import sink
+from penstock.spark.options import parse
+
+
+def save(world: World, frame: Any, mode: str = "append", **options: Any) -> None:
+    frame.write.format("penstock").option("url", world.url).options(**options).mode(mode).save()
+
+
+def info(world: World, stream: str) -> dict[bytes, Any]:
+    described = world.call("TINFO", stream)
+    return described if isinstance(described, dict) else dict(zip(described[::2], described[1::2], strict=True))
+
+
+def test_rows_become_messages(world: World) -> None:
+    frame = world.spark.createDataFrame([("a", "one"), (None, "two")], "tag string, entry string")
+    save(world, frame.coalesce(1), stream="s")
+    assert world.call("TREAD", "s", 1, 10) == [[1, b"a", b"one"], [2, b"", b"two"]]
+    save(world, world.spark.createDataFrame([(b"\xff",)], "entry binary"), stream="s")
+    assert world.entries("s") == [b"one", b"two", b"\xff"]
+    save(world, world.spark.createDataFrame([("new",)], "entry string"), "overwrite", stream="s")
+    assert world.call("TREAD", "s", 4, 10) == [[4, b"", b"new"]], "offsets are never used again"
+    assert info(world, "s")[b"length"] == 1
+    assert info(world, "s")[b"stages"] == 0
+
+
+def test_a_column_chooses_the_stream_and_tasks_keep_their_order(world: World) -> None:
+    frame = world.spark.range(20_000, numPartitions=4).select(
+        f.concat(f.lit("even:"), f.col("id") % 2).alias("stream"), f.col("id").cast("string").alias("entry")
+    )
+    save(world, frame)
+    assert world.entries("even:0") == [b"%d" % number for number in range(0, 20_000, 2)]
+    assert world.entries("even:1") == [b"%d" % number for number in range(1, 20_000, 2)]
+
+
+def test_nothing_is_visible_if_a_task_fails(world: World) -> None:
+    frame = world.spark.range(1000, numPartitions=2).select(
+        f.when(f.col("id") < 999, f.col("id").cast("string"))
+        .otherwise(f.raise_error(f.lit("on purpose")))
+        .alias("entry")
+    )
+    with pytest.raises(PySparkException, match="on purpose"):
+        save(world, frame, stream="s")
+    assert world.entries("s") == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "problem"),
+    [
+        ("value string", {"stream": "s"}, "a column 'entry' is needed, and there are value"),
+        ("entry string, user string", {"stream": "s"}, "columns user cannot be written"),
+        ("entry int", {"stream": "s"}, "column entry is int; write it as a string or as binary"),
+        ("entry string", {}, "name the stream to write to"),
+        ("entry string", {"stream": "a,b"}, "name the stream to write to"),
+    ],
+)
+def test_rows_that_are_no_messages_are_refused(
+    world: World, columns: str, options: dict[str, str], problem: str
+) -> None:
+    with pytest.raises(PySparkException) as caught:
+        save(world, world.spark.createDataFrame([], columns), **options)
+    assert problem in str(caught.value)
+
+
+def test_a_row_without_an_entry_is_refused_and_nothing_written(world: World) -> None:
+    with pytest.raises(PySparkException, match="a row has no entry"):
+        save(world, world.spark.createDataFrame([("a",), (None,)], "entry string"), stream="s")
+    assert world.entries("s") == []
+
+
+def test_a_commit_that_is_repeated_changes_nothing(world: World) -> None:
+    options = parse({"url": world.url, "stream": "s"})
+    for attempt in ("one", "two"):  # the driver died after the commit: the batch runs again, with other tokens
+        world.call("TSTAGE", "s", f"q/{attempt}", "ENTRIES", "", "row")
+        world.call("TSTAGE", "t", f"q/{attempt}", "ENTRIES", "", "row")
+        staged = sink.Staged("q", 0, {"s": [f"q/{attempt}"], "t": [f"q/{attempt}"]})
+        sink.commit(options, [staged, None], "q", 7)
+    assert world.entries("s") == world.entries("t") == [b"row"]
+    assert info(world, "s")[b"stages"] == 1
+    sink.abort(options, [staged, None])
+    assert info(world, "s")[b"stages"] == 0
+
+
+def test_a_query_that_is_started_again_goes_on_where_it_was(world: World) -> None:
+    frame = world.follow(stream="s", maxRowsPerTrigger=2).select("tag", "entry")
+    world.write("s", "a", "b", "c")
+    world.run(frame, stream="out")
+    world.run(frame, stream="out")
+    world.write("s", "d")
+    world.run(frame, stream="out")
+    assert world.call("TREAD", "out", 1, 10) == [[1, b"a", b"a"], [2, b"b", b"b"], [3, b"c", b"c"], [4, b"d", b"d"]]
