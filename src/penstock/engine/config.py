@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.protocol.errors import PenstockError
-from penstock.protocol.requests import split_inline
+from penstock.protocol.grammar import split_inline
 
 
 class ConfigError(PenstockError):

@@ -6,17 +6,19 @@ Replies are written into one growing block of memory and become one bytes object
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_GetItem
-from cpython.list cimport PyList_CheckExact, PyList_GET_ITEM, PyList_GET_SIZE
+from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.long cimport PyLong_AsLongLong, PyLong_CheckExact
 from cpython.object cimport PyObject
 from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memchr, memcpy, memmove
+from libc.string cimport memcpy, memmove
 from posix.unistd cimport write
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
+from penstock.protocol._requests cimport RequestReader
+
 from penstock.engine.clock import Clock
 from penstock.protocol.errors import ProtocolError, ReplyError, wrong_arity
-from penstock.protocol.requests import MORE
+from penstock.protocol.grammar import MORE
 from penstock.protocol.resp import OK, encode
 
 cdef object _OK = OK
@@ -27,7 +29,6 @@ cdef object _ReplyError = ReplyError
 cdef dict _NO_COMMANDS = {}
 cdef enum:
     STACK = 8192
-    SETTLE = 65536
     RELIEF = 262144
 
 
@@ -89,18 +90,6 @@ cdef int put_number(Block *block, char mark, long long number) except -1:
     return put(block, digits + at, 24 - at)
 
 
-cdef bint is_command(object argv):
-    """A list of bytes, not empty."""
-    cdef Py_ssize_t at, size
-    if not PyList_CheckExact(argv):
-        return False
-    size = PyList_GET_SIZE(argv)
-    for at in range(size):
-        if not PyBytes_CheckExact(<object>PyList_GET_ITEM(argv, at)):
-            return False
-    return size > 0
-
-
 cdef int empty_into(Block *block, list out) except -1:
     if block.used:
         out.append(PyBytes_FromStringAndSize(block.start, block.used))
@@ -108,58 +97,19 @@ cdef int empty_into(Block *block, list out) except -1:
     return 0
 
 
-cdef const char *ALIEN = b"~>|%"
-
-
-cdef bint has_giant_header(const char *data, Py_ssize_t size):
-    """Whether a star with seven digits behind it is somewhere in the data; requests.py says why that matters."""
-    cdef const char *end = data + size
-    cdef const char *at = data
-    cdef int digits
-    while True:
-        at = <const char *>memchr(at, b"*", end - at)
-        if at is NULL:
-            return False
-        at += 1
-        digits = 0
-        while at < end and b"0" <= at[0] <= b"9":
-            at += 1
-            digits += 1
-        if digits >= 7:
-            return True
-
-
-cdef bint has_alien_header(const char *data, Py_ssize_t size):
-    """Whether a line starts like a set, a push, an attribute or a map; requests.py says why that matters too."""
-    cdef const char *end = data + size
-    cdef const char *at
-    cdef int number
-    for number in range(4):
-        at = data
-        while True:
-            at = <const char *>memchr(at, ALIEN[number], end - at)
-            if at is NULL:
-                break
-            at += 1
-            if (at == data + 1 or (at - 2)[0] == b"\n") and at < end and b"0" <= at[0] <= b"9":
-                return True
-    return False
-
-
 cdef class InnerLoop:
     """See inner_loop.InnerLoop, and Hooks there for the methods called on self."""
 
-    cdef public object engine, reader, session
+    cdef public object engine, session
+    cdef readonly RequestReader reader
     cdef public list out
     cdef public Py_ssize_t ran
     cdef public bint running, held_back
     cdef public int descriptor  # of a plain socket, for writing to it directly; -1 for any other
     cdef public object unsent  # () -> bytes that the transport has not sent yet
     cdef bint direct  # inside data_received, so the socket is certainly open
-    cdef object feed, take, clock, stats, keyspace, others
+    cdef object clock, stats, keyspace, others
     cdef bint real_clock
-    cdef bint quick  # hiredis reads and holds nothing odd: chunks go straight to it
-    cdef Py_ssize_t fed  # bytes fed behind the reader's back
 
     def __init__(self, engine, reader, others):
         self.engine = engine
@@ -177,25 +127,10 @@ cdef class InnerLoop:
         self.real_clock = type(engine.clock) is Clock
         self.stats = engine.stats
         self.keyspace = engine.keyspace
-        self.feed = reader.hiredis_feed
-        self.take = reader.take
-        self.quick = False
-        self.fed = 0
 
     def data_received(self, bytes data not None):
-        cdef const char *raw = PyBytes_AS_STRING(data)
-        cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
-        self.stats.input_bytes += size
-        if self.quick and raw[size - 1] == b"\n" and self.fed + size <= SETTLE and not (
-            has_giant_header(raw, size) or has_alien_header(raw, size)
-        ):
-            self.fed += size
-            self.feed(data)
-        else:
-            self.reader.backlog += self.fed
-            self.fed = 0
-            self.reader.feed(data)
-            self.quick = False
+        self.stats.input_bytes += PyBytes_GET_SIZE(data)
+        self.reader.push(data)
         if self.held_back:
             self.hold()
         else:
@@ -205,7 +140,7 @@ cdef class InnerLoop:
 
     def run(self):
         """See inner_loop.InnerLoop.run."""
-        cdef object argv, reader = self.reader
+        cdef object argv
         cdef timespec moment
         cdef object now
         if self.real_clock:
@@ -219,25 +154,16 @@ cdef class InnerLoop:
         self.ran = 0
         try:
             while True:
-                if not self.quick:
-                    self.take = reader.take
                 argv = self.run_fast()
                 if argv is _MORE:
-                    if self.quick or self.held_back or not reader.more():
-                        break
-                elif not is_command(argv):
-                    reader.odd(argv)
-                else:
-                    self.ran += 1
-                    if not self.execute(argv):
-                        break
+                    break
+                self.ran += 1
+                if not self.execute(argv):
+                    break
         except _ProtocolError as error:
             self.refuse(str(error))
         self.running = False
-        if not self.quick:
-            self.quick = reader.plain
-            self.finish()
-        elif self.out or self.others:
+        if self.out or self.others or self.reader.holds_much():
             self.finish()
 
     cdef int send(self, Block *block) except -1:
@@ -258,7 +184,8 @@ cdef class InnerLoop:
         cdef PyObject *found
         cdef object argv, reply, raw, commit
         cdef tuple entry
-        cdef object take = self.take, session = self.session
+        cdef object session = self.session
+        cdef RequestReader reader = self.reader
         cdef dict fast = self.engine.fast if session.plain else _NO_COMMANDS
         cdef list ready = self.keyspace.ready
         block.start = stack
@@ -267,9 +194,9 @@ cdef class InnerLoop:
         block.on_heap = False
         try:
             while True:
-                argv = take()
-                if not is_command(argv):
-                    if argv is _MORE and self.direct and block.used and not self.out and not self.unsent():
+                argv = reader.next()
+                if argv is _MORE:
+                    if self.direct and block.used and not self.out and not self.unsent():
                         commit = self.engine.commit
                         if commit is None or not commit.pending:
                             self.send(&block)

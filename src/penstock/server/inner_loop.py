@@ -99,7 +99,7 @@ class InnerLoop(Hooks):
             while True:
                 argv = self._run_fast()
                 if argv is MORE:
-                    if self.held_back or not (reader.pieces or reader.backlog > SETTLE) or not reader.more():
+                    if self.held_back or not reader.more():
                         break
                 elif not is_command(argv):
                     reader.odd(argv)
