@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from penstock.types.stream.arrow import LARGE_SCHEMA, parse_arrow
 from penstock.types.stream.log import NULL, Log, Retention
 from penstock.types.stream.nodes import NODE, Node, Storage
+from penstock.types.stream.stream import Stream
 
 
 def filled(count: int, storage: Storage | None = None) -> Log:
@@ -137,6 +138,32 @@ def test_older_nodes_are_compressed_and_the_newest_are_not() -> None:
     info = log.info()
     assert (info.nodes, info.hot, info.cold) == (7, 2, 4)
     assert info.stored_bytes < info.raw_bytes
+
+
+def test_nodes_wait_for_compression_up_to_a_number_of_bytes() -> None:
+    node = sum(len(b"tag" + b"entry %d" % n) + 16 for n in range(1001, 2001))
+    log = filled(9000, Storage("lz4", hot_nodes=2, backlog=3 * node))
+    assert [node.compressed for node in log.nodes.values()] == [True] * 5 + [False] * 4
+    assert log.waiting == 2 * node < log.storage.backlog
+    log.read(6001, 1000)
+    assert [log.compress(), log.compress(), log.compress()] == [True, False, False]
+    assert [node.compressed for node in log.nodes.values()] == [True] * 7 + [False] * 2
+    assert log.waiting == 0
+    log.check()
+
+
+def test_what_waits_for_compression_may_be_evicted_dumped_and_copied() -> None:
+    stream = Stream(Storage("lz4", hot_nodes=1, backlog=1 << 20))
+    stream.log.append_many(1000, [b"tag"] * 5000, [b"entry"] * 5000)
+    assert stream.log.waiting == 4 * 24_000
+    assert Stream.load(stream.dump()).log.read(1, 5000) == stream.log.read(1, 5000)
+    copy = stream.copy()
+    stream.log.evict_through(2500)
+    assert stream.log.waiting == 2 * 24_000
+    assert [stream.log.compress(), stream.log.compress()] == [True, False]
+    assert copy.log.waiting == 4 * 24_000
+    stream.check()
+    copy.check()
 
 
 def test_only_recently_read_cold_nodes_stay_decoded() -> None:

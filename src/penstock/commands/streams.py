@@ -174,9 +174,11 @@ def _append(session: Session, stream: Stream, write: _Write) -> int:
 def retain(session: Session, key: bytes, stream: Stream, offset: int) -> None:
     """Enforce retention where appending from an offset on sealed a node; between seals there is nothing to free."""
     streams = session.engine.streams
-    if (offset - 1) // NODE != stream.log.last // NODE and not streams.replaying:
-        stream.log.apply_retention(stream.retention, session.db.clock.now)
-        streams.note(session.db, key, stream)
+    if (offset - 1) // NODE != stream.log.last // NODE:
+        streams.compress_later(stream.log)
+        if not streams.replaying:
+            stream.log.apply_retention(stream.retention, session.db.clock.now)
+            streams.note(session.db, key, stream)
 
 
 def log_at(session: Session, argv: Argv, evicted: int = 0) -> None:

@@ -143,9 +143,9 @@ class Engine:
         self.every_fast = _fast_table()  # as if no gate and no log were there
         self._fast_ungated: FastTable = self.every_fast  # what `fast` is while no gate is needed
         self.fast: FastTable = self.every_fast
+        self.streams = Streams(self)
         self.memory = Memory(self)
         self.slow_log = SlowLog(self)
-        self.streams = Streams(self)
 
     def next_session_id(self) -> int:
         self._last_id += 1

@@ -1,4 +1,5 @@
-"""What streams need between commands: waking readers when a retry falls due, giving up on what expired, retention.
+"""What streams need between commands: waking readers when a retry falls due, giving up on what expired, retention,
+compression.
 
 Commands call `note` for a stream that may need any of it; everything else follows from the stream itself, so a key
 that is renamed, copied or restored is taken care of again from the next command that touches it. What happens here is
@@ -14,10 +15,11 @@ import json
 from functools import partial
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from penstock.engine.spec import Argv
 from penstock.types.stream.groups import Change, Lease
-from penstock.types.stream.log import STORAGE
+from penstock.types.stream.log import STORAGE, Log
 from penstock.types.stream.stream import Stream
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ Place = tuple["Database", bytes]
 
 SLICE = 1_000_000
 """Nanoseconds that a tick works before it lets clients have their turn."""
+PAUSE = 1_000_000
+"""Nanoseconds between two slices of compression."""
 
 
 class Streams:
@@ -38,6 +42,10 @@ class Streams:
         self._noted: dict[Place, None] = {}  # streams with groups, stages or retention
         self.replaying = False  # an effect is being applied; what was evicted with it is an effect of its own
         self._timers: dict[Place, tuple[int, object]] = {}  # when the readers of a stream are to be woken
+        self._uncompressed: WeakSet[Log] = WeakSet()  # logs with nodes that wait for compression
+        self._next_slice = 0  # when compression goes on, by perf_counter_ns; 0 while there is nothing to compress
+        engine.config.on_change("stream-compression-backlog", lambda _: self._share_backlog())
+        self._share_backlog()
         for name, attribute in (("stream-compression", "compression"), ("stream-hot-nodes", "hot_nodes")):
             setattr(STORAGE, attribute, engine.config[name])
             engine.config.on_change(name, partial(setattr, STORAGE, attribute))
@@ -98,6 +106,55 @@ class Streams:
         if self._engine.keyspace.ready:
             self._engine.blocking.serve()
 
+    # -- compression ------------------------------------------------------------------------------------------
+
+    def compress_later(self, log: Log) -> None:
+        """Compress the nodes that wait for it when there is time.
+
+        Why not at once: it takes as long as all else about a write of many messages, and nobody waits for it.
+        """
+        if log.waiting and log not in self._uncompressed:
+            self._uncompressed.add(log)
+            self._share_backlog()
+            if not self._next_slice:
+                self._plan_slice()
+
+    def compress_now(self) -> bool:
+        """Compress all that waits, because memory is short; whether there was anything."""
+        waiting = list(self._uncompressed)
+        for log in waiting:
+            while log.compress():
+                pass
+        self._uncompressed.clear()
+        self._share_backlog()
+        return bool(waiting)
+
+    def _share_backlog(self) -> None:
+        STORAGE.backlog = self._engine.config.stream_compression_backlog // max(len(self._uncompressed), 1)
+
+    def _plan_slice(self) -> None:
+        self._next_slice = perf_counter_ns() + PAUSE
+        self._engine.timers.call_later(PAUSE / 1e9, self._compress_slice)
+
+    def _compress_slice(self) -> None:
+        """Compress for a slice of time, or one node if this comes late: then the loop has other things to do."""
+        now = perf_counter_ns()
+        until = now + SLICE if now < self._next_slice + PAUSE else now
+        self._next_slice = 0
+        for log in list(self._uncompressed):
+            more = log.compress()
+            while more and perf_counter_ns() < until:
+                more = log.compress()
+            if not more:
+                self._uncompressed.discard(log)
+                self._share_backlog()
+            if perf_counter_ns() >= until:
+                break
+        if self._uncompressed:
+            self._plan_slice()
+
+    # -- expiry, retention ------------------------------------------------------------------------------------
+
     def _expire_leases(self, database: Database, key: bytes, stream: Stream) -> None:
         for name, group in stream.groups.items():
             expired, change = group.expire(self._engine.clock.now)
@@ -152,6 +209,7 @@ class Streams:
         if effects:
             letters = database.obtain(target, Stream)
             first = letters.log.first
+            self.compress_later(letters.log)
             letters.log.apply_retention(letters.retention, now)
             if letters.log.first != first:
                 effects.append([b"TEVICT", target, b"%d" % (letters.log.first - 1)])

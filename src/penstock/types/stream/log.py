@@ -8,8 +8,9 @@ Costs, here and in limits, are counted as a message's tag and entry plus 16 byte
 compression: a reader's MAXBYTES means the same in RESP2, RESP3 and Arrow, and retention the same on every replica.
 
 Invariants: nodes has every number from `lowest` up to the active node's; sealed_rows and sealed_raw are their sums; a
-node that was frozen and is not in `recent` holds nothing that can be made again. Owned by the loop thread:
-reading moves nodes in and out of `recent`.
+node that was cooled and is not in `recent` holds nothing that can be made again; the uncompressed ones among the nodes
+from `packed` to before `cooled` wait for compression, and have `waiting` bytes. Owned by the loop thread: reading moves
+nodes in and out of `recent`.
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ class Log:
     """Messages by offset."""
 
     __slots__ = (
-        "active", "compactor", "first", "frozen", "last", "lowest", "nodes", "recent", "sealed_raw", "sealed_rows", "storage",
+        "__weakref__", "active", "compactor", "cooled", "first", "last", "lowest", "nodes", "packed", "recent",
+        "sealed_raw", "sealed_rows", "storage", "waiting",
     )  # fmt: skip
 
     def __init__(self, storage: Storage = STORAGE) -> None:
@@ -86,7 +88,9 @@ class Log:
         self.last = 0  # the last offset given out
         self.nodes: dict[int, Node] = {}
         self.lowest = 0  # number of the first node held
-        self.frozen = 0  # number of the first node that was not told to go cold
+        self.cooled = 0  # number of the first node that was not told to go cold
+        self.packed = 0  # number of the first node that was not told to be compressed; not after `cooled`
+        self.waiting = 0  # bytes of the messages that wait for compression
         self.active = Active(1, 0)
         self.recent: dict[int, Node] = {}  # cold nodes read of late, the latest last
         self.sealed_rows = 0
@@ -157,10 +161,24 @@ class Log:
         self.sealed_raw += node.raw
         self.active = Active(self.last + 1, max(node.before, node.newest))
         # One node a seal keeps step; a second one catches up after hot_nodes was lowered or the log was loaded.
-        self.frozen = max(self.frozen, self.lowest)
-        for number in range(self.frozen, min(self.frozen + 2, node.number + 1 - self.storage.hot_nodes)):
-            self.nodes[number].freeze(self.storage.compression)
-            self.frozen = number + 1
+        self.cooled = max(self.cooled, self.lowest)
+        for number in range(self.cooled, min(self.cooled + 2, node.number + 1 - self.storage.hot_nodes)):
+            cold = self.nodes[number]
+            cold.rest()
+            self.waiting += _compressible(cold)
+            self.cooled = number + 1
+        while self.packed < self.cooled and self.waiting >= self.storage.backlog:
+            self.compress()
+
+    def compress(self) -> bool:
+        """Compress the oldest node that waits for it; whether more do."""
+        self.packed = max(self.packed, self.lowest)
+        if self.packed < self.cooled:
+            node = self.nodes[self.packed]
+            self.packed += 1
+            self.waiting -= _compressible(node)
+            node.freeze(self.storage.compression)
+        return self.packed < self.cooled
 
     # Finding.
 
@@ -333,6 +351,8 @@ class Log:
             self.recent.pop(node.number, None)
             self.sealed_rows -= node.count
             self.sealed_raw -= node.raw
+            if self.packed <= node.number < self.cooled:
+                self.waiting -= _compressible(node)
             if self.compactor:
                 self.compactor.forget(node)
         active = self.active
@@ -398,9 +418,10 @@ class Log:
                 return False
             node = self.nodes[number]
             self._use(node)
-            raw = node.raw
+            raw, waits = node.raw, self.packed <= number < self.cooled and not node.compressed
             self.sealed_rows -= compactor.compact(node, self.storage.compression)
             self.sealed_raw += node.raw - raw
+            self.waiting += (node.raw - raw) * waits
         return compactor.next < self.active.number or compactor.candidate(least) is not None
 
     # The whole.
@@ -420,7 +441,7 @@ class Log:
     def copy(self) -> Log:
         """An equal log that shares only bytes that never change."""
         log = Log(self.storage)
-        for name in ("first", "frozen", "last", "lowest", "sealed_raw", "sealed_rows"):
+        for name in ("cooled", "first", "last", "lowest", "packed", "sealed_raw", "sealed_rows", "waiting"):
             setattr(log, name, getattr(self, name))
         log.nodes = {number: node.copy() for number, node in self.nodes.items()}
         log.recent = {number: log.nodes[number] for number in self.recent}
@@ -460,14 +481,22 @@ class Log:
         assert not [*self.faults()], [*self.faults()]
         for number, node in self.nodes.items():
             node.check()
-            if number < self.frozen and number not in self.recent:
+            if number < self.cooled and number not in self.recent:
                 assert node.wire is None
                 assert node.batch is None or not node.compressed
+        assert self.packed <= self.cooled or self.cooled <= self.lowest
+        waiting = range(max(self.packed, self.lowest), self.cooled)
+        assert self.waiting == sum(_compressible(self.nodes[number]) for number in waiting)
         self.active.check()
         assert len(self) == sum(b - a for _, a, b in self.copy()._runs(self.first, self.last + 1))
         if self.compactor:
             assert self.lowest <= self.compactor.next <= self.active.number
             self.compactor.check(self.nodes)
+
+
+def _compressible(node: Node) -> int:
+    """Bytes that compressing a node would make fewer."""
+    return 0 if node.compressed else node.raw
 
 
 def _affordable(items: int, budget: int | None) -> tuple[int, int | None]:

@@ -38,10 +38,15 @@ Piece = bytes | memoryview  # of a reply; a view is of bytes that never change
 
 @dataclass
 class Storage:
-    """How nodes are kept: the newest `hot_nodes` sealed ones (and as many recently read ones) stay decoded."""
+    """How nodes are kept: the newest `hot_nodes` sealed ones (and as many recently read ones) stay decoded.
+
+    Older ones are compressed; those of a log with at most `backlog` bytes may wait for that, until somebody who has time
+    calls Log.compress.
+    """
 
     compression: Literal["none", "lz4", "zstd"] = "lz4"
     hot_nodes: int = 8
+    backlog: int = 0
 
 
 _WRITE_OPTIONS = {name: pa.ipc.IpcWriteOptions(compression=name, use_threads=False) for name in ("lz4", "zstd")}
