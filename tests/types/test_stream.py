@@ -222,11 +222,11 @@ class StreamMachine(RuleBasedStateMachine):
             assert held <= size or stream.lowest == stream.active.number
 
     @rule()
-    def compress(self) -> None:
-        before = self.stream.log.waiting
-        more = self.stream.log.compress()
-        assert self.stream.log.waiting <= before
-        assert more or not self.stream.log.waiting
+    def settle(self) -> None:
+        log = self.stream.log
+        before = log.waiting
+        assert log.settle() == log.unsettled
+        assert log.waiting <= before
 
     @precondition(lambda self: self.stream.log.compactor)
     @rule(nodes=st.integers(1, 3))

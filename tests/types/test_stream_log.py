@@ -146,7 +146,7 @@ def test_nodes_wait_for_compression_up_to_a_number_of_bytes() -> None:
     assert [node.compressed for node in log.nodes.values()] == [True] * 5 + [False] * 4
     assert log.waiting == 2 * node < log.storage.backlog
     log.read(6001, 1000)
-    assert [log.compress(), log.compress(), log.compress()] == [True, False, False]
+    assert [log.settle(), log.settle(), log.settle()] == [True, False, False]
     assert [node.compressed for node in log.nodes.values()] == [True] * 7 + [False] * 2
     assert log.waiting == 0
     log.check()
@@ -160,7 +160,7 @@ def test_what_waits_for_compression_may_be_evicted_dumped_and_copied() -> None:
     copy = stream.copy()
     stream.log.evict_through(2500)
     assert stream.log.waiting == 2 * 24_000
-    assert [stream.log.compress(), stream.log.compress()] == [True, False]
+    assert [stream.log.settle(), stream.log.settle()] == [True, False]
     assert copy.log.waiting == 4 * 24_000
     stream.check()
     copy.check()
@@ -373,6 +373,29 @@ def test_an_arrow_read_of_nothing_is_an_empty_table() -> None:
     for log, offset in ((Log(), 1), (filled(10), 11)):
         table = read_arrow(log, offset, 100)
         assert (table.num_rows, table.schema.names) == (0, ["offset", "time", "tag", "entry"])
+
+
+@pytest.mark.parametrize("compression", ["none", "lz4"])
+@pytest.mark.parametrize("times", [{}, {"time": list(range(5500))}], ids=["now", "own times"])
+def test_nodes_share_an_upload_only_until_there_is_time(compression: Any, times: dict[str, Any]) -> None:
+    upload = parse_arrow(ipc({**times, "tag": [b"tag"] * 5500, "entry": [b"entry %d" % n for n in range(5500)]}))
+    plain, sharing = (Log(Storage(compression, 2, backlog)) for backlog in (0, 1 << 30))
+    for log in (plain, sharing):
+        log.append_many(1, [b""] * 100, [b"first"] * 100)
+        log.append_arrow(7, upload)
+    assert [node.source is not None for node in sharing.nodes.values()] == [False] + [True] * 4
+    for state in ("shared", "copied", "settled"):
+        twin = sharing.copy() if state == "copied" else sharing
+        if state == "settled":
+            while twin.settle():
+                pass
+            assert all(node.source is None for node in twin.nodes.values())
+            assert not (twin.shared or twin.waiting)
+        twin.check()
+        assert twin.info()[:-1] == plain.info()[:-1]
+        assert [*twin.copy().messages(1, 6000)] == [*plain.messages(1, 6000)]
+        assert twin.copy().seek_time(3000) == plain.seek_time(3000)
+    assert sharing.read(1, 6000) == plain.read(1, 6000)
 
 
 def test_a_sealed_node_does_not_keep_the_table_it_came_from() -> None:

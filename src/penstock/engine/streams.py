@@ -111,9 +111,9 @@ class Streams:
     def compress_later(self, log: Log) -> None:
         """Compress the nodes that wait for it when there is time.
 
-        Why not at once: it takes as long as all else about a write of many messages, and nobody waits for it.
+        Why not at once: it takes longer than all else about a write of many messages, and nobody waits for it.
         """
-        if log.waiting and log not in self._uncompressed:
+        if log.unsettled and log not in self._uncompressed:
             self._uncompressed.add(log)
             self._share_backlog()
             if not self._next_slice:
@@ -123,7 +123,7 @@ class Streams:
         """Compress all that waits, because memory is short; whether there was anything."""
         waiting = list(self._uncompressed)
         for log in waiting:
-            while log.compress():
+            while log.settle():
                 pass
         self._uncompressed.clear()
         self._share_backlog()
@@ -142,9 +142,9 @@ class Streams:
         until = now + SLICE if now < self._next_slice + PAUSE else now
         self._next_slice = 0
         for log in list(self._uncompressed):
-            more = log.compress()
+            more = log.settle()
             while more and perf_counter_ns() < until:
-                more = log.compress()
+                more = log.settle()
             if not more:
                 self._uncompressed.discard(log)
                 self._share_backlog()

@@ -22,12 +22,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.types.stream.arrow import SCHEMA, encode_read, int64s
+from penstock.types.stream.arrow import encode_read
 from penstock.types.stream.compaction import Compactor
-from penstock.types.stream.nodes import NODE, OVERHEAD, Active, Block, Node, Piece, Range, Storage
+from penstock.types.stream.nodes import NODE, OVERHEAD, Active, Block, Node, Piece, Range, Storage, raw_of
 
 NULL = b"$-1\r\n"
 STORAGE = Storage()  # of every log that is not given its own; the server's settings edit it
@@ -79,7 +78,7 @@ class Log:
 
     __slots__ = (
         "__weakref__", "active", "compactor", "cooled", "first", "last", "lowest", "nodes", "packed", "recent",
-        "sealed_raw", "sealed_rows", "storage", "waiting",
+        "sealed_raw", "sealed_rows", "shared", "storage", "waiting",
     )  # fmt: skip
 
     def __init__(self, storage: Storage = STORAGE) -> None:
@@ -91,6 +90,7 @@ class Log:
         self.cooled = 0  # number of the first node that was not told to go cold
         self.packed = 0  # number of the first node that was not told to be compressed; not after `cooled`
         self.waiting = 0  # bytes of the messages that wait for compression
+        self.shared: dict[int, Node] = {}  # hot nodes that may share an upload's buffers still
         self.active = Active(1, 0)
         self.recent: dict[int, Node] = {}  # cold nodes read of late, the latest last
         self.sealed_rows = 0
@@ -132,25 +132,32 @@ class Log:
     def append_arrow(self, now: int, batches: Iterable[Any]) -> int:
         """As append_many, of what `parse_arrow` gave. Whole nodes never become Python objects."""
         first = self.last + 1
-        now_column = int64s(array("q", (now,)) * NODE)
         for batch in batches:
             at = 0
             while at < batch.num_rows:
-                part = batch.slice(at, NODE - self.last % NODE)
-                rows = part.num_rows
-                times = part.column(0) if part.num_columns == 3 else now_column.slice(0, rows)
-                tags, entries = part.columns[-2:]
+                rows = min(NODE - self.last % NODE, batch.num_rows - at)
                 self.last += rows
                 if rows == NODE:
-                    whole = pa.RecordBatch.from_arrays([times, tags, entries], schema=SCHEMA)
-                    newest = pc.max(times).as_py() if part.num_columns == 3 else now
-                    self._add(Node.of(self.active.number, whole, self.active.before, newest))
+                    self._add_rows(now, batch, at)
                 else:
-                    self.active.extend(array("q", times.to_pylist()), tags.to_pylist(), entries.to_pylist())
+                    part = batch.slice(at, rows)
+                    times = part.column(0).to_pylist() if part.num_columns == 3 else (now,) * rows
+                    self.active.extend(array("q", times), *(column.to_pylist() for column in part.columns[-2:]))
                     if not self.last % NODE:
                         self._seal()
                 at += rows
         return first
+
+    def _add_rows(self, now: int, batch: Any, at: int) -> None:
+        """Add a node of the rows of a batch from `at` on, which are copied later if there may be a backlog."""
+        active = self.active
+        newest = pc.max(batch.column(0).slice(at, NODE)).as_py() if batch.num_columns == 3 else now
+        node = Node.sharing(active.number, (batch, at, now), raw_of(batch, at, at + NODE), active.before, newest)
+        if self.storage.backlog:
+            self.shared[node.number] = node
+        else:
+            node.own()
+        self._add(node)
 
     def _seal(self) -> None:
         self._add(self.active.seal())
@@ -165,20 +172,28 @@ class Log:
         for number in range(self.cooled, min(self.cooled + 2, node.number + 1 - self.storage.hot_nodes)):
             cold = self.nodes[number]
             cold.rest()
+            self.shared.pop(number, None)
             self.waiting += _compressible(cold)
             self.cooled = number + 1
         while self.packed < self.cooled and self.waiting >= self.storage.backlog:
-            self.compress()
+            self.settle()
 
-    def compress(self) -> bool:
-        """Compress the oldest node that waits for it; whether more do."""
+    def settle(self) -> bool:
+        """Do a piece of what appending left for later, the oldest node that waits first; whether there is more."""
         self.packed = max(self.packed, self.lowest)
         if self.packed < self.cooled:
             node = self.nodes[self.packed]
             self.packed += 1
             self.waiting -= _compressible(node)
             node.freeze(self.storage.compression)
-        return self.packed < self.cooled
+        elif self.shared:
+            self.shared.popitem()[1].own()
+        return self.unsettled
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether appending left something for later."""
+        return bool(self.waiting or self.shared)
 
     # Finding.
 
@@ -349,6 +364,7 @@ class Log:
             node = self.nodes.pop(self.lowest)
             self.lowest += 1
             self.recent.pop(node.number, None)
+            self.shared.pop(node.number, None)
             self.sealed_rows -= node.count
             self.sealed_raw -= node.raw
             if self.packed <= node.number < self.cooled:
@@ -445,6 +461,7 @@ class Log:
             setattr(log, name, getattr(self, name))
         log.nodes = {number: node.copy() for number, node in self.nodes.items()}
         log.recent = {number: log.nodes[number] for number in self.recent}
+        log.shared = {number: log.nodes[number] for number in self.shared}
         log.active = self.active.copy()
         log.set_compaction(self.compactor is not None)
         return log
@@ -486,6 +503,8 @@ class Log:
                 assert node.batch is None or not node.compressed
         assert self.packed <= self.cooled or self.cooled <= self.lowest
         waiting = range(max(self.packed, self.lowest), self.cooled)
+        for number, node in self.nodes.items():
+            assert node.source is None or number in waiting or self.shared[number] is node
         assert self.waiting == sum(_compressible(self.nodes[number]) for number in waiting)
         self.active.check()
         assert len(self) == sum(b - a for _, a, b in self.copy()._runs(self.first, self.last + 1))

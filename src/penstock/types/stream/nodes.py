@@ -3,8 +3,9 @@
 The RCP's "one blob and a table of 32-bit offsets" is Arrow's variable-length binary layout, so a sealed `Node` is an
 Arrow record batch of (time, tag, entry), held as one encapsulated IPC message (`payload`): what a snapshot writes is
 what memory holds. A node may also hold the decoded `batch` (a view of an uncompressed payload costs nothing) and the
-`wire`: all its messages as RESP, with a table of ends, so that any range is one slice. `Active` is the node being
-written: plain lists, since appending to them is the cheapest thing Python does.
+`wire`: all its messages as RESP, with a table of ends, so that any range is one slice. A node that was just uploaded may
+share the upload's buffers (`source`) and have no payload until it is read, compressed or told to let go of them. `Active`
+is the node being written: plain lists, since appending to them is the cheapest thing Python does.
 
 Invariant: node n covers offsets n * 1000 + 1 to (n + 1) * 1000. Offsets are arithmetic unless rows are missing
 (compacted away, or evicted before the node was sealed); then `offsets` lists what is there, sorted.
@@ -41,7 +42,7 @@ class Storage:
     """How nodes are kept: the newest `hot_nodes` sealed ones (and as many recently read ones) stay decoded.
 
     Older ones are compressed; those of a log with at most `backlog` bytes may wait for that, until somebody who has time
-    calls Log.compress.
+    calls Log.settle. With a backlog nodes also share what they were cut from until then.
     """
 
     compression: Literal["none", "lz4", "zstd"] = "lz4"
@@ -62,8 +63,17 @@ def _compressed(batch: Any, compression: str) -> bytes:
     return cast(bytes, stream.slice(head, stream.size - head - 8).to_pybytes())
 
 
+def raw_of(batch: Any, first: int, end: int) -> int:
+    """What rows of an uploaded batch count for."""
+    raw = OVERHEAD * (end - first)
+    for column in batch.columns[-2:]:
+        table = _table(column)
+        raw += table[column.offset + end] - table[column.offset + first]
+    return raw
+
+
 def _table(column: Any) -> memoryview:
-    """The offset table of a binary column that is no slice."""
+    """The offset table of a binary column; of a slice it is the whole column's."""
     return memoryview(column.buffers()[1]).cast("q" if pa.types.is_large_binary(column.type) else "i")
 
 
@@ -96,6 +106,7 @@ class Node:
         "offsets",
         "payload",
         "raw",
+        "source",
         "wire",
     )
 
@@ -106,7 +117,10 @@ class Node:
     newest: int  # the latest time of its own messages, compacted ones included
     raw: int  # bytes of its messages uncompressed
     large: bool  # over 2 GiB
-    payload: bytes  # IPC message
+    payload: bytes  # IPC message; empty while there is a source
+    source: (
+        tuple[Any, int, int] | None
+    )  # an uploaded batch, the first of its rows that are this node, their time if it has none
     compressed: bool
     batch: Any | None  # decoded payload
     wire: tuple[memoryview, array[int]] | None  # all messages, and where each begins (one more: the end)
@@ -116,20 +130,43 @@ class Node:
     def of(cls, number: int, batch: Any, before: int, newest: int, offsets: array[int] | None = None) -> Self:
         """Seal a batch, copying it: a slice must not keep alive the buffer it was cut from."""
         node = cls()
-        node.number = number
-        node.offsets = offsets
-        node.before = before
-        node.newest = newest
+        node.number, node.before, node.newest, node.offsets = number, before, newest, offsets
         node.wire, node.asked = None, 0
         node._hold(batch)
         return node
+
+    @classmethod
+    def sharing(cls, number: int, source: tuple[Any, int, int], raw: int, before: int, newest: int) -> Self:
+        """Seal NODE rows of a batch where they are, for a short while: they keep the whole batch alive."""
+        node = cls()
+        node.number, node.before, node.newest, node.offsets = number, before, newest, None
+        node.source, node.count, node.raw = source, NODE, raw
+        node.payload, node.batch, node.compressed, node.large = b"", None, False, False
+        node.wire, node.asked = None, 0
+        return node
+
+    def own(self) -> None:
+        """Let go of the batch this was cut from, if it still shares it."""
+        if self.source is not None:
+            self._hold(self._cut())
+
+    def _cut(self) -> Any:
+        assert self.source is not None
+        batch, row, now = self.source
+        part = batch.slice(row, self.count)
+        times = part.column(0) if part.num_columns == 3 else int64s(array("q", (now,)) * self.count)
+        return pa.RecordBatch.from_arrays([times, *part.columns[-2:]], schema=SCHEMA)
+
+    def message(self) -> bytes:
+        """The payload, made for this one time if there is none."""
+        return self.payload if self.source is None else cast(bytes, self._cut().serialize().to_pybytes())
 
     def _hold(self, batch: Any) -> None:
         self.count = batch.num_rows
         self.large = batch.schema.field(1).type == pa.large_binary()
         # Bytes, not Arrow's own buffer: one allocation of the exact size, which goes back to the system when freed.
         self.payload = batch.serialize().to_pybytes()
-        self.compressed = False
+        self.compressed, self.source = False, None
         self.batch = pa.ipc.read_record_batch(self.payload, batch.schema)
         self.raw = self._cost(self.count) if self.count else 0
 
@@ -179,6 +216,7 @@ class Node:
 
     def opened(self) -> Any:
         """The record batch, decoded if it was not."""
+        self.own()
         batch = self.batch
         if batch is None:
             batch = self.batch = pa.ipc.read_record_batch(self.payload, LARGE_SCHEMA if self.large else SCHEMA)
@@ -232,8 +270,9 @@ class Node:
     def freeze(self, compression: str) -> None:
         """Go cold: no wire, and compressed if asked."""
         if compression != "none" and not self.compressed:
-            self.payload = _compressed(self.opened(), compression)
-            self.compressed = True
+            self.payload = _compressed(self.opened() if self.source is None else self._cut(), compression)
+            self.compressed, self.source = True, None
+        self.own()
         self.rest()
 
     def rest(self) -> None:
@@ -264,11 +303,17 @@ class Node:
         """Bytes of memory."""
         wire = len(self.wire[0]) + 8 * len(self.wire[1]) if self.wire else 0
         decoded = self.raw if self.compressed and self.batch is not None else 0
-        return 250 + len(self.payload) + wire + decoded + (8 * len(self.offsets) if self.offsets is not None else 0)
+        return (
+            250
+            + (len(self.payload) or self.raw)
+            + wire
+            + decoded
+            + (8 * len(self.offsets) if self.offsets is not None else 0)
+        )
 
     def check(self) -> None:
         """Assert that forms and figures agree with the payload."""
-        batch = pa.ipc.read_record_batch(self.payload, LARGE_SCHEMA if self.large else SCHEMA)
+        batch = pa.ipc.read_record_batch(self.message(), LARGE_SCHEMA if self.large else SCHEMA)
         batch.validate(full=True)
         assert batch.num_rows == self.count
         assert 0 <= self.asked * WORTH < max(self.count, 1) or self.wire is not None
@@ -296,7 +341,7 @@ def load_node(
     node = Node()
     node.number, node.before, node.newest = number, before, newest
     node.compressed, node.large, node.offsets, node.payload = compressed, large, offsets, payload
-    node.batch = node.wire = None
+    node.source = node.batch = node.wire = None
     node.asked = 0
     try:
         batch = node.opened()
