@@ -105,11 +105,23 @@ class _Write:
         raise ReplyError("TWRITE needs 'tag entry', 'ENTRIES tag entry ...' or 'FORMAT ARROW payload'")
 
 
+def _twrite_together(session: Session, run: list[Argv]) -> int:
+    """Several `TWRITE key tag entry` with the same key, as if one came after the other."""
+    db = session.db
+    name = run[0][1]
+    stream = db.obtain(name, Stream)
+    offset = stream.log.append_many(db.clock.now, [argv[2] for argv in run], [argv[3] for argv in run])
+    retain(session, name, stream, offset)
+    db.keyspace.dirty += len(run) - 1
+    db.changed(name)
+    return offset
+
+
 @command(
     "TWRITE", arity=-4, flags=Flag.WRITE | Flag.DENYOOM | Flag.FAST, keys=key(1, Access.UPDATE), group="stream",
     syntax="key tag entry | key [BACKLOG count] [PRODUCER id sequence] ENTRIES tag entry [tag entry ...]"
     " | key [BACKLOG count] [PRODUCER id sequence] FORMAT ARROW payload",
-    cost="O(1) an entry; BACKLOG and retention add O(nodes freed)",
+    cost="O(1) an entry; BACKLOG and retention add O(nodes freed)", together=_twrite_together,
 )  # fmt: skip
 def twrite(session: Session, argv: Argv) -> Reply:
     """Append to the stream at key, creating it, and answer the first new entry's offset.

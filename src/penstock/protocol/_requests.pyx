@@ -3,7 +3,8 @@
 
 It speaks the whole request grammar itself, where the pure one has to be careful with what it shows to hiredis. Arguments
 are copied once, out of the chunk they came in; one that is cut is gathered in bytes that grow as it comes, so a header
-that claims half a gigabyte reserves nothing. Nothing is searched for in the body of an argument.
+that claims half a gigabyte reserves nothing. Nothing is searched for in the body of an argument. What breaks the protocol
+stays where it is, so it is raised as often as it is come upon: the inner loop looks ahead.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -134,7 +135,6 @@ cdef class RequestReader:
                     raise _ProtocolError(f"Protocol error: too big {'mbulk' if mark == b'*' else 'bulk'} count string")
             if not self._join():
                 return False
-        self._at = stop + NEWLINE - PyBytes_AS_STRING(self._data)
         at += 1
         if at < stop and at[0] == b"-":
             negative = True
@@ -149,6 +149,7 @@ cdef class RequestReader:
             number = -number
         if not valid or number > limit or (mark == b"$" and number < 0):
             self._refuse(mark, limit, number if valid else -1)
+        self._at = stop + NEWLINE - PyBytes_AS_STRING(self._data)
         found[0] = number
         return True
 
@@ -173,8 +174,9 @@ cdef class RequestReader:
                 raise _ProtocolError("Protocol error: too big inline request")
             if not self._join():
                 return _MORE
+        argv = _inline_command(PyBytes_FromStringAndSize(at, newline - at))
         self._at += newline + 1 - at
-        return _inline_command(PyBytes_FromStringAndSize(at, newline - at))
+        return argv
 
     cdef int _begin(self, Py_ssize_t size) except -1:
         """An argument of this size follows: take it if it is here, or begin to gather it."""

@@ -30,6 +30,7 @@ cdef dict _NO_COMMANDS = {}
 cdef enum:
     STACK = 8192
     RELIEF = 262144
+    LONGEST_RUN = 1000
 
 
 cdef struct Block:
@@ -90,6 +91,15 @@ cdef int put_number(Block *block, char mark, long long number) except -1:
     return put(block, digits + at, 24 - at)
 
 
+cdef inline bint follows(list argv, list next):
+    """Whether the next command is the same one, about the same key, with as many arguments."""
+    return (
+        PyList_GET_SIZE(argv) == PyList_GET_SIZE(next)
+        and PyList_GET_ITEM(argv, 0) == PyList_GET_ITEM(next, 0)  # the reader gives a name that comes again as it was
+        and <bytes>PyList_GET_ITEM(argv, 1) == <bytes>PyList_GET_ITEM(next, 1)
+    )
+
+
 cdef int empty_into(Block *block, list out) except -1:
     if block.used:
         out.append(PyBytes_FromStringAndSize(block.start, block.used))
@@ -109,6 +119,7 @@ cdef class InnerLoop:
     cdef public object unsent  # () -> bytes that the transport has not sent yet
     cdef bint direct  # inside data_received, so the socket is certainly open
     cdef object clock, stats, keyspace, others
+    cdef object following  # a command that was taken to see whether it belongs to a run, and did not run yet
     cdef bint real_clock
 
     def __init__(self, engine, reader, others):
@@ -175,14 +186,32 @@ cdef class InnerLoop:
             memmove(block.start, block.start + sent, block.used)
         return 0
 
+    cdef list gather(self, list argv):
+        """The command and those behind it that may run together with it; the one after them waits in `following`."""
+        cdef list run = [argv]
+        cdef object following
+        try:
+            while PyList_GET_SIZE(run) < LONGEST_RUN:
+                following = self.reader.next()
+                if following is _MORE:
+                    break
+                if not follows(argv, following):
+                    self.following = following
+                    break
+                run.append(following)
+        except _ProtocolError:
+            pass  # it is raised again when its turn comes, after the replies to what was whole
+        return run
+
     cdef object run_fast(self):
         """See inner_loop.InnerLoop._run_fast."""
         cdef char stack[STACK]
         cdef Block block
-        cdef Py_ssize_t count = 0, size
-        cdef long long low, high
+        cdef Py_ssize_t count = 0, copies, size
+        cdef long long low, high, number
         cdef PyObject *found
         cdef object argv, reply, raw, commit
+        cdef list run
         cdef tuple entry
         cdef object session = self.session
         cdef RequestReader reader = self.reader
@@ -194,7 +223,10 @@ cdef class InnerLoop:
         block.on_heap = False
         try:
             while True:
-                argv = reader.next()
+                if self.following is None:
+                    argv = reader.next()
+                else:
+                    argv, self.following = self.following, None
                 if argv is _MORE:
                     if self.direct and block.used and not self.out and not self.unsent():
                         commit = self.engine.commit
@@ -205,13 +237,15 @@ cdef class InnerLoop:
                 if found is NULL:
                     return argv
                 entry = <tuple>found
-                count += 1
                 size = PyList_GET_SIZE(argv)
                 low, high = entry[1], entry[2]
+                run = self.gather(argv) if size == low and entry[3] is not None else None
+                copies = 1 if run is None else PyList_GET_SIZE(run)
+                count += copies
                 try:
                     if size < low or size > high:
                         raise wrong_arity(argv[0].decode().lower())
-                    reply = entry[0](session, argv)
+                    reply = entry[0](session, argv) if copies == 1 else entry[3](session, run)
                     if reply is _OK:
                         put(&block, b"+OK\r\n", 5)
                     elif PyBytes_CheckExact(reply):
@@ -220,7 +254,9 @@ cdef class InnerLoop:
                         put(&block, PyBytes_AS_STRING(reply), size)
                         put(&block, b"\r\n", 2)
                     elif PyLong_CheckExact(reply):
-                        put_number(&block, b":", PyLong_AsLongLong(reply))
+                        number = PyLong_AsLongLong(reply)
+                        for size in range(copies):
+                            put_number(&block, b":", number + size)
                     elif reply is None:
                         if session.protocol == 2:
                             put(&block, b"$-1\r\n", 5)
@@ -229,13 +265,14 @@ cdef class InnerLoop:
                     else:
                         raw = _encode(reply, session.protocol)
                         put(&block, PyBytes_AS_STRING(raw), PyBytes_GET_SIZE(raw))
-                except _ReplyError as error:
-                    self.stats.count_error(error)
-                    raw = b"-%b\r\n" % error.wire()
-                    put(&block, PyBytes_AS_STRING(raw), PyBytes_GET_SIZE(raw))
                 except Exception as error:
-                    raw = self.fail(argv, error)
-                    put(&block, PyBytes_AS_STRING(raw), PyBytes_GET_SIZE(raw))
+                    for size in range(copies):
+                        if isinstance(error, _ReplyError):
+                            self.stats.count_error(error)
+                            raw = b"-%b\r\n" % error.wire()
+                        else:
+                            raw = self.fail(argv, error)
+                        put(&block, PyBytes_AS_STRING(raw), PyBytes_GET_SIZE(raw))
                 if ready:
                     empty_into(&block, self.out)
                     self.engine.blocking.serve()
