@@ -30,8 +30,8 @@ Place = tuple["Database", bytes]
 
 SLICE = 1_000_000
 """Nanoseconds that a tick works before it lets clients have their turn."""
-PAUSE = 1_000_000
-"""Nanoseconds between two slices of compression."""
+PAUSE = 0.002
+"""Seconds between two slices of compression."""
 
 
 class Streams:
@@ -43,7 +43,8 @@ class Streams:
         self.replaying = False  # an effect is being applied; what was evicted with it is an effect of its own
         self._timers: dict[Place, tuple[int, object]] = {}  # when the readers of a stream are to be woken
         self._uncompressed: WeakSet[Log] = WeakSet()  # logs with nodes that wait for compression
-        self._next_slice = 0  # when compression goes on, by perf_counter_ns; 0 while there is nothing to compress
+        self._slice_planned = False
+        self._heard = 0  # bytes of input when it was planned
         engine.config.on_change("stream-compression-backlog", lambda _: self._share_backlog())
         self._share_backlog()
         for name, attribute in (("stream-compression", "compression"), ("stream-hot-nodes", "hot_nodes")):
@@ -116,7 +117,7 @@ class Streams:
         if log.unsettled and log not in self._uncompressed:
             self._uncompressed.add(log)
             self._share_backlog()
-            if not self._next_slice:
+            if not self._slice_planned:
                 self._plan_slice()
 
     def compress_now(self) -> bool:
@@ -133,14 +134,14 @@ class Streams:
         STORAGE.backlog = self._engine.config.stream_compression_backlog // max(len(self._uncompressed), 1)
 
     def _plan_slice(self) -> None:
-        self._next_slice = perf_counter_ns() + PAUSE
-        self._engine.timers.call_later(PAUSE / 1e9, self._compress_slice)
+        self._slice_planned = True
+        self._heard = self._engine.stats.input_bytes
+        self._engine.timers.call_later(PAUSE, self._compress_slice)
 
     def _compress_slice(self) -> None:
-        """Compress for a slice of time, or one node if this comes late: then the loop has other things to do."""
-        now = perf_counter_ns()
-        until = now + SLICE if now < self._next_slice + PAUSE else now
-        self._next_slice = 0
+        """Compress for a slice of time, or only one node if clients have been heard since the last one."""
+        self._slice_planned = False
+        until = perf_counter_ns() + (SLICE if self._heard == self._engine.stats.input_bytes else 0)
         for log in list(self._uncompressed):
             more = log.settle()
             while more and perf_counter_ns() < until:
