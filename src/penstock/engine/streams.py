@@ -30,8 +30,8 @@ Place = tuple["Database", bytes]
 
 SLICE = 1_000_000
 """Nanoseconds that a tick works before it lets clients have their turn."""
-PAUSE = 0.002
-"""Seconds between two slices of compression."""
+BUSY_PAUSE, IDLE_PAUSE = 0.010, 0.001
+"""Seconds between two slices of compression, while clients are heard and while they are not."""
 
 
 class Streams:
@@ -118,7 +118,7 @@ class Streams:
             self._uncompressed.add(log)
             self._share_backlog()
             if not self._slice_planned:
-                self._plan_slice()
+                self._plan_slice(BUSY_PAUSE)
 
     def compress_now(self) -> bool:
         """Compress all that waits, because memory is short; whether there was anything."""
@@ -133,15 +133,16 @@ class Streams:
     def _share_backlog(self) -> None:
         STORAGE.backlog = self._engine.config.stream_compression_backlog // max(len(self._uncompressed), 1)
 
-    def _plan_slice(self) -> None:
+    def _plan_slice(self, pause: float) -> None:
         self._slice_planned = True
         self._heard = self._engine.stats.input_bytes
-        self._engine.timers.call_later(PAUSE, self._compress_slice)
+        self._engine.timers.call_later(pause, self._compress_slice)
 
     def _compress_slice(self) -> None:
         """Compress for a slice of time, or only one node if clients have been heard since the last one."""
         self._slice_planned = False
-        until = perf_counter_ns() + (SLICE if self._heard == self._engine.stats.input_bytes else 0)
+        idle = self._heard == self._engine.stats.input_bytes
+        until = perf_counter_ns() + (SLICE if idle else 0)
         for log in list(self._uncompressed):
             more = log.settle()
             while more and perf_counter_ns() < until:
@@ -152,7 +153,7 @@ class Streams:
             if perf_counter_ns() >= until:
                 break
         if self._uncompressed:
-            self._plan_slice()
+            self._plan_slice(IDLE_PAUSE if idle else BUSY_PAUSE)
 
     # -- expiry, retention ------------------------------------------------------------------------------------
 
