@@ -52,11 +52,11 @@ def to_ranges(words: Sequence[bytes]) -> list[Range]:
     return ranges
 
 
-def parse_entries(words: list[bytes]) -> tuple[list[bytes], list[bytes]]:
-    """Tags and entries of `tag entry tag entry ...`."""
-    if not words or len(words) % 2:
+def parse_entries(argv: Argv, at: int) -> tuple[list[bytes], list[bytes]]:
+    """Tags and entries of `tag entry tag entry ...`, from a place on."""
+    if at == len(argv) or (len(argv) - at) % 2:
         raise ReplyError("ENTRIES takes pairs of tag and entry")
-    return words[::2], words[1::2]
+    return argv[at::2], argv[at + 1 :: 2]
 
 
 def to_batches(payload: bytes) -> list[object]:
@@ -89,7 +89,7 @@ class _Write:
                 at += 1  # FORMAT ARROW payload, as TREAD spells it; without options the shorter form has four words
                 word = argv[at].upper()
             if word == b"ENTRIES":
-                write.entries = parse_entries(argv[at + 1 :])
+                write.entries = parse_entries(argv, at + 1)
                 return write
             if word == b"ARROW" and at + 2 == len(argv):
                 write.batches = to_batches(argv[at + 1])

@@ -17,9 +17,11 @@ cdef class RequestReader:
     cdef object next(self)
     cdef bint holds_much(self)
     cdef int push(self, bytes data) except -1
+    cdef int _take_whole(self) except -1
     cdef bint _join(self) except -1
     cdef bint _header(self, char mark, long long limit, long long *found) except -1
     cdef object _inline(self)
     cdef int _begin(self, Py_ssize_t size) except -1
     cdef bint _go_on(self) except -1
+    cdef int _put_copy(self, const char *at, Py_ssize_t size) except -1
     cdef int _put(self, bytes argument) except -1

@@ -29,6 +29,9 @@ cdef enum:
     FIRST_ROOM = 1 << 22  # bytes an argument that is cut gets at once; more as it fills
     FIRST_ARGUMENTS = 1024  # likewise, of a command
     NEWLINE = 2
+    SHORT_DIGITS = 7  # of a length that is read the quick way
+    SHORT_HEADER = 10  # bytes of such a header at most
+    LONGEST_NAME = 32
     MUCH = 1 << 16  # bytes held after which the connection looks at its limits
 
 
@@ -95,6 +98,8 @@ cdef class RequestReader:
                 self._missing = number
                 self._argv = PyList_New(number) if number <= FIRST_ARGUMENTS else []
                 self._filled = self._whole = 0
+            if self._bulk is None:
+                self._take_whole()
             while self._missing:
                 if self._bulk is None:
                     if not self._header(b"$", self._max_bulk, &number):
@@ -105,6 +110,27 @@ cdef class RequestReader:
             argv, self._argv = self._argv, None
             self._whole = 0
             return argv
+
+    cdef int _take_whole(self) except -1:
+        """Take the arguments that are here and need no second look; the rest is for those who know every case."""
+        cdef const char *at = PyBytes_AS_STRING(self._data) + self._at
+        cdef const char *end = PyBytes_AS_STRING(self._data) + PyBytes_GET_SIZE(self._data)
+        cdef const char *digits
+        cdef Py_ssize_t size
+        while self._missing and end - at > SHORT_HEADER and at[0] == b"$":
+            digits = at + 1
+            size = 0
+            while b"0" <= digits[0] <= b"9" and digits - at <= SHORT_DIGITS:
+                size = size * 10 + digits[0] - 48
+                digits += 1
+            if digits[0] != b"\r" or digits == at + 1 or (at[1] == b"0" and digits > at + 2):
+                break
+            if size > self._max_bulk or end - digits < size + 2 * NEWLINE:
+                break
+            self._put_copy(digits + NEWLINE, size)
+            at = digits + size + 2 * NEWLINE
+        self._at = at - PyBytes_AS_STRING(self._data)
+        return 0
 
     cdef bint _join(self) except -1:
         """Put what came later behind what is left; whether there was anything."""
@@ -184,12 +210,7 @@ cdef class RequestReader:
         cdef Py_ssize_t left = PyBytes_GET_SIZE(self._data) - self._at
         if left >= size + NEWLINE:
             self._at += size + NEWLINE
-            if self._filled == 0 and size == PyBytes_GET_SIZE(self._name) and not memcmp(at, PyBytes_AS_STRING(self._name), size):
-                return self._put(self._name)  # most clients send the same command again, and its hash is known
-            argument = PyBytes_FromStringAndSize(at, size)
-            if self._filled == 0 and size < 32:
-                self._name = argument
-            return self._put(argument)
+            return self._put_copy(at, size)
         self._size = size
         self._got = 0
         self._bulk = PyBytes_FromStringAndSize(NULL, min(size, FIRST_ROOM))
@@ -224,6 +245,15 @@ cdef class RequestReader:
                 return True
             if not self._join():
                 return False
+
+    cdef int _put_copy(self, const char *at, Py_ssize_t size) except -1:
+        cdef bytes argument
+        if self._filled == 0 and size == PyBytes_GET_SIZE(self._name) and not memcmp(at, PyBytes_AS_STRING(self._name), size):
+            return self._put(self._name)  # most clients send the same command again, and its hash is known
+        argument = PyBytes_FromStringAndSize(at, size)
+        if self._filled == 0 and size < LONGEST_NAME:
+            self._name = argument
+        return self._put(argument)
 
     cdef int _put(self, bytes argument) except -1:
         if self._missing + self._filled <= FIRST_ARGUMENTS:

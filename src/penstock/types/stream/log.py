@@ -118,11 +118,14 @@ class Log:
     def append_many(self, now: int, tags: list[bytes], entries: list[bytes]) -> int:
         """Add messages and answer the first one's offset, or what would be the next one's for none."""
         first = self.last + 1
-        times = array("q", (now,)) * len(entries)
-        at = 0
-        while at < len(entries):
-            end = min(at + NODE - self.last % NODE, len(entries))
-            self.active.extend(times[at:end], tags[at:end], entries[at:end])
+        at, count = 0, len(entries)
+        while at < count:
+            end = min(at + NODE - self.last % NODE, count)
+            times = array("q", (now,)) * (end - at)
+            if end - at == count:
+                self.active.extend(times, tags, entries)
+            else:
+                self.active.extend(times, tags[at:end], entries[at:end])
             self.last += end - at
             if not self.last % NODE:
                 self._seal()

@@ -3,9 +3,10 @@
 The RCP's "one blob and a table of 32-bit offsets" is Arrow's variable-length binary layout, so a sealed `Node` is an
 Arrow record batch of (time, tag, entry), held as one encapsulated IPC message (`payload`): what a snapshot writes is
 what memory holds. A node may also hold the decoded `batch` (a view of an uncompressed payload costs nothing) and the
-`wire`: all its messages as RESP, with a table of ends, so that any range is one slice. A node that was just uploaded may
-share the upload's buffers (`source`) and have no payload until it is read, compressed or told to let go of them. `Active`
-is the node being written: plain lists, since appending to them is the cheapest thing Python does.
+`wire`: all its messages as RESP, with a table of ends, so that any range is one slice. A new node has no payload yet: it
+holds the batch it was sealed from, or the place in an upload that it was cut from (`source`), until it goes cold or, for
+the latter, is read or told to let go. `Active` is the node being written: plain lists, since appending to them is the
+cheapest thing Python does.
 
 Invariant: node n covers offsets n * 1000 + 1 to (n + 1) * 1000. Offsets are arithmetic unless rows are missing
 (compacted away, or evicted before the node was sealed); then `offsets` lists what is there, sorted.
@@ -117,10 +118,8 @@ class Node:
     newest: int  # the latest time of its own messages, compacted ones included
     raw: int  # bytes of its messages uncompressed
     large: bool  # over 2 GiB
-    payload: bytes  # IPC message; empty while there is a source
-    source: (
-        tuple[Any, int, int] | None
-    )  # an uploaded batch, the first of its rows that are this node, their time if it has none
+    payload: bytes  # IPC message; empty while the node is new
+    source: tuple[Any, int, int] | None  # an uploaded batch, the first row of this node in it, the time if it has none
     compressed: bool
     batch: Any | None  # decoded payload
     wire: tuple[memoryview, array[int]] | None  # all messages, and where each begins (one more: the end)
@@ -128,11 +127,12 @@ class Node:
 
     @classmethod
     def of(cls, number: int, batch: Any, before: int, newest: int, offsets: array[int] | None = None) -> Self:
-        """Seal a batch, copying it: a slice must not keep alive the buffer it was cut from."""
+        """Seal a batch that is nobody else's, and no slice."""
         node = cls()
         node.number, node.before, node.newest, node.offsets = number, before, newest, offsets
-        node.wire, node.asked = None, 0
-        node._hold(batch)
+        node.payload, node.source, node.compressed, node.wire, node.asked = b"", None, False, None, 0
+        node.count, node.raw, node.batch = batch.num_rows, raw_of(batch, 0, batch.num_rows), batch
+        node.large = batch.schema.field(1).type == pa.large_binary()
         return node
 
     @classmethod
@@ -146,12 +146,13 @@ class Node:
         return node
 
     def own(self) -> None:
-        """Let go of the batch this was cut from, if it still shares it."""
-        if self.source is not None:
+        """Have a payload, and let go of the batch this was cut or sealed from."""
+        if not self.payload:
             self._hold(self._cut())
 
     def _cut(self) -> Any:
-        assert self.source is not None
+        if self.source is None:
+            return self.opened()
         batch, row, now = self.source
         part = batch.slice(row, self.count)
         times = part.column(0) if part.num_columns == 3 else int64s(array("q", (now,)) * self.count)
@@ -159,7 +160,7 @@ class Node:
 
     def message(self) -> bytes:
         """The payload, made for this one time if there is none."""
-        return self.payload if self.source is None else cast(bytes, self._cut().serialize().to_pybytes())
+        return self.payload or cast(bytes, self._cut().serialize().to_pybytes())
 
     def _hold(self, batch: Any) -> None:
         self.count = batch.num_rows
@@ -216,7 +217,8 @@ class Node:
 
     def opened(self) -> Any:
         """The record batch, decoded if it was not."""
-        self.own()
+        if self.source is not None:
+            self.own()
         batch = self.batch
         if batch is None:
             batch = self.batch = pa.ipc.read_record_batch(self.payload, LARGE_SCHEMA if self.large else SCHEMA)
@@ -270,7 +272,7 @@ class Node:
     def freeze(self, compression: str) -> None:
         """Go cold: no wire, and compressed if asked."""
         if compression != "none" and not self.compressed:
-            self.payload = _compressed(self.opened() if self.source is None else self._cut(), compression)
+            self.payload = _compressed(self._cut(), compression)
             self.compressed, self.source = True, None
         self.own()
         self.rest()
