@@ -15,6 +15,7 @@ cdef class RequestReader:
     cdef bytes _name  # of the last command
 
     cdef object next(self)
+    cdef bint holds_more(self)
     cdef bint holds_much(self)
     cdef int push(self, bytes data) except -1
     cdef int _take_whole(self) except -1

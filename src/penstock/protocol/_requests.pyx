@@ -68,6 +68,9 @@ cdef class RequestReader:
             self._later_size += PyBytes_GET_SIZE(data)
         return 0
 
+    cdef bint holds_more(self):
+        return self._at < PyBytes_GET_SIZE(self._data) or self._later_size > 0
+
     cdef bint holds_much(self):
         return self._later_size > MUCH or self._got > MUCH or self._whole > MUCH
 

@@ -4,6 +4,7 @@
 Replies are written into one growing block of memory and become one bytes object at the end.
 """
 
+from cpython cimport array
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_GetItem
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
@@ -31,6 +32,9 @@ cdef enum:
     STACK = 8192
     RELIEF = 262144
     LONGEST_RUN = 1000
+    COMMANDS = 0
+    INPUT_BYTES = 1
+    OUTPUT_BYTES = 2
 
 
 cdef struct Block:
@@ -118,9 +122,12 @@ cdef class InnerLoop:
     cdef public int descriptor  # of a plain socket, for writing to it directly; -1 for any other
     cdef public object unsent  # () -> bytes that the transport has not sent yet
     cdef bint direct  # inside data_received, so the socket is certainly open
-    cdef object clock, stats, keyspace, others
+    cdef object clock, stats, others
+    cdef list ready  # changed keys that somebody waits for
     cdef object following  # a command that was taken to see whether it belongs to a run, and did not run yet
+    cdef array.array tally  # of stats
     cdef bint real_clock
+    cdef long long now  # milliseconds, when it was last looked at
 
     def __init__(self, engine, reader, others):
         self.engine = engine
@@ -137,10 +144,11 @@ cdef class InnerLoop:
         self.clock = engine.clock
         self.real_clock = type(engine.clock) is Clock
         self.stats = engine.stats
-        self.keyspace = engine.keyspace
+        self.tally = engine.stats.tally
+        self.ready = engine.keyspace.ready
 
     def data_received(self, bytes data not None):
-        self.stats.input_bytes += PyBytes_GET_SIZE(data)
+        self.tally.data.as_longlongs[INPUT_BYTES] += PyBytes_GET_SIZE(data)
         self.reader.push(data)
         if self.held_back:
             self.hold()
@@ -153,14 +161,15 @@ cdef class InnerLoop:
         """See inner_loop.InnerLoop.run."""
         cdef object argv
         cdef timespec moment
-        cdef object now
+        cdef long long now
         if self.real_clock:
             clock_gettime(CLOCK_REALTIME, &moment)
             now = <long long>moment.tv_sec * 1000 + moment.tv_nsec // 1000000
-            self.clock.now = now
+            if now != self.now:
+                self.now = now
+                self.clock.now = self.session.last_active = now
         else:
-            now = self.clock.refresh()
-        self.session.last_active = now
+            self.session.last_active = self.clock.refresh()
         self.running = True
         self.ran = 0
         try:
@@ -181,7 +190,7 @@ cdef class InnerLoop:
         """Write to the socket now; what it does not take stays for the transport."""
         cdef ssize_t sent = write(self.descriptor, block.start, block.used)
         if sent > 0:
-            self.stats.output_bytes += sent
+            self.tally.data.as_longlongs[OUTPUT_BYTES] += sent
             block.used -= sent
             memmove(block.start, block.start + sent, block.used)
         return 0
@@ -216,7 +225,7 @@ cdef class InnerLoop:
         cdef object session = self.session
         cdef RequestReader reader = self.reader
         cdef dict fast = self.engine.fast if session.plain else _NO_COMMANDS
-        cdef list ready = self.keyspace.ready
+        cdef list ready = self.ready
         block.start = stack
         block.used = 0
         block.size = STACK
@@ -239,7 +248,7 @@ cdef class InnerLoop:
                 entry = <tuple>found
                 size = PyList_GET_SIZE(argv)
                 low, high = entry[1], entry[2]
-                run = self.gather(argv) if size == low and entry[3] is not None else None
+                run = self.gather(argv) if size == low and entry[3] is not None and reader.holds_more() else None
                 copies = 1 if run is None else PyList_GET_SIZE(run)
                 count += copies
                 try:
@@ -284,7 +293,7 @@ cdef class InnerLoop:
         finally:
             empty_into(&block, self.out)
             if count:
-                self.stats.commands += count
+                self.tally.data.as_longlongs[COMMANDS] += count
                 self.ran += count
             if block.on_heap:
                 free(block.start)
