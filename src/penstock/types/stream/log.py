@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from penstock.types.stream.arrow import encode_read
 from penstock.types.stream.compaction import Compactor
-from penstock.types.stream.nodes import NODE, OVERHEAD, Active, Block, Node, Piece, Range, Storage, raw_of
+from penstock.types.stream.nodes import NODE, OVERHEAD, Active, Block, Node, Piece, Range, Storage, raw_of, tables_of
 
 NULL = b"$-1\r\n"
 STORAGE = Storage()  # of every log that is not given its own; the server's settings edit it
@@ -136,12 +136,13 @@ class Log:
         """As append_many, of what `parse_arrow` gave. Whole nodes never become Python objects."""
         first = self.last + 1
         for batch in batches:
-            at = 0
-            while at < batch.num_rows:
-                rows = min(NODE - self.last % NODE, batch.num_rows - at)
+            tables = tables_of(batch)
+            at, count = 0, batch.num_rows
+            while at < count:
+                rows = min(NODE - self.last % NODE, count - at)
                 self.last += rows
                 if rows == NODE:
-                    self._add_rows(now, batch, at)
+                    self._add_rows(now, batch, at, raw_of(tables, at, at + NODE))
                 else:
                     part = batch.slice(at, rows)
                     times = part.column(0).to_pylist() if part.num_columns == 3 else (now,) * rows
@@ -151,11 +152,11 @@ class Log:
                 at += rows
         return first
 
-    def _add_rows(self, now: int, batch: Any, at: int) -> None:
+    def _add_rows(self, now: int, batch: Any, at: int, raw: int) -> None:
         """Add a node of the rows of a batch from `at` on, which are copied later if there may be a backlog."""
         active = self.active
         newest = pc.max(batch.column(0).slice(at, NODE)).as_py() if batch.num_columns == 3 else now
-        node = Node.sharing(active.number, (batch, at, now), raw_of(batch, at, at + NODE), active.before, newest)
+        node = Node.sharing(active.number, (batch, at, now), raw, active.before, newest)
         if self.storage.backlog:
             self.shared[node.number] = node
         else:

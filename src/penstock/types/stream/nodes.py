@@ -64,13 +64,17 @@ def _compressed(batch: Any, compression: str) -> bytes:
     return cast(bytes, stream.slice(head, stream.size - head - 8).to_pybytes())
 
 
-def raw_of(batch: Any, first: int, end: int) -> int:
-    """What rows of an uploaded batch count for."""
-    raw = OVERHEAD * (end - first)
-    for column in batch.columns[-2:]:
-        table = _table(column)
-        raw += table[column.offset + end] - table[column.offset + first]
-    return raw
+Tables = list[tuple[memoryview, int]]  # of a batch's tags and entries: where each value begins, from which row on
+
+
+def tables_of(batch: Any) -> Tables:
+    return [(_table(column), column.offset) for column in batch.columns[-2:]]
+
+
+def raw_of(tables: Tables, first: int, end: int) -> int:
+    """What some rows count for."""
+    sizes = (table[offset + end] - table[offset + first] for table, offset in tables)
+    return sum(sizes, OVERHEAD * (end - first))
 
 
 def _table(column: Any) -> memoryview:
@@ -131,7 +135,7 @@ class Node:
         node = cls()
         node.number, node.before, node.newest, node.offsets = number, before, newest, offsets
         node.payload, node.source, node.compressed, node.wire, node.asked = b"", None, False, None, 0
-        node.count, node.raw, node.batch = batch.num_rows, raw_of(batch, 0, batch.num_rows), batch
+        node.count, node.raw, node.batch = batch.num_rows, raw_of(tables_of(batch), 0, batch.num_rows), batch
         node.large = batch.schema.field(1).type == pa.large_binary()
         return node
 
