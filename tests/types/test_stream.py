@@ -224,9 +224,9 @@ class StreamMachine(RuleBasedStateMachine):
     @rule()
     def settle(self) -> None:
         log = self.stream.log
-        before = log.waiting
-        assert log.settle() == log.unsettled
-        assert log.waiting <= before
+        before = log.cooling.waiting
+        assert log.settle() == log.cooling.unsettled
+        assert log.cooling.waiting <= before
 
     @precondition(lambda self: self.stream.log.compactor)
     @rule(nodes=st.integers(1, 3))

@@ -144,24 +144,24 @@ def test_nodes_wait_for_compression_up_to_a_number_of_bytes() -> None:
     node = sum(len(b"tag" + b"entry %d" % n) + 16 for n in range(1001, 2001))
     log = filled(9000, Storage("lz4", hot_nodes=2, backlog=3 * node))
     assert [node.compressed for node in log.nodes.values()] == [True] * 5 + [False] * 4
-    assert log.waiting == 2 * node < log.storage.backlog
+    assert log.cooling.waiting == 2 * node < log.storage.backlog
     log.read(6001, 1000)
     assert [log.settle(), log.settle(), log.settle()] == [True, False, False]
     assert [node.compressed for node in log.nodes.values()] == [True] * 7 + [False] * 2
-    assert log.waiting == 0
+    assert log.cooling.waiting == 0
     log.check()
 
 
 def test_what_waits_for_compression_may_be_evicted_dumped_and_copied() -> None:
     stream = Stream(Storage("lz4", hot_nodes=1, backlog=1 << 20))
     stream.log.append_many(1000, [b"tag"] * 5000, [b"entry"] * 5000)
-    assert stream.log.waiting == 4 * 24_000
+    assert stream.log.cooling.waiting == 4 * 24_000
     assert Stream.load(stream.dump()).log.read(1, 5000) == stream.log.read(1, 5000)
     copy = stream.copy()
     stream.log.evict_through(2500)
-    assert stream.log.waiting == 2 * 24_000
+    assert stream.log.cooling.waiting == 2 * 24_000
     assert [stream.log.settle(), stream.log.settle()] == [True, False]
-    assert copy.log.waiting == 4 * 24_000
+    assert copy.log.cooling.waiting == 4 * 24_000
     stream.check()
     copy.check()
 
@@ -390,7 +390,7 @@ def test_nodes_share_an_upload_only_until_there_is_time(compression: Any, times:
             while twin.settle():
                 pass
             assert all(node.source is None for node in twin.nodes.values())
-            assert not (twin.shared or twin.waiting)
+            assert not (twin.cooling.unsettled)
         twin.check()
         assert twin.info()[:-1] == plain.info()[:-1]
         assert [*twin.copy().messages(1, 6000)] == [*plain.messages(1, 6000)]

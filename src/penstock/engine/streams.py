@@ -114,7 +114,7 @@ class Streams:
 
         Why not at once: it takes longer than all else about a write of many messages, and nobody waits for it.
         """
-        if log.unsettled and log not in self._uncompressed:
+        if log.cooling.unsettled and log not in self._uncompressed:
             self._uncompressed.add(log)
             self._share_backlog()
             if not self._slice_planned:

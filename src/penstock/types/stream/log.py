@@ -8,9 +8,8 @@ Costs, here and in limits, are counted as a message's tag and entry plus 16 byte
 compression: a reader's MAXBYTES means the same in RESP2, RESP3 and Arrow, and retention the same on every replica.
 
 Invariants: nodes has every number from `lowest` up to the active node's; sealed_rows and sealed_raw are their sums; a
-node that was cooled and is not in `recent` holds nothing that can be made again; the uncompressed ones among the nodes
-from `packed` to before `cooled` wait for compression, and have `waiting` bytes. Owned by the loop thread: reading moves
-nodes in and out of `recent`.
+node that is cold (cooling.py) and not in `recent` holds nothing that can be made again. Owned by the loop thread:
+reading moves nodes in and out of `recent`.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ import pyarrow.compute as pc
 
 from penstock.types.stream.arrow import encode_read
 from penstock.types.stream.compaction import Compactor
+from penstock.types.stream.cooling import Cooling
 from penstock.types.stream.nodes import NODE, OVERHEAD, Active, Block, Node, Piece, Range, Storage, raw_of, tables_of
 
 NULL = b"$-1\r\n"
@@ -77,8 +77,8 @@ class Log:
     """Messages by offset."""
 
     __slots__ = (
-        "__weakref__", "active", "compactor", "cooled", "first", "last", "lowest", "nodes", "packed", "recent",
-        "sealed_raw", "sealed_rows", "shared", "storage", "waiting",
+        "__weakref__", "active", "compactor", "cooling", "first", "last", "lowest", "nodes", "recent", "sealed_raw",
+        "sealed_rows", "storage",
     )  # fmt: skip
 
     def __init__(self, storage: Storage = STORAGE) -> None:
@@ -87,10 +87,7 @@ class Log:
         self.last = 0  # the last offset given out
         self.nodes: dict[int, Node] = {}
         self.lowest = 0  # number of the first node held
-        self.cooled = 0  # number of the first node that was not told to go cold
-        self.packed = 0  # number of the first node that was not told to be compressed; not after `cooled`
-        self.waiting = 0  # bytes of the messages that wait for compression
-        self.shared: dict[int, Node] = {}  # hot nodes that may share an upload's buffers still
+        self.cooling = Cooling()
         self.active = Active(1, 0)
         self.recent: dict[int, Node] = {}  # cold nodes read of late, the latest last
         self.sealed_rows = 0
@@ -157,10 +154,6 @@ class Log:
         active = self.active
         newest = pc.max(batch.column(0).slice(at, NODE)).as_py() if batch.num_columns == 3 else now
         node = Node.sharing(active.number, (batch, at, now), raw, active.before, newest)
-        if self.storage.backlog:
-            self.shared[node.number] = node
-        else:
-            node.own()
         self._add(node)
 
     def _seal(self) -> None:
@@ -171,33 +164,11 @@ class Log:
         self.sealed_rows += node.count
         self.sealed_raw += node.raw
         self.active = Active(self.last + 1, max(node.before, node.newest))
-        # One node a seal keeps step; a second one catches up after hot_nodes was lowered or the log was loaded.
-        self.cooled = max(self.cooled, self.lowest)
-        for number in range(self.cooled, min(self.cooled + 2, node.number + 1 - self.storage.hot_nodes)):
-            cold = self.nodes[number]
-            cold.rest()
-            self.shared.pop(number, None)
-            self.waiting += _compressible(cold)
-            self.cooled = number + 1
-        while self.packed < self.cooled and self.waiting >= self.storage.backlog:
-            self.settle()
+        self.cooling.add(node, self.nodes, self.lowest, self.storage)
 
     def settle(self) -> bool:
-        """Do a piece of what appending left for later, the oldest node that waits first; whether there is more."""
-        self.packed = max(self.packed, self.lowest)
-        if self.packed < self.cooled:
-            node = self.nodes[self.packed]
-            self.packed += 1
-            self.waiting -= _compressible(node)
-            node.freeze(self.storage.compression)
-        elif self.shared:
-            self.shared.popitem()[1].own()
-        return self.unsettled
-
-    @property
-    def unsettled(self) -> bool:
-        """Whether appending left something for later."""
-        return bool(self.waiting or self.shared)
+        """Do a piece of what appending left for later; whether there is more."""
+        return self.cooling.settle(self.nodes, self.storage)
 
     # Finding.
 
@@ -368,11 +339,9 @@ class Log:
             node = self.nodes.pop(self.lowest)
             self.lowest += 1
             self.recent.pop(node.number, None)
-            self.shared.pop(node.number, None)
             self.sealed_rows -= node.count
             self.sealed_raw -= node.raw
-            if self.packed <= node.number < self.cooled:
-                self.waiting -= _compressible(node)
+            self.cooling.evicted(node)
             if self.compactor:
                 self.compactor.forget(node)
         active = self.active
@@ -438,10 +407,10 @@ class Log:
                 return False
             node = self.nodes[number]
             self._use(node)
-            raw, waits = node.raw, self.packed <= number < self.cooled and not node.compressed
+            raw = node.raw
             self.sealed_rows -= compactor.compact(node, self.storage.compression)
             self.sealed_raw += node.raw - raw
-            self.waiting += (node.raw - raw) * waits
+            self.cooling.shrunk(node, raw - node.raw)
         return compactor.next < self.active.number or compactor.candidate(least) is not None
 
     # The whole.
@@ -461,11 +430,11 @@ class Log:
     def copy(self) -> Log:
         """An equal log that shares only bytes that never change."""
         log = Log(self.storage)
-        for name in ("cooled", "first", "last", "lowest", "packed", "sealed_raw", "sealed_rows", "waiting"):
+        for name in ("first", "last", "lowest", "sealed_raw", "sealed_rows"):
             setattr(log, name, getattr(self, name))
         log.nodes = {number: node.copy() for number, node in self.nodes.items()}
         log.recent = {number: log.nodes[number] for number in self.recent}
-        log.shared = {number: log.nodes[number] for number in self.shared}
+        log.cooling = self.cooling.copy(log.nodes)
         log.active = self.active.copy()
         log.set_compaction(self.compactor is not None)
         return log
@@ -500,26 +469,14 @@ class Log:
     def check(self) -> None:
         """Assert every invariant. O(messages)."""
         assert not [*self.faults()], [*self.faults()]
-        for number, node in self.nodes.items():
+        for node in self.nodes.values():
             node.check()
-            if number < self.cooled and number not in self.recent:
-                assert node.wire is None
-                assert node.batch is None or not node.compressed
-        assert self.packed <= self.cooled or self.cooled <= self.lowest
-        waiting = range(max(self.packed, self.lowest), self.cooled)
-        for number, node in self.nodes.items():
-            assert node.source is None or number in waiting or self.shared[number] is node
-        assert self.waiting == sum(_compressible(self.nodes[number]) for number in waiting)
+        self.cooling.check(self.nodes, self.recent)
         self.active.check()
         assert len(self) == sum(b - a for _, a, b in self.copy()._runs(self.first, self.last + 1))
         if self.compactor:
             assert self.lowest <= self.compactor.next <= self.active.number
             self.compactor.check(self.nodes)
-
-
-def _compressible(node: Node) -> int:
-    """Bytes that compressing a node would make fewer."""
-    return 0 if node.compressed else node.raw
 
 
 def _affordable(items: int, budget: int | None) -> tuple[int, int | None]:
