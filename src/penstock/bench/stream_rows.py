@@ -53,7 +53,10 @@ def _write_entries(server: Running, scale: float) -> float:
 
 
 def _write_arrow(server: Running, scale: float) -> float:
-    """Messages a second, 10,000 a command in Arrow's form or 100 commands a batch."""
+    """Messages a second, 10,000 a command in Arrow's form or 100 commands a batch.
+
+    It is a burst: of what ours writes, stream-compression-backlog bytes are compressed after the clock stops.
+    """
     if not server.is_ours:
         return _write_xadds(server, scale)
     rounds = max(int(300 * scale), 4)
