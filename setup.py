@@ -1,4 +1,4 @@
-"""The one thing pyproject.toml cannot say: compile the two inner loops if a C compiler is at hand, and go on without."""
+"""The one thing pyproject.toml cannot say: compile what has a compiled twin if a C compiler is at hand, and go on without."""
 
 from setuptools import Extension, setup
 
@@ -7,6 +7,7 @@ try:
 
     extensions = cythonize(
         [
+            Extension("penstock.protocol._requests", ["src/penstock/protocol/_requests.pyx"], optional=True),
             Extension("penstock.server._inner_loop", ["src/penstock/server/_inner_loop.pyx"], optional=True),
             Extension("penstock.types.stream._wire", ["src/penstock/types/stream/_wire.pyx"], optional=True),
         ]

@@ -397,3 +397,44 @@ def test_stages_that_nobody_commits_go(world: World) -> None:
 def test_only_effects_are_applied(world: World, words: str) -> None:
     assert world.error(words).startswith("ERR")
     assert world.run("EXISTS k other") == 0
+
+
+# -- compression between commands -----------------------------------------------------------------------------
+
+
+def compressed(world: World, key: bytes = b"k") -> list[bool]:
+    return [node.compressed for node in world.stream(key).log.nodes.values()]
+
+
+def test_nodes_are_compressed_after_the_write_that_cooled_them(world: World) -> None:
+    for key in ("k", "other"):
+        world.run("TWRITE", key, "ENTRIES", *["tag", "entry"] * 12_000)
+    assert not any(compressed(world))
+    world.pass_time(100)
+    assert compressed(world) == compressed(world, b"other") == [True] * 4 + [False] * 8
+    assert world.timers.pending == 0
+    world.run("TWRITE", "k", "ENTRIES", *["tag", "entry"] * 1_000)
+    world.pass_time(100)
+    assert compressed(world) == [True] * 5 + [False] * 8
+
+
+def test_without_a_backlog_they_are_compressed_at_once(world: World) -> None:
+    world.run("CONFIG SET stream-compression-backlog 0")
+    world.run("TWRITE", "k", "ENTRIES", *["tag", "entry"] * 12_000)
+    assert compressed(world) == [True] * 4 + [False] * 8
+    assert world.timers.pending == 0
+
+
+def test_a_stream_that_is_deleted_is_not_compressed(world: World) -> None:
+    world.run("TWRITE", "k", "ENTRIES", *["tag", "entry"] * 12_000)
+    world.run("DEL k")
+    world.pass_time(100)
+    assert world.timers.pending == 0
+
+
+def test_nodes_are_compressed_before_a_write_is_refused_for_memory(world: World) -> None:
+    world.run("TWRITE", "k", "ENTRIES", *["tag", "x" * 10_000] * 12_000)
+    world.engine.memory.measure()
+    world.run("CONFIG", "SET", "maxmemory", world.engine.memory.used_memory - 20_000_000)
+    assert compressed(world) == [True] * 4 + [False] * 8
+    assert world.run("TWRITE k tag entry") == 12_001

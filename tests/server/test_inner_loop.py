@@ -109,7 +109,7 @@ def test_a_bug_in_a_handler_is_a_reply(kind: str) -> None:
     def broken(session: Session, argv: list[bytes]) -> None:
         raise ZeroDivisionError
 
-    loop.engine.fast = {**loop.engine.fast, b"BROKEN": (broken, 1, 1)}
+    loop.engine.fast = {**loop.engine.fast, b"BROKEN": (broken, 1, 1, None)}
     loop.data_received(pack(b"BROKEN") + pack(b"INCR", b"a"))
     assert loop.sent == b"-ERR bug\r\n:1\r\n"
 
@@ -118,7 +118,7 @@ def test_a_bug_in_a_handler_is_a_reply(kind: str) -> None:
 @pytest.mark.parametrize("number", [0, 1023, 1024, -1, 2**63 - 1, -(2**63)])
 def test_integers_of_every_size_are_encoded(kind: str, number: int) -> None:
     loop = _loop(KINDS[kind])
-    loop.engine.fast = {b"N": (lambda session, argv: number, 1, 1)}
+    loop.engine.fast = {b"N": (lambda session, argv: number, 1, 1, None)}
     loop.data_received(pack(b"N"))
     assert loop.sent == b":%d\r\n" % number
 
@@ -171,3 +171,42 @@ def test_chunks_do_not_matter_and_both_agree(pipeline: list[tuple[bytes, ...]], 
         assert loop.sent == whole.sent
         assert loop.others_seen == whole.others_seen
         assert loop.engine.keyspace[0].data == whole.engine.keyspace[0].data
+
+
+writes = st.one_of(
+    st.tuples(st.sampled_from([b"TWRITE", b"twrite"]), st.sampled_from([b"s", b"t", b"text"]), values, values),
+    st.tuples(st.just(b"TWRITE"), st.just(b"s"), st.just(b"ENTRIES"), values, values),
+    st.sampled_from([(b"TWRITE", b"s"), (b"SET", b"text", b"x"), (b"PING",), (b"DEL", b"s")]),
+)
+
+
+@given(st.lists(writes, max_size=40), st.integers(1, 300), st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_writes_that_run_together_are_as_if_one_came_after_the_other(
+    pipeline: list[tuple[bytes, ...]], size: int, broken: bool
+) -> None:
+    data = b"".join(pack(*argv) for argv in pipeline) + b"*1\r\n:1\r\n" * broken
+    single = _loop(KINDS["pure"])
+    together = _loop(KINDS["chosen"])
+    single.data_received(data or b"\r\n")
+    for at in range(0, len(data), size):
+        if b"-Protocol" not in together.sent:
+            together.data_received(data[at : at + size])
+    assert together.sent == (single.sent if data else b"")
+    assert together.engine.keyspace.dirty == single.engine.keyspace.dirty
+    assert together.engine.stats.commands == single.engine.stats.commands
+    for key in (b"s", b"t"):
+        streams = [loop.engine.keyspace[0].data.get(key) for loop in (single, together)]
+        assert len({stream and stream.dump() for stream in streams}) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_of_writes_wakes_readers_and_seals_nodes(kind: str) -> None:
+    loop = _loop(KINDS[kind])
+    woken: list[int] = []
+    loop.engine.blocking.serve = lambda: (woken.append(1), loop.engine.keyspace.ready.clear())
+    loop.engine.keyspace[0].observe(b"s").waiters[object()] = None
+    loop.data_received(pack(b"TWRITE", b"s", b"tag", b"entry") * 2500)
+    assert loop.sent == b"".join(b":%d\r\n" % offset for offset in range(1, 2501))
+    assert woken
+    loop.engine.keyspace[0].data[b"s"].check()

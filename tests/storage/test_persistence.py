@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import redis
+from tests.commands.stream_world import ipc
 
 from penstock import Server
 from penstock.engine.config import Config
@@ -57,6 +59,19 @@ def test_a_background_snapshot_is_there_after_a_restart(tmp_path: Path) -> None:
         assert client.get("a") == b"1"
         assert client.lrange("l", 0, -1) == [b"1", b"2"]
         assert sorted(client.keys()) == [b"a", b"l"]
+
+
+def test_a_snapshot_has_uploads_that_nobody_had_time_to_compress(tmp_path: Path) -> None:
+    upload = ipc(pa.table({"tag": [b"tag"] * 30_000, "entry": [b"entry %d" % n for n in range(30_000)]}))
+    with running(tmp_path) as (server, client):
+        with client.pipeline() as pipe:  # in one turn of the loop
+            pipe.execute_command("TWRITE", "k", "FORMAT", "ARROW", upload)
+            pipe.execute_command("BGSAVE").execute()
+        wait_until(lambda: info(server)["rdb_saves"] == 1)
+        whole = client.execute_command("TREAD", "k", 1, 30_000)
+        assert len(whole) == 30_000
+    with running(tmp_path) as (_, client):
+        assert client.execute_command("TREAD", "k", 1, 30_000) == whole
 
 
 def test_save_rules_take_snapshots_and_the_last_one_comes_at_the_end(tmp_path: Path) -> None:

@@ -75,11 +75,12 @@ class StreamMachine(RuleBasedStateMachine):
     @initialize(
         compression=st.sampled_from(["none", "lz4", "zstd"]),
         hot=st.integers(0, 3),
+        backlog=st.sampled_from([0, 300, 10_000]),
         compact=st.booleans(),
         tags=st.lists(tags, max_size=60),
     )
-    def begin(self, compression: Any, hot: int, compact: bool, tags: list[bytes]) -> None:
-        self.storage = Storage(compression, hot)
+    def begin(self, compression: Any, hot: int, backlog: int, compact: bool, tags: list[bytes]) -> None:
+        self.storage = Storage(compression, hot, backlog)
         self.stream = Stream(self.storage)
         self.stream.retain(Retention(compact=compact))
         self.append_many([(tag, b"first") for tag in tags], False)
@@ -220,6 +221,13 @@ class StreamMachine(RuleBasedStateMachine):
         if size:
             held = sum(16 + len(tag) + len(entry) for _, tag, entry in self.messages.values())
             assert held <= size or stream.lowest == stream.active.number
+
+    @rule()
+    def settle(self) -> None:
+        log = self.stream.log
+        before = log.cooling.waiting
+        assert log.settle() == log.cooling.unsettled
+        assert log.cooling.waiting <= before
 
     @precondition(lambda self: self.stream.log.compactor)
     @rule(nodes=st.integers(1, 3))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from penstock.types.stream.arrow import LARGE_SCHEMA, parse_arrow
 from penstock.types.stream.log import NULL, Log, Retention
 from penstock.types.stream.nodes import NODE, Node, Storage
+from penstock.types.stream.stream import Stream
 
 
 def filled(count: int, storage: Storage | None = None) -> Log:
@@ -137,6 +138,32 @@ def test_older_nodes_are_compressed_and_the_newest_are_not() -> None:
     info = log.info()
     assert (info.nodes, info.hot, info.cold) == (7, 2, 4)
     assert info.stored_bytes < info.raw_bytes
+
+
+def test_nodes_wait_for_compression_up_to_a_number_of_bytes() -> None:
+    node = sum(len(b"tag" + b"entry %d" % n) + 16 for n in range(1001, 2001))
+    log = filled(9000, Storage("lz4", hot_nodes=2, backlog=3 * node))
+    assert [node.compressed for node in log.nodes.values()] == [True] * 5 + [False] * 4
+    assert log.cooling.waiting == 2 * node < log.storage.backlog
+    log.read(6001, 1000)
+    assert [log.settle(), log.settle(), log.settle()] == [True, False, False]
+    assert [node.compressed for node in log.nodes.values()] == [True] * 7 + [False] * 2
+    assert log.cooling.waiting == 0
+    log.check()
+
+
+def test_what_waits_for_compression_may_be_evicted_dumped_and_copied() -> None:
+    stream = Stream(Storage("lz4", hot_nodes=1, backlog=1 << 20))
+    stream.log.append_many(1000, [b"tag"] * 5000, [b"entry"] * 5000)
+    assert stream.log.cooling.waiting == 4 * 24_000
+    assert Stream.load(stream.dump()).log.read(1, 5000) == stream.log.read(1, 5000)
+    copy = stream.copy()
+    stream.log.evict_through(2500)
+    assert stream.log.cooling.waiting == 2 * 24_000
+    assert [stream.log.settle(), stream.log.settle()] == [True, False]
+    assert copy.log.cooling.waiting == 4 * 24_000
+    stream.check()
+    copy.check()
 
 
 def test_only_recently_read_cold_nodes_stay_decoded() -> None:
@@ -346,6 +373,29 @@ def test_an_arrow_read_of_nothing_is_an_empty_table() -> None:
     for log, offset in ((Log(), 1), (filled(10), 11)):
         table = read_arrow(log, offset, 100)
         assert (table.num_rows, table.schema.names) == (0, ["offset", "time", "tag", "entry"])
+
+
+@pytest.mark.parametrize("compression", ["none", "lz4"])
+@pytest.mark.parametrize("times", [{}, {"time": list(range(5500))}], ids=["now", "own times"])
+def test_nodes_share_an_upload_only_until_there_is_time(compression: Any, times: dict[str, Any]) -> None:
+    upload = parse_arrow(ipc({**times, "tag": [b"tag"] * 5500, "entry": [b"entry %d" % n for n in range(5500)]}))
+    plain, sharing = (Log(Storage(compression, 2, backlog)) for backlog in (0, 1 << 30))
+    for log in (plain, sharing):
+        log.append_many(1, [b""] * 100, [b"first"] * 100)
+        log.append_arrow(7, upload)
+    assert [node.source is not None for node in sharing.nodes.values()] == [False] + [True] * 4
+    for state in ("shared", "copied", "settled"):
+        twin = sharing.copy() if state == "copied" else sharing
+        if state == "settled":
+            while twin.settle():
+                pass
+            assert all(node.source is None for node in twin.nodes.values())
+            assert not (twin.cooling.unsettled)
+        twin.check()
+        assert twin.info()[:-1] == plain.info()[:-1]
+        assert [*twin.copy().messages(1, 6000)] == [*plain.messages(1, 6000)]
+        assert twin.copy().seek_time(3000) == plain.seek_time(3000)
+    assert sharing.read(1, 6000) == plain.read(1, 6000)
 
 
 def test_a_sealed_node_does_not_keep_the_table_it_came_from() -> None:

@@ -66,7 +66,8 @@ def run(rows: Iterable[Row], rounds: int | None, scale: float, say: Callable[[st
                     for server, measure, figures in sides if number % 2 == 0 else reversed(sides):
                         with server.client() as client:
                             client.flushall()
-                        figures.append(measure(server, scale))
+                            figures.append(measure(server, scale))
+                            client.flushall()  # what it left for later must not be done in the other's time
                 yield Result(row, sides[0][2], sides[1][2])
 
 

@@ -75,6 +75,19 @@ def redis_server(**directives: str) -> Iterator[Running]:
         yield Running("redis", server.port, server.pid)
 
 
+@contextmanager
+def configured(client: redis.Redis, directives: dict[str, str]) -> Iterator[None]:
+    """Settings that are as they were afterwards."""
+    before = {name: str(client.config_get(name)[name]) for name in directives}
+    for name, value in directives.items():
+        client.config_set(name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            client.config_set(name, value)
+
+
 def _wait(port: int, seconds: float = 20) -> None:
     deadline = time.monotonic() + seconds
     client = redis.Redis(port=port, protocol=2)

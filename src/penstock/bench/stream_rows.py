@@ -18,7 +18,7 @@ from penstock.bench.fanout import fan_out
 from penstock.bench.load import Work, drive
 from penstock.bench.messages import ARROW_ROWS, KEY, TAG, arrow_write, entry, fill, redis_id, reply_size, xadd
 from penstock.bench.row import Measure, Row, throughput
-from penstock.bench.servers import Running
+from penstock.bench.servers import Running, configured
 from penstock.bench.stream_length import Lengths, lengthen
 from penstock.protocol.resp import pack
 
@@ -53,7 +53,10 @@ def _write_entries(server: Running, scale: float) -> float:
 
 
 def _write_arrow(server: Running, scale: float) -> float:
-    """Messages a second, 10,000 a command in Arrow's form or 100 commands a batch."""
+    """Messages a second, 10,000 a command in Arrow's form or 100 commands a batch.
+
+    It is a burst: of what ours writes, stream-compression-backlog bytes are compressed after the clock stops.
+    """
     if not server.is_ours:
         return _write_xadds(server, scale)
     rounds = max(int(300 * scale), 4)
@@ -140,15 +143,11 @@ def _bytes_a_message(compression: str) -> Measure:
             if not server.is_ours:
                 fill(server, count)
                 return float(client.memory_usage(KEY, samples=0)) / int(client.xlen(KEY))
-            before = client.config_get("stream-compression")["stream-compression"]
-            client.config_set("stream-compression", compression)
-            try:
+            with configured(client, {"stream-compression": compression, "stream-compression-backlog": "0"}):
                 fill(server, count)
                 words = client.execute_command("TINFO", KEY)
                 info = dict(zip(words[::2], words[1::2], strict=True))
                 return float(info[b"bytes-stored"]) / int(info[b"length"])
-            finally:
-                client.config_set("stream-compression", before)
 
     return measure
 
@@ -157,20 +156,18 @@ def _seek(length: int) -> Measure:
     """Microseconds to read one message anywhere in a stream of a length, nothing of it kept ready by an earlier read."""
 
     def measure(server: Running, scale: float) -> float:
-        with server.client() as client:
-            before = client.config_get("stream-hot-nodes")["stream-hot-nodes"]
-            client.config_set("stream-hot-nodes", 0)
-            try:
-                held = _whole(length * min(scale, 1), ARROW_ROWS)
-                lengthen(server, held)
-                rng = random.Random(1)
-                places = [rng.randint(1, held) for _ in range(int(2_000 * scale) + 100)]
-                requests = [pack(b"TREAD", KEY, b"%d" % place, b"1") for place in places]
-                batches = [b"".join(requests[at : at + 100]) for at in range(0, len(requests) - 99, 100)]
-                # "*1\r\n*3\r\n:offset\r\n$5\r\norder\r\n$n\r\nentry\r\n" has seven lines.
-                return drive(server.port, batches, 1, len(batches), 700, b"\n") / len(batches) / 100 * 1e6
-            finally:
-                client.config_set("stream-hot-nodes", before)
+        with (
+            server.client() as client,
+            configured(client, {"stream-hot-nodes": "0", "stream-compression-backlog": "0"}),
+        ):
+            held = _whole(length * min(scale, 1), ARROW_ROWS)
+            lengthen(server, held)
+            rng = random.Random(1)
+            places = [rng.randint(1, held) for _ in range(int(2_000 * scale) + 100)]
+            requests = [pack(b"TREAD", KEY, b"%d" % place, b"1") for place in places]
+            batches = [b"".join(requests[at : at + 100]) for at in range(0, len(requests) - 99, 100)]
+            # "*1\r\n*3\r\n:offset\r\n$5\r\norder\r\n$n\r\nentry\r\n" has seven lines.
+            return drive(server.port, batches, 1, len(batches), 700, b"\n") / len(batches) / 100 * 1e6
 
     return measure
 

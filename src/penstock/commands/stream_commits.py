@@ -26,7 +26,7 @@ def tstage(session: Session, argv: Argv) -> Reply:
     db = session.db
     found = db.find(argv[1], Stream)
     if form == b"ENTRIES":
-        tags, entries = parse_entries(argv[4:])
+        tags, entries = parse_entries(argv, 4)
         stream = found if found is not None else db.obtain(argv[1], Stream)
         count = stream.stages.stage_entries(argv[2], tags, entries, db.clock.now)
     elif form == b"ARROW" and len(argv) == 5:

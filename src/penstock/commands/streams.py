@@ -61,11 +61,11 @@ def to_ranges(words: Sequence[bytes]) -> list[Range]:
     return ranges
 
 
-def parse_entries(words: list[bytes]) -> tuple[list[bytes], list[bytes]]:
-    """Tags and entries of `tag entry tag entry ...`."""
-    if not words or len(words) % 2:
+def parse_entries(argv: Argv, at: int) -> tuple[list[bytes], list[bytes]]:
+    """Tags and entries of `tag entry tag entry ...`, from a place on."""
+    if at == len(argv) or (len(argv) - at) % 2:
         raise ReplyError("ENTRIES takes pairs of tag and entry")
-    return words[::2], words[1::2]
+    return argv[at::2], argv[at + 1 :: 2]
 
 
 def to_batches(session: Session, payload: bytes) -> list[object]:
@@ -101,7 +101,7 @@ class _Write:
                 at += 1  # FORMAT ARROW payload, as TREAD spells it; without options the shorter form has four words
                 word = argv[at].upper()
             if word == b"ENTRIES":
-                write.entries = parse_entries(argv[at + 1 :])
+                write.entries = parse_entries(argv, at + 1)
                 return write
             if word == b"ARROW" and at + 2 == len(argv):
                 write.batches = to_batches(session, argv[at + 1])
@@ -118,11 +118,23 @@ class _Write:
         raise ReplyError("TWRITE needs 'tag entry', 'ENTRIES tag entry ...' or 'FORMAT ARROW payload'")
 
 
+def _twrite_together(session: Session, run: list[Argv]) -> int:
+    """Several `TWRITE key tag entry` with the same key, as if one came after the other."""
+    db = session.db
+    name = run[0][1]
+    stream = db.obtain(name, Stream)
+    offset = stream.log.append_many(db.clock.now, [argv[2] for argv in run], [argv[3] for argv in run])
+    retain(session, name, stream, offset)
+    db.keyspace.dirty += len(run) - 1
+    db.changed(name)
+    return offset
+
+
 @command(
     "TWRITE", arity=-4, flags=Flag.WRITE | Flag.DENYOOM | Flag.FAST, keys=key(1, Access.UPDATE), group="stream",
     syntax="key tag entry | key [BACKLOG count] [PRODUCER id sequence] ENTRIES tag entry [tag entry ...]"
     " | key [BACKLOG count] [PRODUCER id sequence] FORMAT ARROW payload",
-    cost="O(1) an entry; BACKLOG and retention add O(nodes freed)",
+    cost="O(1) an entry; BACKLOG and retention add O(nodes freed)", together=_twrite_together,
 )  # fmt: skip
 def twrite(session: Session, argv: Argv) -> Reply:
     """Append to the stream at key, creating it, and answer the first new entry's offset.
@@ -187,9 +199,11 @@ def _append(session: Session, stream: Stream, write: _Write) -> int:
 def retain(session: Session, key: bytes, stream: Stream, offset: int) -> None:
     """Enforce retention where appending from an offset on sealed a node; between seals there is nothing to free."""
     streams = session.engine.streams
-    if (offset - 1) // NODE != stream.log.last // NODE and not streams.replaying:
-        stream.log.apply_retention(stream.retention, session.db.clock.now)
-        streams.note(session.db, key, stream)
+    if (offset - 1) // NODE != stream.log.last // NODE:
+        streams.compress_later(stream.log)
+        if not streams.replaying:
+            stream.log.apply_retention(stream.retention, session.db.clock.now)
+            streams.note(session.db, key, stream)
 
 
 def log_at(session: Session, argv: Argv, evicted: int = 0) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.protocol.errors import PenstockError
-from penstock.protocol.requests import split_inline
+from penstock.protocol.grammar import split_inline
 
 
 class ConfigError(PenstockError):
@@ -243,6 +243,7 @@ DIRECTIVES: dict[str, Directive] = _table(
     D("aof-timestamp-enabled", YES_NO, False, "Write the time into the log, for reading it."),
     # streams
     D("stream-compression", choice("none", "lz4", "zstd"), "lz4", "How nodes that are no longer hot are kept in memory and on disk."),
+    D("stream-compression-backlog", MEMORY, 256 << 20, "Bytes of messages that may wait uncompressed while the server has other things to do; 0 compresses at once."),
     D("stream-hot-nodes", integer(0, 1 << 20), 8, "Sealed nodes of a stream that stay ready to be sent, the newest ones."),
     D("stream-max-pending", integer(1, 1 << 40), 1000, "Messages a group may have unacknowledged before it gets no new ones."),
     D("stream-stage-timeout", integer(1000, 1 << 40), 3_600_000, "Milliseconds after which entries that were staged and not committed go."),

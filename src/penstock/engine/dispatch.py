@@ -29,7 +29,7 @@ from penstock.engine.pubsub import Publications
 from penstock.engine.scripting import Scripting
 from penstock.engine.session import Session
 from penstock.engine.slowlog import SlowLog
-from penstock.engine.spec import REGISTRY, Argv, Command, Flag, Handler, Reply
+from penstock.engine.spec import REGISTRY, Argv, Command, Flag, Handler, Reply, Together
 from penstock.engine.stats import Stats
 from penstock.engine.streams import Streams
 from penstock.engine.transactions import discard, refused
@@ -38,7 +38,7 @@ from penstock.protocol.resp import NO_REPLY, QUEUED
 
 LogEntry = tuple[int, Argv]  # database number, command
 Gate = Callable[[Session, Command, Argv], None]  # passes or raises
-FastTable = dict[bytes, tuple[Handler, int, int]]
+FastTable = dict[bytes, tuple[Handler, int, int, Together | None]]
 
 
 class Timers(Protocol):
@@ -145,9 +145,9 @@ class Engine:
         self.every_fast = _fast_table()  # as if no gate and no log were there
         self._fast_ungated: FastTable = self.every_fast  # what `fast` is while no gate is needed
         self.fast: FastTable = self.every_fast
+        self.streams = Streams(self)
         self.memory = Memory(self)
         self.slow_log = SlowLog(self)
-        self.streams = Streams(self)
         self.once = Once(self)
 
     def next_session_id(self) -> int:
@@ -179,11 +179,11 @@ class Engine:
             self._fast_ungated = self.every_fast
         else:
             self._fast_ungated = {}
-            for name, (handler, low, high) in self.every_fast.items():
+            for name, (handler, low, high, _) in self.every_fast.items():
                 if not REGISTRY.by_name[name.upper()].writes:
-                    self._fast_ungated[name] = (handler, low, high)
+                    self._fast_ungated[name] = (handler, low, high, None)
                 elif not strict:
-                    self._fast_ungated[name] = (self._logged(handler, commit.append), low, high)
+                    self._fast_ungated[name] = (self._logged(handler, commit.append), low, high, None)
         self.fast = {} if self._gate_reasons else self._fast_ungated
 
     def _logged(self, handler: Handler, append: Callable[[int, Argv], None]) -> Handler:
@@ -350,5 +350,5 @@ def _fast_table() -> FastTable:
     table: FastTable = {}
     for name, command in REGISTRY.by_name.items():
         if command.flags & (Flag.FAST | Flag.DIRECT) and command.keys and Flag.BLOCKING not in command.flags:
-            table[name] = table[name.lower()] = (command.handler, command.low, command.high)
+            table[name] = table[name.lower()] = (command.handler, command.low, command.high, command.together)
     return table

@@ -54,7 +54,7 @@ class Keyspace:
     def __init__(self, count: int = 16, clock: Clock | None = None) -> None:
         self.clock = clock or Clock()
         self.dirty = 0  # changes ever made; save rules and dispatch compare it with an earlier reading
-        self.ready: list[tuple[Database, bytes]] = []  # changed keys that blocked commands wait for
+        self.ready: list[tuple[Database, bytes]] = []  # changed keys that blocked commands wait for; never replaced
         self.expiring = True  # off while loading: the log itself says what expired, and when
         self.on_expired: Callable[[Database, bytes], None] = lambda database, key: None
         self.expired_count = 0

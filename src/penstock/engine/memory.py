@@ -136,14 +136,19 @@ class Memory:
     def measure(self) -> None:
         """Find out how much is in use now."""
         started = time.monotonic()
-        self.used_memory_rss, private = resident()
-        self.used_memory = private if _mallinfo is None else self._in_use(_mallinfo(), private)
+        self._look()
+        if 0 < self.limit < self.used_memory and self._engine.streams.compress_now():
+            self._look()
         self.used_memory_peak = max(self.used_memory_peak, self.used_memory)
         self._dirty = self._engine.keyspace.dirty
         self._engine.over_memory = 0 < self.limit < self.used_memory
         self._room = max((self.limit - self.used_memory) // 2, SMALLEST_STEP)
         ended = time.monotonic()
         self._next = ended + SHARE * (ended - started)
+
+    def _look(self) -> None:
+        self.used_memory_rss, private = resident()
+        self.used_memory = private if _mallinfo is None else self._in_use(_mallinfo(), private)
 
     def allocators(self) -> dict[str, int]:
         """What the two allocators themselves say, for people."""

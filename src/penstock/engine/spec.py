@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 Argv = list[bytes]
 Reply = Any  # what protocol/resp.py can encode; its docstring has the table
 Handler = Callable[["Session", Argv], Reply]
+Together = Callable[["Session", list[Argv]], int]
+"""Runs several of a command that came one behind the other, each with the fewest arguments it may have and all with the
+same key. It answers the first one's reply, an integer; the others' count up from it. Of an error each gets a copy."""
 
 
 class Flag(enum.Flag):
@@ -153,6 +156,7 @@ class Command:
     cost: str
     summary: str
     categories: frozenset[str]
+    together: Together | None = None
     subcommands: dict[bytes, Command] = field(default_factory=dict)
     calls: int = 0  # by the full path only; the fast path is counted as a whole, in stats
     microseconds: int = 0
@@ -282,6 +286,7 @@ def command(
     since: str = "0.1",
     keys: tuple[KeySpec, ...] = (),
     categories: Iterable[str] = (),
+    together: Together | None = None,
 ) -> Callable[[Handler], Handler]:
     """Declare a command; see the top of this file."""
 
@@ -292,7 +297,7 @@ def command(
         REGISTRY.add(
             Command(
                 name, handler, arity, flags, keys, group, since, syntax, cost, summary,
-                _categories(flags, keys, group, frozenset(categories)),
+                _categories(flags, keys, group, frozenset(categories)), together,
             )
         )  # fmt: skip
         return handler

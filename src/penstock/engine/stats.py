@@ -1,12 +1,14 @@
 """Counters for INFO. Owned by the loop thread.
 
 What somebody else counts already stays there: a command's calls with its declaration, expired keys with the keyspace.
+What is counted for every chunk of input is in an array, where the compiled inner loop adds without making Python integers.
 """
 
 from __future__ import annotations
 
 import secrets
 import time
+from array import array
 from collections import Counter, deque
 
 from penstock.protocol.errors import ReplyError
@@ -16,10 +18,27 @@ RATE_INTERVAL = 0.1
 """Seconds between two readings, at the least."""
 
 
+def _tallied(place: int) -> property:
+    """An attribute that is kept in `tally`."""
+
+    def get(stats: Stats) -> int:
+        return stats.tally[place]
+
+    def set(stats: Stats, value: int) -> None:
+        stats.tally[place] = value
+
+    return property(get, set)
+
+
 class Stats:
     """See the top of this file."""
 
+    commands = _tallied(0)
+    input_bytes = _tallied(1)
+    output_bytes = _tallied(2)
+
     def __init__(self) -> None:
+        self.tally = array("q", (0, 0, 0))  # never replaced
         self.started = time.monotonic()
         self.run_id = secrets.token_hex(20)  # tells one run of a server from the next
         self._readings: deque[tuple[float, int]] = deque(maxlen=RATE_SAMPLES)  # (monotonic time, commands)

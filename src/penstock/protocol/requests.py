@@ -1,42 +1,38 @@
 """Commands out of a byte stream that may be cut anywhere and may mean harm.
 
+There are two versions of `RequestReader` with one set of tests: the one below, and `_requests.pyx`, a parser of its own that
+Cython compiles where a C compiler is at hand when the package is installed. The compiled one is used if it is there and
+PENSTOCK_PURE is not set. Reason, measured: docs/design/0003-compiled-inner-loop.md. The rest is about the pure one.
+
 Two readers share the work. hiredis takes what clients send, arrays of bulk strings, at a quarter of a microsecond
 a command. It was written for replies, though: it accepts integers, sets and nested arrays, reserves whatever length
 a header claims, and knows no inline commands. So `RequestReader` checks that what comes out is lists of bytes, and
-looks for giant headers, and for headers of what no request has, before hiredis sees them. A connection whose first byte is not `*` is somebody at a
-terminal: it is read by `StrictReader`, which speaks exactly the request grammar, with its limits and its error texts,
+looks for giant headers, and for headers of what no request has, before hiredis sees them. A connection whose first byte
+is not `*` is somebody at a terminal: it is read by `StrictReader`, which speaks exactly the request grammar, with its limits and its error texts,
 in plain Python. So is a client that has not logged in yet, because there the limits are narrow.
 
 Rejected: starting over with the strict reader after hiredis met something odd. hiredis does not tell where a
 command began, and a guess could run the inside of somebody's value as a command. So a connection that began with
-arrays may not change to inline commands (Redis allows it; no client does it).
+arrays may not change to inline commands (Redis and the compiled reader allow it; no client does it).
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections import deque
 from collections.abc import Callable
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import hiredis
 
 from penstock.protocol.errors import ProtocolError
-
-Argv = list[bytes]
-
-MAX_BULK = 512 * 1024 * 1024
-MAX_ARGUMENTS = 1_000_000
-MAX_INLINE = 64 * 1024
-
-MORE: Final = object()
-"""What `take` gives when no whole command is left."""
+from penstock.protocol.grammar import MAX_ARGUMENTS, MAX_BULK, MAX_INLINE, MORE, Argv, inline_command
 
 _STAR = 42
 _NEWLINE = 10
 _LONGEST_HEADER = 32
 _TYPE_BYTES: dict[type, str] = {int: ":", list: "*", dict: "%", set: "~", float: ",", bool: "#"}
-_HTTP = (b"POST", b"HOST:")
 _ALIEN = b"~>|%"  # headers of sets, pushes, attributes, maps: a request has none of them
 _TILDE, _GREATER, _BAR, _PERCENT = _ALIEN
 _alien_header = re.compile(rb"\n[~>|%]\d").search
@@ -45,7 +41,6 @@ _suspects = re.compile(rb"\*\d{7}|(?<![^\n])[~>|%]\d").finditer
 _cut_header = re.compile(rb"[*~>|%]\d*\r?\Z").search
 _giant_start = re.compile(rb"\*\d{1,6}\r\n\$\d{9}").match
 _digits = re.compile(rb"-?\d{1,18}\Z").match
-_hex_escape = re.compile(rb"\\x([0-9a-fA-F]{2})").match
 
 
 class StrictReader:
@@ -154,11 +149,7 @@ class StrictReader:
         self.inline = True
         line = bytes(buffer[start:end])
         self._position = end + 1
-        words = split_inline(line[:-1] if line.endswith(b"\r") else line)
-        if words and words[0].upper() in _HTTP:
-            # A browser that was tricked into sending commands in the body of a form: never get that far.
-            raise ProtocolError("Protocol error: this server does not speak HTTP")
-        return words
+        return inline_command(line)
 
 
 class BrokenFrame(ProtocolError):
@@ -192,11 +183,11 @@ class RequestReader:
         self._max_bulk = max_bulk
         self._max_arguments = max_arguments
         self._hiredis = hiredis.Reader(protocolError=BrokenFrame, notEnoughData=MORE)
-        self.hiredis_feed = self._hiredis.feed  # for `plain` input only
+        self._hiredis_feed = self._hiredis.feed
         self._strict: StrictReader | None = None
         self._started = False
         self._held = b""  # the end of the last chunk, where a header is cut in two
-        self.pieces: deque[bytes] = deque()  # what follows something that looks like a giant header
+        self._pieces: deque[bytes] = deque()  # what follows something that looks like a giant header
         self.take: Callable[[], Any] = self._hiredis.gets
         self.backlog = 0  # bytes fed since the last time all of it was taken; the query buffer limit is about it
 
@@ -219,7 +210,7 @@ class RequestReader:
         # One command alone has one star, before its first line: then there is nothing to search for.
         if (
             ((data.rfind(b"*") or data.find(b"\r") > 6) and _giant_header(data) is not None)
-            or self.pieces
+            or self._pieces
             or (
                 (_TILDE in data or _GREATER in data or _BAR in data or _PERCENT in data)
                 and (data[0] in _ALIEN or _alien_header(data) is not None)
@@ -227,31 +218,27 @@ class RequestReader:
         ):
             self._feed_carefully(data)
         else:
-            self.hiredis_feed(data)
-
-    @property
-    def plain(self) -> bool:
-        """hiredis reads, and nothing is kept from it: input without a giant header may go straight to `hiredis_feed`."""
-        return self._started and self._strict is None and not self._held and not self.pieces
+            self._hiredis_feed(data)
 
     def more(self) -> bool:
-        """After MORE: whether `take` has something now after all. Settles the backlog when all input is used.
-
-        Needs to be asked only when `pieces` is not empty or the backlog has become large.
-        """
-        if self.pieces:
-            piece = self.pieces.popleft()
+        """After MORE: whether `take` has something now after all. Settles the backlog when all input is used."""
+        if self._pieces:
+            piece = self._pieces.popleft()
             if not self._hiredis.has_data():
                 if piece[0] == _STAR:
                     raise ProtocolError("Protocol error: invalid multibulk length")
                 raise ProtocolError(f"Protocol error: expected '$', got '{chr(piece[0])}'")
-            self.hiredis_feed(piece)
+            self._hiredis_feed(piece)
             return True
         if self._strict is not None:
             self.backlog = self._strict.held
         elif not self._hiredis.has_data():
             self.backlog = 0
         return False
+
+    def commands_ran(self) -> None:
+        """Commands were taken since the last chunk came and all of them ran: what is held began in that chunk."""
+        self.backlog = 0
 
     def odd(self, argv: object) -> None:
         """What was taken is not a list of bytes: an empty array is passed over, all else breaks the protocol."""
@@ -292,62 +279,20 @@ class RequestReader:
         """Cut before each thing that looks like such a header; it is one only where hiredis awaits an element."""
         cuts = [match.start() for match in _suspects(data)]
         pieces = [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]
-        if not self.pieces:
-            self.hiredis_feed(pieces.pop(0))
+        if not self._pieces:
+            self._hiredis_feed(pieces.pop(0))
         else:
-            self.pieces[-1] += pieces.pop(0)
-        self.pieces.extend(pieces)
+            self._pieces[-1] += pieces.pop(0)
+        self._pieces.extend(pieces)
 
 
-def split_inline(line: bytes) -> Argv:
-    """Words of an inline command; double quotes take escapes, single quotes only \\'.
+COMPILED = False
+if not TYPE_CHECKING and not os.environ.get("PENSTOCK_PURE"):
+    try:
+        from penstock.protocol._requests import RequestReader
 
-    >>> split_inline(b'SET k "a b\\\\n"')
-    [b'SET', b'k', b'a b\\n']
-    """
-    words: Argv = []
-    at, end = 0, len(line)
-    while True:
-        while at < end and line[at : at + 1].isspace():
-            at += 1
-        if at >= end:
-            return words
-        word = bytearray()
-        while at < end and not line[at : at + 1].isspace():
-            mark = line[at : at + 1]
-            if mark in (b'"', b"'"):
-                at = _quoted(line, at + 1, mark, word)
-                if at < end and not line[at : at + 1].isspace():
-                    raise ProtocolError("Protocol error: unbalanced quotes in request")
-            else:
-                word += mark
-                at += 1
-        words.append(bytes(word))
+        COMPILED = True
+    except ImportError:
+        pass
 
-
-_ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"a": b"\a"}
-
-
-def _quoted(line: bytes, at: int, mark: bytes, word: bytearray) -> int:
-    """Append the quoted text that starts at `at`; the position after its closing quote."""
-    while at < len(line):
-        char = line[at : at + 1]
-        if char == mark:
-            return at + 1
-        if char == b"\\" and mark == b'"' and at + 1 < len(line):
-            hexadecimal = _hex_escape(line, at)
-            if hexadecimal:
-                word += bytes.fromhex(hexadecimal[1].decode())
-                at += 4
-                continue
-            char = line[at + 1 : at + 2]
-            word += _ESCAPES.get(char, char)
-            at += 2
-            continue
-        if char == b"\\" and line[at + 1 : at + 2] == b"'":
-            word += b"'"
-            at += 2
-            continue
-        word += char
-        at += 1
-    raise ProtocolError("Protocol error: unbalanced quotes in request")
+__all__ = ["COMPILED", "MORE", "RequestReader", "StrictReader"]

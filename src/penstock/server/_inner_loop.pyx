@@ -4,19 +4,22 @@
 Replies are written into one growing block of memory and become one bytes object at the end.
 """
 
+from cpython cimport array
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_GetItem
-from cpython.list cimport PyList_CheckExact, PyList_GET_ITEM, PyList_GET_SIZE
+from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.long cimport PyLong_AsLongLong, PyLong_CheckExact
 from cpython.object cimport PyObject
 from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memchr, memcpy, memmove
+from libc.string cimport memcpy, memmove
 from posix.unistd cimport write
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
+from penstock.protocol._requests cimport RequestReader
+
 from penstock.engine.clock import Clock
 from penstock.protocol.errors import ProtocolError, ReplyError, wrong_arity
-from penstock.protocol.requests import MORE
+from penstock.protocol.grammar import MORE
 from penstock.protocol.resp import OK, encode
 
 cdef object _OK = OK
@@ -27,8 +30,11 @@ cdef object _ReplyError = ReplyError
 cdef dict _NO_COMMANDS = {}
 cdef enum:
     STACK = 8192
-    SETTLE = 65536
     RELIEF = 262144
+    LONGEST_RUN = 1000
+    COMMANDS = 0
+    INPUT_BYTES = 1
+    OUTPUT_BYTES = 2
 
 
 cdef struct Block:
@@ -89,16 +95,13 @@ cdef int put_number(Block *block, char mark, long long number) except -1:
     return put(block, digits + at, 24 - at)
 
 
-cdef bint is_command(object argv):
-    """A list of bytes, not empty."""
-    cdef Py_ssize_t at, size
-    if not PyList_CheckExact(argv):
-        return False
-    size = PyList_GET_SIZE(argv)
-    for at in range(size):
-        if not PyBytes_CheckExact(<object>PyList_GET_ITEM(argv, at)):
-            return False
-    return size > 0
+cdef inline bint follows(list argv, list next):
+    """Whether the next command is the same one, about the same key, with as many arguments."""
+    return (
+        PyList_GET_SIZE(argv) == PyList_GET_SIZE(next)
+        and PyList_GET_ITEM(argv, 0) == PyList_GET_ITEM(next, 0)  # the reader gives a name that comes again as it was
+        and <bytes>PyList_GET_ITEM(argv, 1) == <bytes>PyList_GET_ITEM(next, 1)
+    )
 
 
 cdef int empty_into(Block *block, list out) except -1:
@@ -108,58 +111,23 @@ cdef int empty_into(Block *block, list out) except -1:
     return 0
 
 
-cdef const char *ALIEN = b"~>|%"
-
-
-cdef bint has_giant_header(const char *data, Py_ssize_t size):
-    """Whether a star with seven digits behind it is somewhere in the data; requests.py says why that matters."""
-    cdef const char *end = data + size
-    cdef const char *at = data
-    cdef int digits
-    while True:
-        at = <const char *>memchr(at, b"*", end - at)
-        if at is NULL:
-            return False
-        at += 1
-        digits = 0
-        while at < end and b"0" <= at[0] <= b"9":
-            at += 1
-            digits += 1
-        if digits >= 7:
-            return True
-
-
-cdef bint has_alien_header(const char *data, Py_ssize_t size):
-    """Whether a line starts like a set, a push, an attribute or a map; requests.py says why that matters too."""
-    cdef const char *end = data + size
-    cdef const char *at
-    cdef int number
-    for number in range(4):
-        at = data
-        while True:
-            at = <const char *>memchr(at, ALIEN[number], end - at)
-            if at is NULL:
-                break
-            at += 1
-            if (at == data + 1 or (at - 2)[0] == b"\n") and at < end and b"0" <= at[0] <= b"9":
-                return True
-    return False
-
-
 cdef class InnerLoop:
     """See inner_loop.InnerLoop, and Hooks there for the methods called on self."""
 
-    cdef public object engine, reader, session
+    cdef public object engine, session
+    cdef readonly RequestReader reader
     cdef public list out
     cdef public Py_ssize_t ran
     cdef public bint running, held_back
     cdef public int descriptor  # of a plain socket, for writing to it directly; -1 for any other
     cdef public object unsent  # () -> bytes that the transport has not sent yet
     cdef bint direct  # inside data_received, so the socket is certainly open
-    cdef object feed, take, clock, stats, keyspace, others
+    cdef object clock, stats, others
+    cdef list ready  # changed keys that somebody waits for
+    cdef object following  # a command that was taken to see whether it belongs to a run, and did not run yet
+    cdef array.array tally  # of stats
     cdef bint real_clock
-    cdef bint quick  # hiredis reads and holds nothing odd: chunks go straight to it
-    cdef Py_ssize_t fed  # bytes fed behind the reader's back
+    cdef long long now  # milliseconds, when it was last looked at
 
     def __init__(self, engine, reader, others):
         self.engine = engine
@@ -176,26 +144,12 @@ cdef class InnerLoop:
         self.clock = engine.clock
         self.real_clock = type(engine.clock) is Clock
         self.stats = engine.stats
-        self.keyspace = engine.keyspace
-        self.feed = reader.hiredis_feed
-        self.take = reader.take
-        self.quick = False
-        self.fed = 0
+        self.tally = engine.stats.tally
+        self.ready = engine.keyspace.ready
 
     def data_received(self, bytes data not None):
-        cdef const char *raw = PyBytes_AS_STRING(data)
-        cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
-        self.stats.input_bytes += size
-        if self.quick and raw[size - 1] == b"\n" and self.fed + size <= SETTLE and not (
-            has_giant_header(raw, size) or has_alien_header(raw, size)
-        ):
-            self.fed += size
-            self.feed(data)
-        else:
-            self.reader.backlog += self.fed
-            self.fed = 0
-            self.reader.feed(data)
-            self.quick = False
+        self.tally.data.as_longlongs[INPUT_BYTES] += PyBytes_GET_SIZE(data)
+        self.reader.push(data)
         if self.held_back:
             self.hold()
         else:
@@ -205,71 +159,85 @@ cdef class InnerLoop:
 
     def run(self):
         """See inner_loop.InnerLoop.run."""
-        cdef object argv, reader = self.reader
+        cdef object argv
         cdef timespec moment
-        cdef object now
+        cdef long long now
         if self.real_clock:
             clock_gettime(CLOCK_REALTIME, &moment)
             now = <long long>moment.tv_sec * 1000 + moment.tv_nsec // 1000000
-            self.clock.now = now
+            if now != self.now:
+                self.now = now
+                self.clock.now = self.session.last_active = now
         else:
-            now = self.clock.refresh()
-        self.session.last_active = now
+            self.session.last_active = self.clock.refresh()
         self.running = True
         self.ran = 0
         try:
             while True:
-                if not self.quick:
-                    self.take = reader.take
                 argv = self.run_fast()
                 if argv is _MORE:
-                    if self.quick or self.held_back or not reader.more():
-                        break
-                elif not is_command(argv):
-                    reader.odd(argv)
-                else:
-                    self.ran += 1
-                    if not self.execute(argv):
-                        break
+                    break
+                self.ran += 1
+                if not self.execute(argv):
+                    break
         except _ProtocolError as error:
             self.refuse(str(error))
         self.running = False
-        if not self.quick:
-            self.quick = reader.plain
-            self.finish()
-        elif self.out or self.others:
+        if self.out or self.others or self.reader.holds_much():
             self.finish()
 
     cdef int send(self, Block *block) except -1:
         """Write to the socket now; what it does not take stays for the transport."""
         cdef ssize_t sent = write(self.descriptor, block.start, block.used)
         if sent > 0:
-            self.stats.output_bytes += sent
+            self.tally.data.as_longlongs[OUTPUT_BYTES] += sent
             block.used -= sent
             memmove(block.start, block.start + sent, block.used)
         return 0
+
+    cdef list gather(self, list argv):
+        """The command and those behind it that may run together with it; the one after them waits in `following`."""
+        cdef list run = [argv]
+        cdef object following
+        try:
+            while PyList_GET_SIZE(run) < LONGEST_RUN:
+                following = self.reader.next()
+                if following is _MORE:
+                    break
+                if not follows(argv, following):
+                    self.following = following
+                    break
+                run.append(following)
+        except _ProtocolError:
+            pass  # it is raised again when its turn comes, after the replies to what was whole
+        return run
 
     cdef object run_fast(self):
         """See inner_loop.InnerLoop._run_fast."""
         cdef char stack[STACK]
         cdef Block block
-        cdef Py_ssize_t count = 0, size
-        cdef long long low, high
+        cdef Py_ssize_t count = 0, copies, size
+        cdef long long low, high, number
         cdef PyObject *found
         cdef object argv, reply, raw, commit
+        cdef list run
         cdef tuple entry
-        cdef object take = self.take, session = self.session
+        cdef object session = self.session
+        cdef RequestReader reader = self.reader
         cdef dict fast = self.engine.fast if session.plain else _NO_COMMANDS
-        cdef list ready = self.keyspace.ready
+        cdef list ready = self.ready
         block.start = stack
         block.used = 0
         block.size = STACK
         block.on_heap = False
         try:
             while True:
-                argv = take()
-                if not is_command(argv):
-                    if argv is _MORE and self.direct and block.used and not self.out and not self.unsent():
+                if self.following is None:
+                    argv = reader.next()
+                else:
+                    argv, self.following = self.following, None
+                if argv is _MORE:
+                    if self.direct and block.used and not self.out and not self.unsent():
                         commit = self.engine.commit
                         if commit is None or not commit.pending:
                             self.send(&block)
@@ -278,13 +246,15 @@ cdef class InnerLoop:
                 if found is NULL:
                     return argv
                 entry = <tuple>found
-                count += 1
                 size = PyList_GET_SIZE(argv)
                 low, high = entry[1], entry[2]
+                run = self.gather(argv) if size == low and entry[3] is not None and reader.holds_more() else None
+                copies = 1 if run is None else PyList_GET_SIZE(run)
+                count += copies
                 try:
                     if size < low or size > high:
                         raise wrong_arity(argv[0].decode().lower())
-                    reply = entry[0](session, argv)
+                    reply = entry[0](session, argv) if copies == 1 else entry[3](session, run)
                     if reply is _OK:
                         put(&block, b"+OK\r\n", 5)
                     elif PyBytes_CheckExact(reply):
@@ -293,7 +263,9 @@ cdef class InnerLoop:
                         put(&block, PyBytes_AS_STRING(reply), size)
                         put(&block, b"\r\n", 2)
                     elif PyLong_CheckExact(reply):
-                        put_number(&block, b":", PyLong_AsLongLong(reply))
+                        number = PyLong_AsLongLong(reply)
+                        for size in range(copies):
+                            put_number(&block, b":", number + size)
                     elif reply is None:
                         if session.protocol == 2:
                             put(&block, b"$-1\r\n", 5)
@@ -302,13 +274,14 @@ cdef class InnerLoop:
                     else:
                         raw = _encode(reply, session.protocol)
                         put(&block, PyBytes_AS_STRING(raw), PyBytes_GET_SIZE(raw))
-                except _ReplyError as error:
-                    self.stats.count_error(error)
-                    raw = b"-%b\r\n" % error.wire()
-                    put(&block, PyBytes_AS_STRING(raw), PyBytes_GET_SIZE(raw))
                 except Exception as error:
-                    raw = self.fail(argv, error)
-                    put(&block, PyBytes_AS_STRING(raw), PyBytes_GET_SIZE(raw))
+                    for size in range(copies):
+                        if isinstance(error, _ReplyError):
+                            self.stats.count_error(error)
+                            raw = b"-%b\r\n" % error.wire()
+                        else:
+                            raw = self.fail(argv, error)
+                        put(&block, PyBytes_AS_STRING(raw), PyBytes_GET_SIZE(raw))
                 if ready:
                     empty_into(&block, self.out)
                     self.engine.blocking.serve()
@@ -320,7 +293,7 @@ cdef class InnerLoop:
         finally:
             empty_into(&block, self.out)
             if count:
-                self.stats.commands += count
+                self.tally.data.as_longlongs[COMMANDS] += count
                 self.ran += count
             if block.on_heap:
                 free(block.start)

@@ -93,7 +93,7 @@ class Connection(InnerLoop):
     def _settle(self) -> None:
         """Much input came since the reader was last empty: either it is one command still, or commands ran meanwhile."""
         if self.ran and not self.held_back:
-            self.reader.backlog = 0  # what is held began in the last chunk
+            self.reader.commands_ran()
         elif self.reader.backlog > self.app.query_buffer_limit:
             self.refuse("Protocol error: query buffer limit exceeded")
 

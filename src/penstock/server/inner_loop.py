@@ -99,7 +99,7 @@ class InnerLoop(Hooks):
             while True:
                 argv = self._run_fast()
                 if argv is MORE:
-                    if self.held_back or not (reader.pieces or reader.backlog > SETTLE) or not reader.more():
+                    if self.held_back or not reader.more():
                         break
                 elif not is_command(argv):
                     reader.odd(argv)
@@ -122,42 +122,44 @@ class InnerLoop(Hooks):
         ready = engine.keyspace.ready
         push = self.out.append
         count = size = 0
-        while True:
-            if size > RELIEF:
-                size = 0
-                self.flush()
-            argv: Any = take() if not self.held_back else MORE
-            try:
-                handler, low, high = fast[argv[0]]
-                _join(argv)
-            except (TypeError, LookupError):
-                engine.stats.commands += count
-                self.ran += count
-                return argv
-            count += 1
-            try:
-                if not low <= len(argv) <= high:
-                    raise wrong_arity(argv[0].decode().lower())
-                reply = handler(session, argv)
-                if reply is OK:
-                    push(b"+OK\r\n")
-                elif type(reply) is int:
-                    push(INTEGERS[reply] if 0 <= reply < _SMALL else b":%d\r\n" % reply)
-                elif type(reply) is bytes:
-                    size += len(reply)
-                    push(b"$%d\r\n%b\r\n" % (len(reply), reply))
-                elif reply is None:
-                    push(b"$-1\r\n" if session.protocol == 2 else b"_\r\n")
-                else:
-                    push(encode(reply, session.protocol))
-                    size += len(self.out[-1])
-            except ReplyError as error:
-                engine.stats.count_error(error)
-                push(b"-%b\r\n" % error.wire())
-            except Exception as error:
-                push(self.fail(argv, error))
-            if ready:
-                engine.blocking.serve()
+        try:
+            while True:
+                if size > RELIEF:
+                    size = 0
+                    self.flush()
+                argv: Any = take() if not self.held_back else MORE
+                try:
+                    handler, low, high, _ = fast[argv[0]]
+                    _join(argv)
+                except (TypeError, LookupError):
+                    return argv
+                count += 1
+                try:
+                    if not low <= len(argv) <= high:
+                        raise wrong_arity(argv[0].decode().lower())
+                    reply = handler(session, argv)
+                    if reply is OK:
+                        push(b"+OK\r\n")
+                    elif type(reply) is int:
+                        push(INTEGERS[reply] if 0 <= reply < _SMALL else b":%d\r\n" % reply)
+                    elif type(reply) is bytes:
+                        size += len(reply)
+                        push(b"$%d\r\n%b\r\n" % (len(reply), reply))
+                    elif reply is None:
+                        push(b"$-1\r\n" if session.protocol == 2 else b"_\r\n")
+                    else:
+                        push(encode(reply, session.protocol))
+                        size += len(self.out[-1])
+                except ReplyError as error:
+                    engine.stats.count_error(error)
+                    push(b"-%b\r\n" % error.wire())
+                except Exception as error:
+                    push(self.fail(argv, error))
+                if ready:
+                    engine.blocking.serve()
+        finally:
+            engine.stats.commands += count
+            self.ran += count
 
 
 COMPILED = False

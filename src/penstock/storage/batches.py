@@ -26,7 +26,7 @@ from typing import BinaryIO
 
 import hiredis
 
-from penstock.protocol.requests import Argv
+from penstock.protocol.grammar import Argv
 from penstock.storage.files import StorageError
 
 _HEADER_SIZE = 64

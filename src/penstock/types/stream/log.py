@@ -8,7 +8,7 @@ Costs, here and in limits, are counted as a message's tag and entry plus 16 byte
 compression: a reader's MAXBYTES means the same in RESP2, RESP3 and Arrow, and retention the same on every replica.
 
 Invariants: nodes has every number from `lowest` up to the active node's; sealed_rows and sealed_raw are their sums; a
-node that was frozen and is not in `recent` holds nothing that can be made again. Owned by the loop thread:
+node that is cold (cooling.py) and not in `recent` holds nothing that can be made again. Owned by the loop thread:
 reading moves nodes in and out of `recent`.
 """
 
@@ -21,12 +21,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.types.stream.arrow import SCHEMA, encode_read, int64s
+from penstock.types.stream.arrow import encode_read
 from penstock.types.stream.compaction import Compactor
-from penstock.types.stream.nodes import NODE, OVERHEAD, Active, Block, Node, Piece, Range, Storage
+from penstock.types.stream.cooling import Cooling
+from penstock.types.stream.nodes import NODE, OVERHEAD, Active, Block, Node, Piece, Range, Storage, raw_of, tables_of
 
 NULL = b"$-1\r\n"
 STORAGE = Storage()  # of every log that is not given its own; the server's settings edit it
@@ -84,7 +84,8 @@ class Log:
     """Messages by offset."""
 
     __slots__ = (
-        "active", "compactor", "first", "frozen", "last", "lowest", "nodes", "recent", "sealed_raw", "sealed_rows", "storage",
+        "__weakref__", "active", "compactor", "cooling", "first", "last", "lowest", "nodes", "recent", "sealed_raw",
+        "sealed_rows", "storage",
     )  # fmt: skip
 
     def __init__(self, storage: Storage = STORAGE) -> None:
@@ -93,7 +94,7 @@ class Log:
         self.last = 0  # the last offset given out
         self.nodes: dict[int, Node] = {}
         self.lowest = 0  # number of the first node held
-        self.frozen = 0  # number of the first node that was not told to go cold
+        self.cooling = Cooling()
         self.active = Active(1, 0)
         self.recent: dict[int, Node] = {}  # cold nodes read of late, the latest last
         self.sealed_rows = 0
@@ -121,11 +122,14 @@ class Log:
     def append_many(self, now: int, tags: list[bytes], entries: list[bytes]) -> int:
         """Add messages and answer the first one's offset, or what would be the next one's for none."""
         first = self.last + 1
-        times = array("q", (now,)) * len(entries)
-        at = 0
-        while at < len(entries):
-            end = min(at + NODE - self.last % NODE, len(entries))
-            self.active.extend(times[at:end], tags[at:end], entries[at:end])
+        at, count = 0, len(entries)
+        while at < count:
+            end = min(at + NODE - self.last % NODE, count)
+            times = array("q", (now,)) * (end - at)
+            if end - at == count:
+                self.active.extend(times, tags, entries)
+            else:
+                self.active.extend(times, tags[at:end], entries[at:end])
             self.last += end - at
             if not self.last % NODE:
                 self._seal()
@@ -135,25 +139,29 @@ class Log:
     def append_arrow(self, now: int, batches: Iterable[Any]) -> int:
         """As append_many, of what `parse_arrow` gave. Whole nodes never become Python objects."""
         first = self.last + 1
-        now_column = int64s(array("q", (now,)) * NODE)
         for batch in batches:
-            at = 0
-            while at < batch.num_rows:
-                part = batch.slice(at, NODE - self.last % NODE)
-                rows = part.num_rows
-                times = part.column(0) if part.num_columns == 3 else now_column.slice(0, rows)
-                tags, entries = part.columns[-2:]
+            tables = tables_of(batch)
+            at, count = 0, batch.num_rows
+            while at < count:
+                rows = min(NODE - self.last % NODE, count - at)
                 self.last += rows
                 if rows == NODE:
-                    whole = pa.RecordBatch.from_arrays([times, tags, entries], schema=SCHEMA)
-                    newest = pc.max(times).as_py() if part.num_columns == 3 else now
-                    self._add(Node.of(self.active.number, whole, self.active.before, newest))
+                    self._add_rows(now, batch, at, raw_of(tables, at, at + NODE))
                 else:
-                    self.active.extend(array("q", times.to_pylist()), tags.to_pylist(), entries.to_pylist())
+                    part = batch.slice(at, rows)
+                    times = part.column(0).to_pylist() if part.num_columns == 3 else (now,) * rows
+                    self.active.extend(array("q", times), *(column.to_pylist() for column in part.columns[-2:]))
                     if not self.last % NODE:
                         self._seal()
                 at += rows
         return first
+
+    def _add_rows(self, now: int, batch: Any, at: int, raw: int) -> None:
+        """Add a node of the rows of a batch from `at` on, which are copied later if there may be a backlog."""
+        active = self.active
+        newest = pc.max(batch.column(0).slice(at, NODE)).as_py() if batch.num_columns == 3 else now
+        node = Node.sharing(active.number, (batch, at, now), raw, active.before, newest)
+        self._add(node)
 
     def _seal(self) -> None:
         self._add(self.active.seal())
@@ -163,11 +171,11 @@ class Log:
         self.sealed_rows += node.count
         self.sealed_raw += node.raw
         self.active = Active(self.last + 1, max(node.before, node.newest))
-        # One node a seal keeps step; a second one catches up after hot_nodes was lowered or the log was loaded.
-        self.frozen = max(self.frozen, self.lowest)
-        for number in range(self.frozen, min(self.frozen + 2, node.number + 1 - self.storage.hot_nodes)):
-            self.nodes[number].freeze(self.storage.compression)
-            self.frozen = number + 1
+        self.cooling.add(node, self.nodes, self.lowest, self.storage)
+
+    def settle(self) -> bool:
+        """Do a piece of what appending left for later; whether there is more."""
+        return self.cooling.settle(self.nodes, self.storage)
 
     # Finding.
 
@@ -340,6 +348,7 @@ class Log:
             self.recent.pop(node.number, None)
             self.sealed_rows -= node.count
             self.sealed_raw -= node.raw
+            self.cooling.evicted(node)
             if self.compactor:
                 self.compactor.forget(node)
         active = self.active
@@ -432,6 +441,7 @@ class Log:
         raw = node.raw
         self.sealed_rows -= compactor.compact(node, self.storage.compression)
         self.sealed_raw += node.raw - raw
+        self.cooling.shrunk(node, raw - node.raw)
 
     # The whole.
 
@@ -450,10 +460,11 @@ class Log:
     def copy(self) -> Log:
         """An equal log that shares only bytes that never change."""
         log = Log(self.storage)
-        for name in ("first", "frozen", "last", "lowest", "sealed_raw", "sealed_rows"):
+        for name in ("first", "last", "lowest", "sealed_raw", "sealed_rows"):
             setattr(log, name, getattr(self, name))
         log.nodes = {number: node.copy() for number, node in self.nodes.items()}
         log.recent = {number: log.nodes[number] for number in self.recent}
+        log.cooling = self.cooling.copy(log.nodes)
         log.active = self.active.copy()
         log.set_compaction(self.compactor is not None)
         return log
@@ -488,11 +499,9 @@ class Log:
     def check(self) -> None:
         """Assert every invariant. O(messages)."""
         assert not [*self.faults()], [*self.faults()]
-        for number, node in self.nodes.items():
+        for node in self.nodes.values():
             node.check()
-            if number < self.frozen and number not in self.recent:
-                assert node.wire is None
-                assert node.batch is None or not node.compressed
+        self.cooling.check(self.nodes, self.recent)
         self.active.check()
         assert len(self) == sum(b - a for _, a, b in self.copy()._runs(self.first, self.last + 1))
         if self.compactor:

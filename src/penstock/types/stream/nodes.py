@@ -3,8 +3,10 @@
 The RCP's "one blob and a table of 32-bit offsets" is Arrow's variable-length binary layout, so a sealed `Node` is an
 Arrow record batch of (time, tag, entry), held as one encapsulated IPC message (`payload`): what a snapshot writes is
 what memory holds. A node may also hold the decoded `batch` (a view of an uncompressed payload costs nothing) and the
-`wire`: all its messages as RESP, with a table of ends, so that any range is one slice. `Active` is the node being
-written: plain lists, since appending to them is the cheapest thing Python does.
+`wire`: all its messages as RESP, with a table of ends, so that any range is one slice. A new node has no payload yet: it
+holds the batch it was sealed from, or the place in an upload that it was cut from (`source`), until it goes cold or, for
+the latter, is read or told to let go. `Active` is the node being written: plain lists, since appending to them is the
+cheapest thing Python does.
 
 Invariant: node n covers offsets n * 1000 + 1 to (n + 1) * 1000. Offsets are arithmetic unless rows are missing
 (compacted away, or evicted before the node was sealed); then `offsets` lists what is there, sorted.
@@ -38,10 +40,15 @@ Piece = bytes | memoryview  # of a reply; a view is of bytes that never change
 
 @dataclass
 class Storage:
-    """How nodes are kept: the newest `hot_nodes` sealed ones (and as many recently read ones) stay decoded."""
+    """How nodes are kept: the newest `hot_nodes` sealed ones (and as many recently read ones) stay decoded.
+
+    Older ones are compressed; those of a log with at most `backlog` bytes may wait for that, until somebody who has time
+    calls Log.settle. With a backlog nodes also share what they were cut from until then.
+    """
 
     compression: Literal["none", "lz4", "zstd"] = "lz4"
     hot_nodes: int = 8
+    backlog: int = 0
 
 
 _WRITE_OPTIONS = {name: pa.ipc.IpcWriteOptions(compression=name, use_threads=False) for name in ("lz4", "zstd")}
@@ -57,8 +64,21 @@ def _compressed(batch: Any, compression: str) -> bytes:
     return cast(bytes, stream.slice(head, stream.size - head - 8).to_pybytes())
 
 
+Tables = list[tuple[memoryview, int]]  # of a batch's tags and entries: where each value begins, from which row on
+
+
+def tables_of(batch: Any) -> Tables:
+    return [(_table(column), column.offset) for column in batch.columns[-2:]]
+
+
+def raw_of(tables: Tables, first: int, end: int) -> int:
+    """What some rows count for."""
+    sizes = (table[offset + end] - table[offset + first] for table, offset in tables)
+    return sum(sizes, OVERHEAD * (end - first))
+
+
 def _table(column: Any) -> memoryview:
-    """The offset table of a binary column that is no slice."""
+    """The offset table of a binary column; of a slice it is the whole column's."""
     return memoryview(column.buffers()[1]).cast("q" if pa.types.is_large_binary(column.type) else "i")
 
 
@@ -91,6 +111,7 @@ class Node:
         "offsets",
         "payload",
         "raw",
+        "source",
         "wire",
     )
 
@@ -101,7 +122,8 @@ class Node:
     newest: int  # the latest time of its own messages, compacted ones included
     raw: int  # bytes of its messages uncompressed
     large: bool  # over 2 GiB
-    payload: bytes  # IPC message
+    payload: bytes  # IPC message; empty while the node is new
+    source: tuple[Any, int, int] | None  # an uploaded batch, the first row of this node in it, the time if it has none
     compressed: bool
     batch: Any | None  # decoded payload
     wire: tuple[memoryview, array[int]] | None  # all messages, and where each begins (one more: the end)
@@ -109,22 +131,47 @@ class Node:
 
     @classmethod
     def of(cls, number: int, batch: Any, before: int, newest: int, offsets: array[int] | None = None) -> Self:
-        """Seal a batch, copying it: a slice must not keep alive the buffer it was cut from."""
+        """Seal a batch that is nobody else's, and no slice."""
         node = cls()
-        node.number = number
-        node.offsets = offsets
-        node.before = before
-        node.newest = newest
-        node.wire, node.asked = None, 0
-        node._hold(batch)
+        node.number, node.before, node.newest, node.offsets = number, before, newest, offsets
+        node.payload, node.source, node.compressed, node.wire, node.asked = b"", None, False, None, 0
+        node.count, node.raw, node.batch = batch.num_rows, raw_of(tables_of(batch), 0, batch.num_rows), batch
+        node.large = batch.schema.field(1).type == pa.large_binary()
         return node
+
+    @classmethod
+    def sharing(cls, number: int, source: tuple[Any, int, int], raw: int, before: int, newest: int) -> Self:
+        """Seal NODE rows of a batch where they are, for a short while: they keep the whole batch alive."""
+        node = cls()
+        node.number, node.before, node.newest, node.offsets = number, before, newest, None
+        node.source, node.count, node.raw = source, NODE, raw
+        node.payload, node.batch, node.compressed, node.large = b"", None, False, False
+        node.wire, node.asked = None, 0
+        return node
+
+    def own(self) -> None:
+        """Have a payload, and let go of the batch this was cut or sealed from."""
+        if not self.payload:
+            self._hold(self._cut())
+
+    def _cut(self) -> Any:
+        if self.source is None:
+            return self.opened()
+        batch, row, now = self.source
+        part = batch.slice(row, self.count)
+        times = part.column(0) if part.num_columns == 3 else int64s(array("q", (now,)) * self.count)
+        return pa.RecordBatch.from_arrays([times, *part.columns[-2:]], schema=SCHEMA)
+
+    def message(self) -> bytes:
+        """The payload, made for this one time if there is none."""
+        return self.payload or cast(bytes, self._cut().serialize().to_pybytes())
 
     def _hold(self, batch: Any) -> None:
         self.count = batch.num_rows
         self.large = batch.schema.field(1).type == pa.large_binary()
         # Bytes, not Arrow's own buffer: one allocation of the exact size, which goes back to the system when freed.
         self.payload = batch.serialize().to_pybytes()
-        self.compressed = False
+        self.compressed, self.source = False, None
         self.batch = pa.ipc.read_record_batch(self.payload, batch.schema)
         self.raw = self._cost(self.count) if self.count else 0
 
@@ -174,6 +221,8 @@ class Node:
 
     def opened(self) -> Any:
         """The record batch, decoded if it was not."""
+        if self.source is not None:
+            self.own()
         batch = self.batch
         if batch is None:
             batch = self.batch = pa.ipc.read_record_batch(self.payload, LARGE_SCHEMA if self.large else SCHEMA)
@@ -227,8 +276,9 @@ class Node:
     def freeze(self, compression: str) -> None:
         """Go cold: no wire, and compressed if asked."""
         if compression != "none" and not self.compressed:
-            self.payload = _compressed(self.opened(), compression)
-            self.compressed = True
+            self.payload = _compressed(self._cut(), compression)
+            self.compressed, self.source = True, None
+        self.own()
         self.rest()
 
     def rest(self) -> None:
@@ -259,11 +309,17 @@ class Node:
         """Bytes of memory."""
         wire = len(self.wire[0]) + 8 * len(self.wire[1]) if self.wire else 0
         decoded = self.raw if self.compressed and self.batch is not None else 0
-        return 250 + len(self.payload) + wire + decoded + (8 * len(self.offsets) if self.offsets is not None else 0)
+        return (
+            250
+            + (len(self.payload) or self.raw)
+            + wire
+            + decoded
+            + (8 * len(self.offsets) if self.offsets is not None else 0)
+        )
 
     def check(self) -> None:
         """Assert that forms and figures agree with the payload."""
-        batch = pa.ipc.read_record_batch(self.payload, LARGE_SCHEMA if self.large else SCHEMA)
+        batch = pa.ipc.read_record_batch(self.message(), LARGE_SCHEMA if self.large else SCHEMA)
         batch.validate(full=True)
         assert batch.num_rows == self.count
         assert 0 <= self.asked * WORTH < max(self.count, 1) or self.wire is not None
@@ -291,7 +347,7 @@ def load_node(
     node = Node()
     node.number, node.before, node.newest = number, before, newest
     node.compressed, node.large, node.offsets, node.payload = compressed, large, offsets, payload
-    node.batch = node.wire = None
+    node.source = node.batch = node.wire = None
     node.asked = 0
     try:
         batch = node.opened()

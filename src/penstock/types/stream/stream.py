@@ -84,7 +84,7 @@ class Stream:
         for node in log.nodes.values():
             yield _NODE.pack(node.before, node.newest, node.compressed, node.large, node.offsets is not None)
             yield _packed(node.offsets or array("q"))
-            yield node.payload
+            yield node.message()
         yield _packed(active.times)
         yield pack_many(active.tags)
         yield pack_many(active.entries)
