@@ -12,6 +12,8 @@ from penstock.engine.keyspace import Keyspace
 from penstock.engine.session import Session
 from penstock.storage import snapshot
 from penstock.storage.files import StorageError
+from penstock.types import codec
+from penstock.types.set import Set
 
 commands.load()
 
@@ -28,12 +30,19 @@ def filled() -> Keyspace:
     return keyspace
 
 
+def _plain(value: object) -> object:
+    """Something that equal values have in common: the order of a set's members is not."""
+    if isinstance(value, int):
+        return str(value).encode()
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value)
+    return set(value) if isinstance(value, Set) else codec.dump(value)
+
+
 def contents(keyspace: Keyspace) -> list[tuple[dict[bytes, object], dict[bytes, int]]]:
-    strings = (bytes, bytearray, int)
     return [
         (
-            {key: str(value).encode() if type(value) is int else bytes(value) if type(value) in strings else value.dump()
-             for key, value in database.data.items()},
+            {key: _plain(value) for key, value in database.data.items()},
             dict(database.expires),
         )
         for database in keyspace.databases
