@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from penstock.engine.arguments import INT64_MAX, to_integer
 from penstock.engine.keyspace import Database
@@ -18,8 +19,9 @@ from penstock.protocol.errors import Fenced, ReplyError
 from penstock.protocol.resp import NULL_ARRAY, RawPieces
 from penstock.types.stream.arrow import InvalidArrow, parse_arrow
 from penstock.types.stream.groups import Change
+from penstock.types.stream.ipc import ArrowPart, Piece
 from penstock.types.stream.log import Log
-from penstock.types.stream.nodes import NODE, Piece, Range
+from penstock.types.stream.nodes import NODE, Range
 from penstock.types.stream.producers import ProducerFenced
 from penstock.types.stream.stream import Stream
 
@@ -316,7 +318,7 @@ def _read_plain(session: Session, argv: Argv, read: _Read) -> Reply:
     if read.deadline is not None and read.count and read.offset > log.last:
         return session.block([read.key], read.deadline, NULL_ARRAY)
     if read.arrow:
-        return log.read_arrow(read.offset, read.count, read.max_bytes)
+        return _bulk(log.read_arrow(read.offset, read.count, read.max_bytes))
     if log.first - read.offset > MAX_NULLS:
         read.count = min(read.count, MAX_NULLS)
     null = b"$-1\r\n" if session.protocol == 2 else b"_\r\n"
@@ -346,7 +348,7 @@ def _read_group(session: Session, argv: Argv, read: _Read) -> Reply:
             engine.streams.wake_at(db, read.key, due)
         return session.block([read.key], read.deadline, NULL_ARRAY, (read.group, read.retry is None))
     if read.arrow:
-        return log.arrow_of(delivery.runs)
+        return _bulk(log.arrow_of(delivery.runs))
     count = sum(end - start for start, end in delivery.runs)
     return _array(log.pieces_of(delivery.runs), count, log if read.with_info else None)
 
@@ -354,6 +356,10 @@ def _read_group(session: Session, argv: Argv, read: _Read) -> Reply:
 def _place(log: Log, offset: int | None) -> int:
     """Where a new group starts."""
     return log.last + 1 if offset is None else max(offset, log.first) if offset == 0 else offset
+
+
+def _bulk(part: ArrowPart) -> RawPieces:
+    return RawPieces(chain([b"$%d\r\n" % part.size], part.pieces, [b"\r\n"]))
 
 
 def _array(pieces: list[Piece], count: int, info: Log | None) -> RawPieces:

@@ -17,7 +17,7 @@ from penstock.engine.session import Session
 from penstock.engine.spec import Argv
 from penstock.protocol.errors import ReplyError
 from penstock.protocol.requests import RequestReader
-from penstock.protocol.resp import NO_REPLY, Raw, encode
+from penstock.protocol.resp import NO_REPLY, Raw, RawPieces, encode
 from penstock.server.inner_loop import RELIEF, SETTLE, InnerLoop
 
 if TYPE_CHECKING:
@@ -27,6 +27,10 @@ log = logging.getLogger("penstock.server")
 
 UNAUTHENTICATED = (16384, 10)
 """Longest argument and most arguments of a client that has not logged in."""
+STRIDE = 1 << 20
+"""Bytes of a large reply that are sent while the rest is still being made."""
+WORTH_COPYING = 1 << 16
+"""Bytes of replies that are made one block; above that, copying takes longer than to hand over many."""
 LAST_WORDS = 10
 """Seconds a client that is being closed has for reading its last replies."""
 MAX_WAITING = 1 << 20
@@ -109,9 +113,12 @@ class Connection(InnerLoop):
         except Exception as error:
             reply = Raw(self.fail(argv, error))
         if reply is not NO_REPLY and not silent and not session.muted:
-            data = encode(reply, session.protocol)
-            self.out.append(data)
-            self._gathered += len(data)
+            if type(reply) is RawPieces and not self._doubtful:
+                self._send_pieces(reply)
+            else:
+                data = encode(reply, session.protocol)
+                self.out.append(data)
+                self._gathered += len(data)
             if self._gathered > RELIEF:
                 self.flush()
         elif self._doubtful:
@@ -126,6 +133,17 @@ class Connection(InnerLoop):
             self.engine.blocking.serve()
         self.held_back = session.waiter is not None or self._stalled
         return not (self.held_back or session.closing)
+
+    def _send_pieces(self, reply: RawPieces) -> None:
+        """Take the pieces of a reply as they come; a very large one is on its way before the last is made."""
+        out = self.out
+        for piece in reply.pieces:
+            out.append(piece)
+            self._gathered += len(piece)
+            if self._gathered > STRIDE:
+                self.flush()
+                if self.session.closing:
+                    break
 
     def fail(self, argv: Argv, error: Exception) -> bytes:
         """A bug of ours must not take the connection, let alone the server, with it."""
@@ -193,10 +211,13 @@ class Connection(InnerLoop):
             self._doubtful = set()
             out.clear()
         else:
-            data = out[0] if len(out) == 1 else b"".join(out)
+            size = sum(map(len, out))
+            if size > WORTH_COPYING and len(out) > 1:
+                self.transport.writelines(out)
+            else:
+                self.transport.write(out[0] if len(out) == 1 else b"".join(out))
             out.clear()
-            engine.stats.output_bytes += len(data)
-            self.transport.write(data)
+            engine.stats.output_bytes += size
             if self._stalled:
                 self.app.limits.check_output(self)
 

@@ -24,9 +24,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.types.stream.arrow import SCHEMA, encode_read, int64s
+from penstock.types.stream.arrow import SCHEMA, int64s
 from penstock.types.stream.compaction import Compactor
-from penstock.types.stream.nodes import NODE, OVERHEAD, Active, Block, Node, Piece, Range, Storage
+from penstock.types.stream.ipc import ArrowPart, Piece, stream_of
+from penstock.types.stream.nodes import NODE, OVERHEAD, Active, Block, Node, Range, Storage
 
 NULL = b"$-1\r\n"
 STORAGE = Storage()  # of every log that is not given its own; the server's settings edit it
@@ -305,7 +306,7 @@ class Log:
                 rows = slice(block.row(a), block.row(b))
                 yield from map(Message, *(column[rows] for column in block.lists()))
 
-    def read_arrow(self, offset: int, count: int, max_bytes: int | None = None) -> bytes:
+    def read_arrow(self, offset: int, count: int, max_bytes: int | None = None) -> ArrowPart:
         """An Arrow stream of (offset, time, tag, entry); what is gone is absent. A record batch a node.
 
         As in `read`, count is a number of offsets, gone ones included.
@@ -316,9 +317,9 @@ class Log:
             runs = self.take(offset, count, max_bytes, stop).runs
         return self.arrow_of(runs)
 
-    def arrow_of(self, runs: Iterable[Range]) -> bytes:
-        """As wire_of, in Arrow."""
-        return encode_read(block.columns(a, b) for run in runs for block, a, b in self._blocks(*run))
+    def arrow_of(self, runs: Iterable[Range]) -> ArrowPart:
+        """As pieces_of, in Arrow. Its pieces may be made later, whatever happens to the log meanwhile."""
+        return stream_of(block.arrow(a, b) for run in runs for block, a, b in self._blocks(*run))
 
     # Forgetting.
 
