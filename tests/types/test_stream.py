@@ -248,7 +248,9 @@ class StreamMachine(RuleBasedStateMachine):
             self.replicas[name] = Group(self.first)
         model = self.groups[name]
         group = self.stream.group(name, self.first)
+        has_work = group.has_work(self.stream.log, self.now, retry is not None, cap)
         delivery = group.deliver(self.stream.log, self.now, count, retry, cap, max_bytes, dead)
+        assert has_work == (delivery.change is not None) or not count
         if delivery.change is not None:
             self.replicas[name].apply(Change.decode(delivery.change.encode()))
         expired: list[int] = []

@@ -18,7 +18,7 @@ from penstock.engine.spec import Access, Argv, Flag, KeySpec, Reply, command, ke
 from penstock.protocol.errors import Fenced, ReplyError
 from penstock.protocol.resp import NULL_ARRAY, RawPieces
 from penstock.types.stream.arrow import InvalidArrow, parse_arrow
-from penstock.types.stream.groups import Change
+from penstock.types.stream.groups import Change, Group
 from penstock.types.stream.ipc import ArrowPart, Piece
 from penstock.types.stream.log import Log
 from penstock.types.stream.nodes import NODE, Range
@@ -35,6 +35,8 @@ MAX_NULLS = 1_000_000
 
 def to_number(raw: bytes, name: str, least: int = 0) -> int:
     """An integer argument, refused by name."""
+    if raw.isdigit() and len(raw) < 19 and (raw[0] != 48 or raw == b"0") and (number := int(raw)) >= least:
+        return number  # what nearly all are, without the work for what to say about others
     number = to_integer(raw, lambda: ReplyError(f"{name} is not an integer or out of range"))
     if number < least:
         raise ReplyError(f"{name} must be at least {least}")
@@ -211,6 +213,40 @@ class _Read:
     with_info: bool = False
     arrow: bool = False
 
+    # What it waits for when it blocks: engine.blocking.Wish.
+
+    @property
+    def shared(self) -> bool:
+        """A plain read takes nothing away."""
+        return self.group is None
+
+    def same(self) -> object:
+        if self.group is None:
+            return self.offset, self.count, self.max_bytes, self.with_info, self.arrow
+        return self.group, self.retry is None
+
+    def is_met(self, session: Session) -> bool:
+        stream = session.db.get(self.key)
+        if type(stream) is not Stream:
+            return False
+        if self.group is None:
+            assert self.offset is not None
+            return self.offset <= stream.log.last
+        group = stream.groups.get(self.group)
+        if group is None:
+            return True  # it is made by the read
+        engine = session.engine
+        if group.has_work(stream.log, session.db.clock.now, self.retry is not None, engine.config.stream_max_pending):
+            return True
+        self.wait_for_retry(session, group)
+        return False
+
+    def wait_for_retry(self, session: Session, group: Group) -> None:
+        """See that a blocked member is woken when something falls due; not one that does not retry: it would find nothing."""
+        due = group.next_deadline() if self.retry is not None else None
+        if due is not None:
+            session.engine.streams.wake_at(session.db, self.key, due)
+
     @classmethod
     def parse(cls, argv: Argv, now: int) -> _Read:
         offset = None if argv[2] == b"$" else to_number(argv[2], "offset")
@@ -224,7 +260,10 @@ class _Read:
                 raise ReplyError(f"unknown or incomplete option '{shown}' of TREAD")
             read._take(word, argv[at + 1 : at + size], now)
             at += size
-        read._check()
+        if read.group is None and offset == 0:
+            raise ReplyError("offset must be at least 1; offsets start at 1, and 0 only places a new group")
+        if at > 4:
+            read._check()
         return read
 
     def _take(self, word: bytes, values: list[bytes], now: int) -> None:
@@ -256,8 +295,6 @@ class _Read:
             raise ReplyError("DEADLETTER must be another key than the stream's own")
         if self.retry is not None and 0 < self.retry[1] < self.retry[0]:
             raise ReplyError("RETRY's expire-ms is before its retry-ms: the message would never be retried")
-        if self.group is None and self.offset == 0:
-            raise ReplyError("offset must be at least 1; offsets start at 1, and 0 only places a new group")
         if self.arrow and self.with_info:
             raise ReplyError("WITHINFO and FORMAT ARROW do not go together; the Arrow form has the offsets itself")
 
@@ -316,7 +353,7 @@ def _read_plain(session: Session, argv: Argv, read: _Read) -> Reply:
         read.offset = log.last + 1
         argv[2] = b"%d" % read.offset  # a blocked command is run again, and `$` must stay what it was
     if read.deadline is not None and read.count and read.offset > log.last:
-        return session.block([read.key], read.deadline, NULL_ARRAY)
+        return session.block([read.key], read.deadline, NULL_ARRAY, read)
     if read.arrow:
         return _bulk(log.read_arrow(read.offset, read.count, read.max_bytes))
     if log.first - read.offset > MAX_NULLS:
@@ -342,11 +379,9 @@ def _read_group(session: Session, argv: Argv, read: _Read) -> Reply:
     if change is not None:
         session.log(*engine.streams.settle(db, read.key, read.group, stream, change, delivery.expired))
     if not delivery.runs and read.deadline is not None and read.count:
-        # Who does not retry is not woken for a retry: it would find nothing, for as long as the retry is due.
-        due = group.next_deadline() if read.retry is not None and session.may_block else None
-        if due is not None:
-            engine.streams.wake_at(db, read.key, due)
-        return session.block([read.key], read.deadline, NULL_ARRAY, (read.group, read.retry is None))
+        if session.may_block:
+            read.wait_for_retry(session, group)
+        return session.block([read.key], read.deadline, NULL_ARRAY, read)
     if read.arrow:
         return _bulk(log.arrow_of(delivery.runs))
     count = sum(end - start for start, end in delivery.runs)

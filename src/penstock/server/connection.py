@@ -153,9 +153,10 @@ class Connection(InnerLoop):
     def resume(self) -> None:
         """Go on with what waited, soon: the caller may be in the middle of another client's command."""
         self.session.settle()
-        self.app.loop.call_soon(self._go_on)
+        self.app.resume_soon(self)
 
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
+        """Run what waited, unless there is a new reason to wait."""
         session = self.session
         if self.running or self._stalled or session.waiter is not None or session.closing:
             return
@@ -211,13 +212,15 @@ class Connection(InnerLoop):
             self._doubtful = set()
             out.clear()
         else:
-            size = sum(map(len, out))
-            if size > WORTH_COPYING and len(out) > 1:
+            size = len(out[0]) if len(out) == 1 else sum(map(len, out))
+            engine.stats.output_bytes += size
+            if len(out) == 1:
+                self.transport.write(out[0])
+            elif size > WORTH_COPYING:
                 self.transport.writelines(out)
             else:
-                self.transport.write(out[0] if len(out) == 1 else b"".join(out))
+                self.transport.write(b"".join(out))
             out.clear()
-            engine.stats.output_bytes += size
             if self._stalled:
                 self.app.limits.check_output(self)
 
