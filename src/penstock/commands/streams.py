@@ -262,7 +262,7 @@ class _Read:
             at += size
         if read.group is None and offset == 0:
             raise ReplyError("offset must be at least 1; offsets start at 1, and 0 only places a new group")
-        if at > 4:
+        if read.retry is not None or read.dead_letter is not None or read.arrow:
             read._check()
         return read
 

@@ -18,7 +18,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from itertools import chain
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
 
@@ -153,44 +153,30 @@ class _Fields:
     __slots__ = ("body", "body_size", "buffers", "codec", "length", "nodes")
 
     def __init__(self, message: bytes) -> None:
-        self.body = _PREFIX + _int32(message, 4)
-        table = _PREFIX + _int32(message, _PREFIX)
-        self.body_size = _field(message, table, 3)
-        batch = _followed(message, _field(message, table, 2))
-        self.length = _field(message, batch, 0)
-        self.nodes = _followed(message, _field(message, batch, 1)) + 4  # behind the count
-        self.buffers = _followed(message, _field(message, batch, 2)) + 4
-        compression = _field(message, batch, 3)
+        self.body: int = _PREFIX + _int32(message, 4)[0]
+        _, _, header, self.body_size = _fields(message, _followed(message, _PREFIX))
+        self.length, nodes, buffers, compression = _fields(message, _followed(message, header))
+        self.nodes = _followed(message, nodes) + 4  # behind the count
+        self.buffers = _followed(message, buffers) + 4
         self.codec: int | None = None
         if compression:
-            codec = _field(message, _followed(message, compression), 0)
+            codec = _fields(message, _followed(message, compression))[0]
             self.codec = message[codec] if codec else 0  # a field with its default value is left out
 
 
-def _field(message: bytes, table: int, slot: int) -> int:
-    """Where a field of a table is; 0 if it is left out."""
-    directory = table - _int32(message, table)
-    at = 4 + 2 * slot
-    if at >= _uint16(message, directory):
-        return 0
-    offset = _uint16(message, directory + at)
-    return table + offset if offset else 0
+def _fields(message: bytes, table: int) -> list[int]:
+    """Where the first four fields of a table are; 0 for one that is left out."""
+    directory = table - _int32(message, table)[0]
+    size, _, *offsets = _directory(message, directory)
+    return [table + offset if offset and 4 + 2 * number < size else 0 for number, offset in enumerate(offsets)]
 
 
 def _followed(message: bytes, at: int) -> int:
-    return at + _int32(message, at)
+    return at + int(_int32(message, at)[0])
 
 
-def _int32(message: bytes, at: int) -> int:
-    return cast(int, _unpack_int32(message, at)[0])
-
-
-def _uint16(message: bytes, at: int) -> int:
-    return cast(int, _unpack_uint16(message, at)[0])
-
-
-_unpack_int32 = struct.Struct("<i").unpack_from
-_unpack_uint16 = struct.Struct("<H").unpack_from
+_int32 = struct.Struct("<i").unpack_from
+_directory = struct.Struct("<6H").unpack_from  # its size, the table's size, and where fields are in the table
 
 _SAMPLE = (
     pa.RecordBatch.from_pylist([{"offset": 1, "time": 1, "tag": b"tag", "entry": b"entry"}], schema=READ_SCHEMA)

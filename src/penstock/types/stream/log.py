@@ -175,17 +175,19 @@ class Log:
     def _blocks(self, start: int, end: int) -> Iterator[tuple[Block, int, int]]:
         """The blocks between two held offsets, with the part of each that is asked for."""
         number = (start - 1) // NODE
+        nodes = self.nodes
+        cold = self.active.number - self.storage.hot_nodes  # from here on nodes are hot
         while start < end:
-            block = self._block(number)
-            if type(block) is Node:
-                self._use(block)
+            node = nodes.get(number)
+            if node is not None and number < cold:
+                self._use(node)
             number += 1
             stop = min(end, number * NODE + 1)
-            yield block, start, stop
+            yield self.active if node is None else node, start, stop
             start = stop
 
     def _use(self, node: Node) -> None:
-        """Keep what a read decodes for the next one, and let go of what was not read for longest."""
+        """Keep what a read decodes of a cold node for the next one, and let go of what was not read for longest."""
         hot = self.storage.hot_nodes
         if node.number >= self.active.number - hot:
             return
