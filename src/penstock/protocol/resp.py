@@ -44,6 +44,9 @@ class RawPieces:
     def __init__(self, pieces: Iterable[bytes | memoryview]) -> None:
         self.pieces = pieces
 
+    def __repr__(self) -> str:
+        return "RawPieces(...)"  # to show them would use them up
+
 
 class Verbatim(str):
     """Text for people (INFO, CLIENT LIST): a bulk string in RESP2, a verbatim string in RESP3."""

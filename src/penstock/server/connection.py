@@ -27,7 +27,7 @@ log = logging.getLogger("penstock.server")
 
 UNAUTHENTICATED = (16384, 10)
 """Longest argument and most arguments of a client that has not logged in."""
-STRIDE = 1 << 20
+STRIDE = 1 << 22
 """Bytes of a large reply that are sent while the rest is still being made."""
 WORTH_COPYING = 1 << 16
 """Bytes of replies that are made one block; above that, copying takes longer than to hand over many."""
