@@ -57,7 +57,6 @@ class Layout(NamedTuple):
     rows: int
     codec: Any | None  # None: not compressed
     places: list[tuple[int, int]]  # (offset in the payload, length)
-    body: int  # where the first of them may begin
 
     @classmethod
     def of(cls, payload: bytes) -> Self:
@@ -65,7 +64,7 @@ class Layout(NamedTuple):
         numbers = _unpack_numbers(payload, fields.buffers)
         places = [(fields.body + numbers[2 * at], numbers[2 * at + 1]) for at in _USED]
         rows = _unpack_number(payload, fields.length)[0] if fields.length else 0
-        return cls(rows, _codec(_CODECS[fields.codec]) if fields.codec is not None else None, places, fields.body)
+        return cls(rows, _codec(_CODECS[fields.codec]) if fields.codec is not None else None, places)
 
     def sizes(self, payload: bytes) -> list[int]:
         """Bytes of each buffer, uncompressed."""
