@@ -12,7 +12,7 @@ import pytest
 from penstock import commands
 from penstock.engine.dispatch import Engine, LogEntry
 from penstock.engine.session import Session
-from penstock.engine.spec import REGISTRY
+from penstock.engine.spec import REGISTRY, Argv, Reply
 from penstock.protocol.errors import ReplyError
 from penstock.protocol.resp import NO_REPLY, encode
 from penstock.storage import snapshot
@@ -101,6 +101,24 @@ class Client:
     def leave(self) -> None:
         """Disconnect."""
         self.engine.forget(self.session)
+
+
+class Runs:
+    """How often TREAD's handler ran from now on, and how often it found nothing for a client that it was woken for."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = self.in_vain = 0
+        command = REGISTRY.by_name[b"TREAD"]
+        handler = command.handler
+
+        def counting(session: Session, argv: Argv) -> Reply:
+            woken = session.waiter is not None
+            reply = handler(session, argv)
+            self.count += 1
+            self.in_vain += woken and reply is NO_REPLY
+            return reply
+
+        monkeypatch.setattr(command, "handler", counting)
 
 
 class World:

@@ -6,6 +6,7 @@ import datetime
 import ssl
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import redis
 from cryptography import x509
@@ -113,6 +114,18 @@ def test_plain_and_tls_are_served_side_by_side(authority: Authority) -> None:
         with redis.Redis.from_url(server.url) as client:
             assert client.get("a") == big
             assert server.port != server.app.tls_port
+
+
+def test_a_reply_in_pieces_comes_whole(authority: Authority) -> None:
+    with (
+        tls_server(authority, tls_auth_clients="no") as server,
+        tls_client(server.app.tls_port, authority) as client,
+    ):
+        messages = [[n, b"tag", b"entry %d" % n] for n in range(1, 20_001)]
+        client.execute_command("TWRITE", "k", "ENTRIES", *(word for message in messages for word in message[1:]))
+        assert client.execute_command("TREAD", "k", 1, 20_000) == messages
+        table = pa.ipc.open_stream(client.execute_command("TREAD", "k", 1, 20_000, "FORMAT", "ARROW")).read_all()
+        assert table.column("entry").to_pylist() == [entry for _, _, entry in messages]
 
 
 def test_a_client_must_show_a_certificate_of_the_authority(authority: Authority, tmp_path: Path) -> None:

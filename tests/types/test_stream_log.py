@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import random
 from array import array
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.types.stream.arrow import LARGE_SCHEMA, parse_arrow
+from penstock.types.packing import CorruptValue
+from penstock.types.stream.arrow import LARGE_SCHEMA, READ_SCHEMA, parse_arrow
 from penstock.types.stream.log import NULL, Log, Retention
-from penstock.types.stream.nodes import NODE, Node, Storage
+from penstock.types.stream.nodes import NODE, Node, Storage, load_node
 from penstock.types.stream.stream import Stream
 
 
@@ -36,7 +37,10 @@ def ipc(columns: dict[str, Any]) -> bytes:
 
 
 def read_arrow(log: Log, *args: Any) -> Any:
-    return pa.ipc.open_stream(log.read_arrow(*args)).read_all()
+    size, pieces = log.read_arrow(*args)
+    data = b"".join(pieces)
+    assert len(data) == size
+    return pa.ipc.open_stream(data).read_all()
 
 
 # Offsets.
@@ -361,12 +365,59 @@ def test_damaged_arrow_bytes_never_get_past_the_door(compression: str | None) ->
 def test_an_arrow_read_leaves_out_what_is_gone_and_has_a_batch_a_node() -> None:
     log = filled(2500)
     log.evict_through(10)
-    with pa.ipc.open_stream(log.read_arrow(5, 2000)) as reader:
-        batches = [*reader]
+    batches = read_arrow(log, 5, 2000).to_batches()
     assert [batch.num_rows for batch in batches] == [990, 1000, 4]
     assert batches[0].schema.names == ["offset", "time", "tag", "entry"]
     assert batches[0].column("offset")[0].as_py() == 11
     assert batches[2].to_pylist()[-1] == {"offset": 2004, "time": 1000, "tag": b"tag", "entry": b"entry 2004"}
+
+
+@pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
+@pytest.mark.parametrize("tag", [b"", b"tag", b"a longer tag"])
+def test_whole_nodes_are_sent_as_pyarrow_would_send_them(
+    compression: Literal["none", "lz4", "zstd"], tag: bytes
+) -> None:
+    log = Log(Storage(compression, hot_nodes=1))
+    for number in range(3500):
+        log.append(number, tag, random.Random(number).randbytes(number % 50))
+    log.nodes[1].keep([0, 5, 999], compression)
+    read = read_arrow(log, 1, 3500)
+    read.validate(full=True)
+    assert read.schema == READ_SCHEMA
+    assert read.to_pylist() == [message._asdict() for message in log.copy().messages(1, 3500)]
+    assert [batch.num_rows for batch in read.to_batches()] == [1000, 3, 1000, 500]
+
+
+def test_an_arrow_read_of_whole_nodes_leaves_them_cold() -> None:
+    log = Log(Storage("lz4", hot_nodes=1, backlog=0))
+    log.append_many(0, [b"tag"] * 4000, [b"entry"] * 4000)
+    cold = [node for node in log.nodes.values() if node.compressed]
+    assert len(cold) == 3
+    assert read_arrow(log, 1, 4000).num_rows == 4000
+    assert all(node.batch is None and node.wire is None for node in cold)
+
+
+def test_what_is_left_of_an_arrow_reply_does_not_change_with_the_log() -> None:
+    """In a transaction it is made after the commands that follow it."""
+    log = Log(Storage("lz4", hot_nodes=1))
+    log.append_many(0, [b"a", b"b"] * 2000, [b"entry"] * 4000)
+    expected = read_arrow(log, 1, 4000)
+    _, pieces = log.read_arrow(1, 4000)
+    log.set_compaction(True)
+    while log.compact().more:
+        pass
+    log.evict_through(3999)
+    assert pa.ipc.open_stream(b"".join(pieces)).read_all() == expected
+
+
+def test_a_payload_that_is_laid_out_in_another_way_is_refused() -> None:
+    """What pyarrow reads is not enough: nodes are sent by where their buffers are."""
+    node = filled(1000).nodes[0]
+    old_style = node.message()[4:]  # before Arrow 0.15 there was no marker; pyarrow still reads it
+    for payload, compressed in ((old_style, False), (node.message(), True)):
+        with pytest.raises(CorruptValue, match="node 0"):
+            load_node(0, 0, node.newest, compressed, False, None, payload)
+    load_node(0, 0, node.newest, False, False, None, node.message()).check()
 
 
 def test_an_arrow_read_of_nothing_is_an_empty_table() -> None:

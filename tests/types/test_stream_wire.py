@@ -117,6 +117,16 @@ def test_the_latest_time_is_found_wherever_it_stands(kind: str, times: list[int]
 
 
 @both
+@given(start=starts, count=st.integers(-1, 1200))
+def test_a_column_of_offsets_counts_from_the_first(kind: str, start: int, count: int) -> None:
+    if start + count - 1 > LARGEST:
+        with pytest.raises(OverflowError):
+            KINDS[kind].counted(start, count)
+    else:
+        assert array("q", KINDS[kind].counted(start, count)).tolist() == [*range(start, start + count)]
+
+
+@both
 def test_large_messages_are_formatted(kind: str) -> None:
     rows = [(b"t" * 70_000, b"e" * 3_000_000), (b"", b""), (b"tag", b"e" * 100_000)]
     data, begins = KINDS[kind].columns_wire(999, None, *_columns(rows, False), 0, 3, False)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import chain
 
 from penstock.engine.arguments import INT64_MAX, to_integer
 from penstock.engine.keyspace import Database
@@ -19,9 +19,10 @@ from penstock.engine.spec import Access, Argv, Flag, KeySpec, Reply, command, ke
 from penstock.protocol.errors import Fenced, ReplyError, Unblocked
 from penstock.protocol.resp import NULL_ARRAY, RawPieces
 from penstock.types.stream.arrow import InvalidArrow, parse_arrow
-from penstock.types.stream.groups import Change
+from penstock.types.stream.groups import Change, Group
+from penstock.types.stream.ipc import ArrowPart, Piece
 from penstock.types.stream.log import Log
-from penstock.types.stream.nodes import NODE, Piece, Range
+from penstock.types.stream.nodes import NODE, Range
 from penstock.types.stream.producers import ProducerFenced
 from penstock.types.stream.stream import Stream
 
@@ -35,6 +36,8 @@ MAX_NULLS = 1_000_000
 
 def to_number(raw: bytes, name: str, least: int = 0) -> int:
     """An integer argument, refused by name."""
+    if raw.isdigit() and len(raw) < 19 and (raw[0] != 48 or raw == b"0") and (number := int(raw)) >= least:
+        return number  # what nearly all are, without the work for what to say about others
     number = to_integer(raw, lambda: ReplyError(f"{name} is not an integer or out of range"))
     if number < least:
         raise ReplyError(f"{name} must be at least {least}")
@@ -234,11 +237,54 @@ class _Read:
     dead_letter: bytes | None = None
     with_info: bool = False
     arrow: bool = False
+    only_new: bool = False  # the offset was given as `$`
+    origin: weakref.ref[Stream] | None = None  # the stream it waits at, if there was one; `offset` is then what is next
+
+    # What it waits for when it blocks: engine.blocking.Wish.
+
+    def came_upon(self, stream: Stream | None) -> bool:
+        """Whether this is the stream that was there when the read came."""
+        return self.origin is not None and self.origin() is stream
+
+    @property
+    def shared(self) -> bool:
+        """A plain read takes nothing away."""
+        return self.group is None
+
+    def same(self) -> object:
+        if self.group is None:
+            at = id(self.origin()) if self.only_new and self.origin is not None else None
+            return self.offset, self.count, self.max_bytes, self.with_info, self.arrow, self.only_new, at
+        return self.group, self.retry is None
+
+    def is_met(self, session: Session) -> bool:
+        stream = session.db.get(self.key)
+        if type(stream) is not Stream:
+            return False
+        if self.group is None:
+            if self.only_new and not self.came_upon(stream):
+                return stream.log.first <= stream.log.last  # all of a stream that took this one's place is new
+            assert self.offset is not None
+            return self.offset <= stream.log.last
+        group = stream.groups.get(self.group)
+        if group is None:
+            return True  # it is made by the read
+        engine = session.engine
+        if group.has_work(stream.log, session.db.clock.now, self.retry is not None, engine.config.stream_max_pending):
+            return True
+        self.wait_for_retry(session, group)
+        return False
+
+    def wait_for_retry(self, session: Session, group: Group) -> None:
+        """See that a blocked member is woken when something falls due; not one that does not retry: it would find nothing."""
+        due = group.next_deadline() if self.retry is not None else None
+        if due is not None:
+            session.engine.streams.wake_at(session.db, self.key, due)
 
     @classmethod
     def parse(cls, argv: Argv, now: int) -> _Read:
         offset = None if argv[2] == b"$" else to_number(argv[2], "offset")
-        read = cls(argv[1], offset, to_number(argv[3], "count"))
+        read = cls(argv[1], offset, to_number(argv[3], "count"), only_new=offset is None)
         seen: set[bytes] = set()
         at = 4
         while at < len(argv):
@@ -250,7 +296,10 @@ class _Read:
             refuse_repeated(seen, word, "TREAD")
             read._take(word, argv[at + 1 : at + size], now)
             at += size
-        read._check()
+        if read.group is None and offset == 0:
+            raise ReplyError("offset must be at least 1; offsets start at 1, and 0 only places a new group")
+        if read.retry is not None or read.dead_letter is not None or read.arrow:
+            read._check()
         return read
 
     def _take(self, word: bytes, values: list[bytes], now: int) -> None:
@@ -282,8 +331,6 @@ class _Read:
             raise ReplyError("DEADLETTER must be another key than the stream's own")
         if self.retry is not None and 0 < self.retry[1] < self.retry[0]:
             raise ReplyError("RETRY's expire-ms is before its retry-ms: the message would never be retried")
-        if self.group is None and self.offset == 0:
-            raise ReplyError("offset must be at least 1; offsets start at 1, and 0 only places a new group")
         if self.arrow and self.with_info:
             raise ReplyError("WITHINFO and FORMAT ARROW do not go together; the Arrow form has the offsets itself")
 
@@ -341,9 +388,10 @@ def _read_plain(session: Session, read: _Read) -> Reply:
     if read.offset is None:
         read.offset = _only_new(session, stream, log)
     if read.deadline is not None and read.count and read.offset > log.last:
-        return session.block([read.key], read.deadline, NULL_ARRAY, origin=_Origin.of(stream, read.offset))
+        read.origin = weakref.ref(stream) if stream is not None else None
+        return session.block([read.key], read.deadline, NULL_ARRAY, read)
     if read.arrow:
-        return log.read_arrow(read.offset, read.count, read.max_bytes)
+        return _bulk(log.read_arrow(read.offset, read.count, read.max_bytes))
     if log.first - read.offset > MAX_NULLS:
         read.count = min(read.count, MAX_NULLS)
     null = b"$-1\r\n" if session.protocol == 2 else b"_\r\n"
@@ -359,7 +407,7 @@ def _read_group(session: Session, read: _Read) -> Reply:
     stream = db.find(read.key, Stream) or db.obtain(read.key, Stream)
     log = stream.log
     known = read.group in stream.groups
-    if not known and _Origin.still_there(session, stream):
+    if not known and _still_waiting(session, stream):
         raise Unblocked(f"the group '{read.group.decode(errors='replace')}' was deleted while this read waited")
     group = stream.group(read.group, _place(session, stream, read))
     engine.streams.note(db, read.key, stream)
@@ -371,14 +419,12 @@ def _read_group(session: Session, read: _Read) -> Reply:
     if change is not None:
         session.log(*engine.streams.settle(db, read.key, read.group, stream, change, delivery.expired))
     if not delivery.runs and read.deadline is not None and read.count:
-        # Who does not retry is not woken for a retry: it would find nothing, for as long as the retry is due.
-        due = group.next_deadline() if read.retry is not None and session.may_block else None
-        if due is not None:
-            engine.streams.wake_at(db, read.key, due)
-        rival = (read.group, read.retry is None)
-        return session.block([read.key], read.deadline, NULL_ARRAY, rival, _Origin.of(stream, log.last + 1))
+        if session.may_block:
+            read.wait_for_retry(session, group)
+        read.origin, read.offset = weakref.ref(stream), log.last + 1
+        return session.block([read.key], read.deadline, NULL_ARRAY, read)
     if read.arrow:
-        return log.arrow_of(delivery.runs)
+        return _bulk(log.arrow_of(delivery.runs))
     count = sum(end - start for start, end in delivery.runs)
     return _array(log.pieces_of(delivery.runs), count, log if read.with_info else None)
 
@@ -388,23 +434,10 @@ def _place(session: Session, stream: Stream, read: _Read) -> int:
     return _only_new(session, stream, stream.log) if read.offset is None else read.offset or stream.log.first
 
 
-class _Origin(NamedTuple):
-    """What a waiting read found when it came: the stream, if there was one, and the offset that was to come next."""
-
-    stream: weakref.ref[Stream] | None
-    next: int
-
-    @classmethod
-    def of(cls, stream: Stream | None, offset: int) -> _Origin:
-        return cls(weakref.ref(stream) if stream is not None else None, offset)
-
-    @staticmethod
-    def still_there(session: Session, stream: Stream | None) -> _Origin | None:
-        """That of a read that waits, if the key holds the same stream as then."""
-        origin = session.waiter.origin if session.waiter is not None else None
-        if isinstance(origin, _Origin) and origin.stream is not None and origin.stream() is stream:
-            return origin
-        return None
+def _still_waiting(session: Session, stream: Stream | None) -> _Read | None:
+    """The read that waits, as it was when it came, if the key holds the same stream as then."""
+    first = session.waiter.wish if session.waiter is not None else None
+    return first if isinstance(first, _Read) and first.came_upon(stream) else None
 
 
 def _only_new(session: Session, stream: Stream | None, log: Log) -> int:
@@ -415,8 +448,12 @@ def _only_new(session: Session, stream: Stream | None, log: Log) -> int:
     """
     if session.waiter is None:
         return log.last + 1
-    origin = _Origin.still_there(session, stream)
-    return origin.next if origin is not None else log.first
+    first = _still_waiting(session, stream)
+    return first.offset if first is not None and first.offset is not None else log.first
+
+
+def _bulk(part: ArrowPart) -> RawPieces:
+    return RawPieces(chain([b"$%d\r\n" % part.size], part.pieces, [b"\r\n"]))
 
 
 def _array(pieces: list[Piece], count: int, info: Log | None) -> RawPieces:

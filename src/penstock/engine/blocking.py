@@ -6,6 +6,9 @@ queue, with the deadline it had. So a handler has no second half, the deadline i
 whatever a blocked command does is logged as if it had just arrived. What a handler may want to know is in
 `session.candidates(keys)`: all its keys the first time, then only the one that changed.
 
+A handler may also leave a `Wish`: what it waits for, in a form that can be looked at without running it. Then a change
+runs only commands that find something, and a read that takes nothing away is run once for all who wait for the same.
+
 Invariants: a session waits in at most one command; a waiter is in the queue of each of its keys or of none; nobody
 enters a queue while `serve` works through it, because an unblocked session goes on with its input later, from the
 event loop (run at once, two clients that feed each other would recurse without end).
@@ -18,11 +21,11 @@ from __future__ import annotations
 
 import logging
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.engine.spec import Argv, Command, Reply
 from penstock.protocol.errors import ReplyError, Unblocked, WrongType
-from penstock.protocol.resp import NO_REPLY
+from penstock.protocol.resp import NO_REPLY, encode
 
 if TYPE_CHECKING:
     from penstock.engine.dispatch import Engine
@@ -32,12 +35,25 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.engine")
 
 
+class Wish(Protocol):
+    """What a blocked command waits for, of one key. Other blocked commands on that key may take from it, and add nothing."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether all who wish the same are given the same reply, so that one run of the command is enough."""
+
+    def same(self) -> object:
+        """Those with an equal one wish the same: if there is nothing for one of them, there is nothing for the others."""
+
+    def is_met(self, session: Session) -> bool:
+        """Whether the command would find something now. Where time alone will change that, see that somebody looks again."""
+
+
 class Waiter:
     """One blocked command. In the queue of every key it waits for, until it is served, times out or goes away."""
 
     __slots__ = (
-        "argv", "changed", "command", "database", "deadline", "keys", "origin", "rival", "session", "silent", "timeout_reply",
-        "timer",
+        "argv", "changed", "command", "database", "deadline", "keys", "session", "silent", "timeout_reply", "timer", "wish",
     )  # fmt: skip
 
     def __init__(
@@ -52,8 +68,7 @@ class Waiter:
         self.timeout_reply = timeout_reply
         self.timer: object | None = None
         self.changed: bytes | None = None  # the key because of which the command is run again
-        self.rival: object = None  # those with an equal one want the same thing: if one finds nothing, so do the others
-        self.origin: object = None  # what the handler wants to remember from its first run
+        self.wish: Wish | None = None  # None: nobody knows before it is run
         self.silent = False  # CLIENT REPLY SKIP came before it
 
 
@@ -85,10 +100,14 @@ class Blocking:
             if observers is not None:
                 observers.waiters.pop(waiter, None)
                 waiter.database.unobserve(key)
-        self._engine.timers.cancel(waiter.timer)
+        if waiter.timer is not None:
+            self._engine.timers.cancel(waiter.timer)
 
     def answer(self, waiter: Waiter, reply: Reply) -> None:
         """End the wait with a reply (a ReplyError is one too)."""
+        self._answer(waiter, encode(reply, waiter.session.protocol))
+
+    def _answer(self, waiter: Waiter, reply: bytes) -> None:
         self.leave(waiter)
         waiter.session.unblocked(reply, waiter.silent)
 
@@ -129,22 +148,43 @@ class Blocking:
         if observers is None:
             return
         in_vain = 0  # these stay at the head of the queue
-        exhausted: set[object] = set()  # rivals for whom there is nothing left
+        known: dict[
+            object, bytes | None
+        ] = {}  # of wishes: the reply to all of them, or None when there is nothing left
         size = 1
         while batch := list(islice(observers.waiters, in_vain, in_vain + size)):
             for waiter in batch:
                 if key not in database:
                     return
-                if waiter.rival in exhausted or waiter.session.closing:
-                    in_vain += 1
-                elif not self._retry(waiter, key):
-                    in_vain += 1
-                    if waiter.rival is not None:
-                        exhausted.add(waiter.rival)
+                wish = waiter.wish
+                if waiter.session.closing:
+                    served = False
+                elif wish is None:
+                    served = self._retry(waiter, key) is not None
+                else:
+                    served = self._grant(waiter, wish, key, known)
+                in_vain += not served
             size *= 2
 
-    def _retry(self, waiter: Waiter, key: bytes) -> bool:
-        """Run a blocked command again; whether it is over."""
+    def _grant(self, waiter: Waiter, wish: Wish, key: bytes, known: dict[object, bytes | None]) -> bool:
+        """Run a blocked command again if there is anything for it; whether it is over."""
+        same = (wish.same(), waiter.session.protocol)
+        reply = known.get(same, b"")
+        if reply:
+            self._answer(waiter, reply)
+        elif reply is None:
+            return False
+        elif not wish.is_met(waiter.session):
+            known[same] = None
+            return False
+        else:
+            reply = self._retry(waiter, key)
+            if reply is None or wish.shared:
+                known[same] = reply
+        return reply is not None
+
+    def _retry(self, waiter: Waiter, key: bytes) -> bytes | None:
+        """Run a blocked command again; what it was answered, or None if it is not over."""
         waiter.changed = key
         # It was counted when it came.
         waiter.command.calls -= 1
@@ -152,7 +192,7 @@ class Blocking:
         try:
             reply = self._engine.call(waiter.session, waiter.command, waiter.argv)
         except WrongType:
-            return False  # the key came back as another type: it is not what this client waits for
+            return None  # the key came back as another type: it is not what this client waits for
         except ReplyError as error:
             reply = error
         except Exception as error:
@@ -160,6 +200,7 @@ class Blocking:
             log.exception("internal error in %r", waiter.argv[:3])
             reply = ReplyError(f"internal error: {error!r}")
         if reply is NO_REPLY:
-            return False
-        self.answer(waiter, reply)
-        return True
+            return None
+        data = encode(reply, waiter.session.protocol)
+        self._answer(waiter, data)
+        return data

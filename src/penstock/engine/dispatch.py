@@ -60,7 +60,7 @@ class Commit(Protocol):
     def append(self, database: int, argv: Argv) -> None:
         """Log one command."""
 
-    def hold(self, write: Callable[[bytes], None], replies: list[bytes], doubtful: set[int]) -> None:
+    def hold(self, write: Callable[[bytes], None], replies: list[bytes | memoryview], doubtful: set[int]) -> None:
         """Call `write` with the replies once everything logged so far is on disk, in the order of the calls.
 
         Those at the positions in `doubtful` acknowledge a change; they become errors if the disk refuses it.
@@ -216,8 +216,9 @@ class Engine:
         try:
             command = REGISTRY.resolve(argv)
             session.last_command = command.name
-            for gate in self.gates:
-                gate(session, command, argv)
+            if self._gate_reasons or not session.plain:  # else each of them would let it pass, as on the fast path
+                for gate in self.gates:
+                    gate(session, command, argv)
             if self.pause.until and self.pause.hold(session, command, argv):
                 return NO_REPLY
             if transaction is not None and Flag.CONTROL not in command.flags:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from penstock.engine.blocking import Waiter
+from penstock.engine.blocking import Waiter, Wish
 from penstock.engine.spec import Argv, Reply
 from penstock.protocol.resp import NO_REPLY, encode
 
@@ -109,13 +109,10 @@ class Session:
         """Log these instead of the command as it was sent; none at all if called without arguments."""
         self.effects = list(commands)
 
-    def block(
-        self, keys: list[bytes], deadline: int, timeout_reply: Reply = None, rival: object = None, origin: object = None
-    ) -> Reply:
+    def block(self, keys: list[bytes], deadline: int, timeout_reply: Reply = None, wish: Wish | None = None) -> Reply:
         """Wait until one of `keys` changes, then run the current command again; return what this returns.
 
-        Of those with an equal `rival` only as many are run again as find something (members of a group). `origin` is
-        for the handler: the next runs find in `session.waiter.origin` what the first one put there.
+        With a `wish` it is run again only when that is met.
 
         Where waiting is not allowed (MULTI, scripts) the answer is that of a timeout, at once.
         """
@@ -125,7 +122,7 @@ class Session:
             assert self.current is not None, "block() outside a handler"
             command, argv = self.current
             waiter = Waiter(self, command, argv, keys, deadline, timeout_reply)
-            waiter.rival, waiter.origin = rival, origin
+            waiter.wish = wish
             self.engine.blocking.enter(waiter)
         return NO_REPLY
 
@@ -196,8 +193,8 @@ class Session:
         }  # fmt: skip
         return "".join(letter for letter, holds in letters.items() if holds) or "N"
 
-    def unblocked(self, reply: Reply, silent: bool) -> None:
+    def unblocked(self, reply: bytes, silent: bool) -> None:
         """The command this session was blocked in is over; `silent` if CLIENT REPLY SKIP came before it."""
         if not silent and not self.muted:
-            self.output.send(encode(reply, self.protocol))
+            self.output.send(reply)
         self.output.resume()

@@ -33,8 +33,19 @@ class Raw(bytes):
     """A reply that is encoded already."""
 
 
-class RawPieces(list[bytes | memoryview]):
-    """A large reply that is encoded already: a head of bytes, then pieces that are only copied when all is joined."""
+class RawPieces:
+    """A large reply that is encoded already, in pieces that may be made only when they are asked for, once.
+
+    Whatever makes them must not depend on what changes: in a transaction other commands run before.
+    """
+
+    __slots__ = ("pieces",)
+
+    def __init__(self, pieces: Iterable[bytes | memoryview]) -> None:
+        self.pieces = pieces
+
+    def __repr__(self) -> str:
+        return "RawPieces(...)"  # to show them would use them up
 
 
 class Verbatim(str):
@@ -87,7 +98,7 @@ def encode(value: Any, protocol: int = 2) -> bytes:
     >>> encode([1, b"a", None])
     b'*3\\r\\n:1\\r\\n$1\\r\\na\\r\\n$-1\\r\\n'
     """
-    parts: list[Any] = []  # bytes, and views in a RawPieces, which has a piece of bytes before them
+    parts: list[Any] = []  # bytes, and views in a RawPieces, which begins with bytes and has more than one piece
     write(value, protocol, parts.append)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -128,7 +139,7 @@ def _raw(value: Raw, protocol: int, append: Append) -> None:
 
 
 def _raw_pieces(value: RawPieces, protocol: int, append: Append) -> None:
-    for piece in value:
+    for piece in value.pieces:
         append(piece)
 
 

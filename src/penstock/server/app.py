@@ -44,6 +44,7 @@ class App:
         self.connections: set[Connection] = set()
         self.to_flush: set[Connection] = set()  # connections that something was sent to from elsewhere
         self._flush_scheduled = False
+        self._resuming: list[Connection] = []  # that go on with the next turn of the loop
         self.query_buffer_limit: int = config.client_query_buffer_limit
         config.on_change("client-query-buffer-limit", lambda limit: setattr(self, "query_buffer_limit", limit))
         self.limits = Limits(self)
@@ -91,6 +92,22 @@ class App:
         self._flush_scheduled = False
         while self.to_flush:
             self.to_flush.pop().flush()
+
+    def resume_soon(self, connection: Connection) -> None:
+        """Have a connection go on; many that were waiting for the same thing do so one after the other."""
+        self._resuming.append(connection)
+        if len(self._resuming) == 1:
+            self.loop.call_soon(self._resume)
+
+    def _resume(self) -> None:
+        # Who is resumed while they run goes on with the next turn of the loop: two that feed each other do not hold it.
+        resuming, self._resuming = self._resuming, []
+        for connection in resuming:
+            try:
+                connection.go_on()
+            except Exception:  # a bug of ours in one of them must not leave the others waiting
+                log.exception("internal error in the input of %s", connection.session.peer)
+                connection.close(after_reply=False)
 
     # -- start and end ----------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from penstock.engine.session import Session
 from penstock.engine.spec import Argv
 from penstock.protocol.errors import ReplyError
 from penstock.protocol.requests import RequestReader
-from penstock.protocol.resp import NO_REPLY, Raw, encode
+from penstock.protocol.resp import NO_REPLY, Raw, RawPieces, encode
 from penstock.server.inner_loop import RELIEF, SETTLE, InnerLoop
 
 if TYPE_CHECKING:
@@ -27,6 +27,10 @@ log = logging.getLogger("penstock.server")
 
 UNAUTHENTICATED = (16384, 10)
 """Longest argument and most arguments of a client that has not logged in."""
+STRIDE = 1 << 22
+"""Bytes of a large reply that are sent while the rest is still being made."""
+WORTH_COPYING = 1 << 16
+"""Bytes of replies that are made one block; above that, copying takes longer than to hand over many."""
 LAST_WORDS = 10
 """Seconds a client that is being closed has for reading its last replies."""
 MAX_WAITING = 1 << 20
@@ -109,9 +113,12 @@ class Connection(InnerLoop):
         except Exception as error:
             reply = Raw(self.fail(argv, error))
         if reply is not NO_REPLY and not silent and not session.muted:
-            data = encode(reply, session.protocol)
-            self.out.append(data)
-            self._gathered += len(data)
+            if type(reply) is RawPieces and not self._doubtful:
+                self._send_pieces(reply)
+            else:
+                data = encode(reply, session.protocol)
+                self.out.append(data)
+                self._gathered += len(data)
             if self._gathered > RELIEF:
                 self.flush()
         elif self._doubtful:
@@ -127,6 +134,17 @@ class Connection(InnerLoop):
         self.held_back = session.waiter is not None or self._stalled
         return not (self.held_back or session.closing)
 
+    def _send_pieces(self, reply: RawPieces) -> None:
+        """Take the pieces of a reply as they come; a very large one is on its way before the last is made."""
+        out = self.out
+        for piece in reply.pieces:
+            out.append(piece)
+            self._gathered += len(piece)
+            if self._gathered > STRIDE:
+                self.flush()
+                if self.session.closing:
+                    break
+
     def fail(self, argv: Argv, error: Exception) -> bytes:
         """A bug of ours must not take the connection, let alone the server, with it."""
         log.exception("internal error in %r", argv[:3], exc_info=error)
@@ -135,9 +153,10 @@ class Connection(InnerLoop):
     def resume(self) -> None:
         """Go on with what waited, soon: the caller may be in the middle of another client's command."""
         self.session.settle()
-        self.app.loop.call_soon(self._go_on)
+        self.app.resume_soon(self)
 
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
+        """Run what waited, unless there is a new reason to wait."""
         session = self.session
         if self.running or self._stalled or session.waiter is not None or session.closing:
             return
@@ -193,10 +212,15 @@ class Connection(InnerLoop):
             self._doubtful = set()
             out.clear()
         else:
-            data = out[0] if len(out) == 1 else b"".join(out)
+            size = len(out[0]) if len(out) == 1 else sum(map(len, out))
+            engine.stats.output_bytes += size
+            if len(out) == 1:
+                self.transport.write(out[0])
+            elif size > WORTH_COPYING:
+                self.transport.writelines(out)
+            else:
+                self.transport.write(b"".join(out))
             out.clear()
-            engine.stats.output_bytes += len(data)
-            self.transport.write(data)
             if self._stalled:
                 self.app.limits.check_output(self)
 

@@ -76,7 +76,7 @@ class InnerLoop(Hooks):
         self.others = others  # connections that something was sent to from elsewhere
         self.descriptor = -1  # of a plain socket: the compiled loop writes to it directly
         self.unsent: Callable[[], int] = lambda: 0  # bytes that the transport has not sent yet
-        self.out: list[bytes] = []
+        self.out: list[bytes | memoryview] = []
         self.ran = 0  # commands since `run` began
         self.running = False
         self.held_back = False

@@ -46,7 +46,7 @@ from penstock.storage.batches import LENGTHS, add_lines, header
 _MANY = 200
 """Lines that are joined as soon as nothing needs them apart."""
 
-Held = tuple[Callable[[bytes], None], list[bytes], set[int]]
+Held = tuple[Callable[[bytes], None], list[bytes | memoryview], set[int]]
 
 
 class Loop(Protocol):
@@ -165,7 +165,7 @@ class LogWriter:
             if not self._busy:
                 self._loop.call_soon(self._flush)
 
-    def hold(self, write: Callable[[bytes], None], replies: list[bytes], doubtful: set[int]) -> None:
+    def hold(self, write: Callable[[bytes], None], replies: list[bytes | memoryview], doubtful: set[int]) -> None:
         """Send these once everything logged so far is as safe as the policy says.
 
         `doubtful` are the positions of replies that acknowledge a change; if the disk refuses it, they become

@@ -191,6 +191,19 @@ def column_of(list values, bint wide):
     return table, data
 
 
+def counted(int64_t start, Py_ssize_t count):
+    cdef Py_ssize_t row
+    cdef bytes column
+    cdef int64_t *numbers
+    if count > 0 and start > INT64_MAX - (count - 1):
+        raise OverflowError("an offset does not fit")
+    column = PyBytes_FromStringAndSize(NULL, 8 * max(count, 0))
+    numbers = <int64_t *>PyBytes_AS_STRING(column)
+    for row in range(count):
+        numbers[row] = start + row
+    return column
+
+
 def latest(array.array times):
     cdef Py_ssize_t row
     if times.ob_descr.typecode != c"q" or len(times) == 0:

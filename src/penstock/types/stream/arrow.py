@@ -1,4 +1,4 @@
-"""Arrow at the stream's two doors: what a client may write (`parse_arrow`) and what it reads back (`encode_read`).
+"""Arrow at the stream's front door: what a client may write. What it reads back is ipc.py's.
 
 Why here: bytes from a client are checked once, completely, and leave this file as record batches of (tag, entry) or
 (time, tag, entry) with 32-bit offsets and no nulls; the rest of the package trusts them. Rejected: letting a column
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
@@ -24,8 +23,6 @@ LARGE_SCHEMA = pa.schema([("time", pa.int64()), ("tag", pa.large_binary()), ("en
 _PLAIN = pa.schema([("tag", pa.binary()), ("entry", pa.binary())])  # what most clients write
 READ_SCHEMA = pa.schema([("offset", pa.int64()), *SCHEMA])
 
-_STREAM_HEAD = READ_SCHEMA.serialize().to_pybytes()
-_STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _REFUSALS = (pa.ArrowException, OSError, ValueError, EOFError, OverflowError, MemoryError, struct.error)
 
 
@@ -127,22 +124,3 @@ _COUNTING = int64s(array("q", range(1000)))
 def offsets_from(start: int, count: int) -> Any:
     """The column start, start + 1, ... of at most a node's length, without making Python integers."""
     return pc.add(_COUNTING.slice(0, count), pa.scalar(start, pa.int64()))
-
-
-def encode_read(parts: Iterable[tuple[Any, Any]]) -> bytes:
-    """An IPC stream of (offset column, batch of a node's rows) pairs: a record batch each, none for no rows."""
-    pieces: list[Any] = [_STREAM_HEAD]
-    for offsets, batch in parts:
-        if batch.schema.field(1).type == LARGE_SCHEMA.field(1).type:
-            # Rows of a large node are megabytes each; one a batch fits 32-bit offsets again.
-            for row in range(batch.num_rows):
-                columns = [column.cast(field.type) for column, field in zip(batch.slice(row, 1), SCHEMA, strict=True)]
-                pieces.append(_read_message(offsets.slice(row, 1), columns))
-        elif batch.num_rows:
-            pieces.append(_read_message(offsets, batch.columns))
-    pieces.append(_STREAM_END)
-    return b"".join(pieces)
-
-
-def _read_message(offsets: Any, columns: list[Any]) -> Any:
-    return pa.RecordBatch.from_arrays([offsets, *columns], schema=READ_SCHEMA).serialize()

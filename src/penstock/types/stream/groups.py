@@ -160,6 +160,21 @@ class Group:
         change = Change(self.position, self.lost, tuple(removed), tuple(leases))
         return Delivery(_runs(leases), expired, change)
 
+    def has_work(self, log: Log, now: int, retry: bool, cap: int = 1000) -> bool:
+        """Whether `deliver` would do anything. O(1) amortised.
+
+        It may only find that what there was is gone; the next time there is nothing then.
+        """
+        new = self.position <= log.last
+        if not retry:
+            return new
+        deadline = self.next_deadline()
+        return (
+            (new and self.pending_count < cap)
+            or (deadline is not None and deadline <= now)
+            or (bool(self.leases) and self.leases.peekitem(0)[0] < log.first)
+        )
+
     def _take_due(
         self, log: Log, now: int, retry_at: int, count: int, max_bytes: int | None, removed: list[Range]
     ) -> tuple[list[Lease], int | None]:

@@ -23,10 +23,10 @@ from typing import Any, NamedTuple
 
 import pyarrow.compute as pc
 
-from penstock.types.stream.arrow import encode_read
 from penstock.types.stream.compaction import Compactor
 from penstock.types.stream.cooling import Cooling
-from penstock.types.stream.nodes import NODE, OVERHEAD, Active, Block, Node, Piece, Range, Storage, raw_of, tables_of
+from penstock.types.stream.ipc import ArrowPart, Piece, stream_of
+from penstock.types.stream.nodes import NODE, OVERHEAD, Active, Block, Node, Range, Storage, raw_of, tables_of
 
 NULL = b"$-1\r\n"
 STORAGE = Storage()  # of every log that is not given its own; the server's settings edit it
@@ -189,17 +189,19 @@ class Log:
     def _blocks(self, start: int, end: int) -> Iterator[tuple[Block, int, int]]:
         """The blocks between two held offsets, with the part of each that is asked for."""
         number = (start - 1) // NODE
+        nodes = self.nodes
+        cold = self.active.number - self.storage.hot_nodes  # from here on nodes are hot
         while start < end:
-            block = self._block(number)
-            if type(block) is Node:
-                self._use(block)
+            node = nodes.get(number)
+            if node is not None and number < cold:
+                self._use(node)
             number += 1
             stop = min(end, number * NODE + 1)
-            yield block, start, stop
+            yield self.active if node is None else node, start, stop
             start = stop
 
     def _use(self, node: Node) -> None:
-        """Keep what a read decodes for the next one, and let go of what was not read for longest."""
+        """Keep what a read decodes of a cold node for the next one, and let go of what was not read for longest."""
         hot = self.storage.hot_nodes
         if node.number >= self.active.number - hot:
             return
@@ -320,7 +322,7 @@ class Log:
                 rows = slice(block.row(a), block.row(b))
                 yield from map(Message, *(column[rows] for column in block.lists()))
 
-    def read_arrow(self, offset: int, count: int, max_bytes: int | None = None) -> bytes:
+    def read_arrow(self, offset: int, count: int, max_bytes: int | None = None) -> ArrowPart:
         """An Arrow stream of (offset, time, tag, entry); what is gone is absent. A record batch a node.
 
         As in `read`, count is a number of offsets, gone ones included.
@@ -331,9 +333,9 @@ class Log:
             runs = self.take(offset, count, max_bytes, stop).runs
         return self.arrow_of(runs)
 
-    def arrow_of(self, runs: Iterable[Range]) -> bytes:
-        """As wire_of, in Arrow."""
-        return encode_read(block.columns(a, b) for run in runs for block, a, b in self._blocks(*run))
+    def arrow_of(self, runs: Iterable[Range]) -> ArrowPart:
+        """As pieces_of, in Arrow. Its pieces may be made later, whatever happens to the log meanwhile."""
+        return stream_of(block.arrow(a, b) for run in runs for block, a, b in self._blocks(*run))
 
     # Forgetting.
 

@@ -16,10 +16,12 @@ Rejected: a message object each (250 B more a message); one growing Arrow builde
 
 from __future__ import annotations
 
+import struct
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, Literal, Self, cast
 
@@ -28,14 +30,14 @@ import pyarrow.compute as pc
 
 from penstock.types.packing import CorruptValue
 from penstock.types.stream.arrow import LARGE_SCHEMA, SCHEMA, int64s, offsets_from
-from penstock.types.stream.wire import Wire, column_of, columns_wire, extend_wire, formatted, latest
+from penstock.types.stream.ipc import ArrowPart, Layout, Piece, decoded, node_part, rows_part
+from penstock.types.stream.wire import Wire, column_of, columns_wire, counted, extend_wire, formatted, latest
 
 NODE = 1000
 OVERHEAD = 16  # what a message takes beside its tag and entry: its time and two table slots
 WORTH = 4  # a node gets its wire when one in so many of its messages was asked for: they would soon be formatted twice
 
 Range = tuple[int, int]  # offsets, the end excluded
-Piece = bytes | memoryview  # of a reply; a view is of bytes that never change
 
 
 @dataclass
@@ -225,7 +227,7 @@ class Node:
             self.own()
         batch = self.batch
         if batch is None:
-            batch = self.batch = pa.ipc.read_record_batch(self.payload, LARGE_SCHEMA if self.large else SCHEMA)
+            batch = self.batch = decoded(self.payload, LARGE_SCHEMA if self.large else SCHEMA)
         return batch
 
     def wire_slice(self, start: int, end: int) -> Piece:
@@ -251,12 +253,15 @@ class Node:
         _, entry_table, entries = batch.column(2).buffers()
         return columns_wire(self.start, self.offsets, (tag_table, tags), (entry_table, entries), first, end, self.large)
 
-    def columns(self, start: int, end: int) -> tuple[Any, Any]:
-        """(offset column, batch) of the messages between two offsets."""
+    def arrow(self, start: int, end: int) -> ArrowPart:
+        """The messages between two offsets in Arrow's form. A cold node that is read as a whole stays cold."""
         a, b = self.row(start), self.row(end)
-        offsets = offsets_from(start, b - a) if self.offsets is None else int64s(self.offsets).slice(a, b - a)
-        batch = self.opened()
-        return offsets, batch if b - a == self.count else batch.slice(a, b - a)
+        known = self.offsets
+        if b - a == self.count and a < b and not self.large:
+            self.own()
+            return node_part(self.payload, partial(counted, start, b - a) if known is None else known.tobytes)
+        offsets = offsets_from(start, b - a) if known is None else int64s(known).slice(a, b - a)
+        return rows_part(offsets, self.opened().slice(a, b - a))
 
     def lists(self) -> tuple[list[int], list[int], list[bytes], list[bytes]]:
         """Offsets, times, tags and entries of all messages."""
@@ -350,12 +355,16 @@ def load_node(
     node.source = node.batch = node.wire = None
     node.asked = 0
     try:
-        batch = node.opened()
+        batch = node.batch = pa.ipc.read_record_batch(payload, LARGE_SCHEMA if large else SCHEMA)
         batch.validate(full=True)
+        layout = Layout.of(payload)
+        sizes = [buffer.size if buffer else 0 for column in batch for buffer in column.buffers()[1:]]
+        if (layout.codec is not None, layout.rows, layout.sizes(payload)) != (compressed, batch.num_rows, sizes):
+            raise CorruptValue(f"stream node {number} is not laid out as its header says")
         node.count = batch.num_rows
         node.raw = node._cost(node.count) if node.count else 0
         newest = pc.max(batch.column(0)).as_py()
-    except (pa.ArrowException, OSError, ValueError, IndexError, TypeError, MemoryError) as error:
+    except (pa.ArrowException, OSError, ValueError, IndexError, TypeError, MemoryError, struct.error) as error:
         raise CorruptValue(f"stream node {number} is damaged: {error}") from error
     known = range(node.start, node.start + NODE) if offsets is None else offsets
     if len(known) != node.count or (newest is not None and newest > node.newest):
@@ -428,9 +437,10 @@ class Active:
             extend_wire(self.wire, begins, self.start, self.tags, self.entries, b)
         return bytes(self.wire[begins[a] : begins[b]])
 
-    def columns(self, start: int, end: int) -> tuple[Any, Any]:
+    def arrow(self, start: int, end: int) -> ArrowPart:
         rows = slice(start - self.start, end - self.start)
-        return offsets_from(start, end - start), message_batch(self.times[rows], self.tags[rows], self.entries[rows])
+        batch = message_batch(self.times[rows], self.tags[rows], self.entries[rows])
+        return rows_part(offsets_from(start, end - start), batch)
 
     def lists(self) -> tuple[list[int], list[int], list[bytes], list[bytes]]:
         offsets = list(range(self.start, self.start + len(self.entries)))

@@ -63,6 +63,15 @@ def column_of(values: list[bytes], wide: bool) -> Column:
     return table, data or b""
 
 
+def counted(start: int, count: int) -> bytes:
+    """The numbers start, start + 1, ... as Arrow has them in a column.
+
+    >>> counted(7, 2)
+    b'\\x07\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x08\\x00\\x00\\x00\\x00\\x00\\x00\\x00'
+    """
+    return array("q", range(start, start + count)).tobytes()
+
+
 def latest(times: array[int]) -> int:
     """The latest of some times."""
     return cast(int, pc.max(int64s(times)).as_py())
@@ -90,10 +99,10 @@ def _values(column: Column, first: int, end: int, wide: bool) -> list[bytes]:
 COMPILED = False
 if not TYPE_CHECKING and not os.environ.get("PENSTOCK_PURE"):
     try:
-        from penstock.types.stream._wire import column_of, columns_wire, extend_wire, latest
+        from penstock.types.stream._wire import column_of, columns_wire, counted, extend_wire, latest
 
         COMPILED = True
     except ImportError:
         pass
 
-__all__ = ["COMPILED", "Column", "Wire", "column_of", "columns_wire", "extend_wire", "formatted", "latest"]
+__all__ = ["COMPILED", "Column", "Wire", "column_of", "columns_wire", "counted", "extend_wire", "formatted", "latest"]

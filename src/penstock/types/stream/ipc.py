@@ -1,0 +1,207 @@
+"""What a reader gets who asked for Arrow: an IPC stream, as pieces that need not be joined.
+
+A node's payload is an IPC message of (time, tag, entry). To send it takes another description of the same buffers, with an
+offset column in front of them. pyarrow would make some twenty objects and two copies for that, and would decompress by
+handing five small buffers to other threads, which takes longer than decompressing them. So the little of the format that
+this needs is read and written here: where the buffers of a message are, and a description with other numbers in it. A
+compressed node is decompressed when its turn comes to be sent.
+
+Invariant: `load_node` has had pyarrow check a payload, and compared what it found with `Layout`; others we wrote ourselves.
+
+Rejected: sending what is compressed as it is. It is a third or a tenth of the bytes, but pyarrow's reader, unless told
+otherwise, uses threads as above: docs/design/0004-streams.md has the figures.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from itertools import chain
+from typing import Any, NamedTuple, Self
+
+import pyarrow as pa
+
+from penstock.types.stream.arrow import LARGE_SCHEMA, READ_SCHEMA, SCHEMA
+
+Piece = bytes | memoryview  # of a reply; a view is of bytes that never change
+
+_STREAM_HEAD = READ_SCHEMA.serialize().to_pybytes()
+_STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+_PREFIX = 8  # a message begins with a marker and the size of its description, a compressed buffer with its real size
+_AS_IT_IS = -1  # the real size of a buffer that compression would not have made smaller
+_CODECS = ("lz4", "zstd")  # as the format numbers them
+_USED = (1, 3, 4, 6, 7)  # buffers of time; table and data of tag and of entry. The others, of nulls, are empty.
+_PADDING = [bytes(count) for count in range(8)]
+
+_unpack_numbers = struct.Struct("<16q").unpack_from
+_unpack_number = struct.Struct("<q").unpack_from
+
+
+class ArrowPart(NamedTuple):
+    """A part of an Arrow stream: how many bytes, and the pieces they come in, which may be made only when asked for."""
+
+    size: int
+    pieces: Iterable[Piece]
+
+
+def stream_of(messages: Iterable[ArrowPart]) -> ArrowPart:
+    """A whole stream: its schema, some messages, its end."""
+    sizes, pieces = zip(*messages, (len(_STREAM_END), [_STREAM_END]), strict=True)
+    return ArrowPart(len(_STREAM_HEAD) + sum(sizes), chain([_STREAM_HEAD], *pieces))
+
+
+class Layout(NamedTuple):
+    """Where the five buffers of a payload are: time, table and data of tag, table and data of entry."""
+
+    rows: int
+    codec: Any | None  # None: not compressed
+    places: list[tuple[int, int]]  # (offset in the payload, length)
+
+    @classmethod
+    def of(cls, payload: bytes) -> Self:
+        fields = _Fields(payload)
+        numbers = _unpack_numbers(payload, fields.buffers)
+        places = [(fields.body + numbers[2 * at], numbers[2 * at + 1]) for at in _USED]
+        rows = _unpack_number(payload, fields.length)[0] if fields.length else 0
+        return cls(rows, _codec(_CODECS[fields.codec]) if fields.codec is not None else None, places)
+
+    def sizes(self, payload: bytes) -> list[int]:
+        """Bytes of each buffer, uncompressed."""
+        if self.codec is None:
+            return [size for _, size in self.places]
+        return [_real_size(payload, at, size) for at, size in self.places]
+
+    def buffers(self, payload: bytes) -> Iterator[Piece]:
+        """The buffers, decompressed one after the other in this thread."""
+        view = memoryview(payload)
+        for at, size in self.places:
+            if self.codec is None or not size:
+                yield view[at : at + size]
+            elif (real := _unpack_number(payload, at)[0]) == _AS_IT_IS:
+                yield view[at + _PREFIX : at + size]
+            else:
+                yield self.codec.decompress(view[at + _PREFIX : at + size], real, asbytes=True)
+
+
+def _real_size(payload: bytes, at: int, size: int) -> int:
+    """Bytes of a compressed buffer, uncompressed."""
+    if not size:
+        return 0
+    real: int = _unpack_number(payload, at)[0]
+    return size - _PREFIX if real == _AS_IT_IS else real
+
+
+def decoded(payload: bytes, schema: Any) -> Any:
+    """The record batch of a payload."""
+    layout = Layout.of(payload)
+    if layout.codec is None:
+        return pa.ipc.read_record_batch(payload, schema)
+    time, tag_table, tags, entry_table, entries = map(pa.py_buffer, layout.buffers(payload))
+    columns = zip(schema.types, ([time], [tag_table, tags], [entry_table, entries]), strict=True)
+    arrays = [pa.Array.from_buffers(kind, layout.rows, [None, *buffers], 0) for kind, buffers in columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+@cache
+def _codec(name: str) -> Any:
+    return pa.Codec(name)
+
+
+def rows_part(offsets: Any, batch: Any) -> ArrowPart:
+    """The message of any rows of a node, with the column of their offsets; more than one if the node is a large one."""
+    if batch.schema == LARGE_SCHEMA:
+        # Rows of a large node are megabytes each; one a batch fits 32-bit offsets again.
+        rows = [
+            (
+                offsets.slice(row, 1),
+                [column.cast(field.type) for column, field in zip(batch.slice(row, 1), SCHEMA, strict=True)],
+            )
+            for row in range(batch.num_rows)
+        ]
+    else:
+        rows = [(offsets, batch.columns)] if batch.num_rows else []
+    pieces = [
+        memoryview(pa.RecordBatch.from_arrays([places, *columns], schema=READ_SCHEMA).serialize())
+        for places, columns in rows
+    ]
+    return ArrowPart(sum(map(len, pieces)), pieces)
+
+
+def node_part(payload: bytes, offsets: Callable[[], Piece]) -> ArrowPart:
+    """The message of a whole node: the column of its offsets, then what the payload holds."""
+    layout = Layout.of(payload)
+    sizes = layout.sizes(payload)
+    body = 8 * layout.rows + sum(sizes) + sum([-size % 8 for size in sizes])
+    return ArrowPart(len(_DESCRIPTION) + body, _node_pieces(payload, offsets, layout, sizes, body))
+
+
+def _node_pieces(
+    payload: bytes, offsets: Callable[[], Piece], layout: Layout, sizes: list[int], body: int
+) -> Iterator[Piece]:
+    yield _described(layout.rows, sizes, body)
+    yield offsets()
+    for buffer in layout.buffers(payload):
+        yield buffer
+        yield _PADDING[-len(buffer) % 8]
+
+
+class _Fields:
+    """Where the numbers of a record batch message are, which is a FlatBuffer: tables that point at their fields."""
+
+    __slots__ = ("body", "body_size", "buffers", "codec", "length", "nodes")
+
+    def __init__(self, message: bytes) -> None:
+        self.body: int = _PREFIX + _int32(message, 4)[0]
+        _, _, header, self.body_size = _fields(message, _followed(message, _PREFIX))
+        self.length, nodes, buffers, compression = _fields(message, _followed(message, header))
+        self.nodes = _followed(message, nodes) + 4  # behind the count
+        self.buffers = _followed(message, buffers) + 4
+        self.codec: int | None = None
+        if compression:
+            codec = _fields(message, _followed(message, compression))[0]
+            self.codec = message[codec] if codec else 0  # a field with its default value is left out
+
+
+def _fields(message: bytes, table: int) -> list[int]:
+    """Where the first four fields of a table are; 0 for one that is left out."""
+    directory = table - _int32(message, table)[0]
+    size, _, *offsets = _directory(message, directory)
+    return [table + offset if offset and 4 + 2 * number < size else 0 for number, offset in enumerate(offsets)]
+
+
+def _followed(message: bytes, at: int) -> int:
+    return at + int(_int32(message, at)[0])
+
+
+_int32 = struct.Struct("<i").unpack_from
+_directory = struct.Struct("<6H").unpack_from  # its size, the table's size, and where fields are in the table
+
+_SAMPLE = (
+    pa.RecordBatch.from_pylist([{"offset": 1, "time": 1, "tag": b"tag", "entry": b"entry"}], schema=READ_SCHEMA)
+    .serialize()
+    .to_pybytes()
+)
+_AT = _Fields(_SAMPLE)
+_DESCRIPTION = _SAMPLE[: _AT.body]
+_pack_number = struct.Struct("<q").pack_into
+_pack_rows = struct.Struct("<8q").pack_into
+_pack_buffers = struct.Struct("<20q").pack_into
+
+
+def _described(rows: int, sizes: Iterable[int], body: int) -> bytes:
+    """What is in front of a message's body: the columns are offset and those with buffers of some sizes, one behind the other."""
+    places = []
+    end = 8 * rows
+    for size in sizes:
+        places.append((end, size))
+        end += size + -size % 8
+    time, tag_table, tags, entry_table, entries = places
+    message = bytearray(_DESCRIPTION)
+    _pack_number(message, _AT.length, rows)
+    _pack_number(message, _AT.body_size, body)
+    _pack_rows(message, _AT.nodes, rows, 0, rows, 0, rows, 0, rows, 0)
+    _pack_buffers(
+        message, _AT.buffers, 0, 0, 0, 8 * rows, 0, 0, *time, 0, 0, *tag_table, *tags, 0, 0, *entry_table, *entries
+    )  # fmt: skip
+    return bytes(message)
