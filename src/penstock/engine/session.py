@@ -16,6 +16,7 @@ from penstock.protocol.resp import NO_REPLY, encode
 if TYPE_CHECKING:
     from penstock.engine.acl import User
     from penstock.engine.dispatch import Engine
+    from penstock.engine.locks import Wait
     from penstock.engine.transactions import Transaction
 
 
@@ -86,7 +87,8 @@ class Session:
         # waiting
         self.may_block = True  # False inside MULTI and scripts: a blocking command answers at once
         self.waiter: Waiter | None = None
-        self.postponed: Argv | None = None  # what CLIENT PAUSE holds back; the output runs it when it resumes
+        self.postponed: Argv | None = None  # what a pause or a lock holds back; the output runs it when it resumes
+        self.turn: tuple[Argv, Wait] | None = None  # a command that waited for locks, which may have to wait again
         self.current: tuple[Any, Argv] | None = None  # (command, argv) while a handler runs, for `block`
         # logging
         self.effects: list[Argv] | None = None  # what to log instead of argv; [] logs nothing
@@ -133,9 +135,15 @@ class Session:
 
         The handler has parsed its arguments and looked its values up; `work` says about how many elements `compute`
         will touch. `compute` reads those values and nothing else: no keyspace, no session, no clock. `commit` changes
-        data and gives the reply.
+        data, says what is to be logged if that is not the command itself, and gives the reply.
+
+        If there is enough work, and the session may wait, `compute` runs in a thread (workers.py). The values do not
+        change meanwhile if their keys are in the command's declaration: the others are not locked.
         """
-        return commit(compute())
+        workers = self.engine.workers
+        if work < workers.threshold or not self.may_block or self.waiter is not None:
+            return commit(compute())
+        return workers.aside(self, compute, commit)
 
     def candidates(self, keys: list[bytes]) -> list[bytes]:
         """Which of its keys a blocking command has to try: all when it comes, then the one that changed.

@@ -5,7 +5,7 @@ Replies are written into one growing block of memory and become one bytes object
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.dict cimport PyDict_GetItem
+from cpython.dict cimport PyDict_Contains, PyDict_GetItem
 from cpython.list cimport PyList_CheckExact, PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.long cimport PyLong_AsLongLong, PyLong_CheckExact
 from cpython.object cimport PyObject
@@ -15,6 +15,7 @@ from posix.unistd cimport write
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
 from penstock.engine.clock import Clock
+from penstock.engine.workers import LongWay
 from penstock.protocol.errors import ProtocolError, ReplyError, wrong_arity
 from penstock.protocol.requests import MORE
 from penstock.protocol.resp import OK, encode
@@ -24,6 +25,7 @@ cdef object _encode = encode
 cdef object _MORE = MORE
 cdef object _ProtocolError = ProtocolError
 cdef object _ReplyError = ReplyError
+cdef object _LongWay = LongWay
 cdef dict _NO_COMMANDS = {}
 cdef enum:
     STACK = 8192
@@ -101,6 +103,15 @@ cdef bint is_command(object argv):
     return size > 0
 
 
+cdef bint touches(dict locked, list argv):
+    """Whether any argument is the name of a locked key."""
+    cdef Py_ssize_t at
+    for at in range(1, PyList_GET_SIZE(argv)):
+        if PyDict_Contains(locked, <object>PyList_GET_ITEM(argv, at)):
+            return True
+    return False
+
+
 cdef int empty_into(Block *block, list out) except -1:
     if block.used:
         out.append(PyBytes_FromStringAndSize(block.start, block.used))
@@ -157,6 +168,7 @@ cdef class InnerLoop:
     cdef public object unsent  # () -> bytes that the transport has not sent yet
     cdef bint direct  # inside data_received, so the socket is certainly open
     cdef object feed, take, clock, stats, keyspace, others
+    cdef dict locked  # names of locked keys
     cdef bint real_clock
     cdef bint quick  # hiredis reads and holds nothing odd: chunks go straight to it
     cdef Py_ssize_t fed  # bytes fed behind the reader's back
@@ -177,6 +189,7 @@ cdef class InnerLoop:
         self.real_clock = type(engine.clock) is Clock
         self.stats = engine.stats
         self.keyspace = engine.keyspace
+        self.locked = engine.lock_gate.names
         self.feed = reader.hiredis_feed
         self.take = reader.take
         self.quick = False
@@ -261,6 +274,7 @@ cdef class InnerLoop:
         cdef object take = self.take, session = self.session
         cdef dict fast = self.engine.fast if session.plain else _NO_COMMANDS
         cdef list ready = self.keyspace.ready
+        cdef dict locked = self.locked
         block.start = stack
         block.used = 0
         block.size = STACK
@@ -275,7 +289,7 @@ cdef class InnerLoop:
                             self.send(&block)
                     return argv
                 found = PyDict_GetItem(fast, <object>PyList_GET_ITEM(argv, 0))
-                if found is NULL:
+                if found is NULL or (locked and touches(locked, argv)):
                     return argv
                 entry = <tuple>found
                 count += 1
@@ -306,6 +320,9 @@ cdef class InnerLoop:
                     self.stats.count_error(error)
                     raw = b"-%b\r\n" % error.wire()
                     put(&block, PyBytes_AS_STRING(raw), PyBytes_GET_SIZE(raw))
+                except _LongWay:
+                    count -= 1
+                    return argv
                 except Exception as error:
                     raw = self.fail(argv, error)
                     put(&block, PyBytes_AS_STRING(raw), PyBytes_GET_SIZE(raw))
