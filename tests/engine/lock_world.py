@@ -37,7 +37,7 @@ class Slow:
 
 @contextmanager
 def slow_commands() -> Iterator[Slow]:
-    """SLOW.READ key, SLOW.STORE destination source [source ...] and SLOW.FAIL key, which work in a thread."""
+    """SLOW.READ key, SLOW.WALK key, SLOW.STORE destination source [source ...], SLOW.FAIL key: they work in a thread."""
     slow = Slow()
     before = dict(REGISTRY.by_name)
 
@@ -71,6 +71,19 @@ def slow_commands() -> Iterator[Slow]:
             return len(result)
 
         return session.aside(sum(map(len, found)) and MUCH, compute, commit)
+
+    @command("SLOW.WALK", arity=2, flags=Flag.READONLY, keys=key(1, Access.READ), group="generic")
+    def slow_walk(session: Session, argv: Argv) -> Reply:
+        """Answer all elements of a value of any type, after a stop at the first one."""
+        found = session.db.get(argv[1])
+
+        def compute() -> list[bytes]:
+            elements = iter(found)
+            first = next(elements)
+            slow.wait("walk")
+            return sorted([first, *elements])
+
+        return session.aside(MUCH, compute)
 
     @command("SLOW.FAIL", arity=2, flags=Flag.WRITE, keys=key(1, Access.UPDATE), group="set")
     def slow_fail(session: Session, argv: Argv) -> Reply:

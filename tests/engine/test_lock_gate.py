@@ -308,3 +308,18 @@ def test_a_fork_does_not_wait_for_ever(world: World) -> None:
 def test_read_locks_do_not_hinder_a_fork(world: World) -> None:
     world.client("DEBUG LOCK 100 READ a")
     assert world.engine.lock_gate.may_fork()
+
+
+# -- what the server does by itself -----------------------------------------------------------------------------
+
+
+def test_the_upkeep_of_a_stream_waits_for_whoever_reads_it(world: World) -> None:
+    world.client("TWRITE t ENTRIES" + " tag entry" * 1500, "TRETAIN t AGE 1000")
+    world.client("DEBUG LOCK 5000 READ t")
+    world.pass_time(2000)
+    world.engine.streams.tick()
+    log = world.engine.keyspace[0].data[b"t"].log
+    assert log.first == 1
+    world.pass_time(3000)
+    world.engine.streams.tick()
+    assert log.first == 1001, "a node has 1000 messages"

@@ -78,6 +78,8 @@ class LockGate:
 
     def hold(self, session: Session, command: Command, argv: Argv) -> bool:
         """Whether the command must wait; the session is then blocked. To be asked only while something is locked."""
+        if session.transaction is None and self.names.keys().isdisjoint(argv):
+            return False  # for most commands there is no need to know where their keys are
         wants = self.wants(session, command, argv)
         if not self.locks.blocked(wants):
             return False

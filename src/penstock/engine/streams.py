@@ -88,7 +88,9 @@ class Streams:
         for database, key in list(self._noted):
             del self._noted[database, key]
             stream = database.get(key)
-            if type(stream) is Stream:
+            if key in database.locked:
+                self._noted[database, key] = None  # a thread may be reading it
+            elif type(stream) is Stream:
                 self._expire_leases(database, key, stream)
                 self._expire_stages(database, key, stream)
                 self.enforce_retention(database, key, stream)
