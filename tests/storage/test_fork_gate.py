@@ -80,7 +80,7 @@ def test_children_are_forked_and_finish_while_threads_are_busy(tmp_path: Path) -
             client.execute_command("TWRITE", "t", *["ENTRIES", "tag", "entry"])
             for raw in (one, other):
                 raw.command("BUSY", "s")
-            wait_until(lambda: server.call(lambda app: app.engine.workers.computing) == 2)
+            wait_until(lambda: server.call(lambda app: app.engine.workers.load) == (2, 0))
             for number in range(10):
                 client.set(f"k{number}", bytes(100_000))
                 client.execute_command("BGSAVE")

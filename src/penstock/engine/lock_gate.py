@@ -135,6 +135,10 @@ class LockGate:
             self._call(self.locks.leave(session.turn[1]))
             session.turn = None
 
+    def awaited(self, session: Session) -> list[bytes]:
+        """The keys at which a session waits."""
+        return [lock.key for lock in session.turn[1].places] if session.turn is not None else []
+
     def _call(self, waits: list[Wait]) -> None:
         for wait in waits:
             session: Session = wait.who  # type: ignore[assignment]

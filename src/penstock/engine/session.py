@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from urllib.parse import quote_from_bytes
 
 from penstock.engine.blocking import Waiter
 from penstock.engine.spec import Argv, Reply
@@ -21,6 +22,16 @@ if TYPE_CHECKING:
 
 
 Result = TypeVar("Result")
+
+
+SHOWN_KEYS, SHOWN_LENGTH = 8, 64
+"""How much of the names of locked keys fits in a line of CLIENT LIST."""
+
+
+def _listed(keys: list[bytes]) -> str:
+    """Names of keys as one word."""
+    names = [quote_from_bytes(key[:SHOWN_LENGTH]) + ("..." if len(key) > SHOWN_LENGTH else "") for key in keys]
+    return ",".join([*names[:SHOWN_KEYS], *(["..."] if len(names) > SHOWN_KEYS else [])])
 
 
 class Output(Protocol):
@@ -189,15 +200,21 @@ class Session:
             f"psub={len(self.patterns)} ssub={len(self.shard_channels)} multi={queued} qbuf={waiting} qbuf-free=0 "
             f"argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll={1 if unsent else 0} omem={unsent} "
             f"tot-mem={waiting + unsent} events=r cmd={command} user={self.user.name} redir=-1 resp={self.protocol} "
-            f"lib-name={library} lib-ver={version}"
+            f"lib-name={library} lib-ver={version}{self._lock_fields()}"
         )
+
+    def _lock_fields(self) -> str:
+        """Keys that it waits for or has locked, for CLIENT LIST; most lines have neither field."""
+        fields = {"lock-wait": self.engine.lock_gate.awaited(self), "lock-held": self.engine.workers.held(self)}
+        return "".join(f" {name}={_listed(keys)}" for name, keys in fields.items() if keys)
 
     def _letters(self) -> str:
         """The flags of CLIENT LIST."""
         letters = {
             "O": self.monitoring, "P": self.subscribed, "x": self.transaction is not None,
             "b": self.waiter is not None, "d": self.watch_broken, "c": self.closing, "e": self.no_evict,
-            "U": self.peer.endswith(":0"),
+            "U": self.peer.endswith(":0"), "L": bool(self.engine.lock_gate.awaited(self)),
+            "W": bool(self.engine.workers.held(self)),
         }  # fmt: skip
         return "".join(letter for letter, holds in letters.items() if holds) or "N"
 

@@ -60,7 +60,8 @@ class Job:
     """A command whose slow part runs in a thread, or which only holds its locks for a while."""
 
     __slots__ = (
-        "argv", "command", "commit", "compute", "database", "error", "result", "seen", "session", "spent", "waiter",
+        "argv", "command", "commit", "compute", "database", "error", "result", "seen", "session", "spent", "threaded",
+        "waiter",
     )  # fmt: skip
 
     def __init__(self, session: Session, commit: Callable[[Any], Reply], compute: Callable[[], Any]) -> None:
@@ -72,6 +73,7 @@ class Job:
         self.waiter = Waiter(session, self.command, self.argv, [], 0, None)
         self.database: Database = session.db
         self.seen: list[tuple[bytes, Any]] = []  # the values it locked
+        self.threaded = False  # it is in the queue for a thread, or in one
         self.compute = compute
         self.commit = commit
         self.result: Any = None
@@ -107,9 +109,10 @@ class Workers:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._locks = engine.lock_gate.locks
         self.threshold = NEVER  # `work` from which a command is worth a thread
         self.jobs: dict[Job, None] = {}  # under way, in the order in which they began
-        self.done = 0
+        self.done = 0  # by threads
         self._deliver: Callable[[Callable[[], None]], object] | None = (
             None  # has the loop call something, from any thread
         )
@@ -142,9 +145,14 @@ class Workers:
             self._queue.put(None)
 
     @property
-    def computing(self) -> int:
-        """How many threads have something to do."""
-        return min(len(self.jobs), self._threads)
+    def load(self) -> tuple[int, int]:
+        """How many jobs are in threads, and how many wait for one."""
+        jobs = sum(job.threaded for job in self.jobs)
+        return min(jobs, self._threads), max(jobs - self._threads, 0)
+
+    def held(self, session: Session) -> list[bytes]:
+        """The keys that are locked for a session's command."""
+        return [lock.key for job in self.jobs if job.session is session for lock in self._locks.held(job)]
 
     # -- beginning --------------------------------------------------------------------------------------------
 
@@ -155,6 +163,7 @@ class Workers:
             if self._threads < self._engine.config.worker_threads:
                 self._threads += 1
                 threading.Thread(target=self._work, name="penstock-worker", daemon=True).start()
+            job.threaded = True
             self._queue.put(job)
         return NO_REPLY
 
@@ -170,11 +179,10 @@ class Workers:
         if session.current is None:
             raise LongWay
         job = Job(session, commit, compute)
-        gate = self._engine.lock_gate
-        if not gate.take(job, session, job.command, job.argv):
+        if not self._engine.lock_gate.take(job, session, job.command, job.argv):
             return None
         data = job.database.data
-        job.seen = [(lock.key, data.get(lock.key)) for lock in gate.locks.held(job)]
+        job.seen = [(lock.key, data.get(lock.key)) for lock in self._locks.held(job)]
         for _, value in job.seen:
             if hasattr(value, "settle"):
                 value.settle()
@@ -205,7 +213,7 @@ class Workers:
         engine, session, waiter = self._engine, job.session, job.waiter
         engine.clock.refresh()
         self._remove(job)
-        self.done += 1
+        self.done += job.threaded
         connected = session.waiter is waiter
         if connected and job.outdated:
             session.postponed = job.argv
