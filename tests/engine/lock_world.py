@@ -39,7 +39,7 @@ class Slow:
 def slow_commands() -> Iterator[Slow]:
     """SLOW.READ key, SLOW.WALK key, SLOW.STORE destination source [source ...], SLOW.FAIL key: they work in a thread."""
     slow = Slow()
-    before = dict(REGISTRY.by_name)
+    before = REGISTRY.saved()
 
     @command("SLOW.READ", arity=2, flags=Flag.READONLY | Flag.FAST, keys=key(1, Access.READ), group="set")
     def slow_read(session: Session, argv: Argv) -> Reply:
@@ -99,8 +99,7 @@ def slow_commands() -> Iterator[Slow]:
         yield slow
     finally:
         slow.go.set()
-        REGISTRY.by_name.clear()
-        REGISTRY.by_name.update(before)
+        REGISTRY.restore(before)
 
 
 class Client:

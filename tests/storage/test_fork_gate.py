@@ -60,7 +60,7 @@ def test_a_rewrite_waits_for_threads_that_write_too(tmp_path: Path) -> None:
 def test_children_are_forked_and_finish_while_threads_are_busy(tmp_path: Path) -> None:
     """A child has the memory of the fork but not the threads: whatever lock one of them held stays held in it."""
     over = threading.Event()
-    before = dict(REGISTRY.by_name)
+    before = REGISTRY.saved()
 
     @command("BUSY", arity=2, flags=Flag.READONLY, keys=key(1, Access.READ), group="set")
     def busy(session: Session, argv: Argv) -> Reply:
@@ -89,8 +89,7 @@ def test_children_are_forked_and_finish_while_threads_are_busy(tmp_path: Path) -
             assert (one.read(), other.read()) == (1, 1)
     finally:
         over.set()
-        REGISTRY.by_name.clear()
-        REGISTRY.by_name.update(before)
+        REGISTRY.restore(before)
 
 
 def test_shutdown_waits_for_a_thread_and_saves_what_it_wrote(tmp_path: Path) -> None:

@@ -162,7 +162,10 @@ def _cpu(session: Session) -> Fields:
 
 
 def _modules(session: Session) -> Fields:
-    return {}
+    return {
+        f"module_{module.name}": f"ver={module.version},commands={len(module.commands)}"
+        for module in session.engine.modules
+    }
 
 
 def _command_stats(session: Session) -> Fields:

@@ -28,7 +28,7 @@ from penstock.engine.pubsub import Publications
 from penstock.engine.scripting import Scripting
 from penstock.engine.session import Session
 from penstock.engine.slowlog import SlowLog
-from penstock.engine.spec import REGISTRY, Argv, Command, Flag, Handler, Reply
+from penstock.engine.spec import REGISTRY, Argv, Command, Flag, Handler, Module, Reply
 from penstock.engine.stats import Stats
 from penstock.engine.streams import Streams
 from penstock.engine.transactions import discard, refused
@@ -131,6 +131,7 @@ class Engine:
         self.log: Callable[[list[LogEntry]], None] | None = None  # the append-only file; one call, one atomic unit
         self.commit: Commit | None = None  # set while there is a log that replies must not run ahead of
         self.persistence: Persistence | None = None
+        self.modules: list[Module] = []  # in the order in which they were loaded
         self._strict = False  # replies that acknowledge a change become errors if the log cannot be written
         self._unit: list[LogEntry] | None = None  # collects the effects of a transaction or a script
         self._last_id = 0

@@ -139,8 +139,8 @@ class Locks:
         return True
 
     def release(self, owner: object) -> list[Wait]:
-        """Unlock everything of an owner; those who may try again, in their order."""
-        locks = self._held.pop(owner)
+        """Unlock everything of an owner, if anything; those who may try again, in their order."""
+        locks = self._held.pop(owner, [])
         for lock in locks:
             if lock.writer is owner:
                 lock.writer = None

@@ -140,7 +140,12 @@ class Session:
         return NO_REPLY
 
     def aside(
-        self, work: int, compute: Callable[[], Result], commit: Callable[[Result], Reply] = lambda result: result
+        self,
+        work: int,
+        compute: Callable[[], Result],
+        commit: Callable[[Result], Reply] = lambda result: result,
+        *,
+        lock: bool = True,
     ) -> Reply:
         """Run the slow part of the current command, `compute`, then `commit` what it gave; return what this returns.
 
@@ -149,12 +154,13 @@ class Session:
         data, says what is to be logged if that is not the command itself, and gives the reply.
 
         If there is enough work, and the session may wait, `compute` runs in a thread (workers.py). The values do not
-        change meanwhile if their keys are in the command's declaration: the others are not locked.
+        change meanwhile if their keys are in the command's declaration: the others are not locked. `lock=False` locks
+        none, for a `compute` that works on a copy, or on what never changes.
         """
         workers = self.engine.workers
         if work < workers.threshold or not self.may_block or self.waiter is not None:
             return commit(compute())
-        return workers.aside(self, compute, commit)
+        return workers.aside(self, compute, commit, lock)
 
     def candidates(self, keys: list[bytes]) -> list[bytes]:
         """Which of its keys a blocking command has to try: all when it comes, then the one that changed.

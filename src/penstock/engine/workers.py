@@ -156,9 +156,9 @@ class Workers:
 
     # -- beginning --------------------------------------------------------------------------------------------
 
-    def aside(self, session: Session, compute: Callable[[], Any], commit: Callable[[Any], Reply]) -> Reply:
+    def aside(self, session: Session, compute: Callable[[], Any], commit: Callable[[Any], Reply], lock: bool) -> Reply:
         """Have a thread run `compute` for the session's current command, and `commit` after it."""
-        job = self._begin(session, commit, compute)
+        job = self._begin(session, commit, compute, lock)
         if job is not None:
             if self._threads < self._engine.config.worker_threads:
                 self._threads += 1
@@ -174,12 +174,14 @@ class Workers:
             self._engine.timers.call_later(milliseconds / 1000, partial(self._finished, job))
         return NO_REPLY
 
-    def _begin(self, session: Session, commit: Callable[[Any], Reply], compute: Callable[[], Any]) -> Job | None:
+    def _begin(
+        self, session: Session, commit: Callable[[Any], Reply], compute: Callable[[], Any], lock: bool = True
+    ) -> Job | None:
         """Lock the current command's keys and block its client; None if it must wait before it can have them."""
         if session.current is None:
             raise LongWay
         job = Job(session, commit, compute)
-        if not self._engine.lock_gate.take(job, session, job.command, job.argv):
+        if lock and not self._engine.lock_gate.take(job, session, job.command, job.argv):
             return None
         data = job.database.data
         job.seen = [(lock.key, data.get(lock.key)) for lock in self._locks.held(job)]

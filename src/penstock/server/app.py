@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable
 
 from penstock import commands
+from penstock.engine import module_loader
 from penstock.engine.config import Config
 from penstock.engine.dispatch import Engine
 from penstock.engine.workers import STOP_PATIENCE
@@ -39,9 +40,11 @@ class App:
 
     def __init__(self, config: Config, choose_port: bool = False) -> None:
         commands.load()
+        modules = [module_loader.load(name) for name in config.module]
         self.loop = asyncio.get_running_loop()
         self.config = config
         self.engine = Engine(config, timers=LoopTimers(self.loop))
+        self.engine.modules = modules
         self.connections: set[Connection] = set()
         self.to_flush: set[Connection] = set()  # connections that something was sent to from elsewhere
         self._flush_scheduled = False
