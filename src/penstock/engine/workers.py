@@ -160,11 +160,8 @@ class Workers:
         """Have a thread run `compute` for the session's current command, and `commit` after it."""
         job = self._begin(session, commit, compute, lock)
         if job is not None:
-            if self._threads < self._engine.config.worker_threads:
-                self._threads += 1
-                threading.Thread(target=self._work, name="penstock-worker", daemon=True).start()
             job.threaded = True
-            self._queue.put(job)
+            self._submit(job)
         return NO_REPLY
 
     def hold(self, session: Session, milliseconds: int, commit: Callable[[Any], Reply]) -> Reply:
@@ -194,6 +191,12 @@ class Workers:
         self.jobs[job] = None
         self._engine.blocking.enter(job.waiter)
         return job
+
+    def _submit(self, job: Job) -> None:
+        if self._threads < self._engine.config.worker_threads:
+            self._threads += 1
+            threading.Thread(target=self._work, name="penstock-worker", daemon=True).start()
+        self._queue.put(job)
 
     def _work(self) -> None:
         """A worker's life."""
