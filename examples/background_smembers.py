@@ -9,7 +9,12 @@ the thread is done. So the answer is the set as it was at one moment, and nobody
 
 from __future__ import annotations
 
+from itertools import islice
+
 from penstock.modules import Access, Argv, Flag, Raw, Reply, Session, Set, command, encode, key
+
+STEP = 1000
+"""Members at a time: one call into C for all of them would keep the interpreter from everybody else meanwhile."""
 
 
 @command(
@@ -22,4 +27,13 @@ def background_smembers(session: Session, argv: Argv) -> Reply:
     if found is None:
         return set()
     protocol = session.protocol  # a thread has no business with the session
-    return session.aside(len(found), lambda: Raw(encode(found, protocol)))
+    return session.aside(len(found), lambda: encoded(found, protocol))
+
+
+def encoded(found: Set, protocol: int) -> Raw:
+    """The members as they travel: a set, or an array in the older protocol."""
+    members = iter(found)
+    pieces = [b"%b%d\r\n" % (b"~" if protocol == 3 else b"*", len(found))]
+    while some := list(islice(members, STEP)):
+        pieces.append(b"".join([encode(member) for member in some]))
+    return Raw(b"".join(pieces))
