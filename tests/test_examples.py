@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import importlib.util
 import sys
 from collections.abc import Iterator
@@ -71,6 +72,11 @@ def test_factor_refuses_what_has_no_factors(r: redis.Redis, text: str) -> None:
     r.set("n", text)
     with pytest.raises(redis.ResponseError):
         r.execute_command("FACTOR", "n")
+
+
+def test_what_its_docstrings_show_is_so(factor: ModuleType) -> None:
+    outcome = doctest.testmod(factor)
+    assert outcome.failed == 0 and outcome.attempted > 0
 
 
 @given(st.integers(1, 1 << 62))

@@ -37,7 +37,7 @@ class Slow:
 
 @contextmanager
 def slow_commands() -> Iterator[Slow]:
-    """SLOW.READ key, SLOW.WALK key, SLOW.STORE destination source [source ...], SLOW.FAIL key: they work in a thread."""
+    """SLOW.READ key, SLOW.COPY key, SLOW.WALK key, SLOW.STORE destination source [source ...], SLOW.FAIL key: they work in a thread."""
     slow = Slow()
     before = REGISTRY.saved()
 
@@ -51,6 +51,17 @@ def slow_commands() -> Iterator[Slow]:
             return sorted(found)
 
         return session.aside(MUCH, compute)
+
+    @command("SLOW.COPY", arity=2, flags=Flag.READONLY, keys=key(1, Access.READ), group="set")
+    def slow_copy(session: Session, argv: Argv) -> Reply:
+        """Answer the members, from a copy."""
+        found = sorted(session.db.find(argv[1], Set) or Set())
+
+        def compute() -> list[bytes]:
+            slow.wait("copy")
+            return found
+
+        return session.aside(MUCH, compute, lock=False)
 
     store = key(1, Access.WRITE) + keys(2, -1, Access.READ)
 

@@ -11,6 +11,7 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.engine.lock_world import Client, World, slow_commands
 
 from penstock.engine.dispatch import Engine
 from penstock.engine.session import Session
@@ -18,7 +19,6 @@ from penstock.engine.spec import REGISTRY, Argv
 from penstock.engine.workers import Job
 from penstock.protocol.errors import ReplyError
 from penstock.testing.clock import ManualClock
-from tests.engine.lock_world import Client, World, slow_commands
 
 NAMES = st.sampled_from(["a", "b", "c"])
 MEMBERS = st.sampled_from(["1", "2", "3"])

@@ -281,6 +281,29 @@ def test_threads_come_when_they_are_needed_and_go_when_fewer_are_wanted(world: W
     assert not any(thread.is_alive() for thread in workers)
 
 
+def test_a_command_is_carried_out_although_no_thread_can_be_had(
+    world: World, slow: Slow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    slow.go.set()
+    client = world.client("SADD s a", "SLOW.STORE d s")
+    world.step()
+    assert client.sent[-1] == b":1\r\n"
+
+
+def test_nothing_is_locked_for_who_needs_no_lock(world: World, slow: Slow) -> None:
+    client = world.client("SADD s a", "SLOW.COPY s")
+    assert slow.begun.get(timeout=10) == "copy"
+    assert world.client().run("SADD s b") == [b":1\r\n"]
+    assert " flags=bW " in client.session.describe()
+    slow.go.set()
+    world.step()
+    assert client.sent[-1] == members("a")
+
+
 # -- the end ----------------------------------------------------------------------------------------------------
 
 

@@ -270,6 +270,7 @@ class Engine:
             waiter = session.waiter
             if waiter is None or waiter.keys:  # else it has not happened yet: it is in a thread, or waits for locks
                 took = (time.perf_counter_ns() - started) // 1000
+                session.turn = None
                 command.calls += 1
                 command.microseconds += took
                 self.stats.commands += 1

@@ -220,7 +220,7 @@ class Session:
             "O": self.monitoring, "P": self.subscribed, "x": self.transaction is not None,
             "b": self.waiter is not None, "d": self.watch_broken, "c": self.closing, "e": self.no_evict,
             "U": self.peer.endswith(":0"), "L": bool(self.engine.lock_gate.awaited(self)),
-            "W": bool(self.engine.workers.held(self)),
+            "W": self.engine.workers.job_of(self) is not None,
         }  # fmt: skip
         return "".join(letter for letter, holds in letters.items() if holds) or "N"
 

@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.engine")
 
+Deliver = Callable[[Callable[[], None]], object]
+"""Has the loop call something; may be called by any thread."""
+
 SWITCH_INTERVAL = 0.0005
 """Seconds that a busy thread may keep the loop waiting; Python's own 5 ms would be felt by every client."""
 NEVER = 1 << 63
@@ -113,9 +116,7 @@ class Workers:
         self.threshold = NEVER  # `work` from which a command is worth a thread
         self.jobs: dict[Job, None] = {}  # under way, in the order in which they began
         self.done = 0  # by threads
-        self._deliver: Callable[[Callable[[], None]], object] | None = (
-            None  # has the loop call something, from any thread
-        )
+        self._deliver: Deliver | None = None
         self._queue: SimpleQueue[Job | None] = SimpleQueue()
         self._threads = 0  # that take jobs from the queue
         self._usual_interval = sys.getswitchinterval()
@@ -124,8 +125,8 @@ class Workers:
         for name in ("worker-threads", "worker-threshold"):
             engine.config.on_change(name, lambda _: self._configure())
 
-    def start(self, deliver: Callable[[Callable[[], None]], object]) -> None:
-        """Use threads from now on; `deliver` has the loop call something and may be called by any thread."""
+    def start(self, deliver: Deliver) -> None:
+        """Use threads from now on."""
         self._deliver = deliver
         self._configure()
 
@@ -150,9 +151,13 @@ class Workers:
         jobs = sum(job.threaded for job in self.jobs)
         return min(jobs, self._threads), max(jobs - self._threads, 0)
 
+    def job_of(self, session: Session) -> Job | None:
+        """What is under way for a session that is still there."""
+        return next((job for job in self.jobs if job.waiter is session.waiter), None)
+
     def held(self, session: Session) -> list[bytes]:
         """The keys that are locked for a session's command."""
-        return [lock.key for job in self.jobs if job.session is session for lock in self._locks.held(job)]
+        return [lock.key for lock in self._locks.held(self.job_of(session))]
 
     # -- beginning --------------------------------------------------------------------------------------------
 
@@ -184,7 +189,7 @@ class Workers:
         job.seen = [(lock.key, data.get(lock.key)) for lock in self._locks.held(job)]
         for _, value in job.seen:
             if hasattr(value, "settle"):
-                value.settle()
+                value.settle()  # what it puts in order when it is read, it does now: two may read it at once (valkey#4604)
         if not self.jobs:
             self._usual_interval = sys.getswitchinterval()
             sys.setswitchinterval(min(SWITCH_INTERVAL, self._usual_interval))
@@ -194,9 +199,15 @@ class Workers:
 
     def _submit(self, job: Job) -> None:
         if self._threads < self._engine.config.worker_threads:
-            self._threads += 1
-            threading.Thread(target=self._work, name="penstock-worker", daemon=True).start()
-        self._queue.put(job)
+            with contextlib.suppress(RuntimeError):  # the system gives no more threads
+                threading.Thread(target=self._work, name="penstock-worker", daemon=True).start()
+                self._threads += 1
+        if self._threads:
+            self._queue.put(job)
+        else:  # slowly is better than never
+            job.run()
+            assert self._deliver is not None
+            self._deliver(partial(self._finished, job))
 
     def _work(self) -> None:
         """A worker's life."""
