@@ -80,6 +80,14 @@ def test_little_work_and_sessions_that_may_not_wait_need_no_thread(world: World,
     assert world.engine.workers.done == 0
 
 
+def test_a_part_of_a_unit_is_not_put_off(world: World, slow: Slow) -> None:
+    slow.go.set()
+    client = world.client("SADD s a")
+    with world.engine.unit():
+        assert client.run("SLOW.STORE d s") == [b":1\r\n"]
+    assert world.engine.workers.done == 0
+
+
 def test_an_exception_in_a_thread_is_an_error_reply_and_frees_the_keys(
     world: World, slow: Slow, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -302,6 +302,11 @@ class Engine:
         else:
             self.log(entries)
 
+    @property
+    def in_unit(self) -> bool:
+        """Whether what runs now is part of something larger, that nothing may come between."""
+        return self._unit is not None
+
     def unit(self) -> _Unit:
         """`with engine.unit():` everything logged inside is one atomic entry of the log."""
         return _Unit(self)

@@ -36,6 +36,7 @@ from penstock.engine.blocking import Waiter
 from penstock.engine.spec import Argv, Command, Reply
 from penstock.protocol.errors import ReplyError
 from penstock.protocol.resp import NO_REPLY
+from penstock.types.zset import SortedSet
 
 if TYPE_CHECKING:
     from penstock.engine.dispatch import Engine
@@ -162,7 +163,12 @@ class Workers:
     # -- beginning --------------------------------------------------------------------------------------------
 
     def aside(self, session: Session, compute: Callable[[], Any], commit: Callable[[Any], Reply], lock: bool) -> Reply:
-        """Have a thread run `compute` for the session's current command, and `commit` after it."""
+        """Have a thread run `compute` for the session's current command, and `commit` after it.
+
+        Not as part of a unit, of which the log has all or nothing: there both run at once.
+        """
+        if self._engine.in_unit:
+            return commit(compute())
         job = self._begin(session, commit, compute, lock)
         if job is not None:
             job.threaded = True
@@ -188,8 +194,8 @@ class Workers:
         data = job.database.data
         job.seen = [(lock.key, data.get(lock.key)) for lock in self._locks.held(job)]
         for _, value in job.seen:
-            if hasattr(value, "settle"):
-                value.settle()  # what it puts in order when it is read, it does now: two may read it at once (valkey#4604)
+            if type(value) is SortedSet:
+                value.settle()  # the one type whose reads put something in order that others see (valkey#4604)
         if not self.jobs:
             self._usual_interval = sys.getswitchinterval()
             sys.setswitchinterval(min(SWITCH_INTERVAL, self._usual_interval))
