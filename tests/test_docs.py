@@ -11,6 +11,7 @@ import pytest
 import redis
 
 from penstock import Server
+from penstock.engine.spec import REGISTRY
 
 DOCS = Path(__file__).parent.parent / "docs"
 STREAMS = (DOCS / "streams.md").read_text(encoding="utf-8")
@@ -60,6 +61,26 @@ def test_the_arrow_form_is_read_with_the_five_lines_of_the_guide(empty: Server) 
         {"offset": 2, "tag": b"bob", "entry": b"coffee"},
         {"offset": 3, "tag": b"ada", "entry": b"cake"},
     ]
+
+
+def test_the_module_of_the_modules_guide_loads_and_works(tmp_path: Path) -> None:
+    (code,) = blocks((DOCS / "modules.md").read_text(encoding="utf-8"), "python")
+    (tmp_path / "sjaccard.py").write_text(code)
+    before = REGISTRY.saved()
+    try:
+        with (
+            Server(module=[tmp_path / "sjaccard.py"], worker_threshold=1) as server,
+            redis.Redis.from_url(server.url, protocol=3) as client,
+        ):
+            client.sadd("a", 1, 2, 3)
+            client.sadd("b", 2, 3, 4)
+            client.set("text", "x")
+            assert client.execute_command("SJACCARD", "a", "b") == 0.5
+            assert client.info("locks")["worker_jobs_done"] == 1
+            assert client.execute_command("SWAP", "a", "text") == 2
+            assert (client.get("a"), client.scard("text")) == (b"x", 3)
+    finally:
+        REGISTRY.restore(before)
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: str(page.relative_to(DOCS)))

@@ -147,3 +147,56 @@ def test_the_exit_code_tells_that_the_last_snapshot_could_not_be_written(tmp_pat
         output, _ = process.communicate(timeout=20)
     assert process.returncode == 1
     assert "no last snapshot" in output
+
+
+def test_a_module_is_named_on_the_command_line(tmp_path: Path) -> None:
+    factor = Path(__file__).parent.parent.parent / "examples" / "factor.py"
+    port = free_port()
+    process = start("--port", str(port), "--module", str(factor), "--save", "", cwd=tmp_path)
+    try:
+        client = wait_for(port, process)
+        client.set("n", 91)
+        assert client.execute_command("FACTOR", "n") == [7, 13]
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
+    assert process.returncode == 0
+
+
+def test_a_module_that_is_not_there_is_an_error_at_start(tmp_path: Path) -> None:
+    process = start("--port", str(free_port()), "--module", "nothing.py", cwd=tmp_path)
+    output, errors = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert "cannot load the module 'nothing.py': FileNotFoundError: there is no file" in output + errors
+    assert "Traceback" not in output + errors
+
+
+STUCK = '''
+import time
+from penstock.modules import ALWAYS, Access, Flag, command, key
+
+@command("STUCK", arity=2, flags=Flag.WRITE, keys=key(1, Access.UPDATE), group="module")
+def stuck(session, argv):
+    """Never return."""
+    def compute():
+        while True:
+            time.sleep(60)
+    return session.aside(ALWAYS, compute)
+'''
+
+
+def test_a_process_ends_although_a_thread_never_does(tmp_path: Path) -> None:
+    (tmp_path / "stuck.py").write_text(STUCK)
+    port = free_port()
+    process = start("--port", str(port), "--module", "stuck.py", "--save", "", cwd=tmp_path)
+    client = wait_for(port, process)
+    with redis.Redis(port=port).client() as blocked:
+        assert blocked.connection is not None
+        blocked.connection.send_command("STUCK", "k")
+        while not client.info("locks")["worker_jobs_running"]:
+            pass
+        with pytest.raises(redis.ConnectionError):
+            client.execute_command("SHUTDOWN", "NOW")
+        output, errors = process.communicate(timeout=20)
+    assert process.returncode == 0, errors
+    assert "given up on [b'STUCK', b'k'], which is still in its thread" in output

@@ -16,6 +16,7 @@ from tests.twins import is_compilation_expected, pure_twin
 
 from penstock import commands
 from penstock.engine.dispatch import Engine
+from penstock.engine.locks import Want
 from penstock.engine.session import Session
 from penstock.protocol.requests import RequestReader
 from penstock.protocol.resp import encode, pack
@@ -100,6 +101,34 @@ def test_nothing_runs_while_held_back(kind: str) -> None:
     loop.held_back = False
     loop.run()
     assert loop.sent == b":1\r\n"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_command_that_names_a_locked_key_takes_the_whole_way_and_others_do_not(kind: str) -> None:
+    loop = _loop(KINDS[kind])
+    database = loop.engine.keyspace[0]
+    loop.engine.lock_gate.locks.take("owner", [Want(database.locked, b"k", False)], 0)
+    loop.data_received(pack(b"SET", b"a", b"1") + pack(b"MSET", b"b", b"1", b"k", b"1") + pack(b"INCR", b"a"))
+    loop.data_received(pack(b"GET", b"k"))
+    assert loop.sent == b"+OK\r\n+whole way\r\n:2\r\n+whole way\r\n"
+    loop.engine.lock_gate.locks.release("owner")
+    loop.data_received(pack(b"GET", b"k"))
+    assert loop.sent.endswith(b"\r\n$-1\r\n")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fast_command_with_work_for_a_thread_takes_the_whole_way(kind: str) -> None:
+    loop = _loop(KINDS[kind])
+    loop.engine.workers.start(lambda callback: None)
+
+    def large(session: Session, argv: list[bytes]) -> object:
+        return session.aside(int(argv[1]), lambda: b"done")
+
+    loop.engine.fast = {**loop.engine.fast, b"LARGE": (large, 2, 2, None)}
+    loop.data_received(pack(b"LARGE", b"5") + pack(b"LARGE", b"5000000") + pack(b"INCR", b"a"))
+    assert loop.sent == b"$4\r\ndone\r\n+whole way\r\n:1\r\n"
+    assert loop.others_seen == [b"LARGE"]
+    assert loop.engine.stats.commands == 2, "the other one is counted where it is run"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sys
+import threading
 
 import pytest
 from hypothesis import settings
@@ -134,3 +136,39 @@ def test_minus_zero_is_kept_as_zero_in_the_order_too() -> None:
 def test_bytes_that_no_sorted_set_dumped_are_refused(data: bytes) -> None:
     with pytest.raises(CorruptValue):
         SortedSet.load(data)
+
+
+def test_a_settled_set_can_be_read_by_several_threads() -> None:
+    """valkey#4604. Without `settle`, and with threads that change places often, about every second round goes wrong."""
+    usual = sys.getswitchinterval()
+    wrong: list[object] = []
+    count = 20_000
+
+    def read(board: SortedSet, start: threading.Barrier) -> None:
+        start.wait()
+        for rank in (count - 1, count // 2, count - 2):
+            try:
+                ((score, member),) = board.rows(rank, rank + 1)
+                if (score, board.rank(member)) != (float(rank), rank):
+                    wrong.append((rank, score, member))
+            except Exception as error:
+                wrong.append(error)
+
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(20):
+            board = SortedSet({b"%d" % number: float(number) for number in range(count)})
+            board.rank(b"5")
+            board.put(b"5", 50.0)
+            board.put(b"5", 5.0)
+            board._order._index.clear()  # as many writes leave it
+            board.settle()
+            start = threading.Barrier(3)
+            threads = [threading.Thread(target=read, args=(board, start)) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+    finally:
+        sys.setswitchinterval(usual)
+    assert wrong == []

@@ -191,10 +191,9 @@ def client_unblock(session: Session, argv: Argv) -> Reply:
     if reason not in (b"TIMEOUT", b"ERROR"):
         raise ReplyError("CLIENT UNBLOCK reason should be TIMEOUT or ERROR")
     other = session.engine.sessions.get(to_integer(argv[2]))
-    if other is None or other.waiter is None or other.postponed is not None:
+    if other is None:
         return 0
-    session.engine.blocking.unblock(other, reason == b"ERROR")
-    return 1
+    return int(session.engine.blocking.unblock(other, reason == b"ERROR"))
 
 
 @command("CLIENT PAUSE", arity=-3, flags=_ADMIN, group="connection", syntax="timeout [WRITE | ALL]")

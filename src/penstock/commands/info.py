@@ -132,6 +132,21 @@ def _stats(session: Session) -> Fields:
     }
 
 
+def _locks(session: Session) -> Fields:
+    locks, workers = session.engine.lock_gate.locks, session.engine.workers
+    running, queued = workers.load
+    return {
+        "locked_keys_read": locks.read_locks,
+        "locked_keys_write": locks.write_locks,
+        "lock_waiting_clients": len(locks.waiting),
+        "write_locks_denied": int(locks.writes_denied),
+        "worker_threads": session.engine.config.worker_threads,
+        "worker_jobs_running": running,
+        "worker_jobs_queued": queued,
+        "worker_jobs_done": workers.done,
+    }
+
+
 def _replication(session: Session) -> Fields:
     return {"role": "master", "connected_slaves": 0, "master_failover_state": "no-failover", "master_repl_offset": 0}
 
@@ -147,7 +162,10 @@ def _cpu(session: Session) -> Fields:
 
 
 def _modules(session: Session) -> Fields:
-    return {}
+    return {
+        f"module_{module.name}": f"ver={module.version},commands={len(module.commands)}"
+        for module in session.engine.modules
+    }
 
 
 def _command_stats(session: Session) -> Fields:
@@ -190,9 +208,8 @@ def _average_ttl(deadlines: Iterable[int], engine: Engine) -> int:
 
 SECTIONS: dict[str, Callable[[Session], Fields]] = {
     "Server": _server, "Clients": _clients, "Memory": _memory, "Persistence": _persistence, "Stats": _stats,
-    "Replication": _replication, "CPU": _cpu, "Modules": _modules, "Commandstats": _command_stats,
-    "Errorstats": _error_stats, "Cluster": _cluster, "Once": _once,
-    "Keyspace": _keyspace,
+    "Locks": _locks, "Once": _once, "Replication": _replication, "CPU": _cpu, "Modules": _modules,
+    "Commandstats": _command_stats, "Errorstats": _error_stats, "Cluster": _cluster, "Keyspace": _keyspace,
 }  # fmt: skip
 """Every section in the order in which INFO shows them."""
 

@@ -115,7 +115,9 @@ def _filter(word: bytes, argument: bytes) -> Callable[[Command], bool]:
         category = argument.decode("utf-8", "replace").lower()
         return lambda each: category in each.categories
     if kind == b"MODULE":
-        return lambda each: False
+        name = argument.decode("utf-8", "replace")
+        own = {command for module in REGISTRY.modules.values() if module.name == name for command in module.commands}
+        return lambda each: each.name in own
     raise syntax_error()
 
 

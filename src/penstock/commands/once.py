@@ -11,6 +11,8 @@ is not kept.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cache
 
 from penstock.engine.arguments import to_integer
@@ -73,33 +75,46 @@ def once(session: Session, argv: Argv) -> Reply:
         )
     if may_wait:
         _take_over(session, argv)
-    return _run(session, argv, called, inner, number, floor)
+
+    def keep(run: Callable[[], Reply]) -> Reply:
+        return _keep(session, argv, called, number, floor, run)
+
+    session.around = keep
+    try:
+        return keep(lambda: called.handler(session, inner))
+    finally:
+        session.around = None
 
 
-def _run(session: Session, argv: Argv, called: Command, inner: Argv, number: int, floor: int) -> Reply:
+def _keep(session: Session, argv: Argv, called: Command, number: int, floor: int, run: Callable[[], Reply]) -> Reply:
+    """Run the command, or what is left of it after its slow part ran in a thread, and keep its reply."""
     engine = session.engine
     before = engine.keyspace.dirty
     session.effects = None
-    with engine.unit():
+    # A script logs for itself, so that the record needs to be put in one unit with it.
+    with nullcontext() if called.writes else engine.unit():
         reply: Reply
         try:
-            reply = called.handler(session, inner)
+            reply = run()
         except ReplyError as error:
             if session.waiter is not None and isinstance(error, WrongType):
                 raise  # the key it waits for came back as another type: it goes on waiting
             reply = error
         if reply is NO_REPLY:
-            return reply  # it waits, and will run again as a whole
+            return reply  # it waits, and will run again as a whole; or a thread is at it
         old = encode(reply, 2)
         new = old if type(reply) in _ALIKE else encode(reply, 3)
         kept = (old, old if new == old else new)
         engine.keyspace.ledger.keep(argv[1], number, floor, kept, engine.clock.now)
+        effects: list[Argv] = []
         if engine.keyspace.dirty != before:
             if called.writes:
-                engine.propagate(session.db, [inner] if session.effects is None else session.effects)
-            wires = kept[:1] if kept[1] is old else kept
-            engine.propagate(session.db, [[b"ONCEKEPT", argv[1], argv[2], argv[3], *wires]])
-        session.log()  # it is all logged
+                effects = [argv[4:]] if session.effects is None else session.effects
+            effects = [*effects, [b"ONCEKEPT", argv[1], argv[2], argv[3], *(kept[:1] if kept[1] is old else kept)]]
+        if not called.writes:
+            engine.propagate(session.db, effects)
+            effects = []
+        session.log(*effects)
     if isinstance(reply, ReplyError):
         raise reply
     return Raw(kept[session.protocol - 2])

@@ -57,7 +57,8 @@ def shutdown(session: Session, argv: Argv) -> Reply:
     """Write what has to be written and end the server.
 
     A last snapshot is written if there are save rules or SAVE is given, and not with NOSAVE. FORCE ends the server
-    even if that fails. NOW and ABORT are about waiting for replicas, which this server does not do.
+    even if that fails. Commands that run in threads are waited for, five seconds at most; NOW gives up on them at once.
+    ABORT is about waiting for replicas, which this server does not do.
     """
     words = {word.upper() for word in argv[1:]}
     if words - {b"NOSAVE", b"SAVE", b"NOW", b"FORCE", b"ABORT"} or {b"NOSAVE", b"SAVE"} <= words:
@@ -66,6 +67,8 @@ def shutdown(session: Session, argv: Argv) -> Reply:
         if len(words) > 1:
             raise syntax_error()
         raise ReplyError("No shutdown in progress.")
+    if session.engine.workers.jobs and b"NOW" not in words:
+        return session.engine.workers.wait_until_idle(session)
     save = True if b"SAVE" in words else False if b"NOSAVE" in words else None
     _storage(session).shut_down(save, force=b"FORCE" in words)
     return NO_REPLY

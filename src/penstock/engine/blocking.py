@@ -89,6 +89,18 @@ class Blocking:
             delay = max(waiter.deadline - self._engine.clock.now, 0) / 1000
             waiter.timer = self._engine.timers.call_later(delay, lambda: self.time_out(waiter))
 
+    def postpone(self, session: Session, command: Command, argv: Argv) -> None:
+        """Keep a session from running anything, this command first, until `run_again`."""
+        session.postponed = argv
+        self.enter(Waiter(session, command, argv, [], 0, None))
+
+    def run_again(self, session: Session) -> None:
+        """Go on with a session whose command was postponed; it is run from the start, gates included."""
+        assert session.waiter is not None, "nothing was postponed"
+        session.skip_next = session.waiter.silent
+        self.leave(session.waiter)
+        session.output.resume()
+
     def leave(self, waiter: Waiter) -> None:
         """Stop waiting, whatever the reason; every queue forgets the waiter."""
         if waiter.session.waiter is not waiter:
@@ -119,7 +131,7 @@ class Blocking:
     def unblock(self, session: Session, with_error: bool) -> bool:
         """End a session's wait as if it had timed out, or with an error; whether it was waiting at all."""
         waiter = session.waiter
-        if waiter is None or not waiter.keys:  # no keys: it is held back by CLIENT PAUSE
+        if waiter is None or not waiter.keys:  # no keys: it is held back, or its command is in a thread
             return False
         self.answer(waiter, Unblocked() if with_error else waiter.timeout_reply)
         return True
@@ -147,6 +159,7 @@ class Blocking:
         observers = database.observed.get(key)
         if observers is None:
             return
+        locked, may_serve = self._engine.lock_gate.names, self._engine.lock_gate.may_serve
         in_vain = 0  # these stay at the head of the queue
         known: dict[
             object, bytes | None
@@ -157,7 +170,7 @@ class Blocking:
                 if key not in database:
                     return
                 wish = waiter.wish
-                if waiter.session.closing:
+                if waiter.session.closing or (locked and not may_serve(waiter, key)):
                     served = False
                 elif wish is None:
                     served = self._retry(waiter, key) is not None

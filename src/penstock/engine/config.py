@@ -127,6 +127,8 @@ def _save(words: list[str]) -> list[tuple[int, int]]:
 
 SAVE = Kind("seconds changes ...", _save, lambda rules: " ".join(f"{a} {b}" for a, b in rules))
 
+MODULE = Kind("module", lambda words: [_one(words)], " ".join)
+
 BufferLimits = dict[str, tuple[int, int, int]]
 
 
@@ -227,6 +229,10 @@ DIRECTIVES: dict[str, Directive] = _table(
     D("user", WORDS, [], "A user and its rules, as ACL SETUSER takes them; one line each.", mutable=False, repeated=True),
     D("acllog-max-len", _COUNT, 128, "Refusals that ACL LOG keeps."),
     D("acl-pubsub-default", choice("allchannels", "resetchannels"), "resetchannels", "Channels a new user may use."),
+    # threads
+    D("worker-threads", integer(0, 64), 2, "Threads for the slow part of commands that touch much; 0 runs everything on the loop."),
+    D("worker-threshold", integer(1, 1 << 62), 10_000, "Elements that a command must be about to touch to be run in a thread."),
+    D("module", MODULE, [], "Python module with further commands to load: a dotted name or a .py file; one line each.", mutable=False, repeated=True, aliases=("loadmodule",)),
     # durability
     D("dir", FOLDER, ".", "Folder for the log and the snapshots.", protected=True),
     D("dbfilename", TEXT, "dump.pns", "File name of the snapshot, inside dir.", protected=True),

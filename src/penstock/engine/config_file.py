@@ -37,7 +37,8 @@ def quoted(word: str) -> str:
 def _lines(directive: Directive, config: Config, users: Sequence[str]) -> list[str]:
     """What the file should say about a directive."""
     if directive.repeated:
-        return [f"{directive.name} {user}" for user in users]
+        rows = users if directive.name == "user" else [quoted(value) for value in config[directive.name]]
+        return [f"{directive.name} {row}" for row in rows]
     text = config.show(directive.name)
     if directive.kind.is_text:
         text = quoted(text)

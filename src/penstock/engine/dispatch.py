@@ -21,6 +21,7 @@ from penstock.engine.clock import Clock
 from penstock.engine.config import Config
 from penstock.engine.cursors import Cursors
 from penstock.engine.keyspace import Database, Keyspace
+from penstock.engine.lock_gate import LockGate
 from penstock.engine.memory import Memory
 from penstock.engine.monitors import Monitors, redacted
 from penstock.engine.once import Once
@@ -29,10 +30,11 @@ from penstock.engine.pubsub import Publications
 from penstock.engine.scripting import Scripting
 from penstock.engine.session import Session
 from penstock.engine.slowlog import SlowLog
-from penstock.engine.spec import REGISTRY, Argv, Command, Flag, Handler, Reply, Together
+from penstock.engine.spec import REGISTRY, Argv, Command, Flag, Handler, Module, Reply, Together
 from penstock.engine.stats import Stats
 from penstock.engine.streams import Streams
 from penstock.engine.transactions import discard, refused
+from penstock.engine.workers import Workers
 from penstock.protocol.errors import Loading, Misconf, NoAuth, OutOfMemory, ReplyError
 from penstock.protocol.resp import NO_REPLY, QUEUED
 
@@ -122,6 +124,8 @@ class Engine:
         self.sessions: dict[int, Session] = {}  # connected clients by id
         self.acl = AccessControl(self)
         self.pause = Pause(self)
+        self.lock_gate = LockGate(self)
+        self.workers = Workers(self)
         self.publications = Publications()
         self.scripting = Scripting(self)
         self.meanwhile: Callable[[], None] = lambda: None  # hear other clients while a script holds the loop
@@ -129,6 +133,7 @@ class Engine:
         self.log: Callable[[list[LogEntry]], None] | None = None  # the append-only file; one call, one atomic unit
         self.commit: Commit | None = None  # set while there is a log that replies must not run ahead of
         self.persistence: Persistence | None = None
+        self.modules: list[Module] = []  # in the order in which they were loaded
         self._strict = False  # replies that acknowledge a change become errors if the log cannot be written
         self._unit: list[LogEntry] | None = None  # collects the effects of a transaction or a script
         self._last_id = 0
@@ -159,6 +164,7 @@ class Engine:
         self.sessions.pop(session.id, None)
         if session.waiter is not None:
             self.blocking.leave(session.waiter)
+        self.lock_gate.forget(session)
         self.monitors.remove(session)
         discard(session)
         self.publications.forget(session)
@@ -229,6 +235,8 @@ class Engine:
         except ReplyError as error:
             self._count_rejected(argv, error)
             raise refused(session, argv, error) from None
+        if self.lock_gate.names and self.lock_gate.hold(session, command, argv):
+            return NO_REPLY
         return self.call(session, command, argv)
 
     def pass_gates(self, session: Session, command: Command, argv: Argv, permission: Gate, memory: bool = True) -> None:
@@ -242,35 +250,43 @@ class Engine:
             elif memory or gate != self._gate_memory:
                 gate(session, command, argv)
 
-    def call(self, session: Session, command: Command, argv: Argv) -> Reply:
-        """Run a handler, and log what it changed."""
+    def call(
+        self, session: Session, command: Command, argv: Argv, handler: Handler | None = None, spent: int = 0
+    ) -> Reply:
+        """Run a handler, and log what it changed.
+
+        `handler` is what is left of the command when a thread has worked on it, for `spent` nanoseconds.
+        """
         keyspace = self.keyspace
         before = keyspace.dirty
         session.effects = None
         outer = session.current
         session.current = (command, argv)
-        started = time.perf_counter_ns()
+        started = time.perf_counter_ns() - spent
         try:
-            return command.handler(session, argv)
+            return (handler or command.handler)(session, argv)
         except ReplyError as error:
             command.failed += 1
             self.stats.count_error(error)
             raise
         finally:
             session.current = outer
-            took = (time.perf_counter_ns() - started) // 1000
-            command.calls += 1
-            command.microseconds += took
-            self.stats.commands += 1
-            if keyspace.dirty != before:
-                if command.writes:
-                    self.propagate(session.db, session.effects if session.effects is not None else [argv])
-                if self._strict:
-                    session.output.doubt()
-            if self.monitors.sessions:
-                self.monitors.feed(session, command, argv)
-            if took >= self.slow_log.threshold and Flag.SKIP_SLOWLOG not in command.flags:
-                self.slow_log.remember(session, redacted(command, argv), took)
+            waiter = session.waiter
+            if waiter is None or waiter.keys:  # else it has not happened yet: it is in a thread, or waits for locks
+                took = (time.perf_counter_ns() - started) // 1000
+                session.turn = None
+                command.calls += 1
+                command.microseconds += took
+                self.stats.commands += 1
+                if keyspace.dirty != before:
+                    if command.writes:
+                        self.propagate(session.db, session.effects if session.effects is not None else [argv])
+                    if self._strict:
+                        session.output.doubt()
+                if self.monitors.sessions:
+                    self.monitors.feed(session, command, argv)
+                if took >= self.slow_log.threshold and Flag.SKIP_SLOWLOG not in command.flags:
+                    self.slow_log.remember(session, redacted(command, argv), took)
 
     def _count_rejected(self, argv: Argv, error: ReplyError) -> None:
         self.stats.count_error(error)
@@ -289,6 +305,11 @@ class Engine:
             self._unit.extend(entries)
         else:
             self.log(entries)
+
+    @property
+    def in_unit(self) -> bool:
+        """Whether what runs now is part of something larger, that nothing may come between."""
+        return self._unit is not None
 
     def unit(self) -> AbstractContextManager[None]:
         """`with engine.unit():` everything logged inside is one atomic entry of the log."""

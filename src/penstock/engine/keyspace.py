@@ -24,6 +24,7 @@ from penstock.types.ledger import Ledger
 
 if TYPE_CHECKING:
     from penstock.engine.blocking import Waiter
+    from penstock.engine.locks import KeyLock
     from penstock.engine.session import Session
 
 Value = Any  # bytes, bytearray, int, or an instance of a class in types/
@@ -76,6 +77,7 @@ class Keyspace:
         a.data, b.data = b.data, a.data
         a.expires, b.expires = b.expires, a.expires
         a._deadlines, b._deadlines = b._deadlines, a._deadlines
+        a.locked, b.locked = b.locked, a.locked  # a lock is about a value, wherever that is
         self.dirty += 1
         for database in (a, b):
             database._choose_get()
@@ -98,7 +100,7 @@ class Keyspace:
 class Database:
     """One numbered database."""
 
-    __slots__ = ("_deadlines", "_sampler", "clock", "data", "expires", "get", "index", "keyspace", "observed")
+    __slots__ = ("_deadlines", "_sampler", "clock", "data", "expires", "get", "index", "keyspace", "locked", "observed")
 
     get: Callable[[bytes], Value | None]
     """The live value at a key, or None. It is `data.get` itself while nothing here expires."""
@@ -112,6 +114,7 @@ class Database:
         self._deadlines = Deadlines()  # the same, by time
         self._sampler = KeySampler()
         self.observed: dict[bytes, Observers] = {}
+        self.locked: dict[bytes, KeyLock] = {}  # see locks.py, which keeps it
         self._choose_get()
 
     # -- reading ----------------------------------------------------------------------------------------------

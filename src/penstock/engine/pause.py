@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.engine.blocking import Waiter
 from penstock.engine.spec import Argv, Command
 
 if TYPE_CHECKING:
@@ -44,9 +43,8 @@ class Pause:
         """Whether the command must wait; the session is then blocked."""
         if not self.everything and not _writes(session, command, argv):
             return False
-        session.postponed = argv
         self._held[session] = None
-        self._engine.blocking.enter(Waiter(session, command, argv, [], 0, None))
+        self._engine.blocking.postpone(session, command, argv)
         return True
 
     def end(self) -> None:
@@ -60,8 +58,7 @@ class Pause:
         held, self._held = self._held, {}
         for session in held:
             if session.waiter is not None and session.postponed is session.waiter.argv:
-                self._engine.blocking.leave(session.waiter)
-                session.output.resume()
+                self._engine.blocking.run_again(session)
 
 
 def _writes(session: Session, command: Command, argv: Argv) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from urllib.parse import quote_from_bytes
 
 from penstock.engine.blocking import Waiter, Wish
 from penstock.engine.spec import Argv, Reply
@@ -16,10 +17,21 @@ from penstock.protocol.resp import NO_REPLY, encode
 if TYPE_CHECKING:
     from penstock.engine.acl import User
     from penstock.engine.dispatch import Engine
+    from penstock.engine.locks import Wait
     from penstock.engine.transactions import Transaction
 
 
 Result = TypeVar("Result")
+
+
+SHOWN_KEYS, SHOWN_LENGTH = 8, 64
+"""How much of the names of locked keys fits in a line of CLIENT LIST."""
+
+
+def _listed(keys: list[bytes]) -> str:
+    """Names of keys as one word."""
+    names = [quote_from_bytes(key[:SHOWN_LENGTH]) + ("..." if len(key) > SHOWN_LENGTH else "") for key in keys]
+    return ",".join([*names[:SHOWN_KEYS], *(["..."] if len(names) > SHOWN_KEYS else [])])
 
 
 class Output(Protocol):
@@ -86,8 +98,10 @@ class Session:
         # waiting
         self.may_block = True  # False inside MULTI and scripts: a blocking command answers at once
         self.waiter: Waiter | None = None
-        self.postponed: Argv | None = None  # what CLIENT PAUSE holds back; the output runs it when it resumes
+        self.postponed: Argv | None = None  # what a pause or a lock holds back; the output runs it when it resumes
+        self.turn: tuple[Argv, Wait] | None = None  # a command that waited for locks, which may have to wait again
         self.current: tuple[Any, Argv] | None = None  # (command, argv) while a handler runs, for `block`
+        self.around: Callable[[Callable[[], Reply]], Reply] | None = None  # what a command inside another is run by
         # logging
         self.effects: list[Argv] | None = None  # what to log instead of argv; [] logs nothing
         # pub/sub
@@ -127,15 +141,27 @@ class Session:
         return NO_REPLY
 
     def aside(
-        self, work: int, compute: Callable[[], Result], commit: Callable[[Result], Reply] = lambda result: result
+        self,
+        work: int,
+        compute: Callable[[], Result],
+        commit: Callable[[Result], Reply] = lambda result: result,
+        *,
+        lock: bool = True,
     ) -> Reply:
         """Run the slow part of the current command, `compute`, then `commit` what it gave; return what this returns.
 
         The handler has parsed its arguments and looked its values up; `work` says about how many elements `compute`
         will touch. `compute` reads those values and nothing else: no keyspace, no session, no clock. `commit` changes
-        data and gives the reply.
+        data, says what is to be logged if that is not the command itself, and gives the reply.
+
+        If there is enough work, and the session may wait, `compute` runs in a thread (workers.py). The values do not
+        change meanwhile if their keys are in the command's declaration: the others are not locked. `lock=False` locks
+        none, for a `compute` that works on a copy, or on what never changes.
         """
-        return commit(compute())
+        workers = self.engine.workers
+        if work < workers.threshold or not self.may_block or self.waiter is not None:
+            return commit(compute())
+        return workers.aside(self, compute, commit, lock)
 
     def candidates(self, keys: list[bytes]) -> list[bytes]:
         """Which of its keys a blocking command has to try: all when it comes, then the one that changed.
@@ -181,15 +207,21 @@ class Session:
             f"psub={len(self.patterns)} ssub={len(self.shard_channels)} multi={queued} qbuf={waiting} qbuf-free=0 "
             f"argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll={1 if unsent else 0} omem={unsent} "
             f"tot-mem={waiting + unsent} events=r cmd={command} user={self.user.name} redir=-1 resp={self.protocol} "
-            f"lib-name={library} lib-ver={version}"
+            f"lib-name={library} lib-ver={version}{self._lock_fields()}"
         )
+
+    def _lock_fields(self) -> str:
+        """Keys that it waits for or has locked, for CLIENT LIST; most lines have neither field."""
+        fields = {"lock-wait": self.engine.lock_gate.awaited(self), "lock-held": self.engine.workers.held(self)}
+        return "".join(f" {name}={_listed(keys)}" for name, keys in fields.items() if keys)
 
     def _letters(self) -> str:
         """The flags of CLIENT LIST."""
         letters = {
             "O": self.monitoring, "P": self.subscribed, "x": self.transaction is not None,
             "b": self.waiter is not None, "d": self.watch_broken, "c": self.closing, "e": self.no_evict,
-            "U": self.peer.endswith(":0"),
+            "U": self.peer.endswith(":0"), "L": bool(self.engine.lock_gate.awaited(self)),
+            "W": self.engine.workers.job_of(self) is not None,
         }  # fmt: skip
         return "".join(letter for letter, holds in letters.items() if holds) or "N"
 

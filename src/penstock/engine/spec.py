@@ -19,7 +19,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.protocol.errors import ReplyError, shown, wrong_arity
 from penstock.protocol.resp import Status
@@ -213,11 +213,33 @@ class Command:
         return [argv[position] for position, _ in self.key_positions(argv)]
 
 
+class Module(NamedTuple):
+    """Commands that are not built in; see module_loader.py."""
+
+    name: str
+    version: int
+    path: str
+    commands: tuple[str, ...]
+
+
 class Registry:
     """All commands by name. Owned by the module below; read-only once the server runs."""
 
     def __init__(self) -> None:
         self.by_name: dict[bytes, Command] = {}  # top level, upper case
+        self.modules: dict[str, Module] = {}  # by the name they are loaded by
+
+    def saved(self) -> Saved:
+        """What is declared now, for `restore`."""
+        tables = {name: (command, dict(command.subcommands)) for name, command in self.by_name.items()}
+        return tables, dict(self.modules)
+
+    def restore(self, saved: Saved) -> None:
+        """Take back everything that was declared since."""
+        tables, self.modules = saved[0], dict(saved[1])
+        self.by_name = {name: command for name, (command, _) in tables.items()}
+        for command, subcommands in tables.values():
+            command.subcommands = dict(subcommands)
 
     def add(self, command: Command) -> None:
         container, _, sub = command.name.partition(" ")
@@ -271,6 +293,8 @@ def unknown_command(argv: Sequence[bytes]) -> ReplyError:
         arguments += b"'%b' " % arg[: 128 - len(arguments)].partition(b"\0")[0]
     return ReplyError(f"unknown command '{shown(argv[0][:128])}', with args beginning with: {shown(arguments)}")
 
+
+Saved = tuple[dict[bytes, tuple[Command, dict[bytes, Command]]], dict[str, Module]]
 
 REGISTRY = Registry()
 

@@ -109,7 +109,9 @@ class Streams:
         for _ in range(len(self._noted)):
             (database, key), _ = self._noted.popitem(last=False)
             stream = database.get(key)
-            if type(stream) is Stream:
+            if key in database.locked:
+                self._noted[database, key] = None  # a thread may be reading it
+            elif type(stream) is Stream:
                 self._expire_leases(database, key, stream)
                 self._expire_stages(database, key, stream)
                 self.enforce_retention(database, key, stream)

@@ -6,7 +6,7 @@ Replies are written into one growing block of memory and become one bytes object
 
 from cpython cimport array
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.dict cimport PyDict_GetItem
+from cpython.dict cimport PyDict_Contains, PyDict_GetItem
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.long cimport PyLong_AsLongLong, PyLong_CheckExact
 from cpython.object cimport PyObject
@@ -18,6 +18,7 @@ from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 from penstock.protocol._requests cimport RequestReader
 
 from penstock.engine.clock import Clock
+from penstock.engine.workers import LongWay
 from penstock.protocol.errors import ProtocolError, ReplyError, wrong_arity
 from penstock.protocol.grammar import MORE
 from penstock.protocol.resp import OK, encode
@@ -27,6 +28,7 @@ cdef object _encode = encode
 cdef object _MORE = MORE
 cdef object _ProtocolError = ProtocolError
 cdef object _ReplyError = ReplyError
+cdef object _LongWay = LongWay
 cdef dict _NO_COMMANDS = {}
 cdef enum:
     STACK = 8192
@@ -104,6 +106,15 @@ cdef inline bint follows(list argv, list next):
     )
 
 
+cdef bint touches(dict locked, list argv):
+    """Whether any argument is the name of a locked key."""
+    cdef Py_ssize_t at
+    for at in range(1, PyList_GET_SIZE(argv)):
+        if PyDict_Contains(locked, <object>PyList_GET_ITEM(argv, at)):
+            return True
+    return False
+
+
 cdef int empty_into(Block *block, list out) except -1:
     if block.used:
         out.append(PyBytes_FromStringAndSize(block.start, block.used))
@@ -124,6 +135,7 @@ cdef class InnerLoop:
     cdef bint direct  # inside data_received, so the socket is certainly open
     cdef object clock, stats, others
     cdef list ready  # changed keys that somebody waits for
+    cdef dict locked  # names of locked keys
     cdef object following  # a command that was taken to see whether it belongs to a run, and did not run yet
     cdef array.array tally  # of stats
     cdef bint real_clock
@@ -146,6 +158,7 @@ cdef class InnerLoop:
         self.stats = engine.stats
         self.tally = engine.stats.tally
         self.ready = engine.keyspace.ready
+        self.locked = engine.lock_gate.names
 
     def data_received(self, bytes data not None):
         self.tally.data.as_longlongs[INPUT_BYTES] += PyBytes_GET_SIZE(data)
@@ -226,6 +239,7 @@ cdef class InnerLoop:
         cdef RequestReader reader = self.reader
         cdef dict fast = self.engine.fast if session.plain else _NO_COMMANDS
         cdef list ready = self.ready
+        cdef dict locked = self.locked
         block.start = stack
         block.used = 0
         block.size = STACK
@@ -243,7 +257,7 @@ cdef class InnerLoop:
                             self.send(&block)
                     return argv
                 found = PyDict_GetItem(fast, <object>PyList_GET_ITEM(argv, 0))
-                if found is NULL:
+                if found is NULL or (locked and touches(locked, argv)):
                     return argv
                 entry = <tuple>found
                 size = PyList_GET_SIZE(argv)
@@ -274,6 +288,9 @@ cdef class InnerLoop:
                     else:
                         raw = _encode(reply, session.protocol)
                         put(&block, PyBytes_AS_STRING(raw), PyBytes_GET_SIZE(raw))
+                except _LongWay:
+                    count -= copies
+                    return argv
                 except Exception as error:
                     for size in range(copies):
                         if isinstance(error, _ReplyError):

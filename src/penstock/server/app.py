@@ -8,8 +8,10 @@ import logging
 from collections.abc import Callable
 
 from penstock import commands
+from penstock.engine import module_loader
 from penstock.engine.config import Config
 from penstock.engine.dispatch import Engine
+from penstock.engine.workers import STOP_PATIENCE
 from penstock.server.connection import Connection
 from penstock.server.limits import Limits
 from penstock.server.listeners import Listeners
@@ -38,9 +40,11 @@ class App:
 
     def __init__(self, config: Config, choose_port: bool = False) -> None:
         commands.load()
+        modules = [module_loader.load(name) for name in config.module]
         self.loop = asyncio.get_running_loop()
         self.config = config
         self.engine = Engine(config, timers=LoopTimers(self.loop))
+        self.engine.modules = modules
         self.connections: set[Connection] = set()
         self.to_flush: set[Connection] = set()  # connections that something was sent to from elsewhere
         self._flush_scheduled = False
@@ -122,6 +126,7 @@ class App:
             raise
         if self.stop_requested.is_set():
             return
+        self.engine.workers.start(self.loop.call_soon_threadsafe)
         self._cron = self.loop.create_task(self._periodic())
 
     @property
@@ -145,10 +150,20 @@ class App:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._cron
         self.listeners.close()
+        await self._let_workers_finish()
         for connection in list(self.connections):
             connection.close(after_reply=True)
         self.persistence.close()
         await self._let_last_replies_leave()
+
+    async def _let_workers_finish(self) -> None:
+        """Wait for commands that are in threads, but not for long."""
+        workers = self.engine.workers
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_PATIENCE):
+                while workers.jobs:
+                    await asyncio.sleep(0.001)
+        workers.stop()
 
     async def _let_last_replies_leave(self) -> None:
         """Wait until every client is gone, but not for long."""

@@ -27,6 +27,8 @@ T = TypeVar("T")
 class Server:
     """A Penstock server in a thread. Directives are keyword arguments: `Server(port=7000, appendonly="yes")`.
 
+    One that may stand on several lines of a file takes a list: `Server(module=["one", "other.py"])`.
+
     The port is chosen by the system unless given (0 listens on none), only 127.0.0.1 is listened on, and nothing is saved to disk unless
     `save` or `appendonly` is given.
     """
@@ -36,9 +38,10 @@ class Server:
         self._choose_port = "port" not in directives
         for name, value in {"port": 0, "bind": "127.0.0.1", "save": "", **directives}.items():
             name = name.replace("_", "-")
-            text = ("no", "yes")[value] if isinstance(value, bool) else str(value)
-            words = DIRECTIVES[name].kind.words(text) if name in DIRECTIVES else [text]
-            self._config.load(name, words, "penstock.Server: ")
+            for each in value if isinstance(value, list) else [value]:
+                text = ("no", "yes")[each] if isinstance(each, bool) else str(each)
+                words = DIRECTIVES[name].kind.words(text) if name in DIRECTIVES else [text]
+                self._config.load(name, words, "penstock.Server: ")
         self._keeps_nothing = not {"dir", "save", "appendonly"} & set(directives)
         self._thread: threading.Thread | None = None
         self._started = threading.Event()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.engine.dispatch import Engine
 from penstock.engine.session import Session
 from penstock.engine.spec import Argv
+from penstock.engine.workers import LongWay
 from penstock.protocol.errors import ProtocolError, ReplyError, wrong_arity
 from penstock.protocol.requests import MORE, RequestReader
 from penstock.protocol.resp import INTEGERS, OK, encode
@@ -115,10 +116,12 @@ class InnerLoop(Hooks):
     def _run_fast(self) -> Any:
         """Run FAST commands as long as they come; the first other thing taken from the reader.
 
+        That includes one of which any argument is the name of a locked key, or that turns out to be work for a thread.
         MORE also when the client reads so slowly that nothing more may run; `held_back` tells.
         """
         engine, session, take = self.engine, self.session, self.reader.take
         fast = engine.fast if session.plain else _NO_COMMANDS
+        locked = engine.lock_gate.names
         ready = engine.keyspace.ready
         push = self.out.append
         count = size = 0
@@ -132,6 +135,8 @@ class InnerLoop(Hooks):
                     handler, low, high, _ = fast[argv[0]]
                     _join(argv)
                 except (TypeError, LookupError):
+                    return argv
+                if locked and not locked.keys().isdisjoint(argv):
                     return argv
                 count += 1
                 try:
@@ -153,6 +158,9 @@ class InnerLoop(Hooks):
                 except ReplyError as error:
                     engine.stats.count_error(error)
                     push(b"-%b\r\n" % error.wire())
+                except LongWay:
+                    count -= 1
+                    return argv
                 except Exception as error:
                     push(self.fail(argv, error))
                 if ready:

@@ -15,6 +15,7 @@ import uvloop
 
 from penstock import __version__
 from penstock.engine.config import Config
+from penstock.engine.module_loader import ModuleError
 from penstock.server import logs
 from penstock.server.app import App
 from penstock.server.inner_loop import COMPILED
@@ -39,7 +40,7 @@ def run(config: Config) -> int:
     gc.freeze()
     try:
         return uvloop.run(_serve(config))
-    except (OSError, StorageError) as error:
+    except (OSError, StorageError, ModuleError) as error:
         log.error("cannot start: %s", error)
         return 1
 

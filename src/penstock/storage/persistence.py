@@ -76,6 +76,7 @@ class Persistence:
         self._loaded_keys = 0
         self._loading_since = 0
         engine.persistence = self
+        engine.lock_gate.on_quiet = self._start_what_is_due
 
     @property
     def snapshot_path(self) -> Path:
@@ -215,6 +216,7 @@ class Persistence:
                 if not force:
                     raise ReplyError("Errors trying to SHUTDOWN. Check logs.") from None
         self._save_at_end = False
+        self._engine.workers.stop()  # what a thread would still write is in no snapshot
         self._stop()
 
     # -- from time to time ------------------------------------------------------------------------------------
@@ -228,14 +230,21 @@ class Persistence:
             if problem is not None:
                 child, self._child = self._child, None
                 (self._rewrite_ended if self._child_rewrites else self._save_ended)(child, problem)
-        if self._child is None:
-            self._start_what_is_due()
+        self._start_what_is_due()
 
     def _start_what_is_due(self) -> None:
-        if self._rewrite_scheduled or self._rewrite_is_due():
+        """Fork if something is due and no thread has a key locked for writing; if one has, this is called again."""
+        if self._child is not None:
+            return
+        rewrite = self._rewrite_scheduled or self._rewrite_is_due()
+        if not (rewrite or self._save_scheduled or self._save_is_due()):
+            self._engine.lock_gate.reopen()
+        elif not self._engine.lock_gate.may_fork():
+            return
+        elif rewrite:
             self._rewrite_scheduled = False
             self._try_rewrite()
-        elif self._save_scheduled or self._save_is_due():
+        else:
             self._save_scheduled = False
             self._try_save()
 
@@ -286,7 +295,7 @@ class Persistence:
                     "Another child process is active (AOF?): can't BGSAVE right now. Use BGSAVE SCHEDULE in order to "
                     "schedule a BGSAVE whenever possible."
                 )
-        if self._child is not None or not now:
+        if self._child is not None or not now or not self._engine.lock_gate.may_fork():
             self._save_scheduled = True
             return False
         if not self._try_save():
@@ -302,6 +311,8 @@ class Persistence:
         except OSError as error:
             self._save_failed(str(error))
             return False
+        finally:
+            self._engine.lock_gate.reopen()
         self._watch(child, rewrites=False)
         return True
 
@@ -347,7 +358,7 @@ class Persistence:
     def start_rewrite(self, now: bool = True) -> bool:
         if self._child is not None and self._child_rewrites:
             raise ReplyError("Background append only file rewriting already in progress")
-        if self._child is not None or not now:
+        if self._child is not None or not now or not self._engine.lock_gate.may_fork():
             self._rewrite_scheduled = True
             return False
         if not self._try_rewrite():
@@ -363,6 +374,8 @@ class Persistence:
         except (OSError, StorageError) as error:
             self._rewrite_failed(str(error))
             return False
+        finally:
+            self._engine.lock_gate.reopen()
         self._watch(child, rewrites=True)
         return True
 

@@ -118,11 +118,23 @@ class SortedSet:
     def _ordered(self) -> Any:
         """The order, for somebody who looks at it."""
         self._unseen = 0
-        if self._order is None:
+        order = self._order
+        if order is None:
             rows = zip(self.scores.values(), self.scores, strict=True)
             # Floats alone sort twice as fast as pairs; SortedList then only has to put names of one score in order.
-            self._order = SortedList(sorted(rows, key=itemgetter(0)))
-        return self._order
+            order = SortedList(sorted(rows, key=itemgetter(0)))
+            _make_index(order)
+            self._order = order  # only now that reading it changes nothing more: another thread may see it
+        return order
+
+    def settle(self) -> None:
+        """Make sure that reading changes nothing but the one place where a finished order is put.
+
+        To be called before a thread reads the set, which others may read on the loop meanwhile: a SortedList makes its
+        index when it is first asked for a place, in steps, and who comes between them gets the wrong place.
+        """
+        if self._order is not None:
+            _make_index(self._order)
 
     def rows(self, start: int, stop: int, backwards: bool = False) -> list[Row]:
         """(score, member) of the ranks from `start` up to `stop`. O(log N) and O(1) a row."""
@@ -206,6 +218,12 @@ def _first_run(order: Any, low: bytes | None, high: bytes | None, above: bool, b
         return 0, 0  # Redis looks at the two ends first
     start = next(rank for rank, (_, name) in enumerate(order) if over_low(name))
     return start, next((rank for rank in range(start, len(order)) if not under_high(order[rank][1])), len(order))
+
+
+def _make_index(order: Any) -> None:
+    """Have a SortedList make its index now, if it has none; asking for the last place does that."""
+    if order:
+        order.__getitem__(len(order) - 1)
 
 
 def _after(order: Any, score: float) -> int:

@@ -1,0 +1,21 @@
+"""MODULE LIST: which commands are not built in. How they come in is in engine/module_loader.py."""
+
+from __future__ import annotations
+
+from penstock.engine.session import Session
+from penstock.engine.spec import Argv, Flag, Reply, command
+
+
+@command("MODULE LIST", arity=2, flags=Flag.ADMIN | Flag.NOSCRIPT, group="server", cost="O(N) with N modules")
+def module_list(session: Session, argv: Argv) -> Reply:
+    """Answer the name, the version, the path and the commands of each module; `args` is always empty."""
+    return [
+        {
+            b"name": module.name.encode(),
+            b"ver": module.version,
+            b"path": module.path.encode(),
+            b"args": [],
+            b"commands": [name.encode() for name in module.commands],
+        }
+        for module in session.engine.modules
+    ]

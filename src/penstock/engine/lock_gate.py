@@ -1,0 +1,162 @@
+"""Commands and locks: who must wait before his command runs, who is called, and when a child may be forked.
+
+locks.py decides; here are the clients. A session that finds a locked key is blocked before its command runs, as CLIENT
+PAUSE would block it, and the whole command is run again, gates included, when it is called. So no handler knows that
+locks exist. The rest follows from the declarations: a key with Access.WRITE is wanted exclusively, any other is shared.
+
+- EXEC wants the keys of everything that was queued. Threaded commands inside it run inline, because nothing may come
+  in between.
+- A script wants the keys it declares; touching another one while it is locked is its error, LOCKED.
+- A blocked command (BLPOP) whose turn comes while a key is locked keeps its place and has its turn when locks go.
+- Whole-keyspace commands want nothing. KEYS and SCAN do not look at values; FLUSHALL unlinks them now, and workers.py
+  sees to it that nothing which was computed from them comes back.
+
+The fork gate (seed 001, "Calling fork() to persist"): `may_fork` denies new write locks and says no while there are any
+left, for FORK_PATIENCE at most. Forking later than that is safe all the same: a threaded command changes memory only
+in its commit, on the loop; the gate is there so that a snapshot holds what was under way when it was asked for.
+
+Owned by the loop thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from penstock.engine.locks import Locks, Wait, Want
+from penstock.engine.spec import Access, Argv, Command
+from penstock.protocol.errors import Locked, ReplyError, shown
+
+if TYPE_CHECKING:
+    from penstock.engine.blocking import Waiter
+    from penstock.engine.dispatch import Engine
+    from penstock.engine.keyspace import Database
+    from penstock.engine.session import Session
+
+FORK_PATIENCE = 5000
+"""Milliseconds that a fork waits for threaded writes, and that new ones wait for the fork."""
+
+_ELSEWHERE = frozenset({"COPY", "MOVE", "SELECT", "SWAPDB"})
+"""Commands after which keys may be meant that are in another database than the session's."""
+
+
+class LockGate:
+    """See the top of this file."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.locks = Locks()
+        self.names = self.locks.names  # empty while nothing is locked: what every command looks at
+        self.on_quiet: Callable[[], None] = lambda: None  # the last write lock went while somebody wants to fork
+        self._fork_wanted = 0  # since when, in milliseconds since 1970
+        self._put_off: dict[tuple[Database, bytes], None] = {}  # changed keys whose waiters found locks in their way
+
+    # -- what a command touches -------------------------------------------------------------------------------
+
+    def wants(self, session: Session, command: Command, argv: Argv) -> list[Want]:
+        """The keys of a command, or of all the commands that EXEC will run, each once."""
+        commands = [(command, argv)]
+        if command.name == "EXEC" and session.transaction is not None:
+            commands = session.transaction.queue
+        return self._wants(session.db, commands)
+
+    def _wants(self, database: Database, commands: list[tuple[Command, Argv]]) -> list[Want]:
+        names: dict[bytes, bool] = {}
+        for command, argv in commands:
+            try:
+                for position, access in command.key_positions(argv):
+                    name = argv[position]
+                    names[name] = Access.WRITE in access or names.get(name, False)
+            except ReplyError:
+                continue  # its handler will say what is wrong with the arguments
+        databases: Iterable[Database] = (database,)
+        if any(command.name in _ELSEWHERE for command, _ in commands):
+            databases = self._engine.keyspace.databases
+        return [Want(each.locked, name, exclusive) for each in databases for name, exclusive in names.items()]
+
+    # -- passing and waiting ----------------------------------------------------------------------------------
+
+    def hold(self, session: Session, command: Command, argv: Argv) -> bool:
+        """Whether the command must wait; the session is then blocked. To be asked only while something is locked."""
+        if session.transaction is None and self.names.keys().isdisjoint(argv):
+            return False  # for most commands there is no need to know where their keys are
+        wants = self.wants(session, command, argv)
+        if not self.locks.blocked(wants):
+            return False
+        self._wait(session, command, argv, wants, takes=False)
+        return True
+
+    def take(self, owner: object, session: Session, command: Command, argv: Argv) -> bool:
+        """Lock a command's keys for `owner`, or have the session wait and run the command again later."""
+        wants = self._wants(session.db, [(command, argv)])
+        if self.locks.take(owner, wants, self._engine.clock.now, self._ticket(session, argv)):
+            session.turn = None
+            return True
+        self._wait(session, command, argv, wants, takes=True)
+        return False
+
+    def check_script(self, session: Session, command: Command, argv: Argv) -> None:
+        """A script can neither wait nor see a value half done: a locked key that it did not declare is an error."""
+        for want in self._wants(session.db, [(command, argv)]):
+            if self.locks.blocked([want]):
+                raise Locked(f"the key '{shown(want.key)}' is locked; a script that declares it waits for it")
+
+    def may_serve(self, waiter: Waiter, key: bytes) -> bool:
+        """Whether a blocked command may have its turn with a key that changed; if not, it will when locks go."""
+        if not self.locks.blocked(self._wants(waiter.database, [(waiter.command, waiter.argv)])):
+            return True
+        self._put_off[waiter.database, key] = None
+        return False
+
+    def _wait(self, session: Session, command: Command, argv: Argv, wants: list[Want], takes: bool) -> None:
+        wait = self.locks.wait(session, wants, takes, self._engine.clock.now, self._ticket(session, argv))
+        session.turn = (argv, wait)
+        self._engine.blocking.postpone(session, command, argv)
+
+    def _ticket(self, session: Session, argv: Argv) -> int | None:
+        """That of a command which waited before and runs again."""
+        turn = session.turn
+        return turn[1].ticket if turn is not None and turn[0] is argv else None
+
+    # -- going on ---------------------------------------------------------------------------------------------
+
+    def release(self, owner: object) -> None:
+        """A thread is done: unlock, and call those who waited; who is blocked has his turn at the next `serve`."""
+        self._call(self.locks.release(owner))
+        if self._put_off:
+            self._engine.keyspace.ready.extend(self._put_off)
+            self._put_off.clear()
+        if self.locks.writes_denied and not self.locks.write_locks:
+            self.on_quiet()
+
+    def forget(self, session: Session) -> None:
+        """A client went away: no queue remembers it (redis#15594). What it holds is held until its thread returns."""
+        if session.turn is not None:
+            self._call(self.locks.leave(session.turn[1]))
+            session.turn = None
+
+    def awaited(self, session: Session) -> list[bytes]:
+        """The keys at which a session waits."""
+        return [lock.key for lock in session.turn[1].places] if session.turn is not None else []
+
+    def _call(self, waits: list[Wait]) -> None:
+        for wait in waits:
+            session: Session = wait.who  # type: ignore[assignment]
+            self._engine.blocking.run_again(session)
+
+    # -- the fork gate ----------------------------------------------------------------------------------------
+
+    def may_fork(self) -> bool:
+        """Whether a child may be forked now. After a no, ask again when `on_quiet` is called, or a little later."""
+        now = self._engine.clock.now
+        if not self.locks.write_locks:
+            return True
+        if not self.locks.writes_denied:
+            self.locks.deny_writes()
+            self._fork_wanted = now
+        return now - self._fork_wanted >= FORK_PATIENCE
+
+    def reopen(self) -> None:
+        """The child was forked, or is no longer wanted: give write locks again."""
+        if self.locks.writes_denied:
+            self._call(self.locks.allow_writes())

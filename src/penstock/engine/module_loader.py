@@ -1,0 +1,77 @@
+"""Modules: commands of somebody else, in Python, loaded when a server starts.
+
+A module is named as Python imports it, or by the path of a .py file. Importing it declares its commands, exactly as the
+built-in families do, so everything that follows from a declaration holds for them: COMMAND DOCS, ACL rules, locks, the
+log. What it needs for that is in penstock/modules.py.
+
+Invariant: a module is in the registry with all its commands, or, if anything about it fails, with none.
+
+Rejected: MODULE LOAD at run time. A log that was written with a module needs it to be replayed, so it belongs into
+the configuration, and commands that come and go would make every table derived from the registry a thing to watch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from penstock.engine.spec import REGISTRY, Module
+from penstock.protocol.errors import PenstockError
+
+log = logging.getLogger("penstock.modules")
+
+
+class ModuleError(PenstockError):
+    """A module that cannot be loaded; says which, and why."""
+
+
+def load(where: str) -> Module:
+    """Import a module, which declares its commands. One that was loaded before is found, not loaded again."""
+    if where in REGISTRY.modules:
+        return REGISTRY.modules[where]
+    before = REGISTRY.saved()
+    known = set(sys.modules)
+    try:
+        imported = _import_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
+        module = _describe(where, imported)
+    except Exception as error:
+        REGISTRY.restore(before)
+        for name in set(sys.modules) - known:  # or a second try would find it imported and declare nothing
+            del sys.modules[name]
+        log.debug("the module %s cannot be loaded", where, exc_info=error)
+        raise ModuleError(f"cannot load the module '{where}': {_reason(where, error)}") from error
+    REGISTRY.modules[where] = module
+    return module
+
+
+def _import_file(path: Path) -> ModuleType:
+    name = f"penstock_module_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise FileNotFoundError(f"there is no file {path.resolve()}")
+    imported = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(imported)
+    return imported
+
+
+def _describe(where: str, imported: ModuleType) -> Module:
+    inside = imported.__name__
+    commands = tuple(
+        command.name
+        for command in REGISTRY.walk()
+        if not command.subcommands and f"{command.handler.__module__}.".startswith(f"{inside}.")
+    )
+    if not commands:
+        raise ValueError("it declares no command; see docs/modules.md")
+    name = Path(where).stem if where.endswith(".py") else where
+    return Module(name, int(getattr(imported, "MODULE_VERSION", 1)), str(imported.__file__), commands)
+
+
+def _reason(where: str, error: Exception) -> str:
+    if isinstance(error, ModuleNotFoundError) and where.split(".")[0] == error.name:
+        return "Python finds no such module; give the path of a .py file, or set PYTHONPATH"
+    return f"{type(error).__name__}: {error}"

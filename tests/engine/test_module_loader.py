@@ -1,0 +1,95 @@
+"""Loading modules: all of one or nothing of it, and errors that say what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.engine.config import build
+from penstock.engine.config_file import rewritten
+from penstock.engine.module_loader import ModuleError, load
+from penstock.engine.spec import REGISTRY
+
+GREETING = '''
+from penstock.modules import Access, Flag, command, key
+
+MODULE_VERSION = 3
+
+@command("GREET", arity=2, flags=Flag.READONLY | Flag.FAST, keys=key(1, Access.READ), group="module", syntax="key")
+def greet(session, argv):
+    """Greet what is at a key."""
+    return b"hello " + (session.db.find_string(argv[1]) or b"nobody")
+
+@command("GREET.ALL SHOUT", arity=2, flags=Flag.READONLY, group="module")
+def shout(session, argv):
+    """Greet everybody."""
+    return b"HELLO"
+'''
+
+
+@pytest.fixture(autouse=True)
+def _own_commands() -> Iterator[None]:
+    before = REGISTRY.saved()
+    yield
+    REGISTRY.restore(before)
+
+
+def write(folder: Path, text: str, name: str = "greeting.py") -> str:
+    (folder / name).write_text(text)
+    return str(folder / name)
+
+
+def test_a_file_is_loaded_with_all_its_commands(tmp_path: Path) -> None:
+    path = write(tmp_path, GREETING)
+    module = load(path)
+    assert module == ("greeting", 3, path, ("GREET", "GREET.ALL SHOUT"))
+    assert REGISTRY.find([b"greet.all", b"shout"]) is not None
+    assert load(path) is module
+
+
+def test_a_dotted_name_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pkg_of_test").mkdir()
+    write(tmp_path / "pkg_of_test", "", "__init__.py")
+    write(tmp_path / "pkg_of_test", GREETING)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert load("pkg_of_test.greeting").name == "pkg_of_test.greeting"
+    assert b"GREET" in REGISTRY.by_name
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("x = 1", "declares no command"),
+        ("import nothing_of_that_name", "ModuleNotFoundError: No module named 'nothing_of_that_name'"),
+        (GREETING + "\n1 / 0", "ZeroDivisionError"),
+        (GREETING.replace('"GREET"', '"GET"'), "ValueError: GET is declared twice"),
+        (GREETING.replace('"GREET.ALL SHOUT"', '"DEBUG SLEEP"'), "DEBUG SLEEP is declared twice"),
+        (GREETING.replace('"""Greet everybody."""', ""), "GREET.ALL SHOUT needs a docstring"),
+        ("def broken(:", "SyntaxError"),
+    ],
+)
+def test_a_module_that_fails_leaves_nothing_behind(tmp_path: Path, text: str, reason: str) -> None:
+    before = REGISTRY.saved()
+    path = write(tmp_path, text)
+    with pytest.raises(ModuleError, match="cannot load the module") as caught:
+        load(path)
+    assert reason in str(caught.value)
+    assert REGISTRY.saved() == before
+    write(tmp_path, GREETING)
+    assert load(path).commands, "once it is corrected it loads"
+
+
+def test_what_is_not_there_is_said_with_its_remedy(tmp_path: Path) -> None:
+    with pytest.raises(ModuleError, match=r"there is no file .*nothing\.py"):
+        load(str(tmp_path / "nothing.py"))
+    with pytest.raises(ModuleError, match=r"finds no such module; give the path of a \.py file, or set PYTHONPATH"):
+        load("nothing_of_that_name.at_all")
+
+
+def test_the_directive_may_stand_on_several_lines_and_survives_a_rewrite() -> None:
+    text = 'module one.two\nloadmodule "a b.py"\n'
+    config = build(text, [("module", ["three"])])
+    assert config.module == ["one.two", "a b.py", "three"]
+    assert rewritten(text, config, []) == 'module one.two\nmodule "a b.py"\nmodule three\n'
