@@ -1,0 +1,81 @@
+"""Giant values are taken apart by a thread, a little at a time, once nobody has them any more.
+
+Freeing a set of two million members is one call that takes a fifth of a second, and it comes at the worst of times: in
+the middle of the DEL, the SET, the FLUSHALL or the expiry that let go of it. So a value with more than GIANT elements
+that is about to be freed (`__del__` of the types) goes to `dispose` instead, which puts it in a queue and returns.
+
+Because the interpreter's own count of references decides, it makes no difference who let go or how, and nothing that
+somebody still reads is ever taken apart. The price is that `__del__` is called for small values too, 60 nanoseconds.
+
+Rejected: a hook at every place that removes a key. SET would have to look at what it replaces, and whoever else still
+had the value, a reader in a thread, a reply that is being sent, would have to be known to the hook.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections import deque
+from queue import SimpleQueue
+from typing import Any, Final
+
+GIANT: Final = 16_384
+"""Elements that are freed in one go, in about a millisecond."""
+
+_gone: SimpleQueue[Any] = SimpleQueue()
+_lock = threading.Lock()
+_thread: threading.Thread | None = None
+
+
+def dispose(value: Any) -> None:
+    """Take a value apart soon. Nobody else may have it. Any thread may call this."""
+    _gone.put(value)
+    if _thread is None:
+        with contextlib.suppress(RuntimeError):  # the interpreter is on its way out, and frees everything
+            _start()
+
+
+def drain() -> None:
+    """Wait until everything handed over so far is gone; for tests."""
+    done = threading.Event()
+    dispose(done)
+    done.wait()
+
+
+def _start() -> None:
+    global _thread
+    with _lock:
+        if _thread is None:
+            thread = threading.Thread(target=_work, name="penstock-disposal", daemon=True)
+            thread.start()
+            _thread = thread
+
+
+def _work() -> None:
+    while True:
+        value = _gone.get()
+        if isinstance(value, threading.Event):
+            value.set()
+        else:
+            take_apart(value)
+        del value
+
+
+def take_apart(value: Any) -> None:
+    """Empty a container, an element at a time; anything else has none to be freed one by one."""
+    if isinstance(value, dict):
+        while value:
+            value.popitem()
+    elif isinstance(value, set | deque | list):
+        while value:
+            value.pop()
+
+
+def _after_fork() -> None:
+    """A child has the queue and not the thread."""
+    global _thread, _gone, _lock
+    _thread, _gone, _lock = None, SimpleQueue(), threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
