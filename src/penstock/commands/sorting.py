@@ -137,6 +137,8 @@ def _not_a_score() -> ReplyError:
 
 def _to_score(text: bytes | None) -> float:
     """A weight as C's strtod reads it: blanks in front are fine, and what is missing or empty weighs nothing."""
+    if text is not None and text.isdigit() and len(text) < 300:  # most are, and cannot be anything but a number
+        return float(text)
     text = (text or b"").split(b"\0", 1)[0].lstrip()
     if not text:
         return 0.0
