@@ -93,7 +93,9 @@ def _count(value: Bits, first: int, stop: int) -> int:
     if first >= stop:
         return 0
     low, high = first >> 3, (stop + 7) >> 3
-    total = sum(int.from_bytes(value[at : min(at + CHUNK, high)], "big").bit_count() for at in range(low, high, CHUNK))
+    total = 0
+    for at in range(low, high, CHUNK):
+        total += int.from_bytes(value[at : min(at + CHUNK, high)], "big").bit_count()
     before = value[low] >> (8 - (first & 7))
     after = value[high - 1] & (0xFF >> (stop & 7)) if stop & 7 else 0
     return total - before.bit_count() - after.bit_count()
@@ -109,7 +111,10 @@ def bitcount(session: Session, argv: Argv) -> Reply:
     if value is None:
         return 0
     first, stop, unit = 0, len(value), 8
-    if len(argv) > 2:
+    if len(argv) == 2:
+        if stop <= CHUNK:
+            return int.from_bytes(value, "big").bit_count()
+    else:
         if len(argv) not in (4, 5):
             raise syntax_error()
         start, end = to_integer(argv[2]), to_integer(argv[3])

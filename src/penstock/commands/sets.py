@@ -202,19 +202,16 @@ def _sets(session: Session, names: Iterable[bytes]) -> list[Set]:
     return [find(name, Set) or _NONE for name in names]
 
 
-def _smallest(sets: list[Set]) -> int:
-    return min(map(len, sets)) * len(sets)
+def _work(sets: list[Set], kernel: Kernel) -> int:
+    """About how many members a kernel looks at."""
+    return min(map(len, sets)) * len(sets) if kernel is kernels.intersection else sum(map(len, sets))
 
 
-def _all(sets: list[Set]) -> int:
-    return sum(map(len, sets))
-
-
-def _answer(session: Session, names: Argv, kernel: Kernel, work: Callable[[list[Set]], int]) -> Reply:
+def _answer(session: Session, names: Argv, kernel: Kernel) -> Reply:
     """What a kernel makes of the sets at these keys."""
     sets = _sets(session, names)
-    amount = work(sets)
-    if amount <= LONG:
+    work = _work(sets, kernel)
+    if work <= LONG:
         return kernel(sets)
     protocol = session.protocol
 
@@ -222,13 +219,13 @@ def _answer(session: Session, names: Argv, kernel: Kernel, work: Callable[[list[
         members = kernel(sets)
         return in_pieces(Members, len(members), members, protocol)
 
-    return session.aside(amount, compute)
+    return session.aside(work, compute)
 
 
-def _store(session: Session, argv: Argv, kernel: Kernel, work: Callable[[list[Set]], int]) -> Reply:
+def _store(session: Session, argv: Argv, kernel: Kernel) -> Reply:
     """Keep what a kernel makes of the sets at the keys from the second on, at the first."""
     sets = _sets(session, argv[2:])
-    amount = work(sets)
+    work = _work(sets, kernel)
 
     def commit(members: Set) -> int:
         if members:
@@ -237,7 +234,7 @@ def _store(session: Session, argv: Argv, kernel: Kernel, work: Callable[[list[Se
             session.db.delete(argv[1])
         return len(members)
 
-    return commit(kernel(sets)) if amount <= LONG else session.aside(amount, lambda: kernel(sets), commit)
+    return commit(kernel(sets)) if work <= LONG else session.aside(work, lambda: kernel(sets), commit)
 
 
 @command(
@@ -246,7 +243,7 @@ def _store(session: Session, argv: Argv, kernel: Kernel, work: Callable[[list[Se
 )  # fmt: skip
 def sinter(session: Session, argv: Argv) -> Reply:
     """Answer the members that all these sets have."""
-    return _answer(session, argv[1:], kernels.intersection, _smallest)
+    return _answer(session, argv[1:], kernels.intersection)
 
 
 @command(
@@ -255,7 +252,7 @@ def sinter(session: Session, argv: Argv) -> Reply:
 )  # fmt: skip
 def sinterstore(session: Session, argv: Argv) -> Reply:
     """Put the members that all these sets have in a set at destination, and answer how many they are."""
-    return _store(session, argv, kernels.intersection, _smallest)
+    return _store(session, argv, kernels.intersection)
 
 
 @command(
@@ -273,7 +270,7 @@ def sintercard(session: Session, argv: Argv) -> Reply:
             raise syntax_error()
         limit = to_at_least(0, argv[at + 1], "LIMIT can't be negative")
     sets = _sets(session, argv[2 : 2 + count])
-    work = _smallest(sets)
+    work = _work(sets, kernels.intersection)
     if work <= LONG:
         return kernels.count_common(sets, limit)
     return session.aside(work, lambda: kernels.count_common(sets, limit))
@@ -285,7 +282,7 @@ def sintercard(session: Session, argv: Argv) -> Reply:
 )  # fmt: skip
 def sunion(session: Session, argv: Argv) -> Reply:
     """Answer the members that any of these sets has."""
-    return _answer(session, argv[1:], kernels.union, _all)
+    return _answer(session, argv[1:], kernels.union)
 
 
 @command(
@@ -294,7 +291,7 @@ def sunion(session: Session, argv: Argv) -> Reply:
 )  # fmt: skip
 def sunionstore(session: Session, argv: Argv) -> Reply:
     """Put the members that any of these sets has in a set at destination, and answer how many they are."""
-    return _store(session, argv, kernels.union, _all)
+    return _store(session, argv, kernels.union)
 
 
 @command(
@@ -303,7 +300,7 @@ def sunionstore(session: Session, argv: Argv) -> Reply:
 )  # fmt: skip
 def sdiff(session: Session, argv: Argv) -> Reply:
     """Answer the members of the first set that none of the others has."""
-    return _answer(session, argv[1:], kernels.difference, _all)
+    return _answer(session, argv[1:], kernels.difference)
 
 
 @command(
@@ -312,4 +309,4 @@ def sdiff(session: Session, argv: Argv) -> Reply:
 )  # fmt: skip
 def sdiffstore(session: Session, argv: Argv) -> Reply:
     """Put the members of the first set that none of the others has in a set at destination, and answer how many."""
-    return _store(session, argv, kernels.difference, _all)
+    return _store(session, argv, kernels.difference)

@@ -63,41 +63,45 @@ def consume(items: list[T]) -> Iterator[T]:
 # -- sets -----------------------------------------------------------------------------------------------------
 
 
-def union(sets: Iterable[Iterable[bytes]], size: int = CHUNK) -> Set:
+def union(sets: Sequence[AbstractSet[bytes]], size: int = CHUNK) -> Set:
     """The members of any of the sets."""
     result = Set()
     for members in sets:
-        for chunk in chunks(members, size):
-            result.update(chunk)
+        if len(members) <= size:
+            result.update(members)
+        else:
+            for chunk in chunks(members, size):
+                result.update(chunk)
     return result
 
 
-def intersection(sets: Iterable[AbstractSet[bytes]], size: int = CHUNK) -> Set:
+def intersection(sets: Sequence[set[bytes]], size: int = CHUNK) -> Set:
     """The members that all of the sets have; there must be one set."""
     result = Set()
-    for part in _common(sets, size):
-        result.update(part)
+    smallest, *others = sorted(sets, key=len)
+    if len(smallest) <= size:
+        result.update(smallest.intersection(*others))
+    else:
+        for chunk in chunks(smallest, size):
+            result.update(_common(chunk, others))
     return result
 
 
-def count_common(sets: Iterable[AbstractSet[bytes]], limit: int = 0, size: int = CHUNK) -> int:
+def count_common(sets: Sequence[set[bytes]], limit: int = 0, size: int = CHUNK) -> int:
     """How many members all of the sets have, counting no further than a limit other than 0."""
+    smallest, *others = sorted(sets, key=len)
     count = 0
-    for part in _common(sets, size):
-        count += len(part)
+    for chunk in chunks(smallest, size):
+        count += len(_common(chunk, others))
         if 0 < limit <= count:
             return limit
     return count
 
 
-def _common(sets: Iterable[AbstractSet[bytes]], size: int) -> Iterator[Collection[bytes]]:
-    """The intersection, a part at a time."""
-    smallest, *others = sorted(sets, key=len)
-    for chunk in chunks(smallest, size):
-        part: Any = chunk
-        for other in others:
-            part = other.intersection(part)  # type: ignore[attr-defined]  # walks the part, which is smaller
-        yield part
+def _common(members: Collection[bytes], others: list[set[bytes]]) -> Collection[bytes]:
+    for other in others:
+        members = other.intersection(members)  # walks the members, which are fewer
+    return members
 
 
 def difference(sets: Sequence[AbstractSet[bytes]], size: int = CHUNK) -> Set:
