@@ -18,6 +18,8 @@ def _memory_of_strings(server: Running, scale: float) -> float:
     count = int(1_000_000 * scale)
     with server.client() as client:
         client.flushall()
+        while client.info("memory")["lazyfree_pending_objects"]:
+            pass
         before = server.resident_memory()
         for start in range(0, count, 10_000):
             pipe = client.pipeline(transaction=False)

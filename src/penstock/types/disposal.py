@@ -29,24 +29,45 @@ SLICE: Final = 1000
 REST: Final = 0.0002
 """Seconds of that chance. Nobody waits for what is freed here, and two million elements a second keep up with anybody."""
 
-_gone: SimpleQueue[Any] = SimpleQueue()
+_garbage: deque[Any] = deque()  # what is to be taken apart; the first is being
+_arrivals: SimpleQueue[None] = SimpleQueue()  # one for each: unlike other queues it can be put into from `__del__`
 _lock = threading.Lock()
 _thread: threading.Thread | None = None
+_hurry = False  # somebody waits for the memory
 
 
 def dispose(value: Any) -> None:
     """Take a value apart soon. Nobody else may have it. Any thread may call this."""
-    _gone.put(value)
+    _garbage.append(value)
+    _arrivals.put(None)
     if _thread is None:
         with contextlib.suppress(RuntimeError):  # the interpreter is on its way out, and frees everything
             _start()
 
 
+def pending() -> int:
+    """How many values are not taken apart yet."""
+    return len(_garbage)
+
+
 def drain() -> None:
-    """Wait until everything handed over so far is gone; for tests."""
+    """Wait until everything handed over so far is gone: for tests, and for those who need the memory now."""
+    global _hurry
     done = threading.Event()
+    _hurry = True
     dispose(done)
     done.wait()
+    _hurry = False
+
+
+def take_apart(value: Any) -> None:
+    """Empty a container a little at a time; anything else has nothing to be freed one by one."""
+    take = value.popitem if isinstance(value, dict) else value.pop if isinstance(value, set | deque | list) else None
+    while take is not None and value:
+        for _ in range(min(len(value), SLICE)):
+            take()
+        if not _hurry:
+            time.sleep(REST)
 
 
 def _start() -> None:
@@ -60,27 +81,19 @@ def _start() -> None:
 
 def _work() -> None:
     while True:
-        value = _gone.get()
+        _arrivals.get()
+        value = _garbage[0]
+        take_apart(value)
         if isinstance(value, threading.Event):
             value.set()
-        else:
-            take_apart(value)
         del value
-
-
-def take_apart(value: Any) -> None:
-    """Empty a container a little at a time; anything else has nothing to be freed one by one."""
-    take = value.popitem if isinstance(value, dict) else value.pop if isinstance(value, set | deque | list) else None
-    while take is not None and value:
-        for _ in range(min(len(value), SLICE)):
-            take()
-        time.sleep(REST)
+        _garbage.popleft()
 
 
 def _after_fork() -> None:
     """A child has the queue and not the thread."""
-    global _thread, _gone, _lock
-    _thread, _gone, _lock = None, SimpleQueue(), threading.Lock()
+    global _thread, _garbage, _arrivals, _lock
+    _thread, _garbage, _arrivals, _lock = None, deque(), SimpleQueue(), threading.Lock()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -16,7 +16,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from functools import reduce
 from itertools import filterfalse, groupby, islice
+from operator import sub
 from typing import Any, Final, TypeVar
 
 from penstock.types.set import Set
@@ -108,11 +110,14 @@ def difference(sets: Sequence[AbstractSet[bytes]], size: int = CHUNK) -> Set:
     """The members of the first set that none of the others has."""
     first, *others = sets
     result = Set()
-    for chunk in chunks(first, size):
-        part: Iterable[bytes] = chunk
-        for other in others:
-            part = filterfalse(other.__contains__, part)
-        result.update(part)
+    if len(first) <= size:
+        result.update(reduce(sub, others, first))
+    else:
+        for chunk in chunks(first, size):
+            part: Iterable[bytes] = chunk
+            for other in others:
+                part = filterfalse(other.__contains__, part)
+            result.update(part)
     return result
 
 
