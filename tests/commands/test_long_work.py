@@ -61,7 +61,7 @@ ZLEXCOUNT names - + | ZRANK scores name-30 | ZREVRANK scores name-30 | ZRANK sco
 ZUNION 2 scores evens | ZUNION 3 scores names words WEIGHTS 2 3 4 AGGREGATE MAX WITHSCORES | ZINTER 2 scores names
 ZINTER 2 scores names WEIGHTS 1 -1 WITHSCORES | ZDIFF 2 scores evens | ZDIFF 2 scores names | ZINTERCARD 2 scores names
 ZINTERCARD 2 scores names LIMIT 5 | SORT list | SORT list DESC | SORT list LIMIT 5 20 | SORT list LIMIT 50 100 DESC
-SORT words | SORT words ALPHA | SORT words ALPHA DESC | SORT scores BY nosort | SORT scores BY nosort DESC LIMIT 3 5
+SORT words | SORT words LIMIT 0 0 | SORT words ALPHA | SORT words ALPHA DESC | SORT scores BY nosort | SORT scores BY nosort DESC LIMIT 3 5
 SORT list BY nosort DESC | SORT list BY weight-* | SORT list GET # GET weight-* | SORT list GET # GET nothing
 SORT list BY weight-* ALPHA | SORT_RO evens DESC | SORT none | SORT bits | KEYS * | KEYS weight-1? | BITCOUNT bits
 BITCOUNT bits 5 7000 | BITCOUNT bits 3 9000 BIT | SUNION evens word | ZUNION 2 scores word | SINTERCARD 1 word

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from operator import itemgetter
 from typing import TypeVar
 
@@ -172,7 +172,8 @@ def _sorted(elements: Iterable[bytes], request: _Request, look: Lookup | None) -
     if not request.alpha:
         rows = ((_to_score(look(element) if look else element), element) for element in elements)
         runs = sort_in_chunks(rows, hint=itemgetter(0))
-        return map(itemgetter(1), _backwards_if(request.descending, runs))
+        first = next(runs, [])  # now, because what is not a number is an error even if none of the rows is asked for
+        return map(itemgetter(1), _backwards_if(request.descending, chain([first], runs)))
     if look is None:
         return _backwards_if(request.descending, sort_in_chunks(elements))
     words = [(look(element), element) for element in elements]
