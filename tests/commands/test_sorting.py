@@ -6,6 +6,7 @@ import pytest
 import redis
 from hypothesis import strategies as st
 from tests.comparison import comparison_machine
+from tests.replies import error_of
 from tests.word_strategies import several, words
 
 from penstock import commands
@@ -199,3 +200,8 @@ sort_commands = st.one_of(
 
 
 TestSortAgainstRedis = comparison_machine(sort_commands, examples=50, steps=30)
+
+
+def test_what_is_no_number_is_an_error_even_if_nothing_is_asked_for(r: redis.Redis) -> None:
+    r.rpush("l", "1", "word")
+    assert "can't be converted into double" in error_of(r, "SORT", "l", "LIMIT", "0", "0")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.protocol.errors import ReplyError, WrongType
 from penstock.protocol.resp import (
+    LONE,
     NO_REPLY,
     NULL_ARRAY,
     OK,
@@ -23,6 +24,7 @@ from penstock.protocol.resp import (
     Verbatim,
     encode,
     format_float,
+    in_pieces,
     pack,
 )  # fmt: skip
 
@@ -92,6 +94,28 @@ def test_a_float_reads_back_the_same(value: float) -> None:
 def test_each_kind_has_its_form(value: Any, two: bytes, three: bytes) -> None:
     assert encode(value, 2) == two
     assert encode(value, 3) == three
+
+
+@pytest.mark.parametrize("kind", [list, Members, dict, Pairs])
+@pytest.mark.parametrize("protocol", [2, 3])
+@given(
+    rows=st.dictionaries(st.binary(max_size=9), st.binary(max_size=9) | st.floats(allow_nan=False), max_size=9),
+    long=st.booleans(),
+    size=st.sampled_from([1, 2, 7, 512]),
+)
+def test_pieces_are_the_reply_that_one_call_makes(
+    kind: type, protocol: int, rows: dict[bytes, Any], long: bool, size: int
+) -> None:
+    if long:
+        rows[b"long"] = b"x" * LONE
+    reply = kind(rows.items()) if kind in (dict, Pairs) else kind(rows.values())
+    values = reply.items() if kind is dict else reply
+    assert b"".join(in_pieces(kind, len(reply), values, protocol, size).pieces) == encode(reply, protocol)
+
+
+def test_a_long_string_is_a_piece_by_itself() -> None:
+    value = b"x" * LONE
+    assert any(piece is value for piece in in_pieces(list, 3, [b"a", value, b"b"], 2).pieces)
 
 
 def test_an_error_cannot_end_its_line_early() -> None:

@@ -1,4 +1,5 @@
-"""What is measured: one row a work, with its target; the rows of streams are in stream_rows.py.
+"""What is measured: one row a work, with its target. Rows of streams are in stream_rows.py, those of slow commands in
+stall_rows.py.
 
 To add a row: an entry in ROWS. Targets are ratios of ours to the peer in the same run, from DESIGN's table.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 from penstock.bench.load import WORKS
 from penstock.bench.row import Row, throughput
 from penstock.bench.servers import Running
+from penstock.bench.stall_rows import STALL_ROWS
 from penstock.bench.stream_rows import STREAM_ROWS
 
 
@@ -16,6 +18,8 @@ def _memory_of_strings(server: Running, scale: float) -> float:
     count = int(1_000_000 * scale)
     with server.client() as client:
         client.flushall()
+        while client.info("memory")["lazyfree_pending_objects"]:
+            pass
         before = server.resident_memory()
         for start in range(0, count, 10_000):
             pipe = client.pipeline(transaction=False)
@@ -44,7 +48,7 @@ def _rows() -> dict[str, Row]:
     rows.append(
         Row("memory.strings", "memory of 1M small string keys", "bytes/key", 3.0, _memory_of_strings, True, rounds=1)
     )
-    return {row.name: row for row in (*rows, *STREAM_ROWS)}
+    return {row.name: row for row in (*rows, *STREAM_ROWS, *STALL_ROWS)}
 
 
 ROWS = _rows()

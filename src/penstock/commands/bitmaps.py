@@ -1,7 +1,7 @@
 """Bitmaps: strings taken as arrays of bits, the highest bit of the first byte being number 0.
 
-SETBIT and BITFIELD edit a bytearray in place. Whole bitmaps are handled by single C calls, never byte by byte in Python:
-counting and combining as one big integer, searching with a regular expression, inverting with a translation table.
+SETBIT and BITFIELD edit a bytearray in place. Whole bitmaps are handled by C calls on a chunk each, never byte by byte in
+Python: counting and combining as big integers, searching with a regular expression, inverting with a translation table.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import reduce
 from operator import and_, or_, xor
 
 from penstock.commands.strings import GROW, ONE_READ, ONE_UPDATED, clip_range, grown
 from penstock.engine.arguments import to_integer
+from penstock.engine.long_work import LONG
 from penstock.engine.session import Session
 from penstock.engine.spec import Access, Argv, Flag, Reply, command, key, keys
 from penstock.protocol.errors import ReplyError, syntax_error
@@ -25,6 +27,8 @@ _NOT_SET = re.compile(rb"[^\xff]").search
 
 CHUNK = 1 << 14
 """Bytes handled at once: they stay in the processor's cache."""
+BYTES_AN_ELEMENT = 256
+"""What is as much work as an element of a collection."""
 _CLEAR_CHUNK, _SET_CHUNK = b"\x00" * CHUNK, b"\xff" * CHUNK
 
 
@@ -89,7 +93,9 @@ def _count(value: Bits, first: int, stop: int) -> int:
     if first >= stop:
         return 0
     low, high = first >> 3, (stop + 7) >> 3
-    total = int.from_bytes(value[low:high], "big").bit_count()
+    total = 0
+    for at in range(low, high, CHUNK):
+        total += int.from_bytes(value[at : min(at + CHUNK, high)], "big").bit_count()
     before = value[low] >> (8 - (first & 7))
     after = value[high - 1] & (0xFF >> (stop & 7)) if stop & 7 else 0
     return total - before.bit_count() - after.bit_count()
@@ -104,16 +110,21 @@ def bitcount(session: Session, argv: Argv) -> Reply:
     value = session.db.find_string(argv[1])
     if value is None:
         return 0
+    first, stop, unit = 0, len(value), 8
     if len(argv) == 2:
-        return int.from_bytes(value, "big").bit_count()
-    if len(argv) not in (4, 5):
-        raise syntax_error()
-    start, end = to_integer(argv[2]), to_integer(argv[3])
-    if 0 > start > end:
-        return 0  # Redis 7.0 answers this before it looks at the unit
-    unit = 1 if _is_in_bits(argv[4:]) else 8
-    first, stop = clip_range(start, end, len(value) * 8 // unit)
-    return _count(value, first * unit, min(stop * unit, len(value) * 8))
+        if stop <= CHUNK:
+            return int.from_bytes(value, "big").bit_count()
+    else:
+        if len(argv) not in (4, 5):
+            raise syntax_error()
+        start, end = to_integer(argv[2]), to_integer(argv[3])
+        if 0 > start > end:
+            return 0  # Redis 7.0 answers this before it looks at the unit
+        unit = 1 if _is_in_bits(argv[4:]) else 8
+        first, stop = clip_range(start, end, len(value) * 8 // unit)
+    first, stop = first * unit, min(stop * unit, len(value) * 8)
+    work = (stop - first) // (8 * BYTES_AN_ELEMENT)
+    return _count(value, first, stop) if work <= LONG else session.aside(work, lambda: _count(value, first, stop))
 
 
 def _find(value: Bits, bit: int, first: int, stop: int) -> int:
@@ -185,24 +196,37 @@ def bitop(session: Session, argv: Argv) -> Reply:
             raise ReplyError("BITOP NOT must be called with a single source key.")
     db = session.db
     values = [db.find_string(name) or b"" for name in argv[3:]]
+    work = sum(map(len, values)) // BYTES_AN_ELEMENT
+
+    def commit(result: Bits) -> int:
+        if result:
+            db.set(destination, result)
+        else:
+            db.delete(destination)
+        return len(result)
+
+    if work <= LONG:
+        return commit(_combine(operation, values))
+    return session.aside(work, lambda: _combine(operation, values), commit)
+
+
+def _combine(operation: Callable[[int, int], int] | None, values: list[Bits]) -> Bits:
+    """The result, a chunk at a time; without an operation it is the one value inverted."""
+    size = max(map(len, values))
+    if size <= CHUNK:
+        return _combine_chunk(operation, values, size)
+    result = bytearray(size)
+    for at in range(0, size, CHUNK):
+        end = min(at + CHUNK, size)
+        result[at:end] = _combine_chunk(operation, [value[at:end] for value in values], end - at)
+    return result
+
+
+def _combine_chunk(operation: Callable[[int, int], int] | None, values: list[Bits], size: int) -> bytes:
     if operation is None:
-        result = bytes(values[0].translate(_INVERTED))
-    else:
-        result = _combine(operation, values)
-    if result:
-        db.set(destination, result)
-    else:
-        db.delete(destination)
-    return len(result)
-
-
-def _combine(operation: Callable[[int, int], int], values: list[Bits]) -> bytes:
-    """As little-endian numbers, strings of different lengths are aligned at their first bytes."""
-    numbers = (int.from_bytes(value, "little") for value in values)
-    total = next(numbers)
-    for number in numbers:
-        total = operation(total, number)
-    return total.to_bytes(max(map(len, values)), "little")
+        return bytes(values[0].translate(_INVERTED))
+    # As little-endian numbers, strings of different lengths are aligned at their first bytes.
+    return reduce(operation, (int.from_bytes(value, "little") for value in values)).to_bytes(size, "little")
 
 
 # -- integers of any width ------------------------------------------------------------------------------------

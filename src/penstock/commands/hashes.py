@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.engine.arguments import INT64_MAX, INT64_MIN, to_integer, to_sample_count
 from penstock.engine.cursors import scan_elements, to_cursor
+from penstock.engine.long_work import LONG, reply_aside
 from penstock.engine.session import Session
 from penstock.engine.spec import Access, Argv, Flag, Reply, command, key
 from penstock.protocol.errors import ReplyError, WrongType, not_a_float, syntax_error, wrong_arity
@@ -156,20 +157,25 @@ def hmget(session: Session, argv: Argv) -> Reply:
 )  # fmt: skip
 def hgetall(session: Session, argv: Argv) -> Reply:
     """Answer all fields of the hash at key and their values."""
+    found = session.db.find(argv[1], Hash) or _NONE
+    if len(found) > LONG:
+        return reply_aside(session, dict, len(found), found.items)
     # A copy, because EXEC encodes its replies only when all its commands have run; it is cheap beside the encoding.
-    return (session.db.find(argv[1], Hash) or _NONE).copy()
+    return found.copy()
 
 
 @command("HKEYS", arity=2, flags=Flag.READONLY, keys=key(1, Access.READ), group="hash", syntax="key", cost="O(N)")
 def hkeys(session: Session, argv: Argv) -> Reply:
     """Answer the names of all fields of the hash at key."""
-    return list(session.db.find(argv[1], Hash) or _NONE)
+    found = session.db.find(argv[1], Hash) or _NONE
+    return list(found) if len(found) <= LONG else reply_aside(session, list, len(found), found.keys)
 
 
 @command("HVALS", arity=2, flags=Flag.READONLY, keys=key(1, Access.READ), group="hash", syntax="key", cost="O(N)")
 def hvals(session: Session, argv: Argv) -> Reply:
     """Answer the values of all fields of the hash at key."""
-    return list((session.db.find(argv[1], Hash) or _NONE).values())
+    found = session.db.find(argv[1], Hash) or _NONE
+    return list(found.values()) if len(found) <= LONG else reply_aside(session, list, len(found), found.values)
 
 
 @command("HLEN", arity=2, flags=_READ, keys=key(1, Access.READ), group="hash", syntax="key")

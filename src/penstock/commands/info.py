@@ -20,6 +20,7 @@ from penstock.engine.dispatch import Engine
 from penstock.engine.session import Session
 from penstock.engine.spec import REGISTRY, Argv, Flag, Reply, command
 from penstock.protocol.resp import Verbatim
+from penstock.types import disposal
 
 REDIS_VERSION = "7.0.15"
 """The Redis whose commands and replies these are; clients choose what they send by it."""
@@ -105,6 +106,7 @@ def _memory(session: Session) -> Fields:
         "mem_fragmentation_ratio": f"{memory.used_memory_rss / max(used, 1):.2f}",
         "mem_fragmentation_bytes": memory.used_memory_rss - used,
         "mem_allocator": "pymalloc",
+        "lazyfree_pending_objects": disposal.pending(),
     }
 
 

@@ -10,11 +10,13 @@ from penstock.engine.arguments import to_integer
 from penstock.engine.cursors import ScanOptions, to_cursor
 from penstock.engine.globs import compile_glob
 from penstock.engine.keyspace import Database, Value
+from penstock.engine.long_work import LONG
 from penstock.engine.session import Session
 from penstock.engine.spec import Access, Argv, Flag, Reply, command, key, keys
 from penstock.protocol.errors import ReplyError, no_such_key, syntax_error
-from penstock.protocol.resp import OK, Status
+from penstock.protocol.resp import OK, RawPieces, Status, in_pieces
 from penstock.types import codec
+from penstock.types.kernels import chunks, consume
 from penstock.types.stream.stream import Stream
 
 _NONE = Status(b"none")
@@ -143,8 +145,14 @@ def copy(session: Session, argv: Argv) -> Reply:
     value = session.db.get(name)
     if value is None or (not replace and new_name in target):
         return 0
-    place(session, target, new_name, codec.copy(value), session.db.expires_at(name))
-    return 1
+    expires_at = session.db.expires_at(name)
+
+    def commit(copied: Value) -> int:
+        place(session, target, new_name, copied, expires_at)
+        return 1
+
+    work = codec.elements(value)
+    return commit(codec.copy(value)) if work <= LONG else session.aside(work, lambda: codec.copy(value), commit)
 
 
 @command("MOVE", arity=3, flags=Flag.WRITE | Flag.FAST, keys=key(1, Access.UPDATE), group="generic", syntax="key db")
@@ -173,8 +181,17 @@ def move(session: Session, argv: Argv) -> Reply:
 )  # fmt: skip
 def keys_(session: Session, argv: Argv) -> Reply:
     """Answer every key that matches the pattern, all at once; SCAN does it in steps."""
-    names = session.db.live_keys()
-    return list(names) if argv[1] == b"*" else list(filter(compile_glob(argv[1]), names))
+    db = session.db
+    matches = compile_glob(argv[1])
+    if len(db) <= LONG:
+        return list(filter(matches, db.live_keys()))
+    names, protocol = db.names_now(), session.protocol
+
+    def compute() -> RawPieces:
+        found = [name for chunk in chunks(names) for name in filter(matches, chunk)]
+        return in_pieces(list, len(found), consume(found), protocol)
+
+    return session.aside(len(db), compute)
 
 
 @command(

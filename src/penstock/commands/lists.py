@@ -10,6 +10,7 @@ from itertools import islice
 
 from penstock.engine.arguments import to_at_least, to_integer, to_positive
 from penstock.engine.keyspace import Database
+from penstock.engine.long_work import LONG, reply_aside
 from penstock.engine.session import Session
 from penstock.engine.spec import Access, Argv, Flag, Reply, command, counted_keys, key
 from penstock.protocol.errors import ReplyError, no_such_key, syntax_error, wrong_arity
@@ -254,6 +255,8 @@ def lrange(session: Session, argv: Argv) -> Reply:
     if items is None:
         return []
     start, stop = _inside(start, stop, len(items))
+    if stop - start > LONG:
+        return reply_aside(session, list, stop - start, lambda: items.walk(start, stop))
     return items.slice(start, stop) if start < stop else []
 
 

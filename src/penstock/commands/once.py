@@ -19,11 +19,17 @@ from penstock.engine.arguments import to_integer
 from penstock.engine.session import Session
 from penstock.engine.spec import REGISTRY, Argv, Command, Flag, Reply, command, inner_keys
 from penstock.protocol.errors import OnceFull, OnceStale, OnceUnknown, ReplyError, Unblocked, WrongType, shown
-from penstock.protocol.resp import NO_REPLY, OK, Raw, Status, encode
+from penstock.protocol.resp import NO_REPLY, OK, Raw, RawPieces, Status, encode
 from penstock.types.ledger import BelowFloor, UnknownClient
 
 LONGEST_ID = 128
-_ALIKE = (int, bytes, Status)  # replies that both versions of the protocol write alike
+_ALIKE = (
+    int,
+    bytes,
+    Status,
+    Raw,
+    RawPieces,
+)  # replies that both versions of the protocol write alike, or are written already
 _WRAPPERS = frozenset({"ONCE", "ONCEKEPT"})
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import reduce
-from itertools import islice
-from operator import sub
+from collections.abc import Callable, Iterable
 
 from penstock.engine.arguments import to_at_least, to_positive, to_sample_count
 from penstock.engine.cursors import scan_elements, to_cursor
+from penstock.engine.long_work import LONG, reply_aside
 from penstock.engine.session import Session
 from penstock.engine.spec import Access, Argv, Flag, Reply, command, counted_keys, key, keys
 from penstock.protocol.errors import ReplyError, syntax_error
+from penstock.protocol.resp import Members, in_pieces
+from penstock.types import kernels
 from penstock.types.set import Set
 
 _READ = Flag.READONLY | Flag.FAST
@@ -112,8 +112,11 @@ def smismember(session: Session, argv: Argv) -> Reply:
 )  # fmt: skip
 def smembers(session: Session, argv: Argv) -> Reply:
     """Answer all members of the set at key."""
+    found = session.db.find(argv[1], Set) or _NONE
+    if len(found) > LONG:
+        return reply_aside(session, Members, len(found), lambda: found)
     # A copy, because EXEC encodes its replies only when all its commands have run; it is cheap beside the encoding.
-    return set(session.db.find(argv[1], Set) or _NONE)
+    return set(found)
 
 
 @command(
@@ -190,34 +193,48 @@ def srandmember(session: Session, argv: Argv) -> Reply:
 # -- set algebra --------------------------------------------------------------------------------------------------
 
 
+Kernel = Callable[[list[Set]], Set]
+
+
 def _sets(session: Session, names: Iterable[bytes]) -> list[Set]:
     """The sets at these keys; every one is looked at, as one of another type is an error whatever the others are."""
     find = session.db.find
     return [find(name, Set) or _NONE for name in names]
 
 
-def _intersection(sets: list[Set]) -> set[bytes]:
-    smallest, *others = sorted(sets, key=len)
-    return smallest.intersection(*others)
+def _work(sets: list[Set], kernel: Kernel) -> int:
+    """About how many members a kernel looks at."""
+    return min(map(len, sets)) * len(sets) if kernel is kernels.intersection else sum(map(len, sets))
 
 
-def _union(sets: list[Set]) -> set[bytes]:
-    return set().union(*sets)
+def _answer(session: Session, names: Argv, kernel: Kernel) -> Reply:
+    """What a kernel makes of the sets at these keys."""
+    sets = _sets(session, names)
+    work = _work(sets, kernel)
+    if work <= LONG:
+        return kernel(sets)
+    protocol = session.protocol
+
+    def compute() -> Reply:
+        members = kernel(sets)
+        return in_pieces(Members, len(members), members, protocol)
+
+    return session.aside(work, compute)
 
 
-def _difference(sets: list[Set]) -> set[bytes]:
-    if len(sets) == 1:
-        return set(sets[0])
-    # One at a time: Python then walks the smaller side of each pair, which difference(*others) does only once.
-    return reduce(sub, sets[1:], sets[0])
+def _store(session: Session, argv: Argv, kernel: Kernel) -> Reply:
+    """Keep what a kernel makes of the sets at the keys from the second on, at the first."""
+    sets = _sets(session, argv[2:])
+    work = _work(sets, kernel)
 
+    def commit(members: Set) -> int:
+        if members:
+            session.db.set(argv[1], members)
+        else:
+            session.db.delete(argv[1])
+        return len(members)
 
-def _store(session: Session, name: bytes, members: set[bytes]) -> int:
-    if members:
-        session.db.set(name, Set(members))
-    else:
-        session.db.delete(name)
-    return len(members)
+    return commit(kernel(sets)) if work <= LONG else session.aside(work, lambda: kernel(sets), commit)
 
 
 @command(
@@ -226,7 +243,7 @@ def _store(session: Session, name: bytes, members: set[bytes]) -> int:
 )  # fmt: skip
 def sinter(session: Session, argv: Argv) -> Reply:
     """Answer the members that all these sets have."""
-    return _intersection(_sets(session, argv[1:]))
+    return _answer(session, argv[1:], kernels.intersection)
 
 
 @command(
@@ -235,7 +252,7 @@ def sinter(session: Session, argv: Argv) -> Reply:
 )  # fmt: skip
 def sinterstore(session: Session, argv: Argv) -> Reply:
     """Put the members that all these sets have in a set at destination, and answer how many they are."""
-    return _store(session, argv[1], _intersection(_sets(session, argv[2:])))
+    return _store(session, argv, kernels.intersection)
 
 
 @command(
@@ -253,11 +270,10 @@ def sintercard(session: Session, argv: Argv) -> Reply:
             raise syntax_error()
         limit = to_at_least(0, argv[at + 1], "LIMIT can't be negative")
     sets = _sets(session, argv[2 : 2 + count])
-    if not limit:
-        return len(_intersection(sets))
-    smallest, *others = sorted(sets, key=len)
-    common = (1 for member in smallest if all(member in other for other in others))
-    return sum(islice(common, limit))
+    work = _work(sets, kernels.intersection)
+    if work <= LONG:
+        return kernels.count_common(sets, limit)
+    return session.aside(work, lambda: kernels.count_common(sets, limit))
 
 
 @command(
@@ -266,7 +282,7 @@ def sintercard(session: Session, argv: Argv) -> Reply:
 )  # fmt: skip
 def sunion(session: Session, argv: Argv) -> Reply:
     """Answer the members that any of these sets has."""
-    return _union(_sets(session, argv[1:]))
+    return _answer(session, argv[1:], kernels.union)
 
 
 @command(
@@ -275,7 +291,7 @@ def sunion(session: Session, argv: Argv) -> Reply:
 )  # fmt: skip
 def sunionstore(session: Session, argv: Argv) -> Reply:
     """Put the members that any of these sets has in a set at destination, and answer how many they are."""
-    return _store(session, argv[1], _union(_sets(session, argv[2:])))
+    return _store(session, argv, kernels.union)
 
 
 @command(
@@ -284,7 +300,7 @@ def sunionstore(session: Session, argv: Argv) -> Reply:
 )  # fmt: skip
 def sdiff(session: Session, argv: Argv) -> Reply:
     """Answer the members of the first set that none of the others has."""
-    return _difference(_sets(session, argv[1:]))
+    return _answer(session, argv[1:], kernels.difference)
 
 
 @command(
@@ -293,4 +309,4 @@ def sdiff(session: Session, argv: Argv) -> Reply:
 )  # fmt: skip
 def sdiffstore(session: Session, argv: Argv) -> Reply:
     """Put the members of the first set that none of the others has in a set at destination, and answer how many."""
-    return _store(session, argv[1], _difference(_sets(session, argv[2:])))
+    return _store(session, argv, kernels.difference)

@@ -1,156 +1,126 @@
-"""Unions, intersections and differences of sorted sets; plain sets take part as if every score were 1.
-
-Sums of floats depend on the order of adding, so the smallest set comes first here as it does in Redis, and sets of
-one size keep the order of the arguments.
-"""
+"""Unions, intersections and differences of sorted sets: the arguments; types/scores.py does the work."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import filterfalse, islice
+from itertools import islice
 
-from penstock.commands.sorted_set_ranges import store
+from penstock.commands.sorted_set_ranges import rows_in_pieces, store
 from penstock.engine.arguments import to_at_least, to_double, to_integer
+from penstock.engine.long_work import LONG
 from penstock.engine.session import Session
 from penstock.engine.spec import Access, Argv, Flag, Reply, command, counted_keys, key
 from penstock.protocol.errors import ReplyError, WrongType, syntax_error
 from penstock.protocol.resp import Pairs
+from penstock.types import scores
+from penstock.types.scores import Aggregate, Operand, Scores
 from penstock.types.set import Set
 from penstock.types.zset import SortedSet
 
-Scores = dict[bytes, float]
-Aggregate = Callable[[float, float], float]
-
-
-def _sum(one: float, other: float) -> float:
-    total = one + other
-    return 0.0 if math.isnan(total) else total  # inf and -inf cancel out
-
-
-_AGGREGATES: dict[bytes, Aggregate] = {b"SUM": _sum, b"MIN": min, b"MAX": max}
+_AGGREGATES: dict[bytes, Aggregate] = {b"SUM": scores.add, b"MIN": min, b"MAX": max}
+_NONE = SortedSet()  # what a missing key reads as; never changed
 
 
 @dataclass(slots=True)
-class Operands:
+class Request:
     """The sets a command names, and how to put scores together."""
 
-    sets: list[Mapping[bytes, float]]
-    weights: list[float]
-    aggregate: Aggregate = _sum
+    operands: list[Operand]
+    aggregate: Aggregate = scores.add
     with_scores: bool = False
 
-    def by_size(self) -> list[tuple[Mapping[bytes, float], float]]:
-        """(scores, weight), the smallest set first."""
-        return sorted(zip(self.sets, self.weights, strict=True), key=lambda operand: len(operand[0]))
+    def union(self) -> Scores:
+        return scores.union(self.operands, self.aggregate)
+
+    def intersection(self) -> Scores:
+        return scores.intersection(self.operands, self.aggregate)
+
+    def difference(self) -> Scores:
+        return scores.difference(self.operands)
+
+    @property
+    def work(self) -> int:
+        return sum(map(len, self.operands))
+
+    @property
+    def work_of_intersection(self) -> int:
+        return min(map(len, self.operands)) * len(self.operands)
 
 
-def _sources(session: Session, argv: Argv, count_at: int) -> list[Mapping[bytes, float]]:
-    """The scores at `numkeys key [key ...]`; what does not exist is empty."""
+def _sources(session: Session, argv: Argv, count_at: int) -> list[Operand]:
+    """The sets at `numkeys key [key ...]`; what does not exist is empty."""
     number = to_integer(argv[count_at])
     if number < 1:
         raise ReplyError(f"at least 1 input key is needed for '{argv[0].decode().lower()}' command")
     if number >= len(argv) - count_at:
         raise syntax_error()
-    return [_scores(session, name) for name in argv[count_at + 1 : count_at + 1 + number]]
+    return [_operand(session, name) for name in argv[count_at + 1 : count_at + 1 + number]]
 
 
-def _scores(session: Session, name: bytes) -> Mapping[bytes, float]:
+def _operand(session: Session, name: bytes) -> Operand:
     value = session.db.get(name)
-    if type(value) is SortedSet:
-        return value.scores
-    if isinstance(value, Set):
-        return dict.fromkeys(value, 1.0)
     if value is None:
-        return {}
+        return Operand(_NONE)
+    if type(value) is SortedSet or type(value) is Set:
+        return Operand(value)
     raise WrongType
 
 
-def _operands(session: Session, argv: Argv, count_at: int, weighted: bool, storing: bool) -> Operands:
+def _parse(session: Session, argv: Argv, count_at: int, weighted: bool, storing: bool) -> Request:
     """`numkeys key [key ...] [WEIGHTS weight ...] [AGGREGATE how] [WITHSCORES]`, as far as the command has them."""
-    sets = _sources(session, argv, count_at)
-    operands = Operands(sets, [1.0] * len(sets))
-    options = iter(argv[count_at + 1 + len(sets) :])
+    operands = _sources(session, argv, count_at)
+    request = Request(operands)
+    options = iter(argv[count_at + 1 + len(operands) :])
     for option in options:
         word = option.upper()
         if word == b"WEIGHTS" and weighted:
-            weights = list(islice(options, len(sets)))
-            if len(weights) < len(sets):
+            weights = list(islice(options, len(operands)))
+            if len(weights) < len(operands):
                 raise syntax_error()
-            operands.weights = [to_double(raw, _bad_weight) for raw in weights]
+            numbers = [to_double(raw, _bad_weight) for raw in weights]
+            request.operands = [Operand(one.value, weight) for one, weight in zip(operands, numbers, strict=True)]
         elif word == b"AGGREGATE" and weighted:
             how = _AGGREGATES.get(next(options, b"").upper())
             if how is None:
                 raise syntax_error()
-            operands.aggregate = how
+            request.aggregate = how
         elif word == b"WITHSCORES" and not storing:
-            operands.with_scores = True
+            request.with_scores = True
         else:
             raise syntax_error()
-    return operands
+    return request
 
 
 def _bad_weight() -> ReplyError:
     return ReplyError("weight value is not a float")
 
 
-# -- the operations -------------------------------------------------------------------------------------------
+def _answer(session: Session, work: int, compute: Callable[[], Scores], with_scores: bool) -> Reply:
+    """The members and scores that `compute` gives, in order."""
+    if work > LONG:
+        protocol = session.protocol
 
+        def encode() -> Reply:
+            zset = SortedSet(compute())
+            return rows_in_pieces(zset, (0, len(zset)), False, with_scores, protocol)
 
-def _weighted(score: float, weight: float) -> float:
-    product = score * weight
-    return 0.0 if math.isnan(product) else product  # inf * 0
-
-
-def _union(operands: Operands) -> Scores:
-    aggregate = operands.aggregate
-    result: Scores = {}
-    for scores, weight in operands.by_size():
-        for member, score in scores.items():
-            value = _weighted(score, weight)
-            result[member] = aggregate(result[member], value) if member in result else value
-    return result
-
-
-def _intersection(operands: Operands) -> Scores:
-    aggregate = operands.aggregate
-    (smallest, first_weight), *others = operands.by_size()
-    result: Scores = {}
-    for member in _common([smallest, *(scores for scores, _ in others)]):
-        value = _weighted(smallest[member], first_weight)
-        for scores, weight in others:
-            value = aggregate(value, scores[member] * weight)  # a product of inf and 0 spoils the sum, as in Redis
-        result[member] = value
-    return result
-
-
-def _common(sets: list[Mapping[bytes, float]]) -> Iterator[bytes]:
-    """The members of the first set that all others have, one by one."""
-    members = iter(sets[0])
-    for scores in sets[1:]:
-        members = filter(scores.__contains__, members)
-    return members
-
-
-def _difference(operands: Operands) -> Scores:
-    first, *others = operands.sets
-    members = iter(first)
-    for scores in others:
-        members = filterfalse(scores.__contains__, members)
-    return {member: first[member] for member in members}
-
-
-def _answer(scores: Scores, with_scores: bool) -> Reply:
-    zset = SortedSet(scores)
+        return session.aside(work, encode)
+    zset = SortedSet(compute())
     rows = zset.rows(0, len(zset))
     return Pairs([(member, score) for score, member in rows]) if with_scores else [member for _, member in rows]
 
 
-def _store(session: Session, argv: Argv, scores: Scores) -> int:
-    # Adding zero turns minus zero into zero, see SortedSet.put.
-    store(session, argv[1], {member: score + 0.0 for member, score in scores.items()})
-    return len(scores)
+def _store(session: Session, name: bytes, work: int, compute: Callable[[], Scores]) -> Reply:
+    """Keep what `compute` gives at a key."""
+
+    def make() -> SortedSet:
+        # Adding zero turns minus zero into zero, see SortedSet.put.
+        return SortedSet({member: score + 0.0 for member, score in compute().items()})
+
+    return (
+        store(session, name, make()) if work <= LONG else session.aside(work, make, lambda z: store(session, name, z))
+    )
 
 
 # -- the commands ---------------------------------------------------------------------------------------------
@@ -167,8 +137,8 @@ _WEIGHTS = "numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE <SUM 
 )  # fmt: skip
 def zunion(session: Session, argv: Argv) -> Reply:
     """Answer the members of any of the sets; scores are multiplied by weights and added, or as AGGREGATE says."""
-    operands = _operands(session, argv, 1, weighted=True, storing=False)
-    return _answer(_union(operands), operands.with_scores)
+    request = _parse(session, argv, 1, weighted=True, storing=False)
+    return _answer(session, request.work, request.union, request.with_scores)
 
 
 @command(
@@ -177,8 +147,8 @@ def zunion(session: Session, argv: Argv) -> Reply:
 )  # fmt: skip
 def zinter(session: Session, argv: Argv) -> Reply:
     """Answer the members of all of the sets; scores are multiplied by weights and added, or as AGGREGATE says."""
-    operands = _operands(session, argv, 1, weighted=True, storing=False)
-    return _answer(_intersection(operands), operands.with_scores)
+    request = _parse(session, argv, 1, weighted=True, storing=False)
+    return _answer(session, request.work_of_intersection, request.intersection, request.with_scores)
 
 
 @command(
@@ -187,8 +157,8 @@ def zinter(session: Session, argv: Argv) -> Reply:
 )  # fmt: skip
 def zdiff(session: Session, argv: Argv) -> Reply:
     """Answer the members of the first set that are in none of the others."""
-    operands = _operands(session, argv, 1, weighted=False, storing=False)
-    return _answer(_difference(operands), operands.with_scores)
+    request = _parse(session, argv, 1, weighted=False, storing=False)
+    return _answer(session, request.work, request.difference, request.with_scores)
 
 
 @command(
@@ -197,7 +167,8 @@ def zdiff(session: Session, argv: Argv) -> Reply:
 )  # fmt: skip
 def zunionstore(session: Session, argv: Argv) -> Reply:
     """Store at destination what ZUNION answers, replacing what it held, and answer the number of members."""
-    return _store(session, argv, _union(_operands(session, argv, 2, weighted=True, storing=True)))
+    request = _parse(session, argv, 2, weighted=True, storing=True)
+    return _store(session, argv[1], request.work, request.union)
 
 
 @command(
@@ -206,7 +177,8 @@ def zunionstore(session: Session, argv: Argv) -> Reply:
 )  # fmt: skip
 def zinterstore(session: Session, argv: Argv) -> Reply:
     """Store at destination what ZINTER answers, replacing what it held, and answer the number of members."""
-    return _store(session, argv, _intersection(_operands(session, argv, 2, weighted=True, storing=True)))
+    request = _parse(session, argv, 2, weighted=True, storing=True)
+    return _store(session, argv[1], request.work_of_intersection, request.intersection)
 
 
 @command(
@@ -215,7 +187,8 @@ def zinterstore(session: Session, argv: Argv) -> Reply:
 )  # fmt: skip
 def zdiffstore(session: Session, argv: Argv) -> Reply:
     """Store at destination what ZDIFF answers, replacing what it held, and answer the number of members."""
-    return _store(session, argv, _difference(_operands(session, argv, 2, weighted=False, storing=True)))
+    request = _parse(session, argv, 2, weighted=False, storing=True)
+    return _store(session, argv[1], request.work, request.difference)
 
 
 @command(
@@ -224,11 +197,14 @@ def zdiffstore(session: Session, argv: Argv) -> Reply:
 )  # fmt: skip
 def zintercard(session: Session, argv: Argv) -> Reply:
     """Answer the number of members that all of the sets have, counting no further than a limit other than 0."""
-    sets = sorted(_sources(session, argv, 1), key=len)
+    operands = _sources(session, argv, 1)
     limit = 0
-    options = iter(argv[2 + len(sets) :])
+    options = iter(argv[2 + len(operands) :])
     for option in options:
         if option.upper() != b"LIMIT" or (raw := next(options, None)) is None:
             raise syntax_error()
         limit = to_at_least(0, raw, "LIMIT can't be negative")
-    return sum(1 for _ in islice(_common(sets), limit or None))
+    work = Request(operands).work_of_intersection
+    if work <= LONG:
+        return scores.count_common(operands, limit)
+    return session.aside(work, lambda: scores.count_common(operands, limit))

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from itertools import islice
 
 from penstock.engine.arguments import strtod, to_integer
+from penstock.engine.long_work import LONG, sort_first
 from penstock.engine.session import Session
 from penstock.engine.spec import Access, Argv, Flag, Reply, command, key
 from penstock.protocol.errors import ReplyError, syntax_error
-from penstock.protocol.resp import Pairs
-from penstock.types.zset import Row, SortedSet, Span
+from penstock.protocol.resp import Pairs, RawPieces, in_pieces
+from penstock.types.zset import SortedSet, Span
 
 Bounds = Callable[[SortedSet], Span]
 
@@ -81,24 +82,47 @@ class RangeQuery:
     limit: int  # negative: no limit
     with_scores: bool
 
-    def rows(self, zset: SortedSet) -> list[Row]:
+    def span(self, zset: SortedSet) -> Span:
+        """The ranks that are asked for."""
         start, stop = self.bounds(zset)
         if self.offset < 0 or self.limit == 0:
-            return []
+            return 0, 0
         if self.backwards:
             stop = max(stop - self.offset, start)
             start = max(stop - self.limit, start) if self.limit > 0 else start
         else:
             start = min(start + self.offset, stop)
             stop = min(start + self.limit, stop) if self.limit > 0 else stop
-        return zset.rows(start, stop, self.backwards)
+        return start, stop
+
+    def work(self, zset: SortedSet) -> int:
+        """Members to be put in order first or, if they are in order, to be answered."""
+        start, stop = (0, zset.disorder) if zset.disorder else self.span(zset)
+        return stop - start
 
     def answer(self, session: Session, name: bytes) -> Reply:
         zset = session.db.find(name, SortedSet)
-        rows = [] if zset is None else self.rows(zset)
+        if zset is None:
+            return []
+        work = self.work(zset)
+        if work > LONG:
+            protocol = session.protocol
+            return session.aside(
+                work, lambda: rows_in_pieces(zset, self.span(zset), self.backwards, self.with_scores, protocol)
+            )
+        rows = zset.rows(*self.span(zset), self.backwards)
         if self.with_scores:
             return Pairs([(member, score) for score, member in rows])
         return [member for _, member in rows]
+
+
+def rows_in_pieces(zset: SortedSet, span: Span, backwards: bool, with_scores: bool, protocol: int) -> RawPieces:
+    """The reply with the members of a span, encoded."""
+    start, stop = span
+    rows = zset.walk(start, stop, backwards)
+    if with_scores:
+        return in_pieces(Pairs, stop - start, ((member, score) for score, member in rows), protocol)
+    return in_pieces(list, stop - start, (member for _, member in rows), protocol)
 
 
 def parse_range(
@@ -150,11 +174,15 @@ def zrange(session: Session, argv: Argv) -> Reply:
     A score is left out of the range by ( before it. A name starts with [ or, to be left out, with (; - and + stand
     for before and after all names. With REV the higher bound comes first.
     """
-    if len(argv) > 4:
-        return parse_range(argv, 2).answer(session, argv[1])
-    bounds = by_rank(argv[2], argv[3])  # no options: the most common of all ranges
-    zset = session.db.find(argv[1], SortedSet)
-    return [] if zset is None else [member for _, member in zset.rows(*bounds(zset))]
+    if len(argv) == 4:  # no options: the most common of all ranges
+        bounds = by_rank(argv[2], argv[3])
+        zset = session.db.find(argv[1], SortedSet)
+        if zset is None:
+            return []
+        start, stop = bounds(zset)
+        if stop - start <= LONG and zset.disorder <= LONG:
+            return [member for _, member in zset.rows(start, stop)]
+    return parse_range(argv, 2).answer(session, argv[1])
 
 
 @command(
@@ -211,25 +239,39 @@ def zrangestore(session: Session, argv: Argv) -> Reply:
     """Store at dst what ZRANGE answers for src, replacing what dst held, and answer how many members that are."""
     query = parse_range(argv, 3, storing=True)
     zset = session.db.find(argv[2], SortedSet)
-    rows = [] if zset is None else query.rows(zset)
-    store(session, argv[1], {member: score for score, member in rows})
-    return len(rows)
+    if zset is None:
+        return store(session, argv[1], SortedSet())
+
+    def compute() -> SortedSet:
+        rows = zset.walk(*query.span(zset), query.backwards)
+        return SortedSet({member: score for score, member in rows})
+
+    work = query.work(zset)
+    if work <= LONG:
+        return store(session, argv[1], compute())
+    return session.aside(work, compute, lambda found: store(session, argv[1], found))
 
 
-def store(session: Session, name: bytes, scores: dict[bytes, float]) -> None:
-    """Make a key hold these scores, whatever it held; an empty sorted set is no key at all."""
-    if scores:
-        session.db.set(name, SortedSet(scores))
+def store(session: Session, name: bytes, zset: SortedSet) -> int:
+    """Make a key hold this, whatever it held, and answer its size; an empty sorted set is no key at all."""
+    if zset:
+        session.db.set(name, zset)
     else:
         session.db.delete(name)
+    return len(zset)
 
 
 # -- counting and removing ------------------------------------------------------------------------------------
 
 
-def _count(session: Session, name: bytes, bounds: Bounds) -> int:
-    zset = session.db.find(name, SortedSet)
-    start, stop = (0, 0) if zset is None else bounds(zset)
+def _count(session: Session, argv: Argv, by: Callable[[bytes, bytes], Bounds]) -> Reply:
+    bounds = by(argv[2], argv[3])
+    zset = session.db.find(argv[1], SortedSet)
+    if zset is None:
+        return 0
+    if zset.disorder > LONG:
+        return sort_first(session, zset, lambda: _count(session, argv, by))
+    start, stop = bounds(zset)
     return stop - start
 
 
@@ -239,7 +281,7 @@ def _count(session: Session, name: bytes, bounds: Bounds) -> int:
 )  # fmt: skip
 def zcount(session: Session, argv: Argv) -> Reply:
     """Answer the number of members with scores between two bounds."""
-    return _count(session, argv[1], by_score(argv[2], argv[3]))
+    return _count(session, argv, by_score)
 
 
 @command(
@@ -248,16 +290,19 @@ def zcount(session: Session, argv: Argv) -> Reply:
 )  # fmt: skip
 def zlexcount(session: Session, argv: Argv) -> Reply:
     """Answer the number of members with names between two bounds; meant for sets whose scores are all equal."""
-    return _count(session, argv[1], by_name(argv[2], argv[3]))
+    return _count(session, argv, by_name)
 
 
-def _remove(session: Session, name: bytes, bounds: Bounds) -> int:
-    zset = session.db.find(name, SortedSet)
+def _remove(session: Session, argv: Argv, by: Callable[[bytes, bytes], Bounds]) -> Reply:
+    bounds = by(argv[2], argv[3])
+    zset = session.db.find(argv[1], SortedSet)
     if zset is None:
         return 0
+    if zset.disorder > LONG:
+        return sort_first(session, zset, lambda: _remove(session, argv, by))
     removed = zset.remove_span(*bounds(zset))
     if removed:
-        session.db.emptied(name, zset)
+        session.db.emptied(argv[1], zset)
     return removed
 
 
@@ -270,7 +315,7 @@ _REMOVE_COST = "O(log N) and O(1) a member removed"
 )  # fmt: skip
 def zremrangebyrank(session: Session, argv: Argv) -> Reply:
     """Remove the members between two ranks, both included, and answer how many there were."""
-    return _remove(session, argv[1], by_rank(argv[2], argv[3]))
+    return _remove(session, argv, by_rank)
 
 
 @command(
@@ -279,7 +324,7 @@ def zremrangebyrank(session: Session, argv: Argv) -> Reply:
 )  # fmt: skip
 def zremrangebyscore(session: Session, argv: Argv) -> Reply:
     """Remove the members with scores between two bounds, and answer how many there were."""
-    return _remove(session, argv[1], by_score(argv[2], argv[3]))
+    return _remove(session, argv, by_score)
 
 
 @command(
@@ -288,4 +333,4 @@ def zremrangebyscore(session: Session, argv: Argv) -> Reply:
 )  # fmt: skip
 def zremrangebylex(session: Session, argv: Argv) -> Reply:
     """Remove the members with names between two bounds, and answer how many there were."""
-    return _remove(session, argv[1], by_name(argv[2], argv[3]))
+    return _remove(session, argv, by_name)

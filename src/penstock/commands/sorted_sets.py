@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from penstock.engine.arguments import INT64_MAX, to_at_least, to_double, to_positive, to_sample_count
 from penstock.engine.cursors import SMALL, scan_elements, to_cursor
 from penstock.engine.keyspace import Database
+from penstock.engine.long_work import LONG, sort_first
 from penstock.engine.session import Session
 from penstock.engine.spec import Access, Argv, Flag, Reply, command, counted_keys, key
 from penstock.protocol.errors import ReplyError, syntax_error
@@ -174,7 +175,11 @@ def zcard(session: Session, argv: Argv) -> Reply:
 def zrank(session: Session, argv: Argv) -> Reply:
     """Answer how many members come before this one, or null if it is not there."""
     zset = session.db.find(argv[1], SortedSet)
-    return None if zset is None else zset.rank(argv[2])
+    if zset is None:
+        return None
+    if zset.disorder > LONG:
+        return sort_first(session, zset, lambda: zset.rank(argv[2]))
+    return zset.rank(argv[2])
 
 
 @command(
@@ -184,8 +189,12 @@ def zrank(session: Session, argv: Argv) -> Reply:
 def zrevrank(session: Session, argv: Argv) -> Reply:
     """Answer how many members come after this one, or null if it is not there."""
     zset = session.db.find(argv[1], SortedSet)
-    rank = None if zset is None else zset.rank(argv[2])
-    return None if zset is None or rank is None else len(zset) - 1 - rank
+    if zset is None:
+        return None
+    if zset.disorder > LONG:
+        return sort_first(session, zset, lambda: zrevrank(session, argv))
+    rank = zset.rank(argv[2])
+    return None if rank is None else len(zset) - 1 - rank
 
 
 # -- popping --------------------------------------------------------------------------------------------------
@@ -215,6 +224,8 @@ def _pop(session: Session, argv: Argv, highest: bool) -> Reply:
         raise syntax_error()
     count = to_positive(argv[2]) if len(argv) == 3 else 1
     zset = session.db.find(argv[1], SortedSet)
+    if zset is not None and zset.disorder > LONG:
+        return sort_first(session, zset, lambda: _pop(session, argv, highest))
     rows = [] if zset is None else pop_rows(session, argv[1], zset, count, highest)
     if len(argv) == 3:
         return Pairs((member, score) for score, member in rows)
@@ -273,6 +284,9 @@ class MultiPop:
 def zmpop(session: Session, argv: Argv) -> Reply:
     """Remove the members with the lowest or the highest scores from the first of the sorted sets that is not empty."""
     wanted = MultiPop.parse(argv[1:])
+    zset = next(filter(None, (session.db.find(name, SortedSet) for name in wanted.names)), None)
+    if zset is not None and zset.disorder > LONG:
+        return sort_first(session, zset, lambda: zmpop(session, argv))
     return wanted.take(session, wanted.names) or NULL_ARRAY
 
 
@@ -287,6 +301,8 @@ def zrandmember(session: Session, argv: Argv) -> Reply:
     """Answer a random member; with count so many different ones, or, if count is negative, so many independent draws."""
     count, with_scores = _random_arguments(argv)
     zset = session.db.find(argv[1], SortedSet)
+    if zset is not None and zset.disorder > LONG:
+        return sort_first(session, zset, lambda: zrandmember(session, argv))
     if count is None:
         return None if zset is None else _row(zset, random.randrange(len(zset)))[1]
     if zset is None:

@@ -3,25 +3,37 @@
 Numbers that are equal are ordered by the elements themselves, so the outcome is the same on every run. Where Redis
 leaves it open, equal words under BY ... ALPHA, elements keep the order they had; a set, which has none, is put in
 order first when the outcome is stored, because a replay of the log must store the same.
+
+Patterns read keys that no lock covers, as nobody knows which before they are read, so with a pattern all of it happens
+at once; without, what is long is done aside.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain, islice
+from operator import itemgetter
+from typing import TypeVar
 
 from penstock.engine.arguments import to_float, to_integer
 from penstock.engine.keyspace import Database
+from penstock.engine.long_work import LONG
 from penstock.engine.session import Session
 from penstock.engine.spec import Access, Argv, Flag, Reply, command, found_keys, key
 from penstock.protocol.errors import ReplyError, WrongType, syntax_error
+from penstock.protocol.resp import in_pieces
 from penstock.types.hash import Hash
+from penstock.types.kernels import chunks, skip
+from penstock.types.kernels import sort as sort_in_chunks
 from penstock.types.list import List
 from penstock.types.set import Set
 from penstock.types.zset import SortedSet
 
+T = TypeVar("T")
 Lookup = Callable[[bytes], bytes | None]
+_NONE = List()  # what a missing key reads as; never changed
 
 
 @dataclass(slots=True)
@@ -40,6 +52,16 @@ class _Request:
     def unsorted(self) -> bool:
         """BY a pattern without a star says: leave them as they are."""
         return self.by is not None and b"*" not in self.by
+
+    @property
+    def reads_other_keys(self) -> bool:
+        """Whether a pattern names keys that depend on the elements, so that nobody knows beforehand which."""
+        return any(b"*" in pattern for pattern in (self.by or b"", *self.gets))
+
+    def chosen(self, length: int) -> tuple[int, int]:
+        """LIMIT: from where and how many of so many elements."""
+        start = min(max(self.start, 0), length)
+        return start, length - start if self.count < 0 else min(self.count, length - start)
 
 
 def _parse(argv: Argv, may_store: bool) -> _Request:
@@ -115,6 +137,8 @@ def _not_a_score() -> ReplyError:
 
 def _to_score(text: bytes | None) -> float:
     """A weight as C's strtod reads it: blanks in front are fine, and what is missing or empty weighs nothing."""
+    if text is not None and text.isdigit() and len(text) < 300:  # most are, and cannot be anything but a number
+        return float(text)
     text = (text or b"").split(b"\0", 1)[0].lstrip()
     if not text:
         return 0.0
@@ -124,50 +148,95 @@ def _to_score(text: bytes | None) -> float:
     return score
 
 
-def _elements(db: Database, name: bytes, request: _Request) -> list[bytes]:
-    """The elements before they are sorted."""
+def _find(db: Database, name: bytes) -> List | Set | SortedSet:
     value = db.get(name)
-    kind = type(value)
     if value is None:
-        return []
-    if kind is Set:
+        return _NONE
+    if isinstance(value, List | Set | SortedSet):
+        return value
+    raise WrongType
+
+
+def _elements(value: List | Set | SortedSet, request: _Request) -> Iterable[bytes]:
+    """The elements before they are sorted."""
+    if isinstance(value, Set):
         if request.store is not None and request.by is not None:
-            return sorted(value, reverse=request.descending)
-        return list(value)
-    if kind is not List and kind is not SortedSet:
-        raise WrongType
-    elements = list(value)
+            return _backwards_if(request.descending, sort_in_chunks(value))
+        return value
     if request.unsorted and request.descending:
-        elements.reverse()
-    return elements
+        return reversed(value) if isinstance(value, List) else (row[1] for row in value.walk(0, len(value), True))
+    return value
 
 
-def _sort(db: Database, elements: list[bytes], request: _Request) -> None:
-    look = _lookup(db, request.by) if request.by is not None else None
+def _sorted(elements: Iterable[bytes], request: _Request, look: Lookup | None) -> Iterator[bytes]:
     if not request.alpha:
-        scores = [(_to_score(look(element) if look else element), element) for element in elements]
-        scores.sort(reverse=request.descending)
-        elements[:] = [element for _, element in scores]
-    elif look is None:
-        elements.sort(reverse=request.descending)
-    else:
-        words = {element: look(element) for element in elements}
-        # What has no word comes before what has one, even the empty one.
-        elements.sort(key=lambda element: (words[element] is not None, words[element]), reverse=request.descending)
+        rows = ((_to_score(look(element) if look else element), element) for element in elements)
+        runs = sort_in_chunks(rows, hint=itemgetter(0))
+        first = next(runs, [])  # now, because what is not a number is an error even if none of the rows is asked for
+        return map(itemgetter(1), _backwards_if(request.descending, chain([first], runs)))
+    if look is None:
+        return _backwards_if(request.descending, sort_in_chunks(elements))
+    words = [(look(element), element) for element in elements]
+    # What has no word comes before what has one, even the empty one.
+    words.sort(key=lambda row: (row[0] is not None, row[0]), reverse=request.descending)
+    return map(itemgetter(1), words)
 
 
-def _run(session: Session, name: bytes, request: _Request) -> list[bytes | None]:
-    """The rows of the answer."""
-    db = session.db
-    elements = _elements(db, name, request)
+def _backwards_if(descending: bool, runs: Iterator[list[T]]) -> Iterator[T]:
+    """What is in these runs, from the last if it is to be descending."""
+    if not descending:
+        for run in runs:
+            yield from run
+        return
+    held = list(runs)
+    while held:
+        yield from reversed(held.pop())
+
+
+def _rows(db: Database, value: List | Set | SortedSet, request: _Request) -> Iterator[bytes | None]:
+    """The rows of the answer; looks at `db` only if the request reads other keys."""
+    elements = iter(_elements(value, request))
     if not request.unsorted:
-        _sort(db, elements, request)
-    start = max(request.start, 0)
-    chosen = elements[start:] if request.count < 0 else elements[start : start + request.count]
+        elements = _sorted(elements, request, _lookup(db, request.by) if request.by is not None else None)
+    start, count = request.chosen(len(value))
+    skip(elements, start)
+    chosen = islice(elements, count)
     if not request.gets:
-        return list(chosen)
+        return chosen
     lookups = [_lookup(db, pattern) for pattern in request.gets]
-    return [look(element) for element in chosen for look in lookups]
+    return (look(element) for element in chosen for look in lookups)
+
+
+def _answer(session: Session, name: bytes, request: _Request) -> Reply:
+    db = session.db
+    value = _find(db, name)
+    if len(value) <= LONG or request.reads_other_keys:
+        return list(_rows(db, value, request))
+    protocol = session.protocol
+    count = request.chosen(len(value))[1] * max(len(request.gets), 1)
+    return session.aside(len(value), lambda: in_pieces(list, count, _rows(db, value, request), protocol))
+
+
+def _store(session: Session, name: bytes, destination: bytes, request: _Request) -> Reply:
+    db = session.db
+    value = _find(db, name)
+
+    def compute() -> List:
+        result = List()
+        for rows in chunks(_rows(db, value, request)):
+            result.extend(row or b"" for row in rows)
+        return result
+
+    def commit(result: List) -> int:
+        if result:
+            db.set(destination, result)
+        else:
+            db.delete(destination)
+        return len(result)
+
+    if len(value) <= LONG or request.reads_other_keys:
+        return commit(compute())
+    return session.aside(len(value), compute, commit)
 
 
 # -- the commands ---------------------------------------------------------------------------------------------
@@ -190,14 +259,9 @@ def sort(session: Session, argv: Argv) -> Reply:
     element, `#` being the element. STORE makes a list of the answer and answers its length.
     """
     request = _parse(argv, may_store=True)
-    rows = _run(session, argv[1], request)
     if request.store is None:
-        return rows
-    if rows:
-        session.db.set(request.store, List(row or b"" for row in rows))
-    else:
-        session.db.delete(request.store)
-    return len(rows)
+        return _answer(session, argv[1], request)
+    return _store(session, argv[1], request.store, request)
 
 
 @command(
@@ -206,4 +270,4 @@ def sort(session: Session, argv: Argv) -> Reply:
 )  # fmt: skip
 def sort_ro(session: Session, argv: Argv) -> Reply:
     """SORT without STORE, for where nothing may be written."""
-    return _run(session, argv[1], _parse(argv, may_store=False))
+    return _answer(session, argv[1], _parse(argv, may_store=False))

@@ -13,6 +13,7 @@ for as long as it takes to rebuild a heap of a million rows.
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from heapq import heapify, heappop, heappush
 
 WIDTH_BITS = 7
@@ -73,6 +74,10 @@ class Deadlines:
                 del self._buckets[number]
                 return bucket
         return None
+
+    def parts(self) -> tuple[Sized, ...]:
+        """What grows with the number of keys, for whoever takes it apart."""
+        return self._buckets, self._order
 
     def check(self, expires: dict[bytes, int]) -> None:
         """Assert every invariant, given what the deadlines should be; for tests."""

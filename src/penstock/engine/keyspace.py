@@ -20,6 +20,8 @@ from penstock.engine.clock import Clock
 from penstock.engine.deadlines import Deadlines
 from penstock.engine.random_keys import KeySampler
 from penstock.protocol.errors import WrongType
+from penstock.types.disposal import GIANT, dispose, take_apart
+from penstock.types.kernels import consume
 from penstock.types.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -167,6 +169,22 @@ class Database:
         expires = self.expires
         return (key for key in self.data if expires.get(key, NEVER) > now)
 
+    def names_now(self) -> Iterator[bytes]:
+        """What `live_keys` gives at this moment: a copy, which any thread may walk while keys come and go.
+
+        Taking it is one call that nobody can interrupt, some 20 nanoseconds a key.
+        """
+        names = list(self.data)
+        if not self.expires or not self.keyspace.expiring:
+            return consume(names)
+        now, expires = self.clock.now, self.expires.copy()
+
+        def live() -> Iterator[bytes]:
+            yield from (name for name in consume(names) if expires.get(name, NEVER) > now)
+            take_apart(expires)
+
+        return live()
+
     def random_key(self) -> bytes | None:
         """A live key, each as likely as any other, or None; random_keys.py says how."""
         while (key := self._sampler.draw(self.data, self.keyspace.dirty)) is not None:
@@ -221,9 +239,12 @@ class Database:
             self._tell(key)
 
     def clear(self) -> None:
-        """Forget everything at once; the old values are freed when their last reader lets go."""
+        """Forget everything at once; the old values are freed when their last reader lets go, many of them by and by."""
         self.keyspace.dirty += len(self.data)
         self.touch_observed(existing_only=True)
+        for table in (self.data, self.expires, *self._deadlines.parts()):
+            if len(table) > GIANT:
+                dispose(table)
         self.data = {}
         self.expires = {}
         self._deadlines = Deadlines()

@@ -27,6 +27,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.types import disposal
+
 if TYPE_CHECKING:
     from penstock.engine.dispatch import Engine
     from penstock.engine.spec import Argv
@@ -127,11 +129,14 @@ class Memory:
         """A command that may grow memory is about to run; measure if the last measurement is no longer good enough.
 
         While memory is over the limit that is whenever anything changed since, so that room made by a DEL is found
-        by the very next write.
+        by the very next write; a value that is still being taken apart is waited for before anything is refused.
         """
         self._room -= sum(map(len, argv)) + OVERHEAD * len(argv)
         if self._room < 0 or (self._engine.over_memory and self._engine.keyspace.dirty != self._dirty):
             self.measure()
+            if self._engine.over_memory and disposal.pending():
+                disposal.drain()
+                self.measure()
 
     def measure(self) -> None:
         """Find out how much is in use now."""
@@ -173,7 +178,8 @@ class Memory:
             self._base_blocks, self._base_bytes = blocks, held
         more = blocks - self._base_blocks
         small = self._base_bytes + more * self._block_size
-        if more > ENOUGH_BLOCKS and (small > held or held > self._full_at + ARENA):
+        # While a giant is taken apart there are holes in what pymalloc holds, and they say nothing about a block's size.
+        if more > ENOUGH_BLOCKS and not disposal.pending() and (small > held or held > self._full_at + ARENA):
             self._block_size = min(max((held - self._base_bytes) / more, SMALLEST_BLOCK), LARGEST_BLOCK)
             self._full_at = held
             small = self._base_bytes + more * self._block_size

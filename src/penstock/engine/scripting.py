@@ -365,10 +365,11 @@ class Lua:
 
 
 def _decoded(wire: bytes) -> Reply:
-    """The value in a reply that its handler encoded: messages of a stream."""
+    """The value in a reply that its handler encoded: messages of a stream, many elements of anything."""
     reader = hiredis.Reader()
     reader.feed(wire)
-    return reader.gets()
+    reply = reader.gets()
+    return set(reply) if wire.startswith(b"~") else reply  # hiredis makes a list of a set
 
 
 def _no_attributes(target: object, name: object, setting: bool) -> str:

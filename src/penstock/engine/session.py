@@ -12,7 +12,7 @@ from urllib.parse import quote_from_bytes
 
 from penstock.engine.blocking import Waiter, Wish
 from penstock.engine.spec import Argv, Reply
-from penstock.protocol.resp import NO_REPLY, encode
+from penstock.protocol.resp import NO_REPLY, RawPieces, encode
 
 if TYPE_CHECKING:
     from penstock.engine.acl import User
@@ -37,7 +37,7 @@ def _listed(keys: list[bytes]) -> str:
 class Output(Protocol):
     """Where a session's replies go."""
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes | RawPieces) -> None:
         """Send after everything sent before; never blocks."""
 
     def close(self, after_reply: bool) -> None:
@@ -56,7 +56,7 @@ class Output(Protocol):
 class Nowhere:
     """Output of a session nobody listens to: scripts and the log being replayed."""
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes | RawPieces) -> None:
         return
 
     def close(self, after_reply: bool) -> None:
@@ -225,7 +225,7 @@ class Session:
         }  # fmt: skip
         return "".join(letter for letter, holds in letters.items() if holds) or "N"
 
-    def unblocked(self, reply: bytes, silent: bool) -> None:
+    def unblocked(self, reply: bytes | RawPieces, silent: bool) -> None:
         """The command this session was blocked in is over; `silent` if CLIENT REPLY SKIP came before it."""
         if not silent and not self.muted:
             self.output.send(reply)

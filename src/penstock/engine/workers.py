@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.engine.blocking import Waiter
 from penstock.engine.spec import Argv, Command, Reply
 from penstock.protocol.errors import ReplyError
-from penstock.protocol.resp import NO_REPLY, encode
+from penstock.protocol.resp import NO_REPLY, RawPieces, encode
 from penstock.types.zset import SortedSet
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ class Workers:
             engine.blocking.leave(waiter)
             reply = self._carry_out(job)
             engine.lock_gate.release(job)
-            session.unblocked(encode(reply, session.protocol), waiter.silent)
+            session.unblocked(reply if type(reply) is RawPieces else encode(reply, session.protocol), waiter.silent)
         else:
             if job.command.writes:
                 session.may_block = False  # if it is to be run again, then here

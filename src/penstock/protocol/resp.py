@@ -18,6 +18,7 @@ need a second version of every command.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import chain, islice
 from typing import Any, Final
 
 from penstock.protocol.errors import ReplyError
@@ -79,6 +80,11 @@ NULL_ARRAY: Final = _Sentinel("NULL_ARRAY")
 NO_REPLY: Final = _Sentinel("NO_REPLY")
 """The handler answered already (pushes), or will later (it blocked)."""
 
+PIECE: Final = 512
+"""Elements of a long reply that are encoded and joined at once."""
+LONE: Final = 4096
+"""Bytes of a string that is a piece by itself, and so is not copied."""
+
 INTEGERS: Final = [b":%d\r\n" % n for n in range(1024)]
 """Replies for small integers, ready made: the most common answers of all."""
 
@@ -119,6 +125,36 @@ def write(value: Any, protocol: int, append: Append) -> None:
         if writer is None:
             writer = _writer_for(value)
         writer(value, protocol, append)
+
+
+def in_pieces(kind: type, count: int, values: Iterable[Any], protocol: int, size: int = PIECE) -> RawPieces:
+    """What `write` makes of a `kind` (list, Members, dict or Pairs) of so many values, without one long call.
+
+    The values of a dict and of Pairs are pairs.
+
+    >>> b"".join(in_pieces(dict, 1, [(b"field", b"value")], protocol=3).pieces)
+    b'%1\\r\\n$5\\r\\nfield\\r\\n$5\\r\\nvalue\\r\\n'
+    """
+    mark = b"*"
+    if kind is dict or (kind is Pairs and protocol == 2):
+        values = chain.from_iterable(values)
+        mark, count = (b"*", 2 * count) if protocol == 2 else (b"%", count)
+    elif kind is Members and protocol == 3:
+        mark = b"~"
+    pieces: list[bytes | memoryview] = [b"%b%d\r\n" % (mark, count)]
+    rest = iter(values)
+    while chunk := list(islice(rest, size)):
+        parts: list[Any] = []
+        for value in chunk:
+            if type(value) is not bytes:
+                write(value, protocol, parts.append)
+            elif len(value) < LONE:
+                parts.append(b"$%d\r\n%b\r\n" % (len(value), value))
+            else:
+                pieces += (b"".join(parts) + b"$%d\r\n" % len(value), value)
+                parts = [b"\r\n"]
+        pieces.append(b"".join(parts))
+    return RawPieces(pieces)
 
 
 def _array(mark: bytes, values: Any, protocol: int, append: Append) -> None:

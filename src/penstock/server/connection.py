@@ -4,13 +4,15 @@ FAST commands of plain sessions run in the inner loop (inner_loop.py); everythin
 
 Invariant: replies leave in the order of the commands. While a session is blocked or reads too slowly, its further
 commands wait in the reader; while the log must reach the disk first (appendfsync always), replies wait with
-`engine.commit`.
+`engine.commit`. A long reply comes in pieces (`RawPieces`), which are handed to the transport as fast as the client
+takes them and no more than POUR bytes a turn of the loop; while some wait, everything sent later waits behind them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from typing import TYPE_CHECKING
 
 from penstock.engine.session import Session
@@ -35,6 +37,8 @@ LAST_WORDS = 10
 """Seconds a client that is being closed has for reading its last replies."""
 MAX_WAITING = 1 << 20
 """Bytes of commands held for a session that cannot run them yet, before its socket is no longer read."""
+POUR = 1 << 19
+"""Bytes of a long reply that are written before other clients have their turn."""
 
 
 class Connection(InnerLoop):
@@ -49,6 +53,8 @@ class Connection(InnerLoop):
         self._gathered = 0  # bytes of replies by `execute` since the last flush
         self._stalled = False  # the client reads too slowly: run nothing more until it caught up
         self._narrow = False  # has not logged in: the reader takes small commands only
+        self._long = False  # a long reply is on its way: nothing more runs until the transport has all of it
+        self._pouring: deque[bytes | memoryview] = deque()  # what the transport was not given yet
 
     # -- asyncio calls these ----------------------------------------------------------------------------------
 
@@ -67,6 +73,7 @@ class Connection(InnerLoop):
     def connection_lost(self, exc: Exception | None) -> None:
         self.session.closing = True
         self.descriptor = -1
+        self._pouring.clear()
         self.app.disconnected(self)
 
     def pause_writing(self) -> None:
@@ -75,7 +82,10 @@ class Connection(InnerLoop):
 
     def resume_writing(self) -> None:
         self._stalled = False
-        self.resume()
+        if self._pouring:
+            self._pour()
+        else:
+            self.resume()
 
     # -- running commands -------------------------------------------------------------------------------------
 
@@ -131,7 +141,7 @@ class Connection(InnerLoop):
             self.reader.limit(self.app.config.proto_max_bulk_len)
         if self.engine.keyspace.ready:
             self.engine.blocking.serve()
-        self.held_back = session.waiter is not None or self._stalled
+        self.held_back = session.waiter is not None or self._stalled or self._long
         return not (self.held_back or session.closing)
 
     def _send_pieces(self, reply: RawPieces) -> None:
@@ -158,7 +168,7 @@ class Connection(InnerLoop):
     def go_on(self) -> None:
         """Run what waited, unless there is a new reason to wait."""
         session = self.session
-        if self.running or self._stalled or session.waiter is not None or session.closing:
+        if self.running or self._stalled or self._long or session.waiter is not None or session.closing:
             return
         if self._deaf:
             self._deaf = False
@@ -190,8 +200,12 @@ class Connection(InnerLoop):
 
     # -- engine.session.Output --------------------------------------------------------------------------------
 
-    def send(self, data: bytes) -> None:
-        self.out.append(data)
+    def send(self, data: bytes | RawPieces) -> None:
+        if isinstance(data, RawPieces):
+            self.out.extend(data.pieces)  # views, which leave as bytes do
+            self._long = self.held_back = True
+        else:
+            self.out.append(data)
         if not self.running:
             self.app.to_flush.add(self)
             self.app.schedule_flush()
@@ -211,6 +225,14 @@ class Connection(InnerLoop):
             commit.hold(self._write, out.copy(), self._doubtful)
             self._doubtful = set()
             out.clear()
+        elif self._long:
+            pouring = bool(self._pouring)
+            self._pouring += out
+            out.clear()
+            if not pouring:
+                self._pour()
+            elif self._stalled:
+                self.app.limits.check_output(self)
         else:
             size = len(out[0]) if len(out) == 1 else sum(map(len, out))
             engine.stats.output_bytes += size
@@ -225,13 +247,36 @@ class Connection(InnerLoop):
                 self.app.limits.check_output(self)
 
     def _write(self, data: bytes) -> None:
+        if self._long:
+            self._pouring.append(data)
+            self._pour()
+            return
         self.engine.stats.output_bytes += len(data)
         self.transport.write(data)
         if self._stalled:
             self.app.limits.check_output(self)
 
+    def _pour(self) -> None:
+        """Write pieces until the client takes no more for now, or others should have their turn."""
+        left = POUR
+        while self._pouring and left > 0 and not self._stalled:
+            piece = self._pouring.popleft()
+            self.transport.write(piece)
+            left -= len(piece)
+        self.engine.stats.output_bytes += POUR - left
+        if self._pouring:
+            if not self._stalled:
+                self.app.loop.call_soon(self._pour)
+            return
+        self._long = False
+        if self.session.closing:
+            self.transport.close()
+        else:
+            self.resume()
+
     def buffered(self) -> tuple[int, int]:
-        return self.reader.backlog, self.transport.get_write_buffer_size() + sum(map(len, self.out))
+        waiting = sum(map(len, self.out)) + sum(map(len, self._pouring))
+        return self.reader.backlog, self.transport.get_write_buffer_size() + waiting
 
     def close(self, after_reply: bool) -> None:
         """End the connection, at once or after what was sent."""
@@ -249,6 +294,10 @@ class Connection(InnerLoop):
         self.app.loop.call_later(LAST_WORDS, self.transport.abort)
         commit = self.engine.commit
         if commit is not None and commit.pending:
-            commit.hold(lambda _: self.transport.close(), [], set())
+            commit.hold(lambda _: self._close_unless_pouring(), [], set())
         else:
+            self._close_unless_pouring()
+
+    def _close_unless_pouring(self) -> None:
+        if not self._long:  # else the end of the long reply does it
             self.transport.close()

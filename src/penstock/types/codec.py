@@ -5,8 +5,10 @@ A new type adds one row to TYPES; its class has `dump()`, `load(data)`, `size()`
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Protocol, Self
 
+from penstock.types import kernels
 from penstock.types.hash import Hash
 from penstock.types.list import List
 from penstock.types.packing import CorruptValue, count_packed
@@ -47,7 +49,6 @@ _NAMES = {kind: name for name, kind in TYPES.values()}
 STRINGS = (bytes, bytearray, int)
 _NEVER_EMPTY = (List, Set, Hash, SortedSet)  # a key with no elements does not exist
 _PARTS = {Set: 1, Hash: 2}  # packed items an element takes, where a repeated one would vanish without a trace
-_BUILT_IN = (List, Set, Hash)  # containers of byte strings: their constructor copies
 
 
 def type_name(value: Any) -> str:
@@ -87,7 +88,26 @@ def copy(value: Any) -> Any:
         return value
     if kind is Stream:
         return value.copy()  # shares the sealed nodes, which never change
-    return kind(value) if kind is bytearray or kind in _BUILT_IN else kind.load(value.dump())
+    if kind is bytearray:
+        return kind(value)
+    if kind is XStream:
+        return kind.load(value.dump())
+    if kind is SortedSet:
+        return kind(_filled({}, value.scores.items()))
+    return _filled(kind(), value.items() if kind is Hash else value)
+
+
+def _filled(target: Any, items: Iterable[Any]) -> Any:
+    """The container, with the items in it, added in chunks: see kernels.py."""
+    add = target.extend if isinstance(target, List) else target.update
+    for chunk in kernels.chunks(items):
+        add(chunk)
+    return target
+
+
+def elements(value: Any) -> int:
+    """How many elements there are to be copied; a string and a stream, which share what they can, count as one."""
+    return len(value) if type(value) in _NEVER_EMPTY else 1
 
 
 def size(value: Any) -> int:

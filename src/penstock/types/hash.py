@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Self
 
+from penstock.types.disposal import GIANT, dispose
 from penstock.types.packing import CorruptValue, pack_many, unpack_many
 from penstock.types.sampling import Sampler
 
@@ -53,6 +54,10 @@ class Hash(dict[bytes, bytes]):
         return list(self) if count >= len(self) else self._sampled().several(count)
 
     # -- what every type has ----------------------------------------------------------------------------------
+
+    def __del__(self) -> None:
+        if len(self) > GIANT:
+            dispose(self)
 
     def __copy__(self) -> Self:
         return type(self)(self)  # without the sampler, which belongs to one hash

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Self
 
+from penstock.types.disposal import GIANT, dispose
+from penstock.types.kernels import skip
 from penstock.types.packing import pack_many, unpack_many
 
 BLOCK = 64
@@ -42,6 +44,12 @@ class List(deque[bytes]):
         found = list(islice(reversed(self), behind, behind + wanted))
         found.reverse()
         return found
+
+    def walk(self, start: int, stop: int) -> Iterator[bytes]:
+        """What `slice` gives, one by one, passing over what comes before in chunks; nobody may change it meanwhile."""
+        items = iter(self)
+        skip(items, start)
+        return islice(items, stop - start)
 
     def positions(self, element: bytes, limit: int, from_tail: bool = False) -> Iterator[int]:
         """Where `element` is, among the first `limit` elements or, in falling order, among the last.
@@ -100,6 +108,10 @@ class List(deque[bytes]):
             else:
                 self.append(item)
         return min(present, count)
+
+    def __del__(self) -> None:
+        if len(self) > GIANT:
+            dispose(self)
 
     def dump(self) -> bytes:
         return pack_many(self)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Self
 
+from penstock.types.disposal import GIANT, dispose
 from penstock.types.packing import pack_many, unpack_many
 from penstock.types.sampling import Sampler
 
@@ -79,6 +80,10 @@ class Set(set[bytes]):
         return taken
 
     # -- what every type has ----------------------------------------------------------------------------------
+
+    def __del__(self) -> None:
+        if len(self) > GIANT:
+            dispose(self)
 
     def __copy__(self) -> Self:
         return type(self)(self)  # without the sampler, which belongs to one set

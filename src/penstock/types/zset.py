@@ -7,7 +7,8 @@ for an order, sets that are read in order pay for each write, and no set pays mu
 sixteenth is about where keeping an order has cost as much as making one.
 
 Measured with 100,000 members, microseconds: a new member 0.4 and a new score 0.5 without an order; with one 3 and 4 to
-8, whatever the load factor of the SortedList; 0.4 a member to make the order.
+8, whatever the load factor of the SortedList; 0.5 a member to make the order, which a million members make felt. So it
+is made in chunks, and `disorder` tells beforehand that an ordered read will have to: a thread can do it then.
 
 Rejected: noting what was written and sorting it in at the next read. Writes are then always quick, but whoever looks
 at a busy board of a million members now and then waits for all that was put off, 10 microseconds a write.
@@ -20,11 +21,14 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterator
+from itertools import chain
 from operator import itemgetter
 from typing import Any, Self
 
 from sortedcontainers import SortedList
 
+from penstock.types.disposal import GIANT, dispose
+from penstock.types.kernels import chunks, sort
 from penstock.types.packing import CorruptValue, pack_many, unpack_many
 
 Row = tuple[float, bytes]  # (score, member): rows compare as the order does
@@ -83,7 +87,7 @@ class SortedSet:
         """Bring the order up to date with one write, or give it up."""
         self._unseen += 1
         if self._unseen > 64 + len(self.scores) // 16:
-            self._order = None
+            self._forget_order()
             return
         if old is not None:
             self._order.remove((old, member))
@@ -115,17 +119,24 @@ class SortedSet:
 
     # -- reading in order -------------------------------------------------------------------------------------
 
+    @property
+    def disorder(self) -> int:
+        """How many members the next ordered read has to sort first: all of them, or none."""
+        return len(self.scores) if self._order is None else 0
+
     def _ordered(self) -> Any:
-        """The order, for somebody who looks at it."""
+        """The order, for somebody who looks at it. Two threads may both make it: they come to the same."""
         self._unseen = 0
         order = self._order
         if order is None:
-            rows = zip(self.scores.values(), self.scores, strict=True)
-            # Floats alone sort twice as fast as pairs; SortedList then only has to put names of one score in order.
-            order = SortedList(sorted(rows, key=itemgetter(0)))
+            order = _sorted_list(self.scores)
             _make_index(order)
             self._order = order  # only now that reading it changes nothing more: another thread may see it
         return order
+
+    def put_in_order(self) -> None:
+        """Do now what the next ordered read would have to do first; a thread may, while nobody changes the set."""
+        self._ordered()
 
     def settle(self) -> None:
         """Make sure that reading changes nothing but the one place where a finished order is put.
@@ -136,12 +147,22 @@ class SortedSet:
         if self._order is not None:
             _make_index(self._order)
 
+    def _forget_order(self) -> None:
+        order, self._order = self._order, None
+        if order is not None and len(order) > GIANT:
+            dispose(order._lists)
+
     def rows(self, start: int, stop: int, backwards: bool = False) -> list[Row]:
         """(score, member) of the ranks from `start` up to `stop`. O(log N) and O(1) a row."""
         found: list[Row] = self._ordered()[start:stop]
         if backwards:
             found.reverse()
         return found
+
+    def walk(self, start: int, stop: int, backwards: bool = False) -> Iterator[Row]:
+        """What `rows` gives, one by one; nobody may change the set meanwhile."""
+        rows: Iterator[Row] = self._ordered().islice(start, stop, backwards)
+        return rows
 
     def rank(self, member: bytes) -> int | None:
         """How many members come before this one. O(log N)."""
@@ -177,6 +198,11 @@ class SortedSet:
 
     # -- for storage and tests --------------------------------------------------------------------------------
 
+    def __del__(self) -> None:
+        if len(self.scores) > GIANT:
+            dispose(self.scores)
+            self._forget_order()
+
     def dump(self) -> bytes:
         scores = self.scores
         return pack_many([struct.pack(f"<{len(scores)}d", *scores.values()), *scores])
@@ -203,6 +229,16 @@ class SortedSet:
             self._order._check()
             rows = sorted((score, member) for member, score in self.scores.items())
             assert list(map(repr, self._order)) == list(map(repr, rows)), (self._order, self.scores)  # -0.0 == 0.0
+
+
+def _sorted_list(scores: dict[bytes, float]) -> Any:
+    """The rows of these scores in order, as a SortedList, whose constructor would sort all of them in one call."""
+    runs = sort(zip(scores.values(), scores, strict=True), hint=itemgetter(0))
+    order = SortedList()
+    order._lists = list(chunks(chain.from_iterable(runs), order.DEFAULT_LOAD_FACTOR))
+    order._maxes = [rows[-1] for rows in order._lists]
+    order._len = len(scores)
+    return order
 
 
 def _first_run(order: Any, low: bytes | None, high: bytes | None, above: bool, below: bool) -> Span:

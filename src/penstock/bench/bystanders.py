@@ -1,0 +1,114 @@
+"""What other clients notice of one slow command.
+
+The bystanders, a few connections that GET, SET and PING one request at a time, are driven here; the slow command is
+sent by a process of its own, so that reading a reply of forty megabytes does not look like a stall of the server. The
+watch goes on for a second after the reply, because what a server puts off until later others must notice too.
+"""
+
+from __future__ import annotations
+
+import select
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+
+from penstock.bench.load import PATIENCE, connect
+from penstock.bench.servers import Running
+from penstock.protocol.resp import pack
+
+BEFORE, AFTER = 0.3, 1.0  # seconds to watch
+REQUESTS = [
+    pack(b"GET", b"bystander"),
+    pack(b"SET", b"bystander", b"value"),
+    pack(b"PING"),
+    pack(b"GET", b"bystander"),
+]
+
+_SLOW_CLIENT = """
+import socket, sys, time
+port, size = map(int, sys.argv[1:])
+request = bytes.fromhex(sys.stdin.readline())
+sock = socket.create_connection(("127.0.0.1", port))
+print("ready", flush=True)
+sys.stdin.readline()
+started = time.perf_counter()
+sock.sendall(request)
+buffer = bytearray(1 << 20)
+while size > 0:
+    got = sock.recv_into(buffer)
+    if not got or buffer[:1] == b"-" :
+        sys.exit("the slow command failed: %r" % bytes(buffer[:200]))
+    size -= got
+print(time.perf_counter() - started, flush=True)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What the bystanders noticed, in milliseconds, from when the slow command was sent."""
+
+    worst: float
+    nearly_worst: float  # 99.9 per cent of the requests took no longer
+    rate: float  # requests a second
+    command: float  # how long the slow command itself took
+
+
+def watch(server: Running, request: bytes, reply_size: int) -> Notice:
+    """Run a slow command whose reply has so many bytes, or ends within so many."""
+    slow = subprocess.Popen(
+        [sys.executable, "-c", _SLOW_CLIENT, str(server.port), str(reply_size)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert slow.stdin is not None and slow.stdout is not None
+    with slow:
+        slow.stdin.write(request.hex().encode() + b"\n")
+        slow.stdin.flush()
+        slow.stdout.readline()
+        spans, sent_at, seconds = _bystand(server, slow)
+    took = sorted(end - start for start, end in spans if end > sent_at)
+    return Notice(
+        worst=took[-1] * 1e3,
+        nearly_worst=took[int(len(took) * 0.999)] * 1e3,
+        rate=len(took) / (spans[-1][1] - sent_at),
+        command=seconds * 1e3,
+    )
+
+
+def _bystand(server: Running, slow: subprocess.Popen[bytes]) -> tuple[list[tuple[float, float]], float, float]:
+    """The start and end of every request, when the slow command was sent, and how many seconds it took."""
+    assert slow.stdin is not None and slow.stdout is not None
+    clock = time.perf_counter
+    sockets = {sock.fileno(): (sock, request) for sock, request in ((connect(server.port), one) for one in REQUESTS)}
+    started = dict.fromkeys(sockets, clock())
+    spans: list[tuple[float, float]] = []
+    seconds = sent_at = 0.0
+    send_at, stop_at = clock() + BEFORE, clock() + 10 * PATIENCE
+    with select.epoll() as poll:
+        for descriptor, (sock, request) in sockets.items():
+            poll.register(descriptor, select.EPOLLIN)
+            sock.sendall(request)
+        poll.register(slow.stdout, select.EPOLLIN)
+        while (now := clock()) < stop_at:
+            if not sent_at and now > send_at:
+                slow.stdin.write(b"\n")
+                slow.stdin.flush()
+                sent_at = now
+            events = poll.poll(PATIENCE)
+            if not events:
+                raise TimeoutError(f"the server on port {server.port} answers nobody")
+            for descriptor, _ in events:
+                if descriptor not in sockets:
+                    seconds = float(slow.stdout.readline() or "nan")
+                    poll.unregister(slow.stdout)
+                    stop_at = clock() + AFTER
+                    continue
+                sock, request = sockets[descriptor]
+                sock.recv(1 << 10)
+                now = clock()
+                spans.append((started[descriptor], now))
+                started[descriptor] = now
+                sock.sendall(request)
+    for sock, _ in sockets.values():
+        sock.close()
+    return spans, sent_at, seconds

@@ -1,0 +1,215 @@
+"""Slow commands answer the same at once and aside, and what runs aside touches neither session nor keyspace.
+
+`aside` here is the strictest there could be: `compute` runs in a thread of its own while every way to the databases is
+shut, and a few elements are long work already.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import hiredis
+import pytest
+
+from penstock.commands import (
+    bitmaps,
+    hashes,
+    keys,
+    lists,
+    sets,
+    sorted_set_algebra,
+    sorted_set_ranges,
+    sorted_sets,
+    sorting,
+)
+from penstock.engine.dispatch import Engine
+from penstock.engine.session import Session
+from penstock.engine.spec import Argv, Reply
+from penstock.protocol.errors import ReplyError
+from penstock.protocol.resp import encode
+from penstock.types.zset import SortedSet
+
+T = TypeVar("T")
+
+FAMILIES = [bitmaps, hashes, keys, lists, sets, sorted_set_algebra, sorted_set_ranges, sorted_sets, sorting]
+ELEMENTS = range(60)
+
+DATA = [
+    ("SADD", "evens", *range(0, 60, 2)),
+    ("SADD", "threes", *range(0, 60, 3)),
+    ("SADD", "words", *(f"word-{number}" for number in ELEMENTS)),
+    ("RPUSH", "list", *((number * 7) % 61 for number in ELEMENTS)),
+    ("HSET", "hash", *(word for number in ELEMENTS for word in (f"field-{number}", f"value-{number}"))),
+    ("ZADD", "scores", *(word for number in ELEMENTS for word in (number % 7 + 0.5, f"name-{number:02}"))),
+    ("ZADD", "names", *(word for number in ELEMENTS for word in (0, f"name-{number:02}"))),
+    ("SET", "bits", "some bits" * 10_000),
+    ("SET", "fewer", "fewer bits" * 5_000),
+    ("SET", "word", "no number"),
+    ("MSET", *(word for number in ELEMENTS for word in (f"weight-{number}", 100 - number))),
+]  # fmt: skip
+
+READS = """
+SMEMBERS evens | SMEMBERS none | SUNION evens threes words | SUNION evens | SINTER evens threes | SINTER evens none
+SDIFF words evens threes | SDIFF evens threes none | SINTERCARD 2 evens threes | SINTERCARD 2 evens threes LIMIT 3
+LRANGE list 0 -1 | LRANGE list 5 50 | LRANGE list -20 -3 | LRANGE list 9 3 | HGETALL hash | HKEYS hash | HVALS hash
+ZRANGE scores 0 -1 | ZRANGE scores 3 40 WITHSCORES | ZRANGE scores 0 -1 REV | ZRANGE scores 1 4 BYSCORE LIMIT 2 20
+ZREVRANGE scores 2 50 WITHSCORES | ZRANGEBYSCORE scores (1 (5 | ZREVRANGEBYSCORE scores 4 2 WITHSCORES LIMIT 1 9
+ZRANGEBYLEX names [name-03 [name-44 | ZREVRANGEBYLEX names + (name-10 LIMIT 3 12 | ZCOUNT scores 1 5 | ZCOUNT none 1 5
+ZLEXCOUNT names - + | ZRANK scores name-30 | ZREVRANK scores name-30 | ZRANK scores nobody | ZREVRANK scores nobody
+ZUNION 2 scores evens | ZUNION 3 scores names words WEIGHTS 2 3 4 AGGREGATE MAX WITHSCORES | ZINTER 2 scores names
+ZINTER 2 scores names WEIGHTS 1 -1 WITHSCORES | ZDIFF 2 scores evens | ZDIFF 2 scores names | ZINTERCARD 2 scores names
+ZINTERCARD 2 scores names LIMIT 5 | SORT list | SORT list DESC | SORT list LIMIT 5 20 | SORT list LIMIT 50 100 DESC
+SORT words | SORT words LIMIT 0 0 | SORT words ALPHA | SORT words ALPHA DESC | SORT scores BY nosort | SORT scores BY nosort DESC LIMIT 3 5
+SORT list BY nosort DESC | SORT list BY weight-* | SORT list GET # GET weight-* | SORT list GET # GET nothing
+SORT list BY weight-* ALPHA | SORT_RO evens DESC | SORT none | SORT bits | KEYS * | KEYS weight-1? | BITCOUNT bits
+BITCOUNT bits 5 7000 | BITCOUNT bits 3 9000 BIT | SUNION evens word | ZUNION 2 scores word | SINTERCARD 1 word
+"""
+
+WRITES = """
+SUNIONSTORE new evens threes | SINTERSTORE new evens threes | SDIFFSTORE new words evens | SINTERSTORE words evens none
+SINTERSTORE evens evens threes | ZUNIONSTORE new 2 scores names WEIGHTS 2 3 | ZINTERSTORE new 2 scores names AGGREGATE MIN
+ZDIFFSTORE new 2 names evens | ZUNIONSTORE scores 2 scores evens | ZINTERSTORE new 2 scores none
+ZRANGESTORE new scores 3 40 | ZRANGESTORE new scores 5 1 BYSCORE REV LIMIT 2 20 | ZRANGESTORE scores none 0 -1
+ZREMRANGEBYRANK scores 3 20 | ZREMRANGEBYSCORE scores 1 3 | ZREMRANGEBYLEX names [name-20 + | ZPOPMIN scores
+ZPOPMAX scores 9 | ZMPOP 2 none scores MIN COUNT 20 | ZMPOP 1 none MAX | SORT list STORE new | SORT words ALPHA STORE words
+SORT list DESC LIMIT 3 30 STORE list | SORT none STORE list | SORT list BY weight-* GET # GET weight-* STORE new
+COPY evens new | COPY list new | COPY hash new | COPY scores new | COPY evens new DB 1 | COPY evens list REPLACE
+COPY evens list | BITOP AND new bits fewer | BITOP XOR bits bits fewer | BITOP NOT new bits | BITOP OR new none none
+SORT words STORE new
+"""
+
+
+def _commands(text: str) -> list[str]:
+    return [command.strip() for line in text.split("\n") for command in line.split("|") if command.strip()]
+
+
+class _Shut:
+    """Stands where a compute must not look."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"a compute asked for .{name}")
+
+    def __call__(self, *arguments: object) -> Any:
+        raise AssertionError("a compute asked a database")
+
+
+def _aside(session: Session, work: int, compute: Callable[[], Any], commit: Any = lambda result: result) -> Reply:
+    """Session.aside, in a thread that is left alone with the values."""
+    assert work > 0
+    outcome: list[Any] = []
+
+    def run() -> None:
+        try:
+            outcome.append(compute())
+        except BaseException as error:
+            outcome.append(error)
+
+    database, engine = session.db, session.engine
+    get, data = database.get, database.data
+    session.db = session.engine = _Shut()  # type: ignore[assignment]
+    database.get = database.data = _Shut()  # type: ignore[assignment]
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    session.db, session.engine = database, engine
+    database.get, database.data = get, data
+    if isinstance(outcome[0], BaseException):
+        raise outcome[0]
+    return commit(outcome[0])
+
+
+def _in_both_ways(run: Callable[[Session], T]) -> T:
+    """What `run` gives for a session of an engine that holds DATA, which must be the same at once and aside."""
+    outcomes = []
+    for is_long in (False, True):
+        session = Session(Engine())
+        for words in DATA:
+            _run(session, [str(word).encode() for word in words])
+        with pytest.MonkeyPatch.context() as patch:
+            for family in FAMILIES:
+                patch.setattr(family, "LONG", 0 if is_long else 1 << 60)
+            patch.setattr(Session, "aside", _aside)
+            outcomes.append(run(session))
+    assert outcomes[0] == outcomes[1]
+    return outcomes[0]
+
+
+def _run(session: Session, argv: Argv) -> bytes:
+    try:
+        reply = session.engine.execute(session, argv)
+    except ReplyError as error:
+        reply = error
+    return encode(reply, session.protocol)
+
+
+def _decoded(wire: bytes) -> Any:
+    reader = hiredis.Reader()
+    reader.feed(wire)
+    return reader.gets()
+
+
+def _comparable(wire: bytes, unordered: bool) -> Any:
+    reply = _decoded(wire)
+    if isinstance(reply, hiredis.ReplyError):
+        return repr(reply)
+    return sorted(reply) if unordered and isinstance(reply, list) else reply
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+@pytest.mark.parametrize("command", _commands(READS))
+def test_a_reply_does_not_depend_on_where_it_is_made(command: str, protocol: int) -> None:
+    unordered = command.startswith(("SMEMBERS", "SUNION", "SINTER ", "SDIFF"))
+
+    def run(session: Session) -> Any:
+        session.protocol = protocol
+        wire = _run(session, command.encode().split())
+        return wire[:1], _comparable(wire, unordered)
+
+    _in_both_ways(run)
+
+
+@pytest.mark.parametrize("command", _commands(WRITES))
+def test_what_is_stored_does_not_depend_on_where_it_is_made(command: str) -> None:
+    def run(session: Session) -> Any:
+        reply = _run(session, command.encode().split())
+        return reply, {
+            (database.index, name): _contents(value)
+            for database in session.engine.keyspace.databases
+            for name, value in database.data.items()
+        }
+
+    _in_both_ways(run)
+
+
+def _contents(value: Any) -> Any:
+    if isinstance(value, int | bytes | bytearray):
+        return value
+    value.check()
+    return dict(value.scores) if isinstance(value, SortedSet) else value
+
+
+@pytest.mark.parametrize(
+    "command", ["SMEMBERS evens", "LRANGE list 0 -1", "HGETALL hash", "ZRANGE scores 0 3 WITHSCORES"]
+)
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_a_script_sees_plain_values(command: str, protocol: int) -> None:
+    words = ", ".join(f"'{word}'" for word in command.split())
+    script = f"redis.setresp({protocol}); return cjson.encode(redis.call({words}))".encode()
+
+    def run(session: Session) -> tuple[bytes, list[int]]:
+        wire = _run(session, [b"EVAL", script, b"0"])
+        return wire[:1], sorted(wire)  # Lua's tables have no order, so of a set or a map only the letters are the same
+
+    assert _in_both_ways(run)[0] == b"$"
+
+
+def test_a_transaction_answers_what_was_there_when_each_command_ran() -> None:
+    def run(session: Session) -> tuple[int, list[bytes]]:
+        for words in ("MULTI", "SMEMBERS evens", "LRANGE list 0 0", "SADD evens new", "LPUSH list new"):
+            _run(session, words.encode().split())
+        members, first, *_ = _decoded(_run(session, [b"EXEC"]))
+        return len(members), first
+
+    assert _in_both_ways(run) == (30, [b"0"])
