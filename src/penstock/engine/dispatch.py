@@ -20,6 +20,7 @@ from penstock.engine.clock import Clock
 from penstock.engine.config import Config
 from penstock.engine.cursors import Cursors
 from penstock.engine.keyspace import Database, Keyspace
+from penstock.engine.lazy import Lazy
 from penstock.engine.memory import Memory
 from penstock.engine.monitors import Monitors, redacted
 from penstock.engine.pause import Pause
@@ -146,6 +147,7 @@ class Engine:
         self.memory = Memory(self)
         self.slow_log = SlowLog(self)
         self.streams = Streams(self)
+        self.lazy = Lazy(self)
 
     def next_session_id(self) -> int:
         self._last_id += 1
@@ -240,6 +242,8 @@ class Engine:
 
     def call(self, session: Session, command: Command, argv: Argv) -> Reply:
         """Run a handler, and log what it changed."""
+        if self.lazy.pending:
+            self.lazy.before(session, command, argv)
         keyspace = self.keyspace
         before = keyspace.dirty
         session.effects = None
@@ -317,6 +321,9 @@ class Engine:
         queued = session.transaction is not None and Flag.CONTROL not in command.flags  # a queue grows memory too
         if queued or Flag.DENYOOM in command.flags:
             self.memory.account(argv)
+            if self.over_memory and self.lazy.pending:  # what is queued may free some
+                self.lazy.drain()
+                self.memory.measure()
             if self.over_memory:
                 raise OutOfMemory
 

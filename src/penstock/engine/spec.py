@@ -6,7 +6,8 @@
         '''Put elements at the head of the list at key, creating it.'''
 
 Derived from it: COMMAND INFO, DOCS and GETKEYS, the ACL categories, which keys a rule must allow and how, the slot,
-whether it may run in a script or a transaction, whether it is logged, the fast path, and its page in docs/.
+whether it may run in a script or a transaction, whether it is logged, the fast path, whether it may be LAZY and which
+queued commands run before it, and its page in docs/.
 
 To add a command: declare and handle it in the module of its family under commands/, add its test, run `make docs`.
 A subcommand is declared under its full name, "CONFIG GET"; the container is made from its subcommands.
@@ -55,6 +56,7 @@ class Flag(enum.Flag):
     TIMED = enum.auto()  # the outcome depends on the clock; may not be LAZY
     MAY_REPLICATE = enum.auto()  # changes no data but reaches others: not from a read-only script
     DIRECT = enum.auto()  # takes the server's inner loop, like FAST ones, although Redis does not call it fast
+    RENAMES = enum.auto()  # gives a value another name, and its expiry time goes with it
 
     @property
     def words(self) -> list[str]:
@@ -62,7 +64,7 @@ class Flag(enum.Flag):
         return [flag.name.lower() for flag in self if flag.name and flag not in _INTERNAL]
 
 
-_INTERNAL = Flag.CONTROL | Flag.RANDOM | Flag.TIMED | Flag.MAY_REPLICATE | Flag.DIRECT
+_INTERNAL = Flag.CONTROL | Flag.RANDOM | Flag.TIMED | Flag.MAY_REPLICATE | Flag.DIRECT | Flag.RENAMES
 
 
 class Access(enum.Flag):
@@ -126,6 +128,31 @@ def found_keys(find: Callable[[Argv], Iterable[int]], access: Access) -> tuple[K
     return (KeySpec(access, 1, 1, 1, 0, find),)
 
 
+class Reach(enum.Enum):
+    """How far a command sees, or what it changes."""
+
+    KEYS = enum.auto()  # no further than the keys its arguments name
+    DATABASE = enum.auto()  # any key of its database: KEYS, SORT ... BY
+    SERVER = enum.auto()  # keys of other databases too: SWAPDB, MOVE
+
+
+@dataclass(frozen=True, slots=True)
+class Beyond:
+    """Says that a command reaches beyond the keys it names, always or with some arguments."""
+
+    reach: Reach
+    why: str  # in words that follow "it": "looks at every key"
+    when: Callable[[Argv], bool] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NotLazy:
+    """Says that a command may not be LAZY where its flags do not say so, always or with some arguments."""
+
+    why: str  # in words that follow "it"
+    when: Callable[[Argv], bool] | None = None
+
+
 @dataclass(slots=True, eq=False)
 class Command:
     """A declared command, or a container of subcommands (then `handler` is never called)."""
@@ -141,6 +168,8 @@ class Command:
     cost: str
     summary: str
     categories: frozenset[str]
+    beyond: Beyond | None = None
+    not_lazy: NotLazy | None = None
     subcommands: dict[bytes, Command] = field(default_factory=dict)
     calls: int = 0  # by the full path only; the fast path is counted as a whole, in stats
     microseconds: int = 0
@@ -180,6 +209,13 @@ class Command:
             return any(Access.WRITE in access for _, access in self.key_positions(argv))
         except ReplyError:
             return True  # its handler will refuse it
+
+    def reach(self, argv: Argv) -> Reach:
+        """How far it sees with these arguments."""
+        beyond = self.beyond
+        if beyond is None or (beyond.when is not None and not beyond.when(argv)):
+            return Reach.KEYS
+        return beyond.reach
 
     def key_names(self, argv: Sequence[bytes]) -> list[bytes]:
         return [argv[position] for position, _ in self.key_positions(argv)]
@@ -258,6 +294,8 @@ def command(
     since: str = "0.1",
     keys: tuple[KeySpec, ...] = (),
     categories: Iterable[str] = (),
+    beyond: Beyond | None = None,
+    not_lazy: NotLazy | None = None,
 ) -> Callable[[Handler], Handler]:
     """Declare a command; see the top of this file."""
 
@@ -268,7 +306,7 @@ def command(
         REGISTRY.add(
             Command(
                 name, handler, arity, flags, keys, group, since, syntax, cost, summary,
-                _categories(flags, keys, group, frozenset(categories)),
+                _categories(flags, keys, group, frozenset(categories)), beyond, not_lazy,
             )
         )  # fmt: skip
         return handler

@@ -87,6 +87,7 @@ class Streams:
         until = perf_counter_ns() + SLICE
         for database, key in list(self._noted):
             del self._noted[database, key]
+            self._engine.lazy.settle(database, key, to_write=True)
             stream = database.get(key)
             if type(stream) is Stream:
                 self._expire_leases(database, key, stream)
@@ -139,6 +140,7 @@ class Streams:
         """Append the expired messages to the lease's dead letter stream; the commands that say so."""
         target = lease.dead_letter
         assert target is not None
+        self._engine.lazy.settle(database, target, to_write=True)
         if type(database.get(target)) not in (Stream, type(None)):
             return []  # somebody put another type there; the pending entry goes all the same
         now = self._engine.clock.now

@@ -1,0 +1,59 @@
+"""Which commands may be LAZY, and why the others may not: read from the declarations.
+
+A queued command runs later than it was logged, and nobody may be able to tell. So its outcome must follow from its
+arguments and from the keys they name alone: not from chance, not from the clock, not from keys that only the data tells
+(seed 000, Restrictions). Everything that is not certain is refused with its reason; docs/lazy-commands.md has the table.
+
+Rejected: a list of names that may. A new command would be left out of it in silence.
+"""
+
+from __future__ import annotations
+
+from penstock.engine.spec import Argv, Command, Flag, Reach
+
+NAME = "LAZY"
+
+_BY_FLAG = (
+    (Flag.CONTROL, "belongs to the connection, not to the data"),
+    (Flag.BLOCKING, "may wait"),
+    (Flag.ADMIN, "is an operator's command"),
+    (Flag.RANDOM, "has a random outcome, which the log must know at once"),
+    (Flag.TIMED, "depends on the clock"),
+)
+
+
+def never(command: Command) -> str | None:
+    """Why the command may not be LAZY whatever its arguments are, in words that follow "it"; None if it may."""
+    if command.name == NAME:
+        return "cannot be nested"
+    if command.group == "scripting":
+        return "touches keys that nobody knows before it runs"
+    for flag, why in _BY_FLAG:
+        if flag in command.flags and (command.writes or flag in Flag.CONTROL | Flag.ADMIN | Flag.BLOCKING):
+            return why
+    if not command.writes:
+        return "only reads" if command.keys or Flag.READONLY in command.flags else "changes no key"
+    if not command.keys:
+        return "names no key"
+    for rule in (command.beyond, command.not_lazy):
+        if rule is not None and rule.when is None:
+            return rule.why
+    return None
+
+
+def sometimes(command: Command) -> list[str]:
+    """With which arguments a command that may be LAZY may not."""
+    return [rule.why for rule in (command.beyond, command.not_lazy) if rule is not None and rule.when is not None]
+
+
+def refusal(command: Command, argv: Argv) -> str | None:
+    """Why the command may not be LAZY with these arguments; None if it may."""
+    why = never(command)
+    if why is not None:
+        return why
+    if command.beyond is not None and command.reach(argv) is not Reach.KEYS:
+        return command.beyond.why
+    rule = command.not_lazy
+    if rule is not None and rule.when is not None and rule.when(argv):
+        return rule.why
+    return None if command.may_write(argv) else "only reads, with these arguments"
