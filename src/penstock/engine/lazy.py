@@ -111,7 +111,8 @@ class Lazy:
         """Have the command run later. It passed the gates and may be LAZY; the caller logs it."""
         keys: dict[bytes, bool] = {}
         for position, access in command.key_positions(argv):
-            keys[argv[position]] = keys.get(argv[position], False) or Access.WRITE in access
+            key = argv[position]
+            keys[key] = access is not Access.READ or keys.get(key, False)
         for key in keys:
             self._settle_expiry(database, key)
         self._last_number += 1
@@ -191,7 +192,7 @@ class Lazy:
             return
         try:
             for position, access in command.key_positions(argv):
-                self.settle(session.db, argv[position], Access.WRITE in access)
+                self.settle(session.db, argv[position], to_write=access is not Access.READ)
         except ReplyError:
             return  # its handler will refuse it
 

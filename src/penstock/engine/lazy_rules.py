@@ -9,7 +9,9 @@ Rejected: a list of names that may. A new command would be left out of it in sil
 
 from __future__ import annotations
 
-from penstock.engine.spec import Argv, Command, Flag, Reach
+from functools import cache
+
+from penstock.engine.spec import Access, Argv, Command, Flag, Reach
 
 NAME = "LAZY"
 
@@ -22,6 +24,7 @@ _BY_FLAG = (
 )
 
 
+@cache  # it is asked for every LAZY command, and sets of flags are slow
 def never(command: Command) -> str | None:
     """Why the command may not be LAZY whatever its arguments are, in words that follow "it"; None if it may."""
     if command.name == NAME:
@@ -41,6 +44,12 @@ def never(command: Command) -> str | None:
     return None
 
 
+@cache
+def _always_writes(command: Command) -> bool:
+    """Whether it writes a key whatever its arguments are."""
+    return any(Access.WRITE in spec.access and spec.find is None and spec.narrow is None for spec in command.keys)
+
+
 def sometimes(command: Command) -> list[str]:
     """With which arguments a command that may be LAZY may not."""
     return [rule.why for rule in (command.beyond, command.not_lazy) if rule is not None and rule.when is not None]
@@ -56,4 +65,4 @@ def refusal(command: Command, argv: Argv) -> str | None:
     rule = command.not_lazy
     if rule is not None and rule.when is not None and rule.when(argv):
         return rule.why
-    return None if command.may_write(argv) else "only reads, with these arguments"
+    return None if _always_writes(command) or command.may_write(argv) else "only reads, with these arguments"
