@@ -28,6 +28,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Iterable
+from functools import cached_property
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
@@ -90,7 +91,6 @@ class Lazy:
         self._timer: object | None = None
         self._idle = False
         self._input_seen = -1  # stats.input_bytes when it was last looked at
-        self._runner: Session | None = None
         self.reset()
         for name in ("lazy-queue-enabled", "lazy-max-age"):
             engine.config.on_change(name, lambda _: self._replan())
@@ -277,15 +277,14 @@ class Lazy:
         self.failed += 1
         self.last_error = f"{queued.command.name}: {text}"
 
-    @property
+    @cached_property
     def _session(self) -> Session:
         """Runs what is queued: nobody listens to it and it never waits."""
-        if self._runner is None:
-            self._runner = Session(self._engine)
-            self._runner.authenticated = True
-            self._runner.may_block = False
-            self._runner.name = b"lazy"  # so that the slow log tells
-        return self._runner
+        session = Session(self._engine)
+        session.authenticated = True
+        session.may_block = False
+        session.name = b"lazy"  # so that the slow log tells
+        return session
 
     # -- passive execution ------------------------------------------------------------------------------------
 

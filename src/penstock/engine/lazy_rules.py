@@ -15,10 +15,12 @@ from penstock.engine.spec import Access, Argv, Command, Flag, Reach
 
 NAME = "LAZY"
 
-_BY_FLAG = (
+_NO_MATTER_WHAT = (
     (Flag.CONTROL, "belongs to the connection, not to the data"),
     (Flag.BLOCKING, "may wait"),
     (Flag.ADMIN, "is an operator's command"),
+)
+_THOUGH_IT_WRITES = (
     (Flag.RANDOM, "has a random outcome, which the log must know at once"),
     (Flag.TIMED, "depends on the clock"),
 )
@@ -31,13 +33,16 @@ def never(command: Command) -> str | None:
         return "cannot be nested"
     if command.group == "scripting":
         return "touches keys that nobody knows before it runs"
-    for flag, why in _BY_FLAG:
-        if flag in command.flags and (command.writes or flag in Flag.CONTROL | Flag.ADMIN | Flag.BLOCKING):
+    for flag, why in _NO_MATTER_WHAT:
+        if flag in command.flags:
             return why
     if not command.writes:
         return "only reads" if command.keys or Flag.READONLY in command.flags else "changes no key"
     if not command.keys:
         return "names no key"
+    for flag, why in _THOUGH_IT_WRITES:
+        if flag in command.flags:
+            return why
     for rule in (command.beyond, command.not_lazy):
         if rule is not None and rule.when is None:
             return rule.why
