@@ -134,6 +134,7 @@ def _set_with_options(session: Session, argv: Argv) -> Reply:
     if (b"NX" in words and name in db) or (b"XX" in words and name not in db):
         return old
     if b"KEEPTTL" in words:
+        db.get(name)  # deletes it if it has expired: that time is over, and not kept
         db.replace(name, value)
     elif deadline is None:
         db.set(name, value)
