@@ -351,6 +351,7 @@ def test_a_script_may_not_enqueue(world: World) -> None:
 
 
 def test_an_acknowledgement_counts_from_when_it_was_sent(world: World) -> None:
+    world.run("CONFIG SET lazy-queue-enabled 0 lazy-max-age 0")
     world.write("k", "one")
     world.run("TREAD k 0 1 GROUP g RETRY 100 200 DEADLETTER dead")
     lazily(world, "TACK k g 1")
@@ -360,6 +361,7 @@ def test_an_acknowledgement_counts_from_when_it_was_sent(world: World) -> None:
 
 
 def test_dead_letters_go_where_a_queued_command_has_made_room(world: World) -> None:
+    world.run("CONFIG SET lazy-queue-enabled 0 lazy-max-age 0")
     world.write("k", "one")
     world.run("SET dead taken")
     world.run("TREAD k 0 1 GROUP g RETRY 100 200 DEADLETTER dead")
