@@ -15,10 +15,10 @@ Each key has a tail, its last writer and those who read it since; a new command 
 These edges are all that is kept of the order, and they are enough: what comes before a tail comes before its members.
 
 Passive execution takes the oldest first, in slices, when no byte came in for a while, or when it is too old. A random key,
-as the seed has it, would let one of them wait for ever.
+as the proposal has it, could let one of them wait for ever.
 
 Rejected: logging a command when it runs. A crash would lose what was acknowledged. Rejected: a list of commands a key, as
-the seed has it; to run one, all lists it is in must be searched.
+the proposal has it; to run one, all lists it is in must be searched.
 
 Owned by the loop thread.
 """
