@@ -15,6 +15,7 @@ from penstock.engine.spec import REGISTRY
 
 DOCS = Path(__file__).parent.parent / "docs"
 STREAMS = (DOCS / "streams.md").read_text(encoding="utf-8")
+SESSIONS = {"streams.md": 25, "lazy.md": 8}  # guides, and how many examples each has at the least
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -35,11 +36,12 @@ def empty(ours: Server) -> Server:
     return ours
 
 
-def test_the_session_of_the_streams_guide_goes_as_it_is_shown(empty: Server) -> None:
-    session = on(empty, "\n".join(blocks(STREAMS, "pycon")))
+@pytest.mark.parametrize("guide", SESSIONS)
+def test_the_session_of_a_guide_goes_as_it_is_shown(empty: Server, guide: str) -> None:
+    session = on(empty, "\n".join(blocks((DOCS / guide).read_text(encoding="utf-8"), "pycon")))
     names: dict[str, Any] = {}
-    test = doctest.DocTestParser().get_doctest(session, names, "docs/streams.md", "docs/streams.md", 0)
-    assert len(test.examples) > 25
+    test = doctest.DocTestParser().get_doctest(session, names, f"docs/{guide}", f"docs/{guide}", 0)
+    assert len(test.examples) > SESSIONS[guide]
     said: list[str] = []
     result = doctest.DocTestRunner(verbose=False).run(test, out=said.append, clear_globs=False)
     test.globs["client"].close()

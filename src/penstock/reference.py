@@ -11,6 +11,7 @@ from pathlib import Path
 
 from penstock import commands
 from penstock.engine.config import DIRECTIVES
+from penstock.engine.lazy_rules import never, sometimes
 from penstock.engine.spec import REGISTRY, Access, Command
 
 NOTE = "<!-- Written by `make docs` from the declarations in the source; changes made here are lost. -->\n"
@@ -39,7 +40,7 @@ def pages() -> dict[str, str]:
     """Path below docs/ to text."""
     commands.load()
     found = sorted(REGISTRY.walk(), key=lambda command: (command.group, command.name))
-    written = {"configuration.md": _directives(), "commands/index.md": _index(found)}
+    written = {"configuration.md": _directives(), "commands/index.md": _index(found), "lazy-commands.md": _lazy(found)}
     for group, members in groupby(found, key=lambda command: command.group):
         written[f"commands/{group}.md"] = _group(group, [command for command in members if not command.subcommands])
     return written
@@ -73,6 +74,24 @@ def _command(command: Command) -> str:
     facts.append(("ACL categories", ", ".join(f"@{name}" for name in sorted(command.categories))))
     rows = "\n".join(f"- **{name}:** {text}" for name, text in facts)
     return f"## {command.name}\n\n    {f'{command.name} {command.syntax}'.rstrip()}\n\n{command.summary}\n\n{rows}\n"
+
+
+def _lazy(found: list[Command]) -> str:
+    lines = [
+        NOTE,
+        "# Which commands may be LAZY\n",
+        "Behind [LAZY](lazy.md) may stand what changes keys that its arguments name, and nothing but these keys and the",
+        "arguments decides on the outcome. The others are refused, with the reason given here.\n",
+        "| command | may be LAZY |",
+        "|---|---|",
+    ]
+    for command in found:
+        if not command.subcommands:
+            why, exceptions = never(command), sometimes(command)
+            verdict = f"no: it {why}" if why is not None else "yes"
+            verdict += "".join(f"; not when it {each}" for each in exceptions) if why is None else ""
+            lines.append(f"| [{command.name}](commands/{command.group}.md#{_anchor(command)}) | {verdict} |")
+    return "\n".join(lines) + "\n"
 
 
 def _access(access: Access) -> str:

@@ -19,6 +19,14 @@ def test_a_key_is_gone_after_its_time(r: redis.Redis) -> None:
     assert r.pttl("k") == -2
 
 
+def test_a_time_that_is_over_is_not_kept(r: redis.Redis) -> None:
+    r.set("k", "old", px=1)
+    time.sleep(0.005)
+    r.set("k", "new", keepttl=True)
+    assert r.get("k") == b"new"
+    assert r.ttl("k") == -1
+
+
 def test_keys_go_without_anybody_looking(r: redis.Redis) -> None:
     pipe = r.pipeline(transaction=False)
     for number in range(2000):

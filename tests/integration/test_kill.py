@@ -20,10 +20,14 @@ ROUNDS = 12
 
 
 class Writer:
-    """Writes one thing after the other until the server is gone, and remembers what was acknowledged."""
+    """Writes one thing after the other until the server is gone, and remembers what was acknowledged.
+
+    Every other one writes LAZY: what is queued when the server dies was acknowledged too.
+    """
 
     def __init__(self, number: int) -> None:
         self.name = f"w{number}"
+        self.lazy = ["LAZY"] if number % 2 else []
         self.done = 0  # rounds of `_write` that were acknowledged
 
     def run(self, port: int) -> None:
@@ -38,10 +42,10 @@ class Writer:
     def _write(self, client: redis.Redis, number: int) -> None:
         """One unit that touches a counter, a list, a sum and a key of its own."""
         with client.pipeline(transaction=True) as unit:
-            unit.incr(f"{self.name}:counter")
-            unit.lpush(f"{self.name}:list", number)
-            unit.set(f"{self.name}:key:{number}", number)
-            unit.incrby(f"{self.name}:sum", number)
+            unit.execute_command(*self.lazy, "INCR", f"{self.name}:counter")
+            unit.execute_command(*self.lazy, "LPUSH", f"{self.name}:list", number)
+            unit.execute_command(*self.lazy, "SET", f"{self.name}:key:{number}", number)
+            unit.execute_command(*self.lazy, "INCRBY", f"{self.name}:sum", number)
             unit.execute()
 
     def verify(self, client: redis.Redis) -> None:

@@ -10,7 +10,7 @@ from penstock.engine.config_file import rewrite
 from penstock.engine.dispatch import Engine
 from penstock.engine.globs import compile_glob
 from penstock.engine.session import Session
-from penstock.engine.spec import REGISTRY, Argv, Flag, Reply, command
+from penstock.engine.spec import REGISTRY, Argv, Beyond, Flag, Reach, Reply, command
 from penstock.protocol.errors import ReplyError, syntax_error
 from penstock.protocol.resp import OK
 
@@ -72,9 +72,15 @@ def _check_changeable(session: Session, directive: Directive, name: str) -> None
             raise _failed(name, "can't set protected config")
 
 
+def _changes_what_commands_may_do(argv: Argv) -> bool:
+    """What was sent before a limit on values changed runs under the limit it was sent under."""
+    return any(word.lower() == b"proto-max-bulk-len" for word in argv[2::2])
+
+
 @command(
     "CONFIG SET", arity=-4, flags=OPERATOR, group="server", syntax="parameter value [parameter value ...]",
     cost="O(N) with N directives",
+    beyond=Beyond(Reach.SERVER, "changes how long a value may be", _changes_what_commands_may_do),
 )  # fmt: skip
 def config_set(session: Session, argv: Argv) -> Reply:
     """Change directives: all of them or, if one is refused, none."""
@@ -106,6 +112,7 @@ def config_resetstat(session: Session, argv: Argv) -> Reply:
     """Set the counters that INFO shows back to zero."""
     session.engine.stats.reset()
     session.engine.keyspace.expired_count = 0
+    session.engine.lazy.reset()
     for each in REGISTRY.walk():
         each.calls = each.microseconds = each.rejected = each.failed = 0
     return OK

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.engine.arguments import to_int32
 from penstock.engine.session import Session
-from penstock.engine.spec import Argv, Flag, Reply, command
+from penstock.engine.spec import Argv, Beyond, Flag, Reach, Reply, command
 from penstock.protocol.errors import ReplyError, syntax_error
 from penstock.protocol.resp import OK
 
@@ -24,7 +24,10 @@ def select(session: Session, argv: Argv) -> Reply:
     return OK
 
 
-@command("DBSIZE", arity=1, flags=Flag.READONLY | Flag.FAST, group="server", categories=["keyspace", "read"])
+@command(
+    "DBSIZE", arity=1, flags=Flag.READONLY | Flag.FAST, group="server", categories=["keyspace", "read"],
+    beyond=Beyond(Reach.DATABASE, "counts every key of the database"),
+)  # fmt: skip
 def dbsize(session: Session, argv: Argv) -> Reply:
     """Answer the number of keys in the database, expired ones that nobody looked at included."""
     return len(session.db)
@@ -42,6 +45,7 @@ _FLUSH = {"keyspace", "dangerous"}
 def flushdb(session: Session, argv: Argv) -> Reply:
     """Remove every key of the database."""
     _check_flush(argv)
+    session.engine.lazy.discard(session.db)
     session.db.clear()
     session.engine.keyspace.dirty += 1
     return OK
@@ -54,6 +58,7 @@ def flushall(session: Session, argv: Argv) -> Reply:
     """Remove every key of every database."""
     _check_flush(argv)
     for database in session.engine.keyspace.databases:
+        session.engine.lazy.discard(database)
         database.clear()
     session.engine.keyspace.dirty += 1
     return OK
@@ -62,6 +67,7 @@ def flushall(session: Session, argv: Argv) -> Reply:
 @command(
     "SWAPDB", arity=3, flags=Flag.WRITE | Flag.FAST, group="server", syntax="index1 index2",
     cost="O(N) with N clients that watch or wait for keys of the two", categories=["keyspace", "dangerous"],
+    beyond=Beyond(Reach.SERVER, "changes two databases"),
 )  # fmt: skip
 def swapdb(session: Session, argv: Argv) -> Reply:
     """Exchange the contents of two databases; clients stay on the number they selected."""

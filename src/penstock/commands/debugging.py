@@ -10,7 +10,7 @@ import time
 from penstock.commands.objects import encoding
 from penstock.engine.arguments import to_float
 from penstock.engine.session import Session
-from penstock.engine.spec import Argv, Flag, Reply, command
+from penstock.engine.spec import Argv, Beyond, Flag, Reach, Reply, command
 from penstock.protocol.errors import ReplyError, no_such_key
 from penstock.protocol.resp import OK, Status
 from penstock.types import codec
@@ -51,7 +51,10 @@ def debug_sleep(session: Session, argv: Argv) -> Reply:
     return OK
 
 
-@command("DEBUG OBJECT", arity=3, flags=FLAGS, group="server", syntax="key", cost="O(N) with N elements in the value")
+@command(
+    "DEBUG OBJECT", arity=3, flags=FLAGS, group="server", syntax="key", cost="O(N) with N elements in the value",
+    beyond=Beyond(Reach.DATABASE, "looks at a key that is not declared as one"),
+)  # fmt: skip
 def debug_object(session: Session, argv: Argv) -> Reply:
     """Tell how the value at key is kept."""
     check_allowed(session)

@@ -149,6 +149,10 @@ def _locks(session: Session) -> Fields:
     }
 
 
+def _lazy(session: Session) -> Fields:
+    return {f"lazy_{name}": value for name, value in session.engine.lazy.status().items()}
+
+
 def _replication(session: Session) -> Fields:
     return {"role": "master", "connected_slaves": 0, "master_failover_state": "no-failover", "master_repl_offset": 0}
 
@@ -210,7 +214,7 @@ def _average_ttl(deadlines: Iterable[int], engine: Engine) -> int:
 
 SECTIONS: dict[str, Callable[[Session], Fields]] = {
     "Server": _server, "Clients": _clients, "Memory": _memory, "Persistence": _persistence, "Stats": _stats,
-    "Locks": _locks, "Once": _once, "Replication": _replication, "CPU": _cpu, "Modules": _modules,
+    "Lazy": _lazy, "Locks": _locks, "Once": _once, "Replication": _replication, "CPU": _cpu, "Modules": _modules,
     "Commandstats": _command_stats, "Errorstats": _error_stats, "Cluster": _cluster, "Keyspace": _keyspace,
 }  # fmt: skip
 """Every section in the order in which INFO shows them."""

@@ -12,7 +12,7 @@ from penstock.engine.globs import compile_glob
 from penstock.engine.keyspace import Database, Value
 from penstock.engine.long_work import LONG
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Flag, Reply, command, key, keys
+from penstock.engine.spec import Access, Argv, Beyond, Flag, Reach, Reply, command, key, keys
 from penstock.protocol.errors import ReplyError, no_such_key, syntax_error
 from penstock.protocol.resp import OK, RawPieces, Status, in_pieces
 from penstock.types import codec
@@ -20,6 +20,7 @@ from penstock.types.kernels import chunks, consume
 from penstock.types.stream.stream import Stream
 
 _NONE = Status(b"none")
+_EVERY_KEY = Beyond(Reach.DATABASE, "looks at every key of the database")
 
 
 def place(session: Session, db: Database, name: bytes, value: Value, expires_at: int | None) -> None:
@@ -101,7 +102,7 @@ def _rename(session: Session, argv: Argv, only_new: bool) -> bool:
 
 
 @command(
-    "RENAME", arity=3, flags=Flag.WRITE, keys=key(1, Access.UPDATE) + key(2, Access.WRITE), group="generic",
+    "RENAME", arity=3, flags=Flag.WRITE | Flag.RENAMES, keys=key(1, Access.UPDATE) + key(2, Access.WRITE), group="generic",
     syntax="key newkey", cost="O(1), O(N) to free a value of N elements at newkey",
 )  # fmt: skip
 def rename(session: Session, argv: Argv) -> Reply:
@@ -111,17 +112,23 @@ def rename(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "RENAMENX", arity=3, flags=Flag.WRITE | Flag.FAST, keys=key(1, Access.UPDATE) + key(2, Access.WRITE),
-    group="generic", syntax="key newkey",
+    "RENAMENX", arity=3, flags=Flag.WRITE | Flag.FAST | Flag.RENAMES, group="generic",
+    keys=key(1, Access.UPDATE) + key(2, Access.WRITE), syntax="key newkey",
 )  # fmt: skip
 def renamenx(session: Session, argv: Argv) -> Reply:
     """Give a key another name unless that name is taken; 1 if it was done."""
     return int(_rename(session, argv, only_new=True))
 
 
+def _names_a_database(argv: Argv) -> bool:
+    return any(word.upper() == b"DB" for word in argv[3:])
+
+
 @command(
-    "COPY", arity=-3, flags=Flag.WRITE | Flag.DENYOOM, keys=key(1, Access.READ) + key(2, Access.WRITE),
-    group="generic", syntax="source destination [DB destination-db] [REPLACE]", cost="O(N) with N elements",
+    "COPY", arity=-3, flags=Flag.WRITE | Flag.DENYOOM | Flag.RENAMES, group="generic",
+    keys=key(1, Access.READ) + key(2, Access.WRITE), syntax="source destination [DB destination-db] [REPLACE]",
+    cost="O(N) with N elements",
+    beyond=Beyond(Reach.SERVER, "changes another database, with DB", _names_a_database),
 )  # fmt: skip
 def copy(session: Session, argv: Argv) -> Reply:
     """Copy a value and its expiry time; 1 if it was done, 0 if there is no source or the destination is taken.
@@ -155,7 +162,10 @@ def copy(session: Session, argv: Argv) -> Reply:
     return commit(codec.copy(value)) if work <= LONG else session.aside(work, lambda: codec.copy(value), commit)
 
 
-@command("MOVE", arity=3, flags=Flag.WRITE | Flag.FAST, keys=key(1, Access.UPDATE), group="generic", syntax="key db")
+@command(
+    "MOVE", arity=3, flags=Flag.WRITE | Flag.FAST, keys=key(1, Access.UPDATE), group="generic", syntax="key db",
+    beyond=Beyond(Reach.SERVER, "changes another database"),
+)  # fmt: skip
 def move(session: Session, argv: Argv) -> Reply:
     """Move a key to another database; 1 if it was done, 0 if there is no such key or the name is taken there."""
     db = session.db
@@ -177,7 +187,7 @@ def move(session: Session, argv: Argv) -> Reply:
 
 @command(
     "KEYS", arity=2, flags=Flag.READONLY, group="generic", syntax="pattern", cost="O(N) with N keys in the database",
-    categories=["read", "dangerous"],
+    categories=["read", "dangerous"], beyond=_EVERY_KEY,
 )  # fmt: skip
 def keys_(session: Session, argv: Argv) -> Reply:
     """Answer every key that matches the pattern, all at once; SCAN does it in steps."""
@@ -196,7 +206,7 @@ def keys_(session: Session, argv: Argv) -> Reply:
 
 @command(
     "RANDOMKEY", arity=1, flags=Flag.READONLY | Flag.RANDOM, group="generic", categories=["read"],
-    cost="O(1) on average: a pass over the keys every 1024 calls",
+    cost="O(1) on average: a pass over the keys every 1024 calls", beyond=_EVERY_KEY,
 )  # fmt: skip
 def randomkey(session: Session, argv: Argv) -> Reply:
     """Answer a key, each as likely as any other; null if there is none."""
@@ -206,7 +216,7 @@ def randomkey(session: Session, argv: Argv) -> Reply:
 @command(
     "SCAN", arity=-2, flags=Flag.READONLY, group="generic", categories=["read"],
     syntax="cursor [MATCH pattern] [COUNT count] [TYPE type]",
-    cost="O(COUNT) a call, and a pass over the keys every 65,536 keys",
+    cost="O(COUNT) a call, and a pass over the keys every 65,536 keys", beyond=_EVERY_KEY,
 )  # fmt: skip
 def scan(session: Session, argv: Argv) -> Reply:
     """Answer the next cursor and some keys; start with cursor 0, and when it is 0 again all keys were seen.

@@ -17,7 +17,7 @@ from functools import cache
 
 from penstock.engine.arguments import to_integer
 from penstock.engine.session import Session
-from penstock.engine.spec import REGISTRY, Argv, Command, Flag, Reply, command, inner_keys
+from penstock.engine.spec import REGISTRY, Argv, Command, Flag, NotLazy, Reply, command, inner_keys
 from penstock.protocol.errors import OnceFull, OnceStale, OnceUnknown, ReplyError, Unblocked, WrongType, shown
 from penstock.protocol.resp import NO_REPLY, OK, Raw, RawPieces, Status, encode
 from penstock.types.ledger import BelowFloor, UnknownClient
@@ -30,12 +30,13 @@ _ALIKE = (
     Raw,
     RawPieces,
 )  # replies that both versions of the protocol write alike, or are written already
-_WRAPPERS = frozenset({"ONCE", "ONCEKEPT"})
+_WRAPPERS = frozenset({"LAZY", "ONCE", "ONCEKEPT"})
 
 
 @command(
     "ONCE", arity=-5, flags=Flag.WRITE | Flag.NOSCRIPT | Flag.MOVABLEKEYS, keys=inner_keys(4), group="once",
     syntax="client-id number floor command [argument ...]", cost="That of the command.",
+    not_lazy=NotLazy("is answered with what the command inside answers"),
 )  # fmt: skip
 def once(session: Session, argv: Argv) -> Reply:
     """Run a command, unless the same client has sent this number before: then answer as it was answered then.
@@ -136,12 +137,12 @@ def _positive(text: bytes, what: str) -> int:
 @cache
 def _verdict(called: Command) -> tuple[str, bool]:
     """Why a command cannot run under ONCE, empty if it can; and whether it may wait."""
+    if called.flags & (Flag.CONTROL | Flag.NO_MULTI) or called.name in _WRAPPERS:
+        return f"{called.name} cannot run under ONCE", False
     script = called.group == "scripting" and bool(called.keys)
     changes = called.writes or script or Flag.MAY_REPLICATE in called.flags
     if not changes or Flag.READONLY in called.flags:
         return f"{called.name} changes nothing: send it without ONCE, as often as you like", False
-    if called.flags & (Flag.CONTROL | Flag.NO_MULTI) or called.name in _WRAPPERS:
-        return f"{called.name} cannot run under ONCE", False
     return "", Flag.BLOCKING in called.flags
 
 
@@ -159,7 +160,7 @@ def _take_over(session: Session, argv: Argv) -> None:
 
 
 @command(
-    "ONCEKEPT", arity=-5, flags=Flag.WRITE | Flag.ADMIN | Flag.NOSCRIPT, group="once",
+    "ONCEKEPT", arity=-5, flags=Flag.ADMIN | Flag.NOSCRIPT, group="once",
     syntax="client-id number floor reply [reply-in-resp3]",
 )  # fmt: skip
 def oncekept(session: Session, argv: Argv) -> Reply:

@@ -21,7 +21,7 @@ from penstock.engine.arguments import to_float, to_integer
 from penstock.engine.keyspace import Database
 from penstock.engine.long_work import LONG
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Flag, Reply, command, found_keys, key
+from penstock.engine.spec import Access, Argv, Beyond, Flag, Reach, Reply, command, found_keys, key
 from penstock.protocol.errors import ReplyError, WrongType, syntax_error
 from penstock.protocol.resp import in_pieces
 from penstock.types.hash import Hash
@@ -104,6 +104,15 @@ def _stored_key(argv: Argv) -> Iterable[int]:
             found = [at + 1]
         at += {b"LIMIT": 3, b"GET": 2, b"BY": 2, b"STORE": 2}.get(option, 1)
     return found
+
+
+def _looks_up(argv: Argv) -> bool:
+    """Whether BY or GET takes something from keys that only the elements tell."""
+    try:
+        request = _parse(argv, may_store=True)
+    except ReplyError:
+        return False  # the handler will refuse it
+    return any(b"*" in pattern for pattern in (*request.gets, request.by or b""))
 
 
 # -- from elements to a result --------------------------------------------------------------------------------
@@ -244,12 +253,13 @@ def _store(session: Session, name: bytes, destination: bytes, request: _Request)
 _CATEGORIES = ["list", "set", "sortedset", "dangerous"]
 _SYNTAX = "key [BY pattern] [LIMIT offset count] [GET pattern ...] [ASC | DESC] [ALPHA]"
 _COST = "O(N + M log M) with N elements of which M are sorted"
+_BEYOND = Beyond(Reach.DATABASE, "looks at keys that only the elements tell, with BY or GET", _looks_up)
 
 
 @command(
     "SORT", arity=-2, flags=Flag.WRITE | Flag.DENYOOM | Flag.MOVABLEKEYS, group="list",
     keys=key(1, Access.READ) + found_keys(_stored_key, Access.WRITE), syntax=f"{_SYNTAX} [STORE destination]",
-    cost=_COST, categories=_CATEGORIES,
+    cost=_COST, categories=_CATEGORIES, beyond=_BEYOND,
 )  # fmt: skip
 def sort(session: Session, argv: Argv) -> Reply:
     """Answer the elements of a list, set or sorted set in order of their numbers, or with ALPHA of their bytes.
@@ -266,7 +276,7 @@ def sort(session: Session, argv: Argv) -> Reply:
 
 @command(
     "SORT_RO", arity=-2, flags=Flag.READONLY | Flag.MOVABLEKEYS, group="list", keys=key(1, Access.READ),
-    syntax=_SYNTAX, cost=_COST, categories=_CATEGORIES,
+    syntax=_SYNTAX, cost=_COST, categories=_CATEGORIES, beyond=_BEYOND,
 )  # fmt: skip
 def sort_ro(session: Session, argv: Argv) -> Reply:
     """SORT without STORE, for where nothing may be written."""

@@ -14,7 +14,7 @@ from penstock.types.stream.stream import Stream
 
 
 @command(
-    "TSTAGE", arity=-5, flags=Flag.WRITE | Flag.DENYOOM, keys=key(1, Access.UPDATE), group="stream",
+    "TSTAGE", arity=-5, flags=Flag.WRITE | Flag.DENYOOM | Flag.TIMED, keys=key(1, Access.UPDATE), group="stream",
     syntax="key token ENTRIES tag entry [tag entry ...] | key token ARROW payload", cost="O(1) an entry",
 )  # fmt: skip
 def tstage(session: Session, argv: Argv) -> Reply:
@@ -42,7 +42,7 @@ def tstage(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "TCOMMIT", arity=-5, flags=Flag.WRITE | Flag.DENYOOM, keys=key(1, Access.UPDATE), group="stream",
+    "TCOMMIT", arity=-5, flags=Flag.WRITE | Flag.DENYOOM | Flag.TIMED, keys=key(1, Access.UPDATE), group="stream",
     syntax="key producer epoch token [token ...]", cost="O(entries of a node that is not whole) + O(nodes)",
 )  # fmt: skip
 def tcommit(session: Session, argv: Argv) -> Reply:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.commands.streams import log_at, refuse_repeated, to_number, to_ranges
 from penstock.engine.arguments import INT64_MAX
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Flag, Reply, command, key
+from penstock.engine.spec import Access, Argv, Flag, NotLazy, Reply, command, key
 from penstock.protocol.errors import ReplyError, no_such_key
 from penstock.protocol.resp import OK
 from penstock.types.stream.groups import Change, Group, merged
@@ -91,7 +91,7 @@ def tseek(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "TRETAIN", arity=-2, flags=_WRITE, keys=key(1, Access.UPDATE), group="stream",
+    "TRETAIN", arity=-2, flags=_WRITE | Flag.TIMED, keys=key(1, Access.UPDATE), group="stream",
     syntax="key [COUNT messages] [AGE ms] [BYTES bytes] [COMPACT yes | no]", cost="O(nodes freed)",
 )  # fmt: skip
 def tretain(session: Session, argv: Argv) -> Reply:
@@ -148,6 +148,7 @@ def tgroup_list(session: Session, argv: Argv) -> Reply:
 
 @command(
     "TGROUP SET", arity=5, flags=_WRITE, keys=key(2, Access.UPDATE), group="stream", syntax="key group offset | $ | 0",
+    not_lazy=NotLazy("is logged by what it did, which is not known before it runs"),
 )  # fmt: skip
 def tgroup_set(session: Session, argv: Argv) -> Reply:
     """Let a group go on from an offset, creating it; what is pending stays pending. 0 is the first available message."""
@@ -207,7 +208,7 @@ def tgroup_pending(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "TNACK", arity=-4, flags=_WRITE | Flag.FAST, keys=key(1, Access.UPDATE), group="stream",
+    "TNACK", arity=-4, flags=_WRITE | Flag.FAST | Flag.TIMED, keys=key(1, Access.UPDATE), group="stream",
     syntax="key group offset | start-end [...] [DELAY ms]", cost="O(log L) a range, with L leases pending",
 )  # fmt: skip
 def tnack(session: Session, argv: Argv) -> Reply:

@@ -15,7 +15,7 @@ from itertools import chain
 from penstock.engine.arguments import INT64_MAX, to_integer
 from penstock.engine.keyspace import Database
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Flag, KeySpec, Reply, command, key
+from penstock.engine.spec import Access, Argv, Flag, KeySpec, NotLazy, Reply, command, key
 from penstock.protocol.errors import Fenced, ReplyError, Unblocked
 from penstock.protocol.resp import NULL_ARRAY, RawPieces
 from penstock.types.stream.arrow import InvalidArrow, parse_arrow
@@ -134,7 +134,8 @@ def _twrite_together(session: Session, run: list[Argv]) -> int:
 
 
 @command(
-    "TWRITE", arity=-4, flags=Flag.WRITE | Flag.DENYOOM | Flag.FAST, keys=key(1, Access.UPDATE), group="stream",
+    "TWRITE", arity=-4, flags=Flag.WRITE | Flag.DENYOOM | Flag.FAST | Flag.TIMED, keys=key(1, Access.UPDATE),
+    group="stream",
     syntax="key tag entry | key [BACKLOG count] [PRODUCER id sequence] ENTRIES tag entry [tag entry ...]"
     " | key [BACKLOG count] [PRODUCER id sequence] FORMAT ARROW payload",
     cost="O(1) an entry; BACKLOG and retention add O(nodes freed)", together=_twrite_together,
@@ -487,6 +488,7 @@ def tack(session: Session, argv: Argv) -> Reply:
 @command(
     "TEVICT", arity=3, flags=Flag.WRITE | Flag.FAST, keys=key(1, Access.UPDATE), group="stream", syntax="key offset | -count",
     cost="O(nodes freed), whatever the length",
+    not_lazy=NotLazy("counts what is there, which compaction changes, with -count", lambda argv: argv[2][:1] == b"-"),
 )  # fmt: skip
 def tevict(session: Session, argv: Argv) -> Reply:
     """Remove messages up to an offset, or all but the last count, and answer how many went.

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from penstock.engine.arguments import INT64_MAX, INT64_MIN, to_integer
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Flag, Reply, command, key, keys
+from penstock.engine.spec import Access, Argv, Flag, NotLazy, Reply, command, key, keys
 from penstock.protocol.errors import ReplyError, WrongType, not_a_float, syntax_error, wrong_arity
 from penstock.protocol.resp import OK
 from penstock.types import long_double
@@ -53,10 +53,15 @@ def _access_of_set(argv: Sequence[bytes]) -> Access:
     return Access.UPDATE if any(word.upper() == b"GET" for word in argv[3:]) else Access.WRITE
 
 
+def _set_expires(argv: Argv) -> bool:
+    return any(word.upper() in _EXPIRY_UNITS for word in argv[3:])
+
+
 @command(
     "SET", arity=-3, flags=GROW | Flag.DIRECT, keys=key(1, Access.UPDATE, _access_of_set), group="string",
     syntax="key value [NX | XX] [GET] [EX seconds | PX milliseconds | EXAT unix-time-seconds | "
     "PXAT unix-time-milliseconds | KEEPTTL]",
+    not_lazy=NotLazy("depends on the clock, with EX, PX, EXAT or PXAT", _set_expires),
 )  # fmt: skip
 def set_(session: Session, argv: Argv) -> Reply:
     """Set the string at key, whatever it held, and take its expiry time away unless an option says otherwise.
@@ -129,6 +134,7 @@ def _set_with_options(session: Session, argv: Argv) -> Reply:
     if (b"NX" in words and name in db) or (b"XX" in words and name not in db):
         return old
     if b"KEEPTTL" in words:
+        db.get(name)  # deletes it if it has expired: that time is over, and not kept
         db.replace(name, value)
     elif deadline is None:
         db.set(name, value)

@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.engine.arguments import to_integer
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Flag, Reply, command, found_keys, key
+from penstock.engine.spec import Access, Argv, Flag, NotLazy, Reply, command, found_keys, key
 from penstock.protocol.errors import ReplyError, bad_subcommand, no_such_key, syntax_error, wrong_arity
 from penstock.protocol.resp import NULL_ARRAY, OK
 from penstock.types.xstream import BLOCK, FIRST_ID, HIGHEST, LAST_ID, Id, Row, XStream, after, before
@@ -227,6 +227,7 @@ def xadd(session: Session, argv: Argv) -> Reply:
 @command(
     "XTRIM", arity=-4, flags=Flag.WRITE, keys=key(1, Access.WRITE), group="xstream",
     syntax="key MAXLEN | MINID [= | ~] threshold [LIMIT count]", cost="O(1) a hundred entries dropped",
+    not_lazy=NotLazy("drops what is cheap to drop, which a replay may see otherwise, with ~", lambda argv: b"~" in argv[3:]),
 )  # fmt: skip
 def xtrim(session: Session, argv: Argv) -> Reply:
     """Drop the oldest entries of the stream at key and answer how many: all but the newest threshold ones (MAXLEN),

@@ -256,6 +256,11 @@ DIRECTIVES: dict[str, Directive] = _table(
     # exactly once
     D("once-max-bytes", MEMORY, 256 << 20, "Bytes of replies kept for ONCE; at that size new commands under ONCE are refused with ONCEFULL."),
     D("once-idle-timeout", integer(1000, 1 << 40), 3_600_000, "Milliseconds after which a client of ONCE that sent nothing is forgotten."),
+    # LAZY
+    D("lazy-queue-enabled", integer(0, 1), 1, "1 runs what LAZY queued whenever the server is idle; 0 only when somebody needs it, or it is too old."),
+    D("lazy-max-queued", _COUNT, 10_000, "Commands that LAZY may have queued; one more runs at once."),
+    D("lazy-max-bytes", MEMORY, 64 << 20, "Bytes of commands that LAZY may have queued; what is beyond runs at once."),
+    D("lazy-max-age", _COUNT, 10_000, "Milliseconds after which a queued command runs although the server is not idle; 0 never."),
     # scripts and introspection
     D("slowlog-log-slower-than", integer(-1, (1 << 63) - 1), 10000, "Microseconds from which a command is kept in the slow log; -1 keeps none."),
     D("slowlog-max-len", _COUNT, 128, "Commands the slow log keeps."),

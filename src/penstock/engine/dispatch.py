@@ -21,6 +21,7 @@ from penstock.engine.clock import Clock
 from penstock.engine.config import Config
 from penstock.engine.cursors import Cursors
 from penstock.engine.keyspace import Database, Keyspace
+from penstock.engine.lazy import Lazy
 from penstock.engine.lock_gate import LockGate
 from penstock.engine.memory import Memory
 from penstock.engine.monitors import Monitors, redacted
@@ -154,6 +155,7 @@ class Engine:
         self.memory = Memory(self)
         self.slow_log = SlowLog(self)
         self.once = Once(self)
+        self.lazy = Lazy(self)
 
     def next_session_id(self) -> int:
         self._last_id += 1
@@ -257,6 +259,8 @@ class Engine:
 
         `handler` is what is left of the command when a thread has worked on it, for `spent` nanoseconds.
         """
+        if self.lazy.pending:
+            self.lazy.before(session, command, argv)
         keyspace = self.keyspace
         before = keyspace.dirty
         session.effects = None
@@ -342,6 +346,9 @@ class Engine:
         queued = session.transaction is not None and Flag.CONTROL not in command.flags  # a queue grows memory too
         if queued or Flag.DENYOOM in command.flags:
             self.memory.account(argv)
+            if self.over_memory and self.lazy.pending:  # what is queued may free some
+                self.lazy.drain()
+                self.memory.measure()
             if self.over_memory:
                 raise OutOfMemory
 

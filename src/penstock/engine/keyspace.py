@@ -60,6 +60,8 @@ class Keyspace:
         self.ready: list[tuple[Database, bytes]] = []  # changed keys that blocked commands wait for; never replaced
         self.expiring = True  # off while loading: the log itself says what expired, and when
         self.on_expired: Callable[[Database, bytes], None] = lambda database, key: None
+        # Runs what may still see a key whose time has come; whether there was any. None while nothing is queued.
+        self.before_expiry: Callable[[Database, bytes], bool] | None = None
         self.expired_count = 0
         self.databases = [Database(self, index) for index in range(count)]
         self.ledger = Ledger()  # the replies ONCE keeps: no database's, and no FLUSHALL empties it
@@ -126,8 +128,8 @@ class Database:
 
     def _get_live(self, key: bytes) -> Value | None:
         value = self.data.get(key)
-        if value is not None and self.expires.get(key, NEVER) <= self.clock.now and self.expire_now(key):
-            return None
+        if value is not None and self.expires.get(key, NEVER) <= self.clock.now:
+            return None if self.expire_now(key) else self.data.get(key)
         return value
 
     def find(self, key: bytes, kind: type[T]) -> T | None:
@@ -282,13 +284,16 @@ class Database:
         return self.keyspace.expiring and self.expires.get(key, NEVER) <= self.clock.now
 
     def expire_now(self, key: bytes) -> bool:
-        """Delete a key whose time has come and have that logged; False while loading.
+        """Delete a key whose time has come and have that logged; False while loading, or if its time was taken away.
 
         It does not count as a change (`dirty`): the command that came upon the key did not make it, and must not
         be logged for it.
         """
         keyspace = self.keyspace
         if not keyspace.expiring:
+            return False
+        before = keyspace.before_expiry
+        if before is not None and before(self, key) and not self.is_expired(key):
             return False
         self._drop(key)
         keyspace.expired_count += 1

@@ -6,7 +6,8 @@
         '''Put elements at the head of the list at key, creating it.'''
 
 Derived from it: COMMAND INFO, DOCS and GETKEYS, the ACL categories, which keys a rule must allow and how, the slot,
-whether it may run in a script or a transaction, whether it is logged, the fast path, and its page in docs/.
+whether it may run in a script or a transaction, whether it is logged, the fast path, whether it may be LAZY and which
+queued commands run before it, and its page in docs/.
 
 To add a command: declare and handle it in the module of its family under commands/, add its test, run `make docs`.
 A subcommand is declared under its full name, "CONFIG GET"; the container is made from its subcommands.
@@ -58,6 +59,7 @@ class Flag(enum.Flag):
     TIMED = enum.auto()  # the outcome depends on the clock; may not be LAZY
     MAY_REPLICATE = enum.auto()  # changes no data but reaches others: not from a read-only script
     DIRECT = enum.auto()  # takes the server's inner loop, like FAST ones, although Redis does not call it fast
+    RENAMES = enum.auto()  # gives a value another name, and its expiry time goes with it
 
     @property
     def words(self) -> list[str]:
@@ -65,7 +67,7 @@ class Flag(enum.Flag):
         return [flag.name.lower() for flag in self if flag.name and flag not in _INTERNAL]
 
 
-_INTERNAL = Flag.CONTROL | Flag.RANDOM | Flag.TIMED | Flag.MAY_REPLICATE | Flag.DIRECT
+_INTERNAL = Flag.CONTROL | Flag.RANDOM | Flag.TIMED | Flag.MAY_REPLICATE | Flag.DIRECT | Flag.RENAMES
 
 
 class Access(enum.Flag):
@@ -137,8 +139,33 @@ def found_keys(find: Callable[[Argv], Iterable[int]], access: Access) -> tuple[K
 
 
 def inner_keys(at: int) -> tuple[KeySpec, ...]:
-    """The keys of the command that argument `at` names: `ONCE id seq floor command ...`."""
+    """The keys of the command that argument `at` names: `LAZY command ...`."""
     return (KeySpec(Access.UPDATE, inner=at),)
+
+
+class Reach(enum.Enum):
+    """How far a command sees, or what it changes."""
+
+    KEYS = enum.auto()  # no further than the keys its arguments name
+    DATABASE = enum.auto()  # any key of its database: KEYS, SORT ... BY
+    SERVER = enum.auto()  # keys of other databases too: SWAPDB, MOVE
+
+
+@dataclass(frozen=True, slots=True)
+class Beyond:
+    """Says that a command reaches beyond the keys it names, always or with some arguments."""
+
+    reach: Reach
+    why: str  # in words that follow "it": "looks at every key"
+    when: Callable[[Argv], bool] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NotLazy:
+    """Says that a command may not be LAZY where its flags do not say so, always or with some arguments."""
+
+    why: str  # in words that follow "it"
+    when: Callable[[Argv], bool] | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -157,6 +184,8 @@ class Command:
     summary: str
     categories: frozenset[str]
     together: Together | None = None
+    beyond: Beyond | None = None
+    not_lazy: NotLazy | None = None
     subcommands: dict[bytes, Command] = field(default_factory=dict)
     calls: int = 0  # by the full path only; the fast path is counted as a whole, in stats
     microseconds: int = 0
@@ -172,7 +201,7 @@ class Command:
         self.low = abs(self.arity)
         self.high = self.arity if self.arity > 0 else 1 << 62
         self.writes = Flag.WRITE in self.flags
-        self.conditional = self.writes and any(spec.narrow is not None for spec in self.keys)
+        self.conditional = self.writes and any(spec.narrow is not None or spec.inner for spec in self.keys)
 
     @property
     def wire_name(self) -> str:
@@ -188,7 +217,7 @@ class Command:
         for spec in self.keys:
             if spec.inner:
                 called = REGISTRY.find(argv[spec.inner :])
-                if called is not None:
+                if called is not None and not any(spec.inner for spec in called.keys):  # they cannot be nested
                     for position, access in called.key_positions(argv[spec.inner :]):
                         yield position + spec.inner, access
                 continue
@@ -208,6 +237,13 @@ class Command:
             return any(Access.WRITE in access for _, access in self.key_positions(argv))
         except ReplyError:
             return True  # its handler will refuse it
+
+    def reach(self, argv: Argv) -> Reach:
+        """How far it sees with these arguments."""
+        beyond = self.beyond
+        if beyond is None or (beyond.when is not None and not beyond.when(argv)):
+            return Reach.KEYS
+        return beyond.reach
 
     def key_names(self, argv: Sequence[bytes]) -> list[bytes]:
         return [argv[position] for position, _ in self.key_positions(argv)]
@@ -311,6 +347,8 @@ def command(
     keys: tuple[KeySpec, ...] = (),
     categories: Iterable[str] = (),
     together: Together | None = None,
+    beyond: Beyond | None = None,
+    not_lazy: NotLazy | None = None,
 ) -> Callable[[Handler], Handler]:
     """Declare a command; see the top of this file."""
 
@@ -321,7 +359,7 @@ def command(
         REGISTRY.add(
             Command(
                 name, handler, arity, flags, keys, group, since, syntax, cost, summary,
-                _categories(flags, keys, group, frozenset(categories)), together,
+                _categories(flags, keys, group, frozenset(categories)), together, beyond, not_lazy,
             )
         )  # fmt: skip
         return handler

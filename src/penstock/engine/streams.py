@@ -108,6 +108,7 @@ class Streams:
         until = perf_counter_ns() + SLICE
         for _ in range(len(self._noted)):
             (database, key), _ = self._noted.popitem(last=False)
+            self._engine.lazy.settle(database, key, to_write=True)
             stream = database.get(key)
             if key in database.locked:
                 self._noted[database, key] = None  # a thread may be reading it
@@ -223,6 +224,7 @@ class Streams:
         """Append the expired messages to the lease's dead letter stream; the commands that say so."""
         target = lease.dead_letter
         assert target is not None
+        self._engine.lazy.settle(database, target, to_write=True)
         if type(database.get(target)) not in (Stream, type(None)):
             # Somebody put another type there since. The message stays in the stream, but the group is done with it.
             shown = [word.decode(errors="backslashreplace") for word in (key, name, target)]

@@ -81,9 +81,11 @@ def run(session: Session) -> Reply:
     """Run everything that was queued as one unit of the log; nobody blocked is served before it is over."""
     transaction = session.transaction
     assert transaction is not None, "EXEC checks that there is one"
+    engine = session.engine
+    for database, key in session.watching:
+        engine.lazy.settle(database, key)
     broken = session.watch_broken or any(database.is_expired(key) for database, key in session.watching)
     discard(session)
-    engine = session.engine
     refusals = _gates_again(session, transaction) if engine.gates_matter(session) else {}
     if transaction.aborted:
         raise ExecAbort

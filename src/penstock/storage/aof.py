@@ -119,8 +119,13 @@ class AppendOnlyFile:
                         name = argv[0].decode("utf-8", "replace")
                         raise StorageError(path, offset, f"the command {name} is unknown", "Load the module it is from")
                     engine.call(session, command, argv)
-            except ReplyError as error:  # a command that failed after a key in its way expired is logged like this
+            except ReplyError as error:  # a LAZY command is logged before it fails; and one before which a key expired
                 failed.append(f"{error} ({argv[0].decode('utf-8', 'replace')})")
+            except StorageError:
+                raise
+            except Exception as error:  # a bug of ours, which did not end the server then either
+                log.exception("internal error in %r, replayed from %s", argv[:3], path, exc_info=error)
+                failed.append(f"{error!r} ({argv[0].decode('utf-8', 'replace')})")
 
     def _remove_history(self) -> None:
         for name in self.manifest.history:

@@ -184,6 +184,7 @@ class Persistence:
 
     def close(self) -> None:
         """Write and sync the log, take the last snapshot if there are save rules, end the child."""
+        self._engine.lazy.drain()
         if self._child is not None:
             self._child.kill()
             self._child = None
@@ -278,6 +279,7 @@ class Persistence:
     def save(self) -> None:
         if self._child is not None and not self._child_rewrites:
             raise ReplyError("Background save already in progress")
+        self._engine.lazy.drain()
         began = time.monotonic()
         try:
             snapshot.save(self.snapshot_path, self._engine.keyspace)
@@ -306,6 +308,7 @@ class Persistence:
         path, keyspace = self.snapshot_path, self._engine.keyspace
         temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
         self._last_save_try = time.monotonic()
+        self._engine.lazy.drain()
         try:
             child = Child(temporary, lambda file, go_on: snapshot.write(file, keyspace, go_on))
         except OSError as error:
@@ -369,6 +372,7 @@ class Persistence:
 
     def _try_rewrite(self) -> bool:
         self._last_rewrite_try = time.monotonic()
+        self._engine.lazy.drain()
         try:
             child = self._aof.start_rewrite()
         except (OSError, StorageError) as error:
@@ -448,6 +452,7 @@ class Persistence:
 
     def _load_again(self, load: Callable[[], Iterator[None]], flush: bool) -> None:
         engine, keyspace = self._engine, self._engine.keyspace
+        engine.lazy.drain()
         dirty = keyspace.dirty
         if flush:
             for database in keyspace.databases:

@@ -1,0 +1,38 @@
+"""LAZY: a write that is answered at once and runs later (engine/lazy.py)."""
+
+from __future__ import annotations
+
+from penstock.engine.lazy_rules import NAME, refusal
+from penstock.engine.session import Session
+from penstock.engine.spec import REGISTRY, Argv, Flag, Reply, command, inner_keys
+from penstock.protocol.errors import ReplyError
+from penstock.protocol.resp import Status
+
+_ENQUEUED = Status(b"LAZY-ENQUEUED")
+
+
+@command(
+    NAME, arity=-2, flags=Flag.WRITE | Flag.NOSCRIPT, group="generic", syntax="command [argument ...] | STATUS",
+    keys=inner_keys(1),
+    cost="O(1) an argument, whatever the command costs",
+)  # fmt: skip
+def lazy(session: Session, argv: Argv) -> Reply:
+    """Have a write run later, and answer LAZY-ENQUEUED at once.
+
+    It runs when somebody asks for what it changes, or when the server is idle. It is logged now. Its reply is lost; if it
+    fails, LAZY STATUS and INFO lazy count it.
+    """
+    inner = argv[1:]
+    engine = session.engine
+    if len(inner) == 1 and inner[0].upper() == b"STATUS":
+        return engine.lazy.status()
+    named = REGISTRY.resolve(inner)
+    why = refusal(named, inner)
+    if why is not None:
+        raise ReplyError(f"'{named.wire_name}' may not be LAZY: it {why}")
+    if engine.memory.limit or not session.user.unrestricted:  # the other gates were asked about LAZY itself
+        engine.pass_gates(session, named, inner, engine.acl.check)
+    engine.lazy.enqueue(session.db, named, inner)
+    session.log(inner)
+    engine.keyspace.dirty += 1
+    return _ENQUEUED

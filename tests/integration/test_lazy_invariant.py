@@ -1,0 +1,332 @@
+"""Nobody can tell LAZY from immediate execution: two servers, one clock, the same program on both.
+
+One of them runs most writes LAZY that may be. Every other reply must be equal, whatever clients watch and wait for, however
+keys expire and the idle moments fall; and so must everything in memory, in the log and in the snapshots.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from tests.commands.stream_world import Client
+from tests.comparison import comparison_machine
+from tests.integration.test_replay import FORMS, NOW, Life
+
+from penstock.commands.dumping import to_payload
+from penstock.engine.lazy_rules import refusal
+from penstock.engine.spec import REGISTRY
+from penstock.protocol.errors import ReplyError
+from penstock.protocol.resp import Raw, RawPieces, encode
+from penstock.testing.clock import ManualClock, ManualTimers
+from penstock.types import codec
+from penstock.types.stream.stream import Stream
+
+Argv = list[bytes]
+Choose = Callable[[list[str]], str]
+
+# Not DBSIZE: it counts keys whose time is over until somebody looks at them, and LAZY looks at keys that a bad command may not.
+READS = """
+GET {k}                       | STRLEN {k}               | TYPE {k}                    | EXISTS {k} {k}
+PTTL {k}                      | LRANGE {k} 0 -1          | LLEN {k}                    | SMEMBERS {k}
+SCARD {k}                     | HGETALL {k}              | ZRANGE {k} 0 -1 WITHSCORES  | ZCARD {k}
+SINTER {k} {k}                | SUNION {k} {k} {k}       | ZUNION 2 {k} {k} WITHSCORES | MGET {k} {k}
+SORT {k} ALPHA                | SORT {k} BY {k}* ALPHA   | KEYS *                      | SCAN 0 COUNT 100
+XRANGE {k} - +                | OBJECT ENCODING {k}      | HLEN {k}                    | BITCOUNT {k}
+TREAD {k} 1 10 WITHINFO       | TGROUP LIST {k}          | TGROUP PENDING {k} g        | GETRANGE {k} 0 -1
+"""
+STREAMS = """
+TWRITE {k} {m} {v}            | TWRITE {k} ENTRIES {m} {v} {m} {v}                     | TEVICT {k} [1|2|3]
+TREAD {k} 0 [1|2] GROUP g     | TREAD {k} 0 [1|2] GROUP g RETRY [100|5000] 5000 DEADLETTER {k}
+TACK {k} g 1-[1|2|4]          | TNACK {k} g 1-3          | TGROUP DEL {k} g            | TGROUP SET {k} g [0|2]
+TRETAIN {k} COUNT 2
+"""
+ORDERLESS = (b"KEYS", b"SCAN", b"SORT")  # SORT ... BY of elements that weigh the same
+
+
+def forms(text: str) -> list[str]:
+    return [form.strip() for line in text.strip().splitlines() for form in re.split(r"\s\|\s", line)]
+
+
+ALL_KEYS = ["s", "t", "l", "m", "a", "b", "z", "h", "x", "k"]
+KEYS_OF = {  # each type has keys of its own, so that commands mostly meet values that they can use
+    "string": ["s", "t"], "bitmap": ["s", "t"], "list": ["l", "m"], "set": ["a", "b"], "sorted-set": ["z", "a"],
+    "hash": ["h"], "xstream": ["x"], "stream": ["k"], "generic": ["a", "b", "s"],
+}  # fmt: skip
+WORDS = {
+    "m": ["x", "y", "1", "2"],
+    "v": ["", "x", "1", "-3", "2.5"],
+    "n": ["-2", "-1", "0", "1", "2", "5"],
+    "db": ["0", "1"],
+    "float": ["0.1", "1.7", "-3", "1e17"],
+    "score": ["1", "-1", "0.1", "inf"],
+    "side": ["LEFT", "RIGHT"],
+    "ms": ["1", "30", "2000", "900000"],
+    "seconds": ["-1", "1", "500"],
+    "date": ["5000", str(NOW + 1), str(NOW + 400)],
+    "dump": ["\0"],  # stands for a payload
+}
+PAYLOAD = to_payload(b"restored")
+
+
+def filled(form: str, choose: Choose) -> Argv:
+    """A command of this form."""
+    form = re.sub(r"\[([^]]*)]", lambda found: choose(found[1].split("|")), form)
+    own_keys = KEYS_OF.get(REGISTRY.by_name[form.split()[0].encode()].group, ALL_KEYS)
+    domains = {**WORDS, "k": [*own_keys * 8, *ALL_KEYS]}
+    words = []
+    for word in form.split():
+        pieces = re.split(r"{(\w+)}", word)
+        text = "".join(choose(domains[piece]) if at % 2 else piece for at, piece in enumerate(pieces))
+        words.append(PAYLOAD if text == "\0" else text.encode())
+    return words
+
+
+def _is_lazy(argv: Argv) -> bool:
+    """Whether a command may be LAZY as it is."""
+    try:
+        return refusal(REGISTRY.resolve(argv), argv) is None
+    except ReplyError:
+        return False
+
+
+PLAIN_FORMS = [form for form in FORMS if not form.startswith(("SPOP", "FLUSH", "B"))]
+WRITES = [form for form in (*PLAIN_FORMS, *forms(STREAMS)) if REGISTRY.by_name[form.split()[0].encode()].writes]
+ANY = [*WRITES, *WRITES, *forms(READS)]
+
+
+def normal(argv: Argv, reply: Any) -> Any:
+    """A reply as something that compares by content."""
+    if isinstance(reply, ReplyError):
+        return reply.wire()
+    if isinstance(reply, Raw | RawPieces):
+        return encode(reply)
+    if isinstance(reply, list | tuple):
+        items = [normal(argv, item) for item in reply]
+        return sorted(items, key=repr) if argv[0] in ORDERLESS else items
+    return reply
+
+
+class Side(Life):
+    """One of the two servers: a client that works, one that watches, one that waits."""
+
+    def __init__(self, folder: Path, clock: ManualClock, lazy: bool) -> None:
+        self.folder, self.clock, self.lazy = folder, clock, lazy
+        self.timers = ManualTimers(clock)
+        super().__init__(folder, clock, self.timers)
+        self.engine.streams.find_all()
+        self.watching, self.waiting = Client(self.engine), Client(self.engine)
+
+    def reply(self, argv: Argv, lazily: bool) -> Any:
+        """What the client gets; nothing for a command that is LAZY on one of the sides."""
+        try:
+            reply = self.engine.execute(self.session, [b"LAZY", *argv] if self.lazy and lazily else argv)
+        except ReplyError as error:
+            reply = error
+        self.engine.blocking.serve()
+        return None if lazily and self.session.transaction is None else normal(argv, reply)
+
+    def restarted(self) -> Side:
+        self.persistence.close()
+        return Side(self.folder, self.clock, self.lazy)
+
+    def crashed(self) -> Side:
+        """Another server, made from what is on disk at this moment."""
+        assert self.persistence._aof.writer is not None
+        self.persistence._aof.writer.drain()
+        copy = self.folder.with_name("crashed")
+        shutil.copytree(self.folder, copy)
+        (copy / "penstock.lock").unlink(missing_ok=True)
+        return Side(copy, ManualClock(self.clock.now), self.lazy)
+
+    @property
+    def everything(self) -> dict[tuple[int, bytes], object]:
+        return {
+            key: (codec.dump(value), when) if type(value) is Stream else (value, when)
+            for key, (value, when) in self.data.items()
+        }
+
+
+class Pair:
+    """Both servers, and what was done to them."""
+
+    def __init__(self, folder: Path, chance: random.Random) -> None:
+        self.chance = chance
+        self.sides = [Side(folder / name, ManualClock(NOW * 1000), lazy=name == "lazy") for name in ("lazy", "plain")]
+        self.history: list[object] = []
+
+    def draw(self, chosen: list[str]) -> Argv:
+        return filled(self.chance.choice(chosen), self.chance.choice)
+
+    def both(self, argv: Argv, plain: bool = False) -> None:
+        lazily = not plain and _is_lazy(argv)
+        self.history.append(b" ".join([b"LAZY", *argv] if lazily else argv))
+        lazy, plainly = (side.reply(argv, lazily) for side in self.sides)
+        assert lazy == plainly, self.history
+
+    def step(self) -> None:
+        action, *_ = self.chance.choices(list(ACTIONS), list(ACTIONS.values()))
+        action(self)
+        lazy, plainly = (repr(side.waiting.replies) for side in self.sides)  # errors do not compare
+        assert lazy == plainly, self.history
+        self.sides[0].engine.lazy.check()
+
+    # -- what may happen --------------------------------------------------------------------------------------
+
+    def write(self) -> None:
+        self.both(self.draw(WRITES), plain=self.chance.random() < 0.2)
+
+    def read(self) -> None:
+        self.both(self.draw(forms(READS)))
+
+    def expire(self) -> None:
+        self.both(self.draw(["PEXPIRE {k} [30|100|2000]"]))
+
+    def transaction(self) -> None:
+        queue = [self.draw(ANY) for _ in range(self.chance.randint(1, 4))]
+        self.both([b"MULTI"])
+        for argv in queue:
+            self.both(argv)
+        self.history.append(b"EXEC")
+        replies = []
+        for side in self.sides:
+            answers = side.engine.execute(side.session, [b"EXEC"])
+            side.engine.blocking.serve()
+            pairs = zip(queue, answers, strict=True)
+            replies.append([None if _is_lazy(argv) else normal(argv, answer) for argv, answer in pairs])
+        assert replies[0] == replies[1], self.history
+
+    def script(self) -> None:
+        queue = [self.draw(ANY) for _ in range(self.chance.randint(1, 3))]
+        calls = [
+            "redis.pcall(" + ",".join(f"ARGV[{at}]" for at in _numbers(queue, each)) + ")" for each in range(len(queue))
+        ]
+        self.both([b"EVAL", " ".join(calls).encode(), b"0", *(word for argv in queue for word in argv)])
+
+    def pass_time(self) -> None:
+        """With or without idle moments, active expiry and the upkeep of streams."""
+        milliseconds = self.chance.choice([0, 1, 50, 50, 2000, 600_000])
+        idle, upkeep = self.chance.random() < 0.3, self.chance.random() < 0.4
+        self.history.append(f"{milliseconds} ms{', idle' * idle}{', upkeep' * upkeep}")
+        for side in self.sides:
+            (side.timers.advance if idle else side.clock.advance)(milliseconds)
+            if upkeep:
+                side.engine.keyspace.expire_cycle()
+                side.engine.streams.tick()
+
+    def select(self) -> None:
+        self.both([b"SELECT", self.chance.choice([b"0", b"0", b"1"])])
+
+    def do_to_everything(self) -> None:
+        self.both(self.draw(["FLUSHDB", "FLUSHALL", "FLUSHDB BADLY", "DEBUG RELOAD", "DEBUG LOADAOF", "SAVE"]))
+
+    def watch(self) -> None:
+        key = self.chance.choice(ALL_KEYS)
+        self.history.append(f"the watcher: WATCH {key}")
+        for side in self.sides:
+            side.watching.run("WATCH", key)
+
+    def execute_if_unchanged(self) -> None:
+        self.history.append("the watcher: EXEC")
+        outcomes = [[side.watching.run(word) for word in ("MULTI", "PING", "EXEC")] for side in self.sides]
+        assert outcomes[0] == outcomes[1], self.history
+
+    def wait(self) -> None:
+        argv = self.draw(
+            ["BLPOP {k} {k} 0", "BLMOVE {k} {k} LEFT LEFT 0", "BZPOPMIN {k} 0", "TREAD {k} [2|5] 1 BLOCK 0"]
+        )
+        if self.sides[0].waiting.blocked:
+            return
+        self.history.append(b"the one who waits: " + b" ".join(argv))
+        replies = []
+        for side in self.sides:
+            try:
+                replies.append(repr(side.waiting.run(*argv)))
+            except ReplyError as error:
+                replies.append(repr(error))
+        assert replies[0] == replies[1], self.history
+
+    def restart(self) -> None:
+        self.history.append("restart")
+        self.sides = [side.restarted() for side in self.sides]
+        self.compare()
+
+    def crash(self) -> None:
+        """What the log holds while commands are queued gives what immediate execution gave."""
+        other = self.sides[0].crashed()
+        assert other.everything == self.sides[1].everything, self.history
+        other.persistence.close()
+        shutil.rmtree(other.folder)
+
+    # -- the end ----------------------------------------------------------------------------------------------
+
+    def compare(self) -> None:
+        lazy, plainly = (side.everything for side in self.sides)
+        assert lazy == plainly, self.history
+
+    def end(self) -> None:
+        self.sides[0].engine.lazy.drain()
+        self.compare()
+        for side in self.sides:
+            for database in side.engine.keyspace.databases:
+                database.check()
+            side.persistence.close()
+
+
+ACTIONS: dict[Callable[[Pair], None], int] = {
+    Pair.write: 100, Pair.read: 12, Pair.expire: 8, Pair.pass_time: 12, Pair.transaction: 4, Pair.script: 2, Pair.select: 2,
+    Pair.watch: 4, Pair.execute_if_unchanged: 3, Pair.wait: 4, Pair.do_to_everything: 1, Pair.restart: 1, Pair.crash: 2,
+}  # fmt: skip
+"""What happens, and how often."""
+
+
+@settings(max_examples=40, deadline=None, phases=[phase for phase in Phase if phase is not Phase.explain])
+@given(seed=st.integers(0, 1 << 32), steps=st.integers(50, 300))
+def test_nobody_can_tell_lazy_from_immediate_execution(seed: int, steps: int) -> None:
+    """A failure shrinks to the shortest program of its seed, and shows it."""
+    with tempfile.TemporaryDirectory() as folder:
+        pair = Pair(Path(folder), random.Random(seed))
+        for _ in range(steps):
+            pair.step()
+        pair.end()
+
+
+def _numbers(queue: list[Argv], each: int) -> range:
+    """Which numbers the words of a command have among those of all."""
+    first = 1 + sum(map(len, queue[:each]))
+    return range(first, first + len(queue[each]))
+
+
+# -- against a real Redis -------------------------------------------------------------------------------------
+
+_TIMED = ("{ms}", "{seconds}", "{date}", "{dump}", "PTTL", "XADD", "XSETID")
+_LEFT_OUT = ("T", "OBJECT", "SORT", "SCAN", "LMPOP", "ZMPOP")  # of our own, in free order, or new in 7.0
+_REDIS_FORMS = [
+    form
+    for form in ANY
+    if not any(word in form for word in _TIMED) and (not form.startswith(_LEFT_OUT) or form == "TYPE {k}")
+]
+
+
+def _hidden(argv: Argv, reply: Any) -> Any:
+    if _is_lazy(argv):
+        return None
+    return sorted(reply, key=repr) if isinstance(reply, list) and argv[0] in _SETS else reply
+
+
+_SETS = (b"KEYS", b"SMEMBERS", b"SINTER", b"SUNION", b"HGETALL")
+
+TestLazyAndRedis = comparison_machine(
+    st.sampled_from(_REDIS_FORMS).flatmap(
+        lambda form: st.builds(lambda seed: filled(form, random.Random(seed).choice), st.integers(0, 1 << 32))
+    ),
+    normal=_hidden,
+    ask_ours=lambda argv: [b"LAZY", *argv] if _is_lazy(argv) else argv,
+)
