@@ -1,0 +1,7 @@
+"""Stream commands as methods."""
+
+from __future__ import annotations
+
+
+class StreamCommands:
+    """x"""
