@@ -21,6 +21,7 @@ from penstock.client.aio_link import Link
 from penstock.client.batch import Batch
 from penstock.client.body import ClientBody, take_options
 from penstock.client.calls import answer, call, needs_own_connection
+from penstock.client.consumer import AioConsumer, Terms
 from penstock.client.opening import connection_options
 from penstock.client.pipeline import PipelineBody, batch_of, bulk_batch, bulk_results, results_of
 from penstock.client.quick import QuickCommands
@@ -56,7 +57,7 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.asyncio.Redi
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         if args[0] == "HIMPORT SET":  # what redis-py sends for it depends on its own connection
-            return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+            return await super().execute_command(*args, **options)
         batch = call(args, options, self._is_shared)
         await self.run(batch)
         result = answer(batch, options, self.response_callbacks)
@@ -77,6 +78,10 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.asyncio.Redi
                 await link.run(batch)
         else:
             await self._link.run(batch)
+
+    def consumer(self, key: Any, group: Any, **terms: Any) -> AioConsumer:
+        """A member of a group that acknowledges what it has done; consumer.Terms has the arguments."""
+        return AioConsumer(self, Terms(key, group, **terms))
 
     def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Pipeline:
         return Pipeline(self, transaction, shard_hint)

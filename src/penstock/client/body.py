@@ -16,6 +16,7 @@ from penstock.client.engine import Engine, Event, Reconnected, Replayed
 from penstock.client.errors import NotSent
 from penstock.client.opening import encoding_of, settings_from
 from penstock.client.pipeline import total
+from penstock.client.streams import CALLBACKS
 
 OPTIONS = (
     "delivery", "replay_filter", "command_timeout", "max_buffered_commands", "max_buffered_bytes", "when_full", "backoff_base",
@@ -43,6 +44,7 @@ class ClientBody(Generic[L]):
     """Mixed into a client of redis-py; `_set_up` after its constructor."""
 
     connection_pool: Any
+    response_callbacks: Any
 
     def _make_link(self) -> L:
         raise NotImplementedError
@@ -52,6 +54,7 @@ class ClientBody(Generic[L]):
         self._on_reconnect: Callable[[Reconnected], object] | None = options.pop("on_reconnect", None)
         self._on_replay: Callable[[Replayed], object] | None = options.pop("on_replay", None)
         self._options = options
+        self.response_callbacks.update(CALLBACKS)
         self.settings = settings_from(self.connection_pool, options)
         self._encoding, self._encoding_errors = encoding_of(self.connection_pool)
         self._own_links: list[L] = []

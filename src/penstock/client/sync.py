@@ -21,6 +21,7 @@ from redis.retry import Retry
 from penstock.client.batch import Batch
 from penstock.client.body import ClientBody, take_options
 from penstock.client.calls import answer, call, needs_own_connection
+from penstock.client.consumer import Consumer, Terms
 from penstock.client.opening import connection_options
 from penstock.client.pipeline import PipelineBody, batch_of, bulk_batch, bulk_results, results_of
 from penstock.client.quick import QuickCommands
@@ -61,7 +62,7 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.Redis):
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         if args[0] == "HIMPORT SET":  # what redis-py sends for it depends on its own connection
-            return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+            return super().execute_command(*args, **options)
         batch = call(args, options, self._is_shared)
         self.run(batch)
         return answer(batch, options, self.response_callbacks)
@@ -84,6 +85,10 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.Redis):
                 link.run(batch)
         else:
             self._link.run(batch)
+
+    def consumer(self, key: Any, group: Any, **terms: Any) -> Consumer:
+        """A member of a group that acknowledges what it has done; consumer.Terms has the arguments."""
+        return Consumer(self, Terms(key, group, **terms))
 
     def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Pipeline:
         return Pipeline(self, transaction, shard_hint)
