@@ -17,8 +17,10 @@ from penstock.client.delivery import Command, State
 from penstock.client.encoding import pack
 from penstock.client.errors import NotSent, OutcomeUnknown
 
-OVERHEAD = 600
-"""Bytes a held command costs beside its own (the batch, its lists, the waiter), as tests/client/test_bounds.py measures."""
+BATCH_BYTES = 480
+"""What a held batch costs beside its commands, with whoever waits for it; tests/client/test_bounds.py measures it."""
+COMMAND_BYTES = 200
+"""What a held command costs beside its bytes, which are there twice: as arguments and encoded."""
 
 
 class Batch:
@@ -66,7 +68,8 @@ class Batch:
         self.chunks = chunks
         """The bytes of each command."""
         self.count = count = len(chunks)
-        self.size = (len(chunks[0]) if count == 1 else sum(map(len, chunks))) + count * OVERHEAD
+        encoded = len(chunks[0]) if count == 1 else sum(map(len, chunks))
+        self.size = BATCH_BYTES + count * COMMAND_BYTES + 2 * encoded
         self.replies: list[Any] = []
         """What has come; goes on after the batch was given up, so that those behind it find their replies."""
 
