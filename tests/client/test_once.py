@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-
-from penstock.client.errors import OutcomeUnknown
 from tests.client.conftest import Connect
 from tests.client.door import Door
 from tests.client.scripted import ScriptedServer
+
+from penstock.client.errors import OutcomeUnknown
 
 QUICK: dict[str, Any] = {"backoff_base": 0.01, "backoff_cap": 0.05, "protocol": 2}
 

@@ -223,7 +223,7 @@ class _Wire(asyncio.Protocol):
         self.transport = connection._writer.transport
         stream = connection._reader
         self.transport.set_protocol(self)
-        self.transport.set_write_buffer_limits(high=0)
+        self.transport.set_write_buffer_limits(high=1, low=0)  # with 0, TLS transports pause for ever
         # What came before the transport was ours does not come again: neither bytes nor the end.
         loop = asyncio.get_running_loop()
         if stream._buffer:
