@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -113,7 +114,7 @@ class Link:
 
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
         at = self.engine.next_tick
-        if at is not None and (self._timer is None or self._timer.when() > at):
+        if at != math.inf and (self._timer is None or self._timer.when() > at):
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = loop.call_at(at, self._tick)

@@ -35,6 +35,7 @@ connection among many callers is about; and the order of events could not be cho
 
 from __future__ import annotations
 
+import math
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -60,7 +61,7 @@ from penstock.client.errors import (
     TransactionLost,
     reply_error,
 )
-from penstock.client.once import Numbers, Writes, new_client_id
+from penstock.client.once import Numbers, Writes, doubt_forgotten, new_client_id
 from penstock.client.session import Session
 
 CHUNK = 256 * 1024
@@ -101,7 +102,7 @@ class Engine:
         self.up = False
         self.connect_at: float | None = None
         """When a connection is to be opened; None if there is one, or nobody needs one."""
-        self.next_tick: float | None = None
+        self.next_tick = math.inf
         """When `tick` has something to do at the earliest."""
         self.on_push: Callable[[Any], None] | None = None
         self._reader_options = {"encoding": encoding, "errors": encoding_errors}
@@ -187,9 +188,10 @@ class Engine:
                 )
             self.connect_at = max(now, self._retry_at)
         counters.buffered_commands, counters.buffered_bytes = held, held_bytes
+        batch.held = True
         if settings.command_timeout is not None:
             batch.deadline = deadline = now + settings.command_timeout + batch.patience
-            if self.next_tick is None or deadline < self.next_tick:
+            if deadline < self.next_tick:
                 self.next_tick = deadline
         if self.up and not self._awaiting and not self._pending:
             self._wake(now)
@@ -207,7 +209,7 @@ class Engine:
         self._abandon(batch, "it was cancelled", NotSent, OutcomeUnknown)
 
     def _abandon(self, batch: Batch, why: str, unsent: type[NotSent], unknown: type[OutcomeUnknown]) -> None:
-        if batch.settled:
+        if batch.settled or not batch.held:
             return
         if self.up and batch.connection == self._connections:
             batch.remember(self._given, self._sent)  # what was given out will be written
@@ -370,10 +372,7 @@ class Engine:
 
     def _owe(self) -> None:
         """Replies are owed: silence counts from now at the latest."""
-        if self._awaiting and self.settings.silence_timeout is not None:
-            until = self._heard + self.settings.silence_timeout + self._awaiting[0].patience
-            if self.next_tick is None or until < self.next_tick:
-                self.next_tick = until
+        self.next_tick = min(self.next_tick, self._silent_at())
 
     def begin_write(self, count: int) -> None:
         """`count` more bytes are about to be given to the operating system."""
@@ -442,6 +441,8 @@ class Engine:
         if self._numbers is not None:
             self._numbers.settled(batch)
         if not batch.settled:
+            if batch.numbered is not None and batch.attempts > 1:
+                doubt_forgotten(batch)
             self._settle(batch, batch.replies)
 
     # -- the engine's own commands ----------------------------------------------------------------------------
@@ -554,12 +555,12 @@ class Engine:
 
     def tick(self, now: float) -> bool:
         """Let time-outs happen. True: the connection is silent and was given up; the driver is to close it."""
-        if self.next_tick is None or now < self.next_tick:
+        if now < self.next_tick:
             return False
         for batch in [*self._awaiting, *self._pending]:
             if batch.deadline is not None and batch.deadline <= now and not batch.settled:
                 self._abandon(batch, "its time is up", NotSentInTime, NoReplyInTime)
-        silent = self._is_silent(now)
+        silent = now >= self._silent_at()
         if silent:
             head = self._awaiting[0]
             if not head.is_preface and not head.settled:
@@ -568,9 +569,12 @@ class Engine:
         self.next_tick = self._next_tick()
         return silent
 
-    def _is_silent(self, now: float) -> bool:
+    def _silent_at(self) -> float:
+        """When the connection counts as silent, if nothing comes until then."""
         limit = self.settings.silence_timeout
-        return bool(self._awaiting) and limit is not None and now >= self._heard + limit + self._awaiting[0].patience
+        if not self._awaiting or limit is None:
+            return math.inf
+        return self._heard + limit + self._awaiting[0].patience
 
     def _fail_head(self, batch: Batch) -> None:
         """It may be what the server is so busy with: sent again it would only make things worse."""
@@ -583,11 +587,10 @@ class Engine:
         if len(batch.replies) == batch.count:
             self._settle(batch, list(batch.replies))
 
-    def _next_tick(self) -> float | None:
-        times = [batch.deadline for batch in (*self._awaiting, *self._pending) if batch.deadline and not batch.settled]
-        if self._awaiting and self.settings.silence_timeout is not None:
-            times.append(self._heard + self.settings.silence_timeout + self._awaiting[0].patience)
-        return min(times, default=None)
+    def _next_tick(self) -> float:
+        held = (batch for queue in (self._awaiting, self._pending) for batch in queue if not batch.settled)
+        deadlines = (batch.deadline for batch in held if batch.deadline is not None)
+        return min(self._silent_at(), min(deadlines, default=math.inf))
 
 
 class PrefaceRefused(Exception):
