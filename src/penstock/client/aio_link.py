@@ -19,6 +19,7 @@ import redis
 
 from penstock.client.batch import Batch
 from penstock.client.engine import Engine, Event, PrefaceRefused
+from penstock.client.errors import BufferFull
 from penstock.client.opening import as_lost, give_up_soon, is_refusal
 
 
@@ -44,9 +45,11 @@ class Link:
         if loop is not self._loop:
             self._move_to(loop)
         engine = self.engine
-        if engine.counters.buffered_commands and not engine.has_room(batch):
+        try:
+            engine.submit(batch, loop.time())
+        except BufferFull:
             await self._wait_for_room(batch)
-        engine.submit(batch, loop.time())
+            engine.submit(batch, loop.time())
         waiter = batch.waiter = loop.create_future()
         self._act(loop)
         try:
@@ -78,17 +81,19 @@ class Link:
         await asyncio.sleep(0)  # the transport closes in the loop's next turn
 
     async def _wait_for_room(self, batch: Batch) -> None:
-        """Until the batch fits, or its time is up; `submit` refuses it if it still does not."""
+        """Until the batch fits. Raises BufferFull if that is not wanted, or takes too long."""
         engine, loop = self.engine, self._loop
         assert loop is not None
         if engine.settings.when_full == "raise":
-            return
-        with contextlib.suppress(TimeoutError):
+            raise engine.full()
+        try:
             async with asyncio.timeout(engine.settings.command_timeout):
                 while not engine.has_room(batch):
                     room = loop.create_future()
                     self._for_room.append(room)
                     await room
+        except TimeoutError:
+            raise engine.full() from None
 
     # -- the loop ---------------------------------------------------------------------------------------------
 

@@ -168,6 +168,13 @@ class Engine:
             and counters.buffered_bytes + batch.size <= settings.max_buffered_bytes
         )
 
+    def full(self) -> BufferFull:
+        counters, settings = self.counters, self.settings
+        return BufferFull(
+            f"{counters.buffered_commands} commands ({counters.buffered_bytes} bytes) are held already; max_buffered_commands="
+            f"{settings.max_buffered_commands} and max_buffered_bytes={settings.max_buffered_bytes} allow no more"
+        )
+
     def submit(self, batch: Batch, now: float) -> None:
         """Take a batch, at the end of the queue. Raises NotSent, and then has not taken it."""
         if self.is_closed:
@@ -175,10 +182,7 @@ class Engine:
         counters, settings = self.counters, self.settings
         held, held_bytes = counters.buffered_commands + batch.count, counters.buffered_bytes + batch.size
         if (held > settings.max_buffered_commands or held_bytes > settings.max_buffered_bytes) and held != batch.count:
-            raise BufferFull(
-                f"{counters.buffered_commands} commands ({counters.buffered_bytes} bytes) are held already; max_buffered_commands="
-                f"{settings.max_buffered_commands} and max_buffered_bytes={settings.max_buffered_bytes} allow no more"
-            )
+            raise self.full()
         if self._transaction_lost:
             self._after_lost_transaction(batch)
         if not self.up and not self._connecting:
@@ -333,20 +337,23 @@ class Engine:
             return b""
         pieces: list[bytes] = []
         position, limit = self._given, self._given + CHUNK
-        counters, numbers, writes, connection = self.counters, self._numbers, self._writes, self._connections
+        numbers, writes, connection = self._numbers, self._writes, self._connections
+        sent = 0
         while pending and position < limit:
             batch = pending.popleft()
             if batch.settled:
                 continue
             if numbers is not None and writes is not None:
                 numbers.number(batch, writes)
-            chunks = batch.chunks if not batch.attempts else batch.outstanding()
             if batch.attempts:
-                counters.replayed += len(chunks)
+                chunks = batch.outstanding()
+                batch.first = len(batch.replies)
+                self.counters.replayed += len(chunks)
             else:
-                counters.sent += batch.count
+                chunks = batch.chunks
+                sent += batch.count
             batch.attempts += 1
-            batch.connection, batch.first, batch.start = connection, len(batch.replies), position
+            batch.connection, batch.start = connection, position
             if len(chunks) == 1:
                 pieces.append(chunks[0])
                 position += len(chunks[0])
@@ -356,6 +363,7 @@ class Engine:
             batch.end = position
             awaiting.append(batch)
         self._given = position
+        self.counters.sent += sent
         self._owe()
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
@@ -440,10 +448,19 @@ class Engine:
             self.session.learn(batch)
         if self._numbers is not None:
             self._numbers.settled(batch)
-        if not batch.settled:
-            if batch.numbered is not None and batch.attempts > 1:
-                doubt_forgotten(batch)
-            self._settle(batch, batch.replies)
+        if batch.settled:
+            return
+        if batch.attempts == 1:  # the usual end, without the questions that _settle asks
+            batch.results, batch.settled = batch.replies, True
+            counters = self.counters
+            counters.replied += batch.count
+            counters.buffered_commands -= batch.count
+            counters.buffered_bytes -= batch.size
+            self._settled.append(batch)
+            return
+        if batch.numbered is not None:
+            doubt_forgotten(batch)
+        self._settle(batch, batch.replies)
 
     # -- the engine's own commands ----------------------------------------------------------------------------
 
@@ -497,12 +514,9 @@ class Engine:
         counters = self.counters
         counters.buffered_commands -= batch.count
         counters.buffered_bytes -= batch.size
-        if results is batch.replies and not batch.skipped:
-            counters.replied += batch.count
-        else:
-            failed = sum(isinstance(result, DeliveryError) for result in results)
-            counters.failed += failed
-            counters.replied += batch.count - failed
+        failed = sum(isinstance(result, DeliveryError) for result in results)
+        counters.failed += failed
+        counters.replied += batch.count - failed
         self._settled.append(batch)
 
     def _drain_pending(self) -> Iterator[Batch]:

@@ -31,7 +31,7 @@ import redis
 
 from penstock.client.batch import Batch
 from penstock.client.engine import Engine, Event, PrefaceRefused
-from penstock.client.errors import NotSent
+from penstock.client.errors import BufferFull, NotSent
 from penstock.client.opening import as_lost, give_up_soon, is_refusal
 
 READ = 128 * 1024
@@ -108,13 +108,15 @@ class Link:
         """Give a batch to the engine and write if writing is free. None: we lead; else what wakes us."""
         waiter = None
         with self._lock:
-            if self.engine.counters.buffered_commands and not self.engine.has_room(batch):
-                self._wait_for_room(batch)
-            if self._leader is None:
-                self._leader = batch
-                if self._socket is not None and self._poll.poll(0):
-                    self._look()
-            self.engine.submit(batch, monotonic())
+            while not batch.held:
+                if self._leader is None:
+                    self._leader = batch
+                    if self._socket is not None and self._poll.poll(0):
+                        self._look()
+                try:
+                    self.engine.submit(batch, monotonic())
+                except BufferFull:
+                    self._wait_for_room(batch)
             if self._leader is not batch:
                 waiter = batch.waiter = threading.Lock()
                 waiter.acquire()
@@ -159,24 +161,22 @@ class Link:
             self._wake_settled()
 
     def _wait_for_room(self, batch: Batch) -> None:
-        """With the lock held: let replies come until the batch fits. `submit` refuses it if it still does not."""
+        """With the lock held: let replies come until the batch fits. Raises BufferFull if that is not wanted, or takes too long."""
         engine = self.engine
-        if engine.settings.when_full == "raise":
-            return
         patience = engine.settings.command_timeout
-        until = None if patience is None else monotonic() + patience
-        while not engine.has_room(batch) and (until is None or monotonic() < until):
-            if self._leader is None:
-                self._leader = batch
+        until = math.inf if patience is None else monotonic() + patience
+        while not engine.has_room(batch) and self._leader is not None:
+            if engine.settings.when_full == "raise" or monotonic() >= until:
+                raise engine.full()
+            if self._leader is batch:
                 self._lock.release()
                 try:
                     self._turn()
                 finally:
-                    self._hand_over()
                     self._lock.acquire()
             else:
                 self._wants_room += 1
-                self._room.wait(None if until is None else max(until - monotonic(), 0.001))
+                self._room.wait(None if until == math.inf else max(until - monotonic(), 0.001))
                 self._wants_room -= 1
 
     # -- writing ----------------------------------------------------------------------------------------------
