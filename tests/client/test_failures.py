@@ -185,6 +185,23 @@ def test_events_tell_of_a_reconnect(connect: Connect, door: Door, witness: Any) 
     assert [command.name for command in seen[1].commands] == ["INCRBY"]
 
 
+def test_a_listener_may_use_the_client_and_may_fail(connect: Connect, door: Door, witness: Any, caplog: Any) -> None:
+    seen: list[Any] = []
+
+    def listen(event: Any) -> None:
+        if hasattr(client, "real"):  # a coroutine there: for later
+            seen.append(event)
+        else:
+            seen.append(client.get("a"))
+        raise RuntimeError("listener")
+
+    client = connect(door.url, on_reconnect=listen, **QUICK)
+    client.ping()
+    door.cut_reply()
+    assert client.incr("a") == 2 and len(seen) == 1 and client.ping()
+    assert "a listener failed on Reconnected" in caplog.text
+
+
 def test_a_command_that_outlives_its_time_was_not_sent(connect: Connect, door: Door, witness: Any) -> None:
     client = connect(door.url, command_timeout=0.3, **QUICK)
     client.ping()

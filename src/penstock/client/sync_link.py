@@ -30,8 +30,9 @@ from typing import Any, NamedTuple
 import redis
 
 from penstock.client.batch import Batch
-from penstock.client.engine import Engine, Event, PrefaceRefused
+from penstock.client.engine import Engine, PrefaceRefused
 from penstock.client.errors import BufferFull, NotSent
+from penstock.client.events import Event
 from penstock.client.opening import as_lost, give_up_soon, is_refusal
 
 READ = 128 * 1024
@@ -103,6 +104,8 @@ class Link:
         finally:
             if self._leader is batch:
                 self._hand_over()
+            if self.engine.events:
+                self._tell()  # not while leading: a listener may use this client
 
     def _submit(self, batch: Batch) -> threading.Lock | None:
         """Give a batch to the engine and write if writing is free. None: we lead; else what wakes us."""
@@ -254,8 +257,6 @@ class Link:
                 if engine.tick(monotonic()):
                     self._drop()
                 self._wake_settled()
-        if engine.events:
-            self._tell()
 
     def _wait(self, poll: Any, until: float, now: float) -> bool:
         """Sleep until the socket has something, somebody rings, or the time comes. True if it is the socket."""
