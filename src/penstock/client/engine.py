@@ -314,7 +314,7 @@ class Engine:
         pieces: list[bytes] = []
         position, limit = self._given, self._given + CHUNK
         numbers, writes, connection = self._numbers, self._writes, self._connections
-        sent = 0
+        sent, was_idle = 0, not awaiting
         while pending and position < limit:
             batch = pending.popleft()
             if batch.settled:
@@ -340,7 +340,8 @@ class Engine:
             awaiting.append(batch)
         self._given = position
         self.counters.sent += sent
-        self._owe()
+        if was_idle:
+            self._owe()
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _give_preface(self) -> bytes:
@@ -355,7 +356,7 @@ class Engine:
         return b"".join(pieces)
 
     def _owe(self) -> None:
-        """Replies are owed: silence counts from now at the latest."""
+        """Replies are owed again: silence counts."""
         self.next_tick = min(self.next_tick, self._silent_at())
 
     def begin_write(self, count: int) -> None:

@@ -124,8 +124,9 @@ class Link:
                 waiter = batch.waiter = threading.Lock()
                 waiter.acquire()
                 self._followers.append(batch)
-            turn = self._claim()
-        self._send(turn)
+            turn = None if self._writing else self._claim()
+        if turn is not None:
+            self._send(turn)
         return waiter
 
     def _look(self) -> None:
