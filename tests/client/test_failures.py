@@ -347,6 +347,32 @@ def test_an_interrupted_thread_leaves_the_others_in_step(door: Door, witness: An
         signal.signal(signal.SIGALRM, before)
 
 
+def test_an_interrupted_follower_leaves_the_connection_alone(door: Door, witness: Any) -> None:
+    class Interrupt(BaseException):
+        pass
+
+    def interrupt(*_: object) -> None:
+        raise Interrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with Client.from_url(door.url, delivery="at-most-once") as client:
+            client.set("a", "right")
+            witness.execute_command("CLIENT", "PAUSE", 300, "ALL")
+            answers: list[Any] = []
+            leader = threading.Thread(target=lambda: answers.append(client.get("a")))
+            leader.start()
+            while not client.counters.buffered_commands:
+                time.sleep(0.001)
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            with pytest.raises(Interrupt):
+                client.get("b")
+            leader.join()
+            assert answers == [b"right"] and client.get("a") == b"right" and client.counters.reconnects == 0
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
 def test_a_forked_child_has_a_connection_of_its_own(peer: str) -> None:
     with Client.from_url(peer) as client:
         client.delete("child")

@@ -125,8 +125,7 @@ class Link:
                 waiter.acquire()
                 self._followers.append(batch)
             turn = None if self._writing else self._claim()
-        if turn is not None:
-            self._send(turn)
+        self._send(turn)
         return waiter
 
     def _look(self) -> None:
@@ -156,11 +155,14 @@ class Link:
             turn = self._claim()
         self._send(turn)
 
-    def _interrupted(self, batch: Batch) -> None:
-        """KeyboardInterrupt and the like, anywhere: nobody knows how much was read or written, so this connection ends."""
+    def _interrupted(self, batch: Batch | None) -> None:
+        """KeyboardInterrupt and the like. In a leader, or one who writes (no batch): nobody knows how much was read or
+        written, so this connection ends. One who only waits leaves the others alone.
+        """
         with self._lock:
-            self.engine.cancel(batch)
-            if self._leader is batch or self._writing:
+            if batch is not None:
+                self.engine.cancel(batch)
+            if self._leader is batch or batch is None:
                 self._lose(redis.ConnectionError("the thread that used the connection was interrupted"))
             self._wake_settled()
 
@@ -208,6 +210,15 @@ class Link:
 
     def _send(self, turn: _Write | None) -> None:
         """Write, and whatever was queued meanwhile, until there is no more or the socket is full."""
+        if turn is None:
+            return
+        try:
+            self._send_all(turn)
+        except BaseException:
+            self._interrupted(None)
+            raise
+
+    def _send_all(self, turn: _Write | None) -> None:
         while turn is not None:
             data, sock, generation = turn
             try:
@@ -301,8 +312,7 @@ class Link:
             if self._rest:
                 self._poll.modify(sock, select.POLLIN)
             turn = self._claim_rest()
-        if turn is not None:
-            self._send(turn)
+        self._send(turn)
 
     def _open(self) -> None:
         with self._lock:
