@@ -15,7 +15,7 @@ from penstock.engine.spec import REGISTRY
 
 DOCS = Path(__file__).parent.parent / "docs"
 STREAMS = (DOCS / "streams.md").read_text(encoding="utf-8")
-SESSIONS = {"streams.md": 25, "lazy.md": 8}  # guides, and how many examples each has at the least
+SESSIONS = {"client.md": 10, "streams.md": 25, "lazy.md": 8}  # guides, and how many examples each has at the least
 
 
 def blocks(page: str, language: str) -> list[str]:

@@ -13,13 +13,14 @@ ROOT = Path(__file__).parent.parent / "src" / "penstock"
 ALLOWED: dict[str, set[str]] = {
     "protocol": set(),
     "types": set(),
+    "client": {"protocol"},
     "engine": {"protocol", "types"},
     "commands": {"protocol", "types", "engine"},
     "storage": {"protocol", "types", "engine", "commands"},
     "server": {"protocol", "types", "engine", "commands", "storage"},
     "testing": {"protocol", "types", "engine", "server"},
     "spark": {"protocol", "client"},
-    "bench": {"protocol", "testing"},
+    "bench": {"protocol", "client", "testing"},
     "cli": {"protocol", "types", "engine", "commands", "storage", "server", "testing", "bench", "demo"},
 }
 
