@@ -18,6 +18,7 @@ from functools import cache
 from penstock.engine.arguments import to_integer
 from penstock.engine.session import Session
 from penstock.engine.spec import REGISTRY, Argv, Command, Flag, NotLazy, Reply, command, inner_keys
+from penstock.engine.workers import LongWay
 from penstock.protocol.errors import OnceFull, OnceStale, OnceUnknown, ReplyError, Unblocked, WrongType, shown
 from penstock.protocol.resp import NO_REPLY, OK, Raw, RawPieces, Status, encode
 from penstock.types.ledger import BelowFloor, UnknownClient
@@ -30,11 +31,12 @@ _ALIKE = (
     Raw,
     RawPieces,
 )  # replies that both versions of the protocol write alike, or are written already
+_ZERO = ord("0")
 _WRAPPERS = frozenset({"LAZY", "ONCE", "ONCEKEPT"})
 
 
 @command(
-    "ONCE", arity=-5, flags=Flag.WRITE | Flag.NOSCRIPT | Flag.MOVABLEKEYS, keys=inner_keys(4), group="once",
+    "ONCE", arity=-5, flags=Flag.WRITE | Flag.NOSCRIPT | Flag.MOVABLEKEYS | Flag.DIRECT, keys=inner_keys(4), group="once",
     syntax="client-id number floor command [argument ...]", cost="That of the command.",
     not_lazy=NotLazy("is answered with what the command inside answers"),
 )  # fmt: skip
@@ -46,6 +48,8 @@ def once(session: Session, argv: Argv) -> Reply:
     once-idle-timeout is forgotten, and refused with ONCEUNKNOWN if it comes back. Not for commands that only read, nor
     for those that concern the connection; inside MULTI, put it around each command.
     """
+    if session.current is None:
+        return _at_once(session, argv)
     client, inner = argv[1], argv[4:]
     number, floor = _positive(argv[2], "number"), _positive(argv[3], "floor")
     if floor > number:
@@ -93,6 +97,63 @@ def once(session: Session, argv: Argv) -> Reply:
         session.around = None
 
 
+def _at_once(session: Session, argv: Argv) -> Reply:
+    """As `once`, called by the inner loop, where no gate matters: what is usual, quickly. Anything else takes the long way.
+
+    Usual is a command of a known client that the inner loop knows too, and that did not run before.
+    """
+    engine = session.engine
+    keyspace = engine.keyspace
+    ledger = keyspace.ledger
+    account = ledger.accounts.get(argv[1])
+    known = engine.every_fast.get(argv[4])
+    if account is None or known is None or not (_is_number(argv[2]) and _is_number(argv[3])):
+        raise LongWay
+    number, floor = int(argv[2]), int(argv[3])
+    inner = argv[4:]
+    handler, low, high, _ = known
+    usual = account.floor <= floor <= number and number not in account.replies and low <= len(inner) <= high
+    if not usual or not _may_run(argv[4]) or ledger.bytes >= engine.config.once_max_bytes:
+        raise LongWay
+    before = keyspace.dirty
+    reply: Reply
+    try:
+        reply = handler(session, inner)
+    except ReplyError as error:
+        reply = error
+    if reply is OK:
+        wire = b"+OK\r\n"
+    elif type(reply) is int:
+        wire = b":%d\r\n" % reply
+    else:
+        wire = encode(reply, 2)
+    kept = (wire, wire if type(reply) in _ALIKE else encode(reply, 3))
+    ledger.keep(argv[1], number, floor, kept, keyspace.clock.now)
+    if engine.log is not None and keyspace.dirty != before:
+        effects = [inner] if session.effects is None else session.effects
+        session.effects = [*effects, _record(argv, kept)]
+    if isinstance(reply, ReplyError):
+        raise reply
+    return reply
+
+
+def _is_number(text: bytes) -> bool:
+    """From 1 on, and as everybody would write it."""
+    return text.isdigit() and text[0] != _ZERO and len(text) < 19
+
+
+@cache
+def _may_run(name: bytes) -> bool:
+    """Whether the inner loop's command of this name may run under ONCE."""
+    called = REGISTRY.by_name[name.upper()]
+    return not _verdict(called)[0]
+
+
+def _record(argv: Argv, kept: tuple[bytes, bytes]) -> Argv:
+    """What the log says of a reply that is kept."""
+    return [b"ONCEKEPT", argv[1], argv[2], argv[3], *(kept[:1] if kept[0] == kept[1] else kept)]
+
+
 def _keep(session: Session, argv: Argv, called: Command, number: int, floor: int, run: Callable[[], Reply]) -> Reply:
     """Run the command, or what is left of it after its slow part ran in a thread, and keep its reply."""
     engine = session.engine
@@ -117,7 +178,7 @@ def _keep(session: Session, argv: Argv, called: Command, number: int, floor: int
         if engine.keyspace.dirty != before:
             if called.writes:
                 effects = [argv[4:]] if session.effects is None else session.effects
-            effects = [*effects, [b"ONCEKEPT", argv[1], argv[2], argv[3], *(kept[:1] if kept[1] is old else kept)]]
+            effects = [*effects, _record(argv, kept)]
         if not called.writes:
             engine.propagate(session.db, effects)
             effects = []
