@@ -62,6 +62,14 @@ def test_the_arrow_form_is_read_with_the_five_lines_of_the_guide(empty: Server) 
     ]
 
 
+def test_the_examples_of_the_testing_guide_run() -> None:
+    proxy, cluster = blocks((DOCS / "testing.md").read_text(encoding="utf-8"), "python")
+    names: dict[str, Any] = {}
+    exec(proxy, names)
+    assert names["total"] == 3, "after two calls, as the guide says"
+    exec(cluster, names)
+
+
 @pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: str(page.relative_to(DOCS)))
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+\.md)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
