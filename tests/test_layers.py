@@ -13,6 +13,7 @@ ROOT = Path(__file__).parent.parent / "src" / "penstock"
 ALLOWED: dict[str, set[str]] = {
     "protocol": set(),
     "types": set(),
+    "client": {"protocol"},
     "engine": {"protocol", "types"},
     "commands": {"protocol", "types", "engine"},
     "storage": {"protocol", "types", "engine", "commands"},

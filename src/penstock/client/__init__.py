@@ -1,0 +1,13 @@
+"""A Redis client that knows what happened to every command.
+
+The engine (engine.py) is sans-I/O: bytes and the time go in, bytes and settled commands come out. sync.py and aio.py only
+drive it. Both clients are subclasses of redis-py's, so every command method, URL and option of redis-py works:
+
+    protocol.errors
+      ^
+    delivery, errors, commands, encoding      what a level, a state, an error, a kind of command is
+      ^
+    batch <- session, once <- engine          the FIFO, what a new connection must be told, ONCE numbers
+      ^
+    sync, aio <- pipeline, streams, consumer
+"""

@@ -1,0 +1,159 @@
+"""One or more commands that are encoded, queued, written and settled together: what the engine's FIFO is made of.
+
+A single command is a batch of one. A pipeline is a batch of many whose replies count one by one. A transaction is an
+atomic batch: MULTI, its commands and EXEC, which is replayed whole or not at all.
+
+Rejected: an object for each command of a pipeline. At ten thousand commands it costs more than packing them; what is
+known of one command (its state) is worked out from byte positions when somebody asks, which is when something failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from penstock.client.commands import Kind, name_of
+from penstock.client.delivery import Command, State
+from penstock.client.errors import NotSent, OutcomeUnknown
+
+OVERHEAD = 600
+"""Bytes a held command costs beside its own (the batch, its lists, the waiter), as tests/client/test_bounds.py measures."""
+
+
+class Batch:
+    """Commands on their way. Owned by the engine between `submit` and settling; then by whoever waits for it."""
+
+    __slots__ = (
+        "atomic", "attempts", "chunks", "commands", "connection", "count", "deadline", "end", "first", "is_preface", "learned",
+        "notable", "numbered", "patience", "raw", "reached", "replies", "results", "settled", "size", "skipped", "start", "waiter",
+    )  # fmt: skip
+
+    def __init__(
+        self, commands: Sequence[Sequence[Any]], chunks: list[bytes], *, atomic: bool = False,
+        raw: Collection[int] | None = None, patience: float = 0.0, notable: dict[int, Kind] | None = None,
+        is_preface: bool = False,
+    ) -> None:  # fmt: skip
+        self.commands = commands
+        self.chunks = chunks
+        """The bytes of each command."""
+        self.count = count = len(chunks)
+        self.size = (len(chunks[0]) if count == 1 else sum(map(len, chunks))) + count * OVERHEAD
+        self.atomic = atomic
+        self.raw = raw
+        """Indices of the commands whose replies are not decoded, whatever decode_responses says."""
+        self.patience = patience
+        """Seconds the commands may wait on the server; added to every limit."""
+        self.notable = notable
+        """Commands that change the connection, by index."""
+        self.is_preface = is_preface
+        """One of the engine's own, which a new connection begins with."""
+        self.replies: list[Any] = []
+        """What has come; goes on after the batch was given up, so that those behind it find their replies."""
+        self.results: list[Any] = self.replies
+        """When settled, one for each command: a reply, an error the server replied, or a DeliveryError."""
+        self.settled = False
+        """It has its results. One that still stands in the FIFO then is a tombstone: nobody waits for its replies."""
+        self.attempts = 0
+        """How often it was written."""
+        self.connection = 0
+        """On which of the engine's connections it was written last, with the next three:"""
+        self.first = 0
+        """Its first command that was written there."""
+        self.start = 0
+        """Where that began in the stream of the connection."""
+        self.end = 0
+        self.reached: list[State] | State = State.QUEUED
+        """The furthest each command came on earlier connections; one state for all of a transaction."""
+        self.skipped: dict[int, Exception] | None = None
+        """Commands that must not be written again, and what they fail with."""
+        self.numbered: tuple[object, int] | None = None
+        """Who gave it its ONCE numbers, and the last of them."""
+        self.learned = 0
+        """How many of its replies the session has looked at."""
+        self.deadline: float | None = None
+        self.waiter: Any = None
+        """For the driver: what to wake."""
+
+    def outstanding(self) -> list[bytes]:
+        """The bytes that are still to be answered: all of them, or the tail after the replies that came."""
+        done, skipped = len(self.replies), self.skipped
+        if skipped:
+            return [chunk for index, chunk in enumerate(self.chunks) if index >= done and index not in skipped]
+        return self.chunks[done:] if done else self.chunks
+
+    def state(self, index: int) -> State:
+        """How far a command came, as of the last lost connection or settling."""
+        known = self.results if self.settled else () if self.atomic else self.replies
+        if index < len(known):
+            result = known[index]
+            return getattr(result, "state", State.REPLIED) if isinstance(result, Exception) else State.REPLIED
+        return self.reached if isinstance(self.reached, State) else self.reached[index]
+
+    @property
+    def states(self) -> list[State]:
+        return [self.state(index) for index in range(self.count)]
+
+    def remember(self, handed: int, sent: int) -> None:
+        """Keep how far each command came on a connection that is gone: `handed` bytes may have left, `sent` did."""
+        if self.start >= handed:
+            return  # no byte of it
+        if self.atomic or self.count == 1:
+            assert isinstance(self.reached, State)
+            self.reached = max(self.reached, State.WRITTEN if self.end <= sent else State.WRITING)
+            return
+        states = [self.reached] * self.count if isinstance(self.reached, State) else self.reached
+        position, skipped = self.start, self.skipped or ()
+        for index in range(self.first, self.count):
+            if index not in skipped:
+                begin, position = position, position + len(self.chunks[index])
+                state = State.WRITTEN if position <= sent else State.WRITING if begin < handed else State.QUEUED
+                states[index] = max(states[index], state)
+        self.reached = states
+
+    @property
+    def was_written(self) -> bool:
+        """Whether any of what is outstanding may have left this program."""
+        if isinstance(self.reached, State):
+            return self.reached > State.QUEUED
+        return any(state > State.QUEUED for state in self.reached[len(self.replies) :])
+
+    def described(self, index: int) -> Command:
+        arguments = self.commands[index]
+        name = name_of(arguments)
+        is_split = isinstance(arguments[0], str | bytes) and len(arguments[0]) < len(name)
+        return Command(name, tuple(arguments[1 + is_split :]), self.state(index))
+
+    def failure(self, index: int, why: str, unsent: type[NotSent], unknown: type[OutcomeUnknown]) -> Exception:
+        """The error for a command that gets no reply; which one depends on how far it came."""
+        command = self.described(index)
+        if command.state is State.QUEUED:
+            return unsent(f"{command.name} was not sent: {why}", command=command.name)
+        text = f"{command.name} was sent, and its reply did not come ({why}): it may have run"
+        return unknown(text, command.state, command.name)
+
+    def failures(
+        self, why: str, unsent: type[NotSent], unknown: type[OutcomeUnknown], instead: Exception | None = None
+    ) -> list[Any]:
+        """The results if no more replies come; commands of a transaction fail together. `instead` is for those not sent."""
+        if self.atomic:
+            failed = self.failure(self.count - 1, why, unsent, unknown)
+            return [instead if instead is not None and isinstance(failed, NotSent) else failed] * self.count
+        results, skipped = list(self.replies), self.skipped or {}
+        for index in range(len(results), self.count):
+            failed = skipped.get(index) or self.failure(index, why, unsent, unknown)
+            results.append(instead if instead is not None and isinstance(failed, NotSent) else failed)
+        return results
+
+    def skip(self, failures: dict[int, Exception]) -> None:
+        """Some commands are not to be written again; if that is the end of a transaction, it is of all of it."""
+        if self.atomic:
+            self.replies[:] = [next(iter(failures.values()))] * self.count
+        else:
+            self.skipped = {**(self.skipped or {}), **failures}
+            self.take_skipped()
+
+    def take_skipped(self) -> None:
+        """Put the errors of skipped commands in their places, as far as replies have come."""
+        assert self.skipped is not None
+        while len(self.replies) in self.skipped:
+            self.replies.append(self.skipped[len(self.replies)])

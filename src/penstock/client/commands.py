@@ -1,0 +1,147 @@
+"""Kinds of commands: which may share a connection with others, and which change what the connection is.
+
+One look-up in a dict answers it for a command's first word; only words that stand for several commands (CLIENT, XREAD)
+need a second look. What a server's table says of commands (COMMAND) is not used here: it would cost a round trip
+before the first command, and a proxy may not know it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+
+class Kind(enum.Enum):
+    """How a command gets along with others on one connection."""
+
+    ORDINARY = "ordinary"
+    BLOCKING = "blocking"  # holds the connection up: needs one of its own for a while
+    SESSION = "session"  # changes the connection's state, to be restored on the next one
+    TRANSACTION = "transaction"  # catches the commands that follow it: needs a connection of its own
+    STREAMING = "streaming"  # the replies do not match the commands any more
+
+
+Arguments = Sequence[Any]
+
+
+def _word(argument: Any) -> str:
+    text = argument if isinstance(argument, str) else bytes(argument).decode("latin-1")
+    return text.upper()
+
+
+_CONTAINERS = frozenset({
+    "ACL", "CLIENT", "CLUSTER", "COMMAND", "CONFIG", "DEBUG", "FUNCTION", "LATENCY", "MEMORY", "MODULE", "OBJECT", "PUBSUB",
+    "SCRIPT", "SLOWLOG", "TGROUP", "XGROUP", "XINFO",
+})  # fmt: skip
+
+
+def name_of(arguments: Arguments) -> str:
+    """A command's name as a person writes it, with its subcommand.
+
+    >>> name_of((b"client", "setname", "x")), name_of(("GET", "k"))
+    ('CLIENT SETNAME', 'GET')
+    """
+    name = _word(arguments[0])
+    if name in _CONTAINERS and len(arguments) > 1 and isinstance(arguments[1], str | bytes | bytearray | memoryview):
+        return f"{name} {_word(arguments[1])}"
+    return name
+
+
+_SESSION = frozenset(
+    ["SELECT", "AUTH", "HELLO", "READONLY", "READWRITE", "RESET"]
+    + [f"CLIENT {sub}" for sub in ("SETNAME", "SETINFO", "NO-EVICT", "NO-TOUCH", "TRACKING", "CACHING")]
+)
+_TRANSACTION = frozenset(["MULTI", "EXEC", "DISCARD", "WATCH", "UNWATCH"])
+_STREAMING = frozenset(
+    [
+        "SUBSCRIBE",
+        "PSUBSCRIBE",
+        "SSUBSCRIBE",
+        "UNSUBSCRIBE",
+        "PUNSUBSCRIBE",
+        "SUNSUBSCRIBE",
+        "MONITOR",
+        "SYNC",
+        "PSYNC",
+        "QUIT",
+    ]
+) | {"CLIENT REPLY"}
+
+
+def _seconds(value: Any) -> float:
+    return float(value.decode() if isinstance(value, bytes) else value)
+
+
+def _last_seconds(arguments: Arguments) -> float:
+    return _seconds(arguments[-1])
+
+
+def _first_seconds(arguments: Arguments) -> float:
+    return _seconds(arguments[1])
+
+
+def _last_milliseconds(arguments: Arguments) -> float:
+    return _seconds(arguments[-1]) / 1000
+
+
+def _block_option(arguments: Arguments) -> float | None:
+    """Of XREAD and TREAD: the milliseconds after BLOCK; None without it."""
+    for word, value in pairwise(arguments[1:]):
+        if isinstance(word, str | bytes) and len(word) == 5 and _word(word) == "BLOCK":
+            return _seconds(value) / 1000
+        if isinstance(word, str | bytes) and len(word) == 7 and _word(word) == "STREAMS":
+            return None  # what follows are keys
+    return None
+
+
+# How long a blocking command may wait, in seconds; 0 is for ever, None is not at all.
+_PATIENCE: dict[str, Callable[[Arguments], float | None]] = {
+    **dict.fromkeys(["BLPOP", "BRPOP", "BRPOPLPUSH", "BLMOVE", "BZPOPMIN", "BZPOPMAX"], _last_seconds),
+    **dict.fromkeys(["BLMPOP", "BZMPOP"], _first_seconds),
+    **dict.fromkeys(["XREAD", "XREADGROUP", "TREAD"], _block_option),
+    "WAIT": _last_milliseconds,
+    "WAITAOF": _last_milliseconds,
+}
+
+_SPECIAL: dict[str, Kind] = {
+    **dict.fromkeys(_SESSION, Kind.SESSION),
+    **dict.fromkeys(_TRANSACTION, Kind.TRANSACTION),
+    **dict.fromkeys(_STREAMING, Kind.STREAMING),
+    **dict.fromkeys(_PATIENCE, Kind.BLOCKING),
+}
+_SPECIAL_WORDS = frozenset(name.partition(" ")[0] for name in _SPECIAL)
+
+# First words as they are written by callers ("get", b"GET", "CLIENT SETNAME"), and whether they need a second look.
+_ordinary: set[Any] = set()
+_MOST_SPELLINGS = 4096  # a program that sends made-up commands must not fill the memory with them
+
+
+def kind_of(arguments: Arguments) -> Kind:
+    """What kind of command this is; one look-up for an ordinary one."""
+    head = arguments[0]
+    if type(head) is bytearray:
+        head = bytes(head)
+    if head in _ordinary:
+        return Kind.ORDINARY
+    words = head.split() if isinstance(head, str | bytes) else [head]
+    if not words:
+        return Kind.ORDINARY  # the server will say what is wrong with it
+    if _word(words[0]) not in _SPECIAL_WORDS:
+        if len(_ordinary) < _MOST_SPELLINGS and isinstance(head, str | bytes):
+            _ordinary.add(head)
+        return Kind.ORDINARY
+    spelled = (*words, *arguments[1:])
+    kind = _SPECIAL.get(name_of(spelled), Kind.ORDINARY)
+    if kind is Kind.BLOCKING and patience(spelled) is None:
+        return Kind.ORDINARY
+    return kind
+
+
+def patience(arguments: Arguments) -> float | None:
+    """How many seconds a blocking command may wait; 0 is for ever, None if it does not wait."""
+    try:
+        return _PATIENCE[name_of(arguments)](arguments)
+    except (KeyError, ValueError, IndexError, TypeError):
+        return None  # not blocking, or malformed: the server answers at once

@@ -1,0 +1,102 @@
+"""What "delivered" means: the three levels, the four states of a command, and the settings that go with them."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+
+class Delivery(enum.Enum):
+    """How often a command runs if connections fail. docs/client.md says what each level promises at each stage."""
+
+    AT_MOST_ONCE = "at-most-once"
+    """What was written is never written again; nothing is held while there is no connection."""
+    AT_LEAST_ONCE = "at-least-once"
+    """What has no reply is written again, in order, on the next connection; new commands are held until then."""
+    EXACTLY_ONCE = "exactly-once"
+    """As AT_LEAST_ONCE, and each write carries a number (ONCE) by which the server knows that it has run already."""
+
+    @classmethod
+    def of(cls, value: Delivery | str) -> Delivery:
+        """A level by itself or by name; `at_most_once` and `AT-MOST-ONCE` are the same name."""
+        if isinstance(value, cls):
+            return value
+        try:
+            return cls(str(value).lower().replace("_", "-"))
+        except ValueError:
+            names = ", ".join(level.value for level in cls)
+            raise ValueError(f"delivery={value!r} is no delivery level; the levels are {names}") from None
+
+
+class State(enum.IntEnum):
+    """How far a command has come. Only QUEUED is provably unsent, only REPLIED provably executed."""
+
+    QUEUED = 0
+    """No byte of it was given to the operating system, on any connection."""
+    WRITING = 1
+    """Some of it may be on its way."""
+    WRITTEN = 2
+    """All of it was given to the operating system; whether it ran is not known."""
+    REPLIED = 3
+    """Its reply has arrived."""
+
+
+class Command(NamedTuple):
+    """A command as a replay filter sees it."""
+
+    name: str
+    """Upper case, with its subcommand if it has one: `DECR`, `CLIENT SETNAME`."""
+    arguments: tuple[Any, ...]
+    state: State
+
+
+ReplayFilter = Callable[[Command], bool]
+"""True for a command that must not be replayed. It then fails, with its state."""
+
+
+@dataclass(slots=True)
+class Settings:
+    """What an engine goes by; `delivery` and `replay_filter` are changed through the engine, which acts on the change."""
+
+    delivery: Delivery = Delivery.AT_LEAST_ONCE
+    replay_filter: ReplayFilter | None = None
+    command_timeout: float | None = 60.0
+    """Seconds from the call to the reply, reconnecting included; None waits for ever."""
+    silence_timeout: float | None = 5.0
+    """Seconds without a byte, while replies are owed, after which a connection counts as lost (redis-py's socket_timeout)."""
+    health_check_interval: float = 15.0
+    """Seconds without traffic after which a PING must be answered before anything else is sent; 0 never asks."""
+    max_buffered_commands: int = 1_000_000
+    max_buffered_bytes: int = 256 * 1024 * 1024
+    when_full: Literal["block", "raise"] = "block"
+    backoff_base: float = 0.05
+    backoff_cap: float = 2.0
+
+    def __post_init__(self) -> None:
+        self.delivery = Delivery.of(self.delivery)
+        if self.when_full not in ("block", "raise"):
+            raise ValueError(f"when_full={self.when_full!r}: it is 'block' (wait for room) or 'raise' (BufferFull)")
+        for name in ("max_buffered_commands", "max_buffered_bytes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: at least 1 is needed to send anything")
+
+
+@dataclass(slots=True)
+class Counters:
+    """What an engine has done since it was made."""
+
+    sent: int = 0
+    """Commands written for the first time."""
+    replied: int = 0
+    replayed: int = 0
+    """Commands written again on a later connection."""
+    filtered: int = 0
+    """Commands the replay filter kept from being written again."""
+    failed: int = 0
+    """Commands that ended without a reply."""
+    reconnects: int = 0
+    buffered_commands: int = 0
+    """Commands held now: queued, or written and without a reply."""
+    buffered_bytes: int = 0

@@ -1,0 +1,48 @@
+"""Arguments to bytes, before a command is queued: what cannot be encoded fails its caller and nobody else.
+
+redis-py names some commands by two words in one argument ("CLIENT SETNAME"); on the wire they are two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import redis
+from hiredis import pack_command
+
+
+def pack(arguments: Sequence[Any]) -> bytes:
+    """A command as it travels; redis.DataError names what has no wire form.
+
+    >>> pack(("CONFIG GET", b"save"))
+    b'*3\\r\\n$6\\r\\nCONFIG\\r\\n$3\\r\\nGET\\r\\n$4\\r\\nsave\\r\\n'
+    """
+    head = arguments[0]
+    if (" " if type(head) is str else b" ") in head:
+        arguments = (*head.split(), *arguments[1:])
+    try:
+        packed: bytes = pack_command(arguments if type(arguments) is tuple else tuple(arguments))
+    except (TypeError, UnicodeEncodeError):
+        packed = pack_command(tuple(_plain(argument) for argument in arguments))  # type: ignore[arg-type]
+    return packed
+
+
+def pack_many(commands: Iterable[Sequence[Any]]) -> list[bytes]:
+    """Each command packed; ready commands (tuples, one word first) take the short way."""
+    return [pack(arguments) for arguments in commands]
+
+
+def _plain(argument: Any) -> bytes | str | int | float:
+    if isinstance(argument, bytearray | memoryview):
+        return bytes(argument)
+    if isinstance(argument, bool) or not isinstance(argument, bytes | str | int | float):
+        raise redis.DataError(
+            f"{argument!r} is a {type(argument).__name__}, which has no wire form: convert it to bytes, str, int or float"
+        )
+    if isinstance(argument, str):
+        try:
+            argument.encode()
+        except UnicodeEncodeError as error:
+            raise redis.DataError(f"{argument!r} cannot be encoded as UTF-8: {error.reason}; give bytes") from error
+    return argument

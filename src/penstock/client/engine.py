@@ -1,0 +1,588 @@
+"""One logical connection, without the connection: the sans-I/O engine that sync.py and aio.py drive.
+
+Events go in (`submit`, `connected`, `received`, `lost`, `tick` ...), and three things come out: bytes to write (`output`),
+batches that are settled (`take_settled`), and when to do something next (`connect_at`, `next_tick`). The engine has no
+clock, no socket, no thread and no lock: time is an argument, and a driver with threads calls it under one lock.
+
+A command moves through these states, and its error says how far it came:
+
+    state     entered when                                  connection lost: AT_MOST_ONCE   AT_LEAST_ONCE, EXACTLY_ONCE
+    QUEUED    `submit`                                      NotSent                         stays queued
+    WRITING   `begin_write` reaches its first byte          OutcomeUnknown                  written again, unless filtered
+    WRITTEN   `end_write` passes its last byte              OutcomeUnknown                  written again, unless filtered
+    REPLIED   `received` completes its reply                settled: no change              settled: never written again
+
+The law of this file: the FIFO `_awaiting` is exactly the batches whose bytes were given out on this connection and whose
+replies have not come, in the order of their bytes. Whoever loses interest (time-out, cancel) leaves a tombstone in
+it (a settled batch); replies are matched by position and nothing else. Every batch is settled exactly once.
+
+How to drive it:
+
+    engine.submit(batch, now)            raises NotSent (BufferFull, ClientClosed ...) or takes the batch
+    engine.connect_at                    when to open a connection; None: not wanted
+      -> connected(now) | connect_failed(error, now) | refused(error, now)
+    data = engine.output()               bytes to write next, b"" if none; given out once
+      -> begin_write(n) before giving n bytes to the system, end_write(m) when it has taken m
+    engine.received(data, now)           may raise redis.InvalidResponse: then drop the connection and call lost()
+    engine.lost(error, now)              the connection is gone, whoever ended it
+    engine.tick(now) at engine.next_tick time-outs; may answer that the connection is to be dropped
+    engine.take_settled()                wake whoever waits for these
+    engine.take_events()                 Reconnected, Replayed: for callbacks, outside of any lock
+
+Rejected: a coroutine that reads and writes by turns. It cannot write while it reads, which is what sharing one
+connection among many callers is about; and the order of events could not be chosen by a test.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import hiredis
+import redis
+
+from penstock.client.batch import Batch
+from penstock.client.commands import Kind, name_of
+from penstock.client.delivery import Command, Counters, Delivery, ReplayFilter, Settings, State
+from penstock.client.encoding import pack
+from penstock.client.errors import (
+    BufferFull,
+    ClientClosed,
+    DeliveryError,
+    ExactlyOnceUnavailable,
+    NoReplyInTime,
+    NotReplayed,
+    NotSent,
+    NotSentInTime,
+    OutcomeUnknown,
+    TransactionLost,
+    reply_error,
+)
+from penstock.client.once import Numbers, Writes, new_client_id
+from penstock.client.session import Session
+
+CHUNK = 256 * 1024
+"""About how many bytes `output` gives out at a time: a long queue is not copied whole to be written."""
+
+_MORE: Final = object()
+_PING = pack(("PING",))
+_COMMAND = pack(("COMMAND",))
+
+
+@dataclass(frozen=True, slots=True)
+class Reconnected:
+    """A connection took the place of a lost one."""
+
+    outage: float
+    """Seconds without a connection."""
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """Commands that are about to be written again."""
+
+    commands: list[Command]
+
+
+Event = Reconnected | Replayed
+
+
+class Engine:
+    """See the top of this file."""
+
+    def __init__(
+        self, settings: Settings, *, encoding: str | None = None, encoding_errors: str = "strict",
+        jitter: Callable[[], float] = random.random,
+    ) -> None:  # fmt: skip
+        self.settings = settings
+        self.counters = Counters()
+        self.session = Session()
+        self.up = False
+        self.connect_at: float | None = None
+        """When a connection is to be opened; None if there is one, or nobody needs one."""
+        self.next_tick: float | None = None
+        """When `tick` has something to do at the earliest."""
+        self.on_push: Callable[[Any], None] | None = None
+        self._reader_options = {"encoding": encoding, "errors": encoding_errors}
+        self._jitter = jitter
+        self._reader: Any = None
+        self._pending: deque[Batch] = deque()
+        self._awaiting: deque[Batch] = deque()
+        self._preface: deque[Batch] = deque()  # our own commands; nothing else is given out before their replies
+        self._settled: list[Batch] = []
+        self._events: list[Event] = []
+        self._given = self._handed = self._sent = 0  # bytes of this connection: given out, may have left, have left
+        self._heard = 0.0  # when the last byte came, or the first reply became owed
+        self._failures = 0  # connections since the last that gave a reply
+        self._retry_at = 0.0
+        self._lost_at: float | None = None
+        self._ever_up = False
+        self._connecting = False
+        self._closed = False
+        self._transaction_lost = False
+        self._client_id = new_client_id()
+        self._connections = 0
+        self._numbers: Numbers | None = None
+        self._writes: Writes | None = None
+
+    # -- settings that may change at any time -----------------------------------------------------------------
+
+    @property
+    def delivery(self) -> Delivery:
+        return self.settings.delivery
+
+    def set_delivery(self, level: Delivery, now: float) -> None:
+        """Change the level. To AT_MOST_ONCE without a connection: what is held is cancelled, as the level asks."""
+        self.settings.delivery = level
+        if level is Delivery.AT_MOST_ONCE and not self.up and self._lost_at is not None:
+            self._fail_pending("there is no connection, and at-most-once holds nothing", NotSent, OutcomeUnknown)
+        if level is Delivery.EXACTLY_ONCE and self.up and self._numbers is None:
+            self._prepare_once()
+            if not self._awaiting:
+                self._heard = now
+        elif level is not Delivery.EXACTLY_ONCE:
+            self._numbers = None
+
+    def set_replay_filter(self, replay_filter: ReplayFilter | None) -> None:
+        """Change the filter; it is asked at once about what already waits to be written again."""
+        self.settings.replay_filter = replay_filter
+        if not self.up:
+            self._apply_filter()
+
+    # -- commands ---------------------------------------------------------------------------------------------
+
+    def has_room(self, batch: Batch) -> bool:
+        """Whether a batch fits within the bounds; one that never would is taken when nothing else is held."""
+        counters, settings = self.counters, self.settings
+        commands = counters.buffered_commands
+        return not commands or (
+            commands + batch.count <= settings.max_buffered_commands
+            and counters.buffered_bytes + batch.size <= settings.max_buffered_bytes
+        )
+
+    def submit(self, batch: Batch, now: float) -> None:
+        """Take a batch, at the end of the queue. Raises NotSent, and then has not taken it."""
+        if self._closed:
+            raise ClientClosed("the client is closed; make a new one")
+        counters, settings = self.counters, self.settings
+        if counters.buffered_commands and not self.has_room(batch):
+            raise BufferFull(
+                f"{counters.buffered_commands} commands ({counters.buffered_bytes} bytes) are held already; max_buffered_commands="
+                f"{settings.max_buffered_commands} and max_buffered_bytes={settings.max_buffered_bytes} allow no more"
+            )
+        if self._transaction_lost:
+            self._after_lost_transaction(batch)
+        if not self.up and not self._connecting:
+            if settings.delivery is Delivery.AT_MOST_ONCE and now < self._retry_at:
+                raise NotSent(
+                    f"there is no connection, and at-most-once holds nothing; the next attempt is in {self._retry_at - now:.2f} s"
+                )
+            self.connect_at = max(now, self._retry_at)
+        counters.buffered_commands += batch.count
+        counters.buffered_bytes += batch.size
+        if settings.command_timeout is not None:
+            batch.deadline = deadline = now + settings.command_timeout + batch.patience
+            if self.next_tick is None or deadline < self.next_tick:
+                self.next_tick = deadline
+        if self.up and not self._awaiting and not self._pending:
+            self._wake(now)
+        self._pending.append(batch)
+
+    def _after_lost_transaction(self, batch: Batch) -> None:
+        name = name_of(batch.commands[0])
+        if batch.atomic or name in ("WATCH", "UNWATCH", "EXEC", "DISCARD"):
+            self._transaction_lost = False
+        if name not in ("WATCH", "UNWATCH"):
+            raise TransactionLost(f"{name} was not sent: the connection with its WATCH or MULTI is gone; begin again")
+
+    def cancel(self, batch: Batch) -> None:
+        """Nobody waits for it any more: not written if it still can be helped, and never again."""
+        self._abandon(batch, "it was cancelled", NotSent, OutcomeUnknown)
+
+    def _abandon(self, batch: Batch, why: str, unsent: type[NotSent], unknown: type[OutcomeUnknown]) -> None:
+        if batch.settled:
+            return
+        if self.up and batch.connection == self._connections:
+            batch.remember(self._given, self._sent)  # what was given out will be written
+        else:
+            batch.chunks = []  # it will be passed over in the queue; no need to keep its bytes there
+        self._settle(batch, batch.failures(why, unsent, unknown))
+
+    # -- the connection ---------------------------------------------------------------------------------------
+
+    def connecting(self) -> None:
+        """A driver has begun to open a connection."""
+        self.connect_at = None
+        self._connecting = True
+
+    def connected(self, now: float) -> None:
+        """A connection is open and shaken hands on."""
+        self.up, self._connecting, self.connect_at = True, False, None
+        self._reader = hiredis.Reader(
+            protocolError=redis.InvalidResponse, replyError=reply_error, notEnoughData=_MORE, **self._reader_options
+        )
+        self._given = self._handed = self._sent = 0
+        self._heard = now
+        self._connections += 1
+        self._numbers = self._writes = None
+        for command in self.session.restore():
+            self._preface.append(Batch([("SESSION",)], [command], is_preface=True))
+        if self.settings.delivery is Delivery.EXACTLY_ONCE:
+            self._prepare_once()
+        if self._lost_at is not None:
+            self.counters.reconnects += 1
+            self._events.append(Reconnected(now - self._lost_at, self._failures))
+        self._ever_up, self._lost_at = True, None
+        self._apply_filter()
+        again = [
+            batch.described(index)
+            for batch in self._pending
+            if batch.attempts and not batch.settled
+            for index in range(len(batch.replies), batch.count)
+            if batch.state(index) is not State.QUEUED
+        ]
+        if again:
+            self._events.append(Replayed(again))
+
+    def connect_failed(self, error: Exception, now: float) -> None:
+        """No connection came about. Before the first one ever that is told at once; later it is tried again."""
+        self._connecting = False
+        self._back_off(now)
+        if not self._ever_up or self.settings.delivery is Delivery.AT_MOST_ONCE:
+            self._fail_pending(str(error), NotSent, OutcomeUnknown, error)
+
+    def refused(self, error: Exception, now: float) -> None:
+        """The server answered and does not want us (a wrong password): trying again would not help, so all is failed."""
+        self._take_back()
+        if self.up:
+            self._lost_at = now
+        self._connecting = self.up = False
+        self._back_off(now)
+        self._fail_pending(str(error), NotSent, OutcomeUnknown, error, instead=error)
+
+    def lost(self, error: Exception, now: float) -> None:
+        """The connection is gone. What that means for each command is the table at the top."""
+        if not self.up:
+            return
+        self.up, self._lost_at = False, now
+        self._take_back()
+        why = str(error) or type(error).__name__
+        if self.session.in_transaction:
+            self._transaction_lost = True
+            self.session.watching = self.session.queueing = False
+            self._fail_pending(f"{why}, and with it the WATCH or MULTI", TransactionLost, NotReplayed, error)
+        elif self.settings.delivery is Delivery.AT_MOST_ONCE:
+            self._fail_pending(why, NotSent, OutcomeUnknown, error)
+        else:
+            self._apply_filter()
+        self._back_off(now)
+
+    def _take_back(self) -> None:
+        """What was given out and has no reply goes back to the head of the queue, in order; tombstones go away."""
+        self._preface.clear()
+        waiting = [batch for batch in self._awaiting if not batch.settled and not batch.is_preface]
+        for batch in self._awaiting:
+            if batch.notable:
+                self.session.learn(batch)
+        self._awaiting.clear()
+        for batch in waiting:
+            batch.remember(self._handed, self._sent)
+            if batch.atomic:
+                batch.replies.clear()  # replies of a part of it count for nothing
+        self._pending.extendleft(reversed(waiting))
+
+    def _back_off(self, now: float) -> None:
+        """The first attempt after a loss is made at once, later ones after a growing time, of which half is by chance."""
+        settings = self.settings
+        delay = min(settings.backoff_cap, settings.backoff_base * 2.0 ** min(self._failures - 1, 30))
+        self._retry_at = now + (delay * (0.5 + self._jitter() / 2) if self._failures else 0.0)
+        self._failures += 1
+        self.connect_at = self._retry_at if self._pending and not self._closed else None
+
+    def close(self) -> None:
+        """Settle all that is held; take nothing any more."""
+        if self._closed:
+            return
+        self._take_back()
+        self._closed, self.up, self.connect_at = True, False, None
+        self._fail_pending("the client was closed", ClientClosed, OutcomeUnknown)
+
+    # -- bytes ------------------------------------------------------------------------------------------------
+
+    def output(self) -> bytes:
+        """Bytes to write next; b"" if there are none, or none may be given out yet."""
+        if not self.up:
+            return b""
+        if self._preface:
+            return self._give_preface()
+        pending, awaiting = self._pending, self._awaiting
+        if not pending:
+            return b""
+        pieces: list[bytes] = []
+        position, limit = self._given, self._given + CHUNK
+        counters, numbers, writes, connection = self.counters, self._numbers, self._writes, self._connections
+        while pending and position < limit:
+            batch = pending.popleft()
+            if batch.settled:
+                continue
+            if numbers is not None and writes is not None:
+                numbers.number(batch, writes)
+            chunks = batch.chunks if not batch.attempts else batch.outstanding()
+            if batch.attempts:
+                counters.replayed += len(chunks)
+            else:
+                counters.sent += batch.count
+            batch.attempts += 1
+            batch.connection, batch.first, batch.start = connection, len(batch.replies), position
+            if len(chunks) == 1:
+                pieces.append(chunks[0])
+                position += len(chunks[0])
+            else:
+                pieces += chunks
+                position += sum(map(len, chunks))
+            batch.end = position
+            awaiting.append(batch)
+        self._given = position
+        self._owe()
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _give_preface(self) -> bytes:
+        pieces: list[bytes] = []
+        for batch in self._preface:
+            if not batch.attempts:
+                batch.attempts = 1
+                pieces += batch.chunks
+                self._given += len(batch.chunks[0])
+                self._awaiting.append(batch)
+        self._owe()
+        return b"".join(pieces)
+
+    def _owe(self) -> None:
+        """Replies are owed: silence counts from now at the latest."""
+        if self._awaiting and self.settings.silence_timeout is not None:
+            until = self._heard + self.settings.silence_timeout + self._awaiting[0].patience
+            if self.next_tick is None or until < self.next_tick:
+                self.next_tick = until
+
+    def begin_write(self, count: int) -> None:
+        """`count` more bytes are about to be given to the operating system."""
+        self._handed += count
+
+    def end_write(self, count: int) -> None:
+        """It has taken `count` of them; the others it has not, and they are to be offered again."""
+        self._sent += count
+        self._handed = self._sent
+
+    def received(self, data: Any, now: float) -> None:
+        """Bytes came. Raises redis.InvalidResponse if they are no replies to what was asked."""
+        self._heard = now
+        reader, awaiting = self._reader, self._awaiting
+        reader.feed(data)
+        gets = reader.gets
+        while awaiting:
+            batch = awaiting[0]
+            replies = batch.replies
+            try:
+                while True:
+                    reply = gets() if batch.raw is None else gets(len(replies) not in batch.raw)
+                    if reply is _MORE:
+                        return
+                    if type(reply) is hiredis.PushNotification:
+                        if self.on_push is not None:
+                            self.on_push(reply)
+                        continue
+                    replies.append(reply)
+                    if batch.skipped:
+                        batch.take_skipped()
+                    if len(replies) >= batch.count:
+                        break
+            except redis.InvalidResponse:
+                raise
+            except Exception as error:  # the reply was read whole, and cannot be decoded: this command's loss alone
+                error.state = State.REPLIED  # type: ignore[attr-defined]
+                replies.append(error)
+                if batch.skipped:
+                    batch.take_skipped()
+                if len(replies) < batch.count:
+                    continue
+            awaiting.popleft()
+            self._complete(batch)
+        self._read_unasked(gets)
+
+    def _read_unasked(self, gets: Callable[[], Any]) -> None:
+        """Nothing is owed: only pushes may come."""
+        while self._reader.has_data():
+            reply = gets()
+            if reply is _MORE:
+                return
+            if type(reply) is not hiredis.PushNotification:
+                raise redis.InvalidResponse(f"a reply nobody asked for: {reply!r}")
+            if self.on_push is not None:
+                self.on_push(reply)
+
+    def _complete(self, batch: Batch) -> None:
+        self._failures = 0
+        if batch.is_preface:
+            self._preface.popleft()
+            self._take_preface_reply(batch)
+            return
+        if batch.notable:
+            self.session.learn(batch)
+        if self._numbers is not None:
+            self._numbers.settled(batch)
+        if not batch.settled:
+            self._settle(batch, batch.replies)
+
+    # -- the engine's own commands ----------------------------------------------------------------------------
+
+    def _wake(self, now: float) -> None:
+        """Nothing was owed until now. If nothing was heard for long, ask before sending what could not be taken back."""
+        interval = self.settings.health_check_interval
+        if interval and now - self._heard >= interval and not self._preface:
+            self._preface.append(Batch([("PING",)], [_PING], is_preface=True))
+        self._heard = now
+
+    def _prepare_once(self) -> None:
+        self._numbers = Numbers(self._client_id, self._connections)
+        if self._writes is None:
+            self._preface.append(Batch([("COMMAND",)], [_COMMAND], raw=(0,), is_preface=True))
+
+    def _take_preface_reply(self, batch: Batch) -> None:
+        reply, name = batch.replies[0], batch.commands[0][0]
+        if isinstance(reply, redis.exceptions.BusyLoadingError):
+            raise redis.InvalidResponse(str(reply))  # not now: another connection will do
+        if name == "COMMAND" and isinstance(reply, list):
+            self._writes = Writes(reply)
+            if not self._writes.has_once:
+                self._writes = None
+                reply = ExactlyOnceUnavailable(
+                    "delivery level exactly-once needs the command ONCE, which this server does not have; use a Penstock "
+                    "server, or the level at-least-once"
+                )
+        if isinstance(reply, Exception) and name != "PING":  # an error, too, shows that the server is there
+            raise PrefaceRefused(reply)
+
+    # -- settling ---------------------------------------------------------------------------------------------
+
+    def take_settled(self) -> list[Batch]:
+        """Batches that were settled since the last call, in order."""
+        settled, self._settled = self._settled, []
+        return settled
+
+    def take_events(self) -> list[Event]:
+        events, self._events = self._events, []
+        return events
+
+    def _settle(self, batch: Batch, results: list[Any]) -> None:
+        batch.results = results
+        batch.settled = True
+        counters = self.counters
+        counters.buffered_commands -= batch.count
+        counters.buffered_bytes -= batch.size
+        if results is batch.replies and not batch.skipped:
+            counters.replied += batch.count
+        else:
+            failed = sum(isinstance(result, DeliveryError) for result in results)
+            counters.failed += failed
+            counters.replied += batch.count - failed
+        self._settled.append(batch)
+
+    def _drain_pending(self) -> Iterator[Batch]:
+        pending, self._pending = self._pending, deque()
+        return (batch for batch in pending if not batch.settled)
+
+    def _fail_pending(
+        self, why: str, unsent: type[NotSent], unknown: type[OutcomeUnknown],
+        cause: Exception | None = None, instead: Exception | None = None,
+    ) -> None:  # fmt: skip
+        for batch in self._drain_pending():
+            results = batch.failures(why, unsent, unknown, instead)
+            for result in results:
+                if isinstance(result, DeliveryError) and result.__cause__ is None:
+                    result.__cause__ = cause
+            self._settle(batch, results)
+        self.connect_at = None
+
+    def _apply_filter(self) -> None:
+        """Ask the filter about all that would be written again; what it names fails here and now."""
+        wanted = self.settings.replay_filter
+        if wanted is None:
+            return
+        for batch in self._drain_pending():
+            if batch.was_written:
+                self._filter(batch, wanted)
+            if len(batch.replies) == batch.count:
+                self._settle(batch, list(batch.replies))
+            else:
+                self._pending.append(batch)
+
+    def _filter(self, batch: Batch, wanted: ReplayFilter) -> None:
+        hits: dict[int, Exception] = {}
+        for index in range(len(batch.replies), batch.count):
+            if batch.state(index) is State.QUEUED or index in (batch.skipped or ()):
+                continue
+            cause = None
+            try:
+                if not wanted(batch.described(index)):
+                    continue
+            except Exception as error:  # a filter that fails lets nothing through
+                cause = error
+            hits[index] = batch.failure(index, "the replay filter forbids to send it again", NotSent, NotReplayed)
+            hits[index].__cause__ = cause
+        if hits:
+            self.counters.filtered += len(hits)
+            batch.skip(hits)
+
+    # -- time -------------------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> bool:
+        """Let time-outs happen. True: the connection is silent and was given up; the driver is to close it."""
+        if self.next_tick is None or now < self.next_tick:
+            return False
+        for batch in [*self._awaiting, *self._pending]:
+            if batch.deadline is not None and batch.deadline <= now and not batch.settled:
+                self._abandon(batch, "its time is up", NotSentInTime, NoReplyInTime)
+        silent = self._is_silent(now)
+        if silent:
+            head = self._awaiting[0]
+            if not head.is_preface and not head.settled:
+                self._fail_head(head)
+            self.lost(redis.TimeoutError("nothing came from the server"), now)
+        self.next_tick = self._next_tick()
+        return silent
+
+    def _is_silent(self, now: float) -> bool:
+        limit = self.settings.silence_timeout
+        return bool(self._awaiting) and limit is not None and now >= self._heard + limit + self._awaiting[0].patience
+
+    def _fail_head(self, batch: Batch) -> None:
+        """It may be what the server is so busy with: sent again it would only make things worse."""
+        batch.remember(self._handed, self._sent)
+        index = batch.count - 1 if batch.atomic else len(batch.replies)
+        failure = batch.failure(index, "nothing came from the server", NotSentInTime, NoReplyInTime)
+        if batch.atomic:
+            batch.replies.clear()
+        batch.skip({index: failure})
+        if len(batch.replies) == batch.count:
+            self._settle(batch, list(batch.replies))
+
+    def _next_tick(self) -> float | None:
+        times = [batch.deadline for batch in (*self._awaiting, *self._pending) if batch.deadline and not batch.settled]
+        if self._awaiting and self.settings.silence_timeout is not None:
+            times.append(self._heard + self.settings.silence_timeout + self._awaiting[0].patience)
+        return min(times, default=None)
+
+
+class PrefaceRefused(Exception):
+    """The server refused what a connection of ours must be told; the driver ends it and calls `refused`."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+__all__ = ["Batch", "Engine", "Event", "Kind", "PrefaceRefused", "Reconnected", "Replayed"]

@@ -1,0 +1,100 @@
+"""EXACTLY_ONCE on the wire: `ONCE client-id number floor command ...` around each write.
+
+A connection has a client-id of its own, so that numbers are given in the order of writing, start at 1, and a server
+that has forgotten an idle client, or was replaced, never meets an old id with a new number. A command keeps the id and the
+number it was first written with; sent again on another connection it is the same command to the server.
+
+Which commands are writes is the server's to say: its COMMAND table is read once, before the first write of this level.
+Rejected: a table here (it would be wrong for modules and newer servers), and redis-py's list of reads (it knows
+nothing of ours). Reads are replayed as they are: they change nothing.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from penstock.client.batch import Batch
+from penstock.client.commands import name_of
+
+# They run what they are given, or change what is not a key; the table has no flag for it.
+_UNFLAGGED_WRITES = frozenset(["EVAL", "EVALSHA", "FCALL", "PUBLISH", "SPUBLISH"])
+
+
+class Writes:
+    """The server's commands that change something."""
+
+    def __init__(self, table: Iterable[Sequence[Any]]) -> None:
+        """`table` is the reply to COMMAND, not decoded."""
+        self._known: set[str] = set()
+        self._writes: set[str] = set()
+        self._decided: dict[Any, bool] = {}  # by first word, as callers spell it
+        for row in table:
+            self._take(row)
+            for sub in row[9] if len(row) > 9 else ():
+                self._take(sub)
+
+    def _take(self, row: Sequence[Any]) -> None:
+        name = row[0].decode().upper().replace("|", " ")
+        flags = set(row[2])
+        self._known.add(name)
+        if b"readonly" not in flags and (b"write" in flags or name in _UNFLAGGED_WRITES):
+            self._writes.add(name)
+
+    def __contains__(self, arguments: Sequence[Any]) -> bool:
+        head = arguments[0]
+        decided = self._decided.get(head)
+        if decided is None:
+            name = name_of(arguments)
+            if name == "TREAD":  # without a group it changes nothing, and the server would keep all that was read
+                return any(
+                    isinstance(word, str | bytes) and word.upper() in ("GROUP", b"GROUP") for word in arguments[4:]
+                )
+            decided = name in self._writes
+            if name in self._known and " " not in name:
+                self._decided[head] = decided
+        return decided
+
+    @property
+    def has_once(self) -> bool:
+        return "ONCE" in self._known
+
+
+class Numbers:
+    """The numbers of one connection."""
+
+    def __init__(self, client: str, connection: int) -> None:
+        identity = f"{client}.{connection}".encode()
+        self._prefix = b"\r\n$4\r\nONCE\r\n$%d\r\n%b\r\n$" % (len(identity), identity)
+        self._next = 1
+        self._floor = 1
+
+    def number(self, batch: Batch, writes: Writes) -> None:
+        """Give each write of a batch its number; a batch that has one keeps it."""
+        if batch.attempts:
+            return
+        floor, prefix, number = b"%d" % self._floor, self._prefix, self._next
+        suffix = b"\r\n$%d\r\n%b\r\n" % (len(floor), floor)
+        chunks = batch.chunks
+        for index, arguments in enumerate(batch.commands):
+            if arguments in writes:
+                chunk = chunks[index]
+                end = chunk.index(b"\r")
+                digits = b"%d" % number
+                chunks[index] = b"*%d%b%d\r\n%b%b%b" % (
+                    int(chunk[1:end]) + 4, prefix, len(digits), digits, suffix, chunk[end + 2 :],
+                )  # fmt: skip
+                number += 1
+        if number != self._next:
+            self._next = number
+            batch.numbered = (self, number - 1)
+
+    def settled(self, batch: Batch) -> None:
+        """Its replies are here; as they come in order, so are those of all lower numbers."""
+        if batch.numbered is not None and batch.numbered[0] is self:
+            self._floor = batch.numbered[1] + 1
+
+
+def new_client_id() -> str:
+    return secrets.token_hex(8)

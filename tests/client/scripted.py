@@ -1,0 +1,167 @@
+"""Two ends joined by a fake link: an Engine, and a server that runs what has arrived whole, can be cut anywhere, and forgets nothing.
+
+The server counts every execution of every command, so that a test can say "never twice" and "never lost". It knows ONCE.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import hiredis
+import redis
+
+from penstock.client.batch import Batch
+from penstock.client.commands import Kind, kind_of
+from penstock.client.delivery import Settings
+from penstock.client.encoding import pack
+from penstock.client.engine import Engine
+
+_MORE = object()
+
+COMMAND_TABLE = b"*4\r\n" + b"".join(
+    b"*3\r\n$%d\r\n%b\r\n:-1\r\n*1\r\n+%b\r\n" % (len(name), name, flag)
+    for name, flag in ((b"incr", b"write"), (b"get", b"readonly"), (b"once", b"write"), (b"exec", b"noscript"))
+)
+
+
+def single(*arguments: Any) -> Batch:
+    kind = kind_of(arguments)
+    notable = {0: kind} if kind in (Kind.SESSION, Kind.TRANSACTION) else None
+    return Batch([arguments], [pack(arguments)], notable=notable)
+
+
+def many(*commands: tuple[Any, ...]) -> Batch:
+    notable = {i: kind_of(c) for i, c in enumerate(commands) if kind_of(c) in (Kind.SESSION, Kind.TRANSACTION)}
+    return Batch(commands, [pack(command) for command in commands], notable=notable or None)
+
+
+def transaction(*commands: tuple[Any, ...]) -> Batch:
+    whole = [("MULTI",), *commands, ("EXEC",)]
+    return Batch(whole, [pack(command) for command in whole], atomic=True, notable={0: Kind.TRANSACTION})
+
+
+class ScriptedServer:
+    """INCR n answers how often n was incremented; GET n the same without running it; anything else answers OK."""
+
+    def __init__(self) -> None:
+        self.runs: Counter[bytes] = Counter()
+        self.log: list[tuple[bytes, ...]] = []
+        self.kept: dict[tuple[bytes, bytes], bytes] = {}
+        self.has_once = True
+        self.connect()
+
+    def connect(self) -> None:
+        self._reader = hiredis.Reader(notEnoughData=_MORE)
+        self._queue: list[list[bytes]] | None = None
+
+    def feed(self, data: bytes) -> bytes:
+        """Run what is whole by now and answer it."""
+        self._reader.feed(data)
+        replies = []
+        while (argv := self._reader.gets()) is not _MORE:
+            replies.append(self._answer(argv))
+        return b"".join(replies)
+
+    def _answer(self, argv: list[bytes]) -> bytes:
+        name = argv[0]
+        if name == b"MULTI":
+            self._queue = []
+            return b"+OK\r\n"
+        if name == b"EXEC":
+            assert self._queue is not None, "EXEC outside of a transaction"
+            queue, self._queue = self._queue, None
+            return b"*%d\r\n" % len(queue) + b"".join(self._run(queued) for queued in queue)
+        if self._queue is not None:
+            self._queue.append(argv)
+            return b"+QUEUED\r\n"
+        return self._run(argv)
+
+    def _run(self, argv: list[bytes]) -> bytes:
+        if argv[0] == b"COMMAND":
+            return COMMAND_TABLE if self.has_once else b"*0\r\n"
+        if argv[0] == b"ONCE":
+            key = (argv[1], argv[2])
+            if key not in self.kept:
+                self.kept[key] = self._run(argv[4:])
+            return self.kept[key]
+        self.log.append(tuple(argv))
+        if argv[0] == b"INCR":
+            self.runs[argv[1]] += 1
+        if argv[0] in (b"INCR", b"GET"):
+            return b":%d\r\n" % self.runs[argv[1]]
+        return b"+OK\r\n"
+
+
+class World:
+    """An engine, a server, and the bytes between them."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.now = 1000.0
+        self.settings = Settings(**settings)
+        self.engine = Engine(self.settings, jitter=lambda: 1.0)
+        self.server = ScriptedServer()
+        self.upstream = b""  # written by the engine, not yet at the server
+        self.downstream = b""  # answered by the server, not yet at the engine
+        self.settled: list[Batch] = []
+
+    def submit(self, batch: Batch) -> Batch:
+        self.engine.submit(batch, self.now)
+        self.collect()
+        return batch
+
+    def collect(self) -> None:
+        self.settled += self.engine.take_settled()
+
+    def connect(self) -> None:
+        self.upstream = self.downstream = b""
+        self.server.connect()
+        self.engine.connecting()
+        self.engine.connected(self.now)
+        self.collect()
+
+    def write(self, limit: int | None = None) -> int:
+        """Have the engine write, at most `limit` bytes of what it wants to."""
+        data = self.upstream_rest + self.engine.output()
+        part = data[:limit]
+        self.engine.begin_write(len(part))
+        self.engine.end_write(len(part))
+        self._rest = data[len(part) :]
+        self.upstream += part
+        return len(part)
+
+    _rest = b""
+
+    @property
+    def upstream_rest(self) -> bytes:
+        rest, self._rest = self._rest, b""
+        return rest
+
+    def serve(self, limit: int | None = None) -> None:
+        part, self.upstream = self.upstream[:limit], self.upstream[len(self.upstream[:limit]) :]
+        self.downstream += self.server.feed(part)
+
+    def read(self, limit: int | None = None) -> None:
+        part, self.downstream = self.downstream[:limit], self.downstream[len(self.downstream[:limit]) :]
+        if part:
+            self.engine.received(part, self.now)
+            self.collect()
+
+    def cut(self) -> None:
+        self._rest = b""
+        self.upstream = self.downstream = b""
+        self.engine.lost(redis.ConnectionError("cut"), self.now)
+        self.collect()
+
+    def settle_down(self) -> None:
+        """Let everything finish: reconnect if wanted, write, serve and read until nothing moves."""
+        for _ in range(1000):
+            if self.engine.connect_at is not None:
+                self.now = max(self.now, self.engine.connect_at)
+                self.connect()
+            before = (self.write(), len(self.upstream), len(self.downstream))
+            self.serve()
+            self.read()
+            if before == (0, 0, 0) and self.engine.connect_at is None:
+                return
+        raise AssertionError("it never settles")

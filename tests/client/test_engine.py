@@ -1,0 +1,522 @@
+"""The engine on scripted bytes: no socket, no clock, no thread."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.client.scripted import World, many, single, transaction
+
+from penstock.client.batch import Batch
+from penstock.client.delivery import Command, Delivery, State
+from penstock.client.engine import PrefaceRefused, Reconnected, Replayed
+from penstock.client.errors import (
+    BufferFull,
+    ClientClosed,
+    DeliveryError,
+    ExactlyOnceUnavailable,
+    NoReplyInTime,
+    NotReplayed,
+    NotSent,
+    NotSentInTime,
+    OutcomeUnknown,
+    TransactionLost,
+)
+
+AT_MOST, AT_LEAST, EXACTLY = Delivery.AT_MOST_ONCE, Delivery.AT_LEAST_ONCE, Delivery.EXACTLY_ONCE
+
+
+def up(**settings: object) -> World:
+    world = World(**settings)
+    world.connect()
+    world.settle_down()
+    world.server.log.clear()
+    return world
+
+
+def test_replies_go_to_their_commands_in_order() -> None:
+    world = up()
+    batches = [world.submit(single("INCR", "a")) for _ in range(3)]
+    world.settle_down()
+    assert [batch.results for batch in batches] == [[1], [2], [3]]
+    assert world.settled == batches and batches[0].state(0) is State.REPLIED
+
+
+def test_all_that_is_queued_is_written_at_once() -> None:
+    world = up()
+    for _ in range(50):
+        world.submit(single("INCR", "a"))
+    assert world.write() == 50 * len(single("INCR", "a").chunks[0])
+    assert world.write() == 0
+
+
+def test_at_most_once_tells_not_sent_from_unknown() -> None:
+    world = up(delivery=AT_MOST)
+    written, writing, queued = (world.submit(single("INCR", key)) for key in "abc")
+    size = len(written.chunks[0])
+    world.write(size + 3)
+    world.serve()
+    world.cut()
+    assert [type(batch.results[0]) for batch in (written, writing, queued)] == [OutcomeUnknown, OutcomeUnknown, NotSent]
+    assert [batch.state(0) for batch in (written, writing, queued)] == [State.WRITTEN, State.WRITING, State.QUEUED]
+    assert isinstance(written.results[0], redis.ConnectionError) and world.server.runs == {b"a": 1}
+
+
+def test_at_most_once_rejects_new_commands_until_the_next_attempt() -> None:
+    world = up(delivery=AT_MOST)
+    world.cut()
+    world.submit(single("INCR", "a"))  # the first attempt after a loss is made at once
+    world.engine.connecting()
+    world.engine.connect_failed(redis.ConnectionError("refused"), world.now)
+    world.collect()
+    assert isinstance(world.settled[-1].results[0], NotSent)
+    with pytest.raises(NotSent, match="holds nothing"):
+        world.submit(single("INCR", "a"))
+    world.now += 10
+    world.submit(single("INCR", "a"))
+    world.settle_down()
+    assert world.settled[-1].results == [1]
+
+
+def test_at_least_once_replays_in_order_and_new_commands_wait_behind() -> None:
+    world = up()
+    first = [world.submit(single("SET", "k", number)) for number in range(3)]
+    world.write()
+    world.serve()
+    world.cut()
+    later = world.submit(single("SET", "k", 3))
+    world.settle_down()
+    assert [argv[2] for argv in world.server.log] == [b"0", b"1", b"2", b"0", b"1", b"2", b"3"]
+    assert all(batch.results == [b"OK"] for batch in (*first, later))
+    assert world.engine.counters.replayed == 3 and world.engine.counters.reconnects == 1
+
+
+def test_what_was_replied_is_never_sent_again() -> None:
+    world = up()
+    pipeline = world.submit(many(("INCR", "a"), ("INCR", "b"), ("INCR", "c")))
+    world.write()
+    world.serve()
+    world.read(len(b":1\r\n") + 2)  # the reply to the first, and a part of the second
+    world.cut()
+    world.settle_down()
+    assert world.server.runs == {b"a": 1, b"b": 2, b"c": 2} and pipeline.results == [1, 2, 2]
+
+
+def test_a_transaction_is_replayed_whole() -> None:
+    world = up()
+    batch = world.submit(transaction(("INCR", "a"), ("INCR", "b")))
+    world.write()
+    world.serve(len(b"".join(batch.chunks)) - 5)
+    world.read()
+    world.cut()
+    world.settle_down()
+    assert batch.results == [b"OK", b"QUEUED", b"QUEUED", [1, 1]] and world.server.runs == {b"a": 1, b"b": 1}
+
+
+def test_a_filtered_command_fails_and_the_others_are_replayed() -> None:
+    world = up(replay_filter=lambda command: command.name == "DECR")
+    decr, incr = world.submit(single("decr", "a")), world.submit(single("INCR", "b"))
+    world.write()
+    unsent = world.submit(single("DECR", "z"))
+    world.cut()
+    assert isinstance(decr.results[0], NotReplayed) and decr.results[0].state is State.WRITTEN
+    world.settle_down()
+    assert incr.results == [1] and unsent.results == [b"OK"]  # the filter is for what was written
+    assert world.engine.counters.filtered == 1
+
+
+def test_a_filter_on_everything_is_reconnecting_without_replay() -> None:
+    world = up(replay_filter=lambda command: True)
+    batch = world.submit(many(("INCR", "a"), ("INCR", "b")))
+    world.write(len(batch.chunks[0]))
+    world.cut()
+    world.settle_down()
+    assert isinstance(batch.results[0], NotReplayed) and batch.results[1] == 1
+    assert world.submit(single("INCR", "a")) and world.engine.up
+
+
+def test_a_filter_on_a_part_of_a_transaction_fails_all_of_it() -> None:
+    world = up(replay_filter=lambda command: command == Command("INCR", ("b",), State.WRITTEN))
+    batch = world.submit(transaction(("INCR", "a"), ("INCR", "b")))
+    world.write()
+    world.cut()
+    world.settle_down()
+    assert all(isinstance(result, NotReplayed) for result in batch.results) and not world.server.runs
+
+
+def test_a_filter_that_fails_lets_nothing_through() -> None:
+    world = up(replay_filter=lambda command: 1 / 0 > 1)
+    batch = world.submit(single("INCR", "a"))
+    world.write()
+    world.cut()
+    assert isinstance(batch.results[0].__cause__, ZeroDivisionError)
+
+
+def test_a_filter_may_be_set_while_there_is_no_connection() -> None:
+    world = up()
+    batch = world.submit(single("INCR", "a"))
+    world.write()
+    world.cut()
+    world.engine.set_replay_filter(lambda command: True)
+    world.collect()
+    assert isinstance(batch.results[0], NotReplayed)
+
+
+def test_switching_to_at_most_once_while_down_cancels_what_is_held() -> None:
+    world = up()
+    written = world.submit(single("INCR", "a"))
+    world.write()
+    world.cut()
+    held = world.submit(single("INCR", "b"))
+    world.engine.set_delivery(AT_MOST, world.now)
+    world.collect()
+    assert isinstance(written.results[0], OutcomeUnknown) and isinstance(held.results[0], NotSent)
+
+
+def test_a_cancelled_command_leaves_the_connection_in_step() -> None:
+    """redis-py#2624, #2665."""
+    world = up()
+    first, second = world.submit(single("INCR", "a")), world.submit(single("INCR", "b"))
+    world.write()
+    world.engine.cancel(first)
+    world.settle_down()
+    assert isinstance(first.results[0], OutcomeUnknown) and second.results == [1]
+    assert world.settled.count(first) == 1
+
+
+def test_a_command_cancelled_before_it_is_written_is_not_written() -> None:
+    world = up()
+    batch = world.submit(single("INCR", "a"))
+    world.engine.cancel(batch)
+    world.settle_down()
+    assert isinstance(batch.results[0], NotSent) and not world.server.runs
+
+
+def test_a_cancelled_command_is_not_replayed() -> None:
+    world = up()
+    batch, other = world.submit(single("INCR", "a")), world.submit(single("INCR", "b"))
+    world.write()
+    world.engine.cancel(batch)
+    world.cut()
+    world.settle_down()
+    assert world.server.runs == {b"b": 1} and other.results == [1]
+
+
+def test_a_command_that_waits_too_long_for_a_connection_was_not_sent() -> None:
+    world = up(command_timeout=10)
+    world.cut()
+    batch = world.submit(single("INCR", "a"))
+    assert world.engine.next_tick == world.now + 10
+    world.now += 10
+    assert world.engine.tick(world.now) is False
+    world.settle_down()
+    assert isinstance(batch.results[0], NotSentInTime) and isinstance(batch.results[0], redis.TimeoutError)
+    assert not world.server.runs
+
+
+def test_silence_ends_the_connection_and_the_command_at_its_head() -> None:
+    world = up(silence_timeout=5)
+    slow, behind = world.submit(single("INCR", "slow")), world.submit(single("INCR", "b"))
+    world.write()
+    world.now += 5
+    assert world.engine.tick(world.now) is True and not world.engine.up
+    world.settle_down()
+    assert isinstance(slow.results[0], NoReplyInTime) and slow.results[0].state is State.WRITTEN
+    assert behind.results == [1] and b"slow" not in world.server.runs
+
+
+def test_a_blocking_command_may_be_silent_for_as_long_as_it_blocks() -> None:
+    world = up(silence_timeout=5)
+    batch = single("BLPOP", "a", 30)
+    batch.patience = 30
+    world.submit(batch)
+    world.write()
+    world.now += 34
+    assert world.engine.tick(world.now) is False
+    world.now += 1
+    assert world.engine.tick(world.now) is True
+
+
+def test_an_idle_connection_is_asked_before_anything_is_sent() -> None:
+    world = up(health_check_interval=15)
+    world.now += 15
+    batch = world.submit(single("INCR", "a"))
+    assert world.write() and world.upstream == b"*1\r\n$4\r\nPING\r\n"
+    world.now += 5
+    assert world.engine.tick(world.now) is True  # half open: and the command is provably unsent
+    assert not batch.was_written
+    world.settle_down()
+    assert batch.results == [1] and world.server.runs == {b"a": 1}
+
+
+def test_session_state_is_restored_before_anything_is_replayed() -> None:
+    world = up()
+    world.submit(single("SELECT", 3))
+    world.submit(single("CLIENT SETNAME", "worker"))
+    world.settle_down()
+    world.server.log.clear()
+    world.submit(single("INCR", "a"))
+    world.submit(single("SELECT", 4))
+    world.submit(single("INCR", "b"))
+    world.write()
+    world.cut()
+    world.settle_down()
+    expected = [b"SELECT 3", b"CLIENT SETNAME worker", b"INCR a", b"SELECT 4", b"INCR b"]
+    assert [b" ".join(argv) for argv in world.server.log] == expected
+
+
+def test_a_select_inside_a_pipeline_that_is_cut_after_it_is_restored() -> None:
+    world = up()
+    world.submit(many(("SELECT", 3), ("INCR", "a"), ("INCR", "b")))
+    world.write()
+    world.serve()
+    world.read(5)
+    world.cut()
+    world.server.log.clear()
+    world.settle_down()
+    assert [b" ".join(argv) for argv in world.server.log] == [b"SELECT 3", b"INCR a", b"INCR b"]
+
+
+def test_a_refused_restore_fails_what_waits_with_the_servers_own_words() -> None:
+    world = up()
+    world.submit(single("AUTH", "secret"))
+    world.settle_down()
+    batch = world.submit(single("INCR", "a"))
+    world.cut()
+    world.connect()
+    world.write()
+    with pytest.raises(PrefaceRefused) as refusal:
+        world.engine.received(b"-WRONGPASS invalid\r\n", world.now)
+    world.engine.refused(refusal.value.error, world.now)
+    assert isinstance(batch.results[0], redis.AuthenticationError) and not world.engine.up
+
+
+def test_nothing_runs_outside_of_a_transaction_whose_connection_is_gone() -> None:
+    world = up()
+    world.submit(single("WATCH", "k"))
+    world.settle_down()
+    reading = world.submit(single("GET", "k"))
+    world.write()
+    world.cut()
+    assert isinstance(reading.results[0], NotReplayed)
+    with pytest.raises(TransactionLost):
+        world.submit(transaction(("INCR", "a")))
+    assert world.submit(single("INCR", "b"))  # that was the end of it
+
+
+def test_an_undecodable_reply_is_the_loss_of_its_command_alone() -> None:
+    world = World()
+    world.engine._reader_options = {"encoding": "utf-8", "errors": "strict"}
+    world.connect()
+    bad, good = world.submit(many(("GET", "a"), ("GET", "b"))), world.submit(single("GET", "c"))
+    world.write()
+    world.engine.received(b"$2\r\n\xff\xfe\r\n$1\r\nb\r\n$1\r\nc\r\n", world.now)
+    assert isinstance(bad.results[0], UnicodeDecodeError) and bad.state(0) is State.REPLIED
+    assert bad.results[1] == "b" and good.results == ["c"]
+
+
+@pytest.mark.parametrize("garbage", [b"HTTP/1.1 400 Bad Request\r\n", b"+OK\r\n+OK\r\n"])
+def test_replies_that_cannot_be_right_end_the_connection(garbage: bytes) -> None:
+    world = up()
+    world.submit(single("INCR", "a"))
+    world.write()
+    with pytest.raises(redis.InvalidResponse):
+        world.engine.received(garbage, world.now)
+
+
+def test_pushes_are_no_replies() -> None:
+    world = up()
+    pushed: list[object] = []
+    world.engine.on_push = pushed.append
+    batch = world.submit(single("INCR", "a"))
+    world.write()
+    world.engine.received(b">2\r\n+invalidate\r\n*0\r\n:7\r\n>1\r\n+x\r\n", world.now)
+    assert batch.results == [7] and len(pushed) == 2
+
+
+def test_bounds_count_commands_and_bytes() -> None:
+    world = up(max_buffered_commands=2)
+    world.submit(many(("INCR", "a"), ("INCR", "b")))
+    with pytest.raises(BufferFull, match="max_buffered_commands=2"):
+        world.submit(single("INCR", "c"))
+    world.settle_down()
+    world.settings.max_buffered_bytes = 100
+    world.submit(single("SET", "k", b"x" * 1000))  # alone, it may be larger than the bound
+    with pytest.raises(BufferFull, match="max_buffered_bytes=100"):
+        world.submit(single("INCR", "c"))
+    world.settle_down()
+    assert (world.engine.counters.buffered_commands, world.engine.counters.buffered_bytes) == (0, 0)
+
+
+def test_before_the_first_connection_a_failure_is_told_at_once() -> None:
+    world = World()
+    batch = world.submit(single("INCR", "a"))
+    world.engine.connecting()
+    world.engine.connect_failed(redis.ConnectionError("refused"), world.now)
+    assert isinstance(batch.results[0], NotSent) and world.engine.connect_at is None
+
+
+def test_attempts_to_reconnect_are_further_and_further_apart() -> None:
+    world = up(backoff_base=1, backoff_cap=4)
+    world.submit(single("INCR", "a"))
+    world.cut()
+    delays = []
+    for _ in range(5):
+        assert world.engine.connect_at is not None
+        delays.append(world.engine.connect_at - world.now)
+        world.now = world.engine.connect_at
+        world.engine.connecting()
+        world.engine.connect_failed(redis.ConnectionError("refused"), world.now)
+    assert delays == [0, 1, 2, 4, 4]
+
+
+def test_events_tell_of_reconnects_and_replays() -> None:
+    world = up()
+    world.submit(single("INCR", "a"))
+    world.write()
+    world.submit(single("INCR", "b"))
+    world.cut()
+    world.now += 3
+    world.settle_down()
+    assert world.engine.take_events() == [Reconnected(3, 1), Replayed([Command("INCR", ("a",), State.WRITTEN)])]
+
+
+def test_closing_settles_everything() -> None:
+    world = up()
+    written = world.submit(single("INCR", "a"))
+    world.write()
+    queued = world.submit(single("INCR", "b"))
+    world.engine.close()
+    assert isinstance(written.results[0], OutcomeUnknown) and isinstance(queued.results[0], ClientClosed)
+    with pytest.raises(ClientClosed):
+        world.submit(single("INCR", "c"))
+
+
+def test_exactly_once_numbers_writes_and_not_reads() -> None:
+    world = up(delivery=EXACTLY)
+    world.submit(many(("INCR", "a"), ("GET", "a"), ("INCR", "b")))
+    world.write()
+    assert world.upstream.count(b"ONCE") == 2 and world.upstream.count(b"GET") == 1
+    world.settle_down()
+    world.submit(single("INCR", "a"))
+    world.write()
+    assert b"$1\r\n3\r\n$1\r\n3\r\n$4\r\nINCR" in world.upstream  # the floor follows the replies
+
+
+def test_exactly_once_against_a_server_without_it_is_refused() -> None:
+    world = World(delivery=EXACTLY)
+    world.server.has_once = False
+    batch = world.submit(single("INCR", "a"))
+    world.connect()
+    world.write()
+    world.serve()
+    with pytest.raises(PrefaceRefused) as refusal:
+        world.read()
+    world.engine.refused(refusal.value.error, world.now)
+    assert isinstance(batch.results[0], ExactlyOnceUnavailable) and not world.server.runs
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("single"), st.integers(0, 3)),
+    st.tuples(st.just("many"), st.integers(1, 4)),
+    st.tuples(st.just("transaction"), st.integers(1, 3)),
+    st.tuples(st.just("write"), st.integers(1, 120)),
+    st.tuples(st.just("serve"), st.integers(1, 120)),
+    st.tuples(st.just("read"), st.integers(1, 40)),
+    st.tuples(st.just("cut"), st.just(0)),
+    st.tuples(st.just("connect"), st.just(0)),
+    st.tuples(st.just("cancel"), st.integers(0, 10)),
+    st.tuples(st.just("wait"), st.integers(0, 8)),
+)
+
+
+class Machine:
+    """Runs steps, each command with a key of its own, so that the server's count tells how often it ran."""
+
+    def __init__(self, delivery: Delivery) -> None:
+        self.world = World(delivery=delivery, health_check_interval=0)
+        self.keys: list[tuple[Batch, list[bytes]]] = []
+        self.cancelled: set[Batch] = set()
+        self.number = 0
+
+    def commands(self, count: int) -> tuple[list[bytes], list[tuple[str, bytes]]]:
+        keys = [b"k%d" % number for number in range(self.number, self.number + count)]
+        self.number += count
+        return keys, [("INCR", key) for key in keys]
+
+    def step(self, action: str, size: int) -> None:
+        world = self.world
+        if action in ("single", "many", "transaction"):
+            keys, commands = self.commands(1 if action == "single" else size)
+            make = {"single": lambda *c: single(*c[0]), "many": many, "transaction": transaction}[action]
+            batch = make(*commands)
+            try:
+                world.submit(batch)
+            except NotSent:
+                self.check_unsent(keys)
+            else:
+                self.keys.append((batch, keys))
+        elif action == "cut":
+            world.cut()
+        elif action == "connect":
+            if world.engine.connect_at is not None:
+                world.now = max(world.now, world.engine.connect_at)
+                world.connect()
+        elif action == "cancel":
+            if size < len(self.keys):
+                world.engine.cancel(self.keys[size][0])
+                world.collect()
+                self.cancelled.add(self.keys[size][0])
+        elif action == "wait":
+            world.now += size
+            if world.engine.tick(world.now):
+                world.cut()
+            world.collect()
+        elif world.engine.up:
+            getattr(world, action)(size)
+
+    def check_unsent(self, keys: list[bytes]) -> None:
+        assert not any(self.world.server.runs[key] for key in keys), "told that it was not sent, and it ran"
+
+    def check(self, delivery: Delivery) -> None:
+        world = self.world
+        world.settle_down()
+        assert sorted(map(id, world.settled)) == sorted(id(batch) for batch, _ in self.keys), (
+            "each settles exactly once"
+        )
+        assert (world.engine.counters.buffered_commands, world.engine.counters.buffered_bytes) == (0, 0)
+        for batch, keys in self.keys:
+            results = batch.results[1:-1] if batch.atomic else batch.results
+            for key, result in zip(keys, results, strict=True):
+                runs = world.server.runs[key]
+                if isinstance(result, NotSent):
+                    assert runs == 0, "not sent, and it ran"
+                elif isinstance(result, OutcomeUnknown):
+                    assert result.state in (State.WRITING, State.WRITTEN)
+                else:
+                    assert runs >= 1, "replied, and it did not run"
+                if isinstance(result, DeliveryError) and delivery is not Delivery.AT_MOST_ONCE:
+                    gave_up = isinstance(result, redis.TimeoutError) or batch in self.cancelled
+                    assert gave_up, "lost, and nobody gave it up"
+                if delivery is not Delivery.AT_LEAST_ONCE:
+                    assert runs <= 1, "ran twice"
+        firsts = list(dict.fromkeys(argv[1] for argv in world.server.log if argv[0] == b"INCR"))
+        assert firsts == sorted(firsts, key=lambda key: int(key[1:])), "first executions are in the order of invocation"
+        for batch, keys in self.keys:
+            if batch.atomic:
+                assert len({world.server.runs[key] for key in keys}) == 1, "a transaction ran in part"
+
+
+@pytest.mark.parametrize("delivery", list(Delivery))
+@given(steps=st.lists(STEPS, max_size=60))
+@settings(max_examples=150, deadline=None)
+def test_any_interleaving_of_sending_cutting_replying_and_cancelling(
+    delivery: Delivery, steps: list[tuple[str, int]]
+) -> None:
+    machine = Machine(delivery)
+    machine.world.connect()
+    machine.world.settle_down()
+    for action, size in steps:
+        machine.step(action, size)
+    machine.check(delivery)
