@@ -1,0 +1,338 @@
+"""A pipeline over a cluster: pack per node, write all before reading any, put the answers into call order.
+
+What the promises are, and what keeps them:
+
+- *A command with a reply never runs again.* Completion is a sentinel in `results`, never the truth of a reply, and only
+  what is PENDING is ever put into a batch.
+- *Commands that share a key run in call order.* One connection keeps the order of a batch. A command with several keys may be told
+  TRYAGAIN while a later one on the same key would run, so it closes the gate of its slot until its reply is there. In one
+  round all commands of a slot go to one node. If the server still lets a later command overtake (its state
+  changed between the two), the earlier one fails with the server's refusal instead of running late.
+- *A refused command was not executed* (MOVED, ASK, TRYAGAIN, CLUSTERDOWN, LOADING, READONLY), so it is regrouped with the others and sent again,
+  at every delivery level, within a budget of attempts and of time without progress.
+- *A command that was written and has no reply* may have run: the delivery level decides (seed 002, Clustered operations).
+
+Rejected: resending redirected commands one by one (redis-py-cluster, redis-py): after a reshard every command pays a round trip.
+Rejected: wrapping commands of one slot in MULTI/EXEC to keep their order: on a half-migrated slot it gets TRYAGAIN where single commands
+would pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Sequence
+from typing import Any, Final
+
+from redis.exceptions import (
+    AskError,
+    BusyLoadingError,
+    ClusterDownError,
+    MasterDownError,
+    MovedError,
+    ReadOnlyError,
+    SlotNotCoveredError,
+    TryAgainError,
+)
+
+from penstock.client.cluster.effects import Batch, Effect, Exchange, Outcome, Pause, Refresh, Rules
+from penstock.client.cluster.plan import UNKEYED, Plan
+from penstock.client.cluster.slot_map import Address, SlotMap, address_of, shown
+from penstock.client.commands import name_of
+from penstock.client.delivery import Command, Delivery, State
+from penstock.client.errors import NotReplayed, NotSent, OutcomeUnknown
+from penstock.protocol.resp import pack
+
+PENDING: Final = type("_Pending", (), {"__repr__": lambda self: "PENDING"})()
+"""In the place of a result that is not there yet."""
+
+ASKING = pack(b"ASKING")
+_ALONG = -1
+
+
+class Packed:
+    """One run of a plan. `run` is the logic; `results` and `states` say afterwards what became of each command."""
+
+    def __init__(self, plan: Plan, slot_map: SlotMap, rules: Rules) -> None:
+        self._plan = plan
+        self._map = slot_map
+        self._rules = rules
+        self.results: list[Any] = [PENDING] * len(plan.packed)
+        self._asks: dict[int, Address] = {}  # for the next attempt only
+        self._moves: dict[int, Address] = {}  # learned since the last refresh
+        self._attempts: dict[int, int] = {}
+        self._sent: dict[int, State] = {}  # how far commands came that were written and lost their reply
+        self._last_error: dict[int, Exception] = {}
+        self._wake: dict[int, float] = {}  # slots that must wait
+        self._refused: list[int] = []  # in this round
+        self._stale = False  # the map needs a refresh
+        self._avoid_replicas = False
+        self._progress = rules.clock()
+        self.redirected = 0
+        self.replayed = 0
+
+    def run(self) -> Generator[Effect, Any, list[Any]]:
+        """Drive every command to its result: a reply, or the exception that says how far it came."""
+        plan, results = self._plan, self.results
+        pending: Sequence[int] = range(len(results))
+        batches = self._first_round()
+        while True:
+            if batches:
+                outcomes: list[Outcome] = yield Exchange(batches)
+                for batch, outcome in zip(batches, outcomes, strict=True):
+                    self._settle(batch, outcome)
+                if self._refused:
+                    self._check_order(batches)
+                before = len(pending)
+                pending = [index for index in pending if results[index] is PENDING]
+                if not pending:
+                    break
+                if len(pending) < before:
+                    self._progress = self._rules.clock()
+            if self._stale or self._moves:
+                self._map = yield Refresh(self._moves, self._map)
+                self._moves, self._stale = {}, False
+            now = self._rules.clock()
+            if now - self._progress > self._rules.patience:
+                self._give_up(pending, f"nothing moved for {self._rules.patience:g} s")
+                break
+            batches = self._next_round(pending, now)
+            if not batches and not self._stale:
+                yield Pause(max(min(self._wake.get(plan.slots[index], now) for index in pending) - now, 0.0))
+        if self._moves or self._stale:  # what was learned last is of use to the next pipeline
+            yield Refresh(self._moves, self._map)
+        return results
+
+    @property
+    def states(self) -> list[State]:
+        return [
+            result.state if isinstance(result, NotSent | OutcomeUnknown) else State.REPLIED for result in self.results
+        ]
+
+    # -- planning a round ---------------------------------------------------------------------------------------
+
+    def _first_round(self) -> list[Batch]:
+        """The common case: no doubt about order, every slot has an owner. One pass, a few look-ups a command."""
+        plan = self._plan
+        simple = not (plan.several or plan.pinned or plan.raw or self._rules.read_from_replicas or plan.has_unkeyed)
+        if not simple or not self._map.is_covered:
+            return self._next_round(range(len(plan.packed)), self._rules.clock())
+        owners = self._map.owners
+        groups: dict[Address | None, list[int]] = {}
+        for index, slot in enumerate(plan.slots):
+            owner = owners[slot]
+            if owner in groups:
+                groups[owner].append(index)
+            else:
+                groups[owner] = [index]
+        packed = plan.packed
+        return [
+            Batch(owner, [packed[index] for index in group], group, patience=plan.patience)
+            for owner, group in groups.items()
+            if owner is not None
+        ]
+
+    def _next_round(self, pending: Iterable[int], now: float) -> list[Batch]:
+        """Every pending command whose turn it is: nothing before it in its slot waits, goes elsewhere or conflicts."""
+        plan, slots = self._plan, self._plan.slots
+        batches: dict[tuple[Address, bool], Batch] = {}
+        heads: dict[int, tuple[Address, bool, bool]] = {}  # where the slot's commands go in this round
+        gates: dict[int, list[int]] = {}  # commands of several keys that are on their way
+        closed = {slot for slot, until in self._wake.items() if until > now}
+        written: set[int] = set()
+        for index in pending:
+            slot = slots[index]
+            if slot in closed:
+                continue
+            destination = self._destination(index, written)
+            if destination is None:
+                closed.add(slot)
+                self._uncovered(index)
+                continue
+            if heads.setdefault(slot, destination) != destination or self._must_wait(index, gates.get(slot, ())):
+                closed.add(slot)
+                continue
+            if index in plan.several:
+                gates.setdefault(slot, []).append(index)
+            address, asking, from_replica = destination
+            batch = batches.get((address, from_replica))
+            if batch is None:
+                batch = batches[address, from_replica] = Batch(address, [], [], from_replica, plan.patience)
+            if asking:
+                del self._asks[index]
+                batch.pieces.append(ASKING)
+                batch.indices.append(_ALONG)
+            if index in plan.raw:
+                batch.raw |= {len(batch.pieces)}
+            batch.pieces.append(plan.packed[index])
+            batch.indices.append(index)
+        return list(batches.values())
+
+    def _must_wait(self, index: int, before: Iterable[int]) -> bool:
+        return any(self._plan.conflict(earlier, index) for earlier in before)
+
+    def _destination(self, index: int, written: set[int]) -> tuple[Address, bool, bool] | None:
+        """(address, with ASKING, from a replica); None if nobody serves the slot."""
+        slot = self._plan.slots[index]
+        if index in self._plan.pinned:
+            return (self._plan.pinned[index], False, False)
+        if index in self._asks:
+            return (self._asks[index], True, False)
+        owner = self._any_master() if slot == UNKEYED else self._map.owners[slot]
+        if owner is None:
+            return None
+        if self._rules.read_from_replicas and not self._avoid_replicas and slot != UNKEYED:
+            # What this pipeline wrote before must be seen by what it reads after: then only the master will do.
+            if slot in written or not self._plan.route(index).reads:
+                written.add(slot)
+            elif replicas := self._map.replicas.get(owner):
+                return (replicas[slot % len(replicas)], False, True)
+        return (owner, False, False)
+
+    def _any_master(self) -> Address | None:
+        masters = self._map.masters
+        return masters[self._attempts.get(_ALONG, 0) % len(masters)] if masters else None
+
+    # -- after a round ------------------------------------------------------------------------------------------
+
+    def _settle(self, batch: Batch, outcome: Outcome) -> None:
+        results, refusals = self.results, REFUSALS
+        reply: Any
+        for index, reply in zip(batch.indices, outcome.replies, strict=False):
+            if reply.__class__ in refusals:
+                if index != _ALONG:
+                    self._refusal(index, reply, batch)
+            elif index != _ALONG:
+                results[index] = reply
+        if outcome.error is not None:
+            self._lost(batch, outcome, outcome.error)
+
+    def _refusal(self, index: int, error: Exception, batch: Batch) -> None:
+        """The server did not run it, and says why."""
+        self._refused.append(index)
+        self._last_error[index] = error
+        attempt = self._count(index)
+        slot = self._plan.slots[index]
+        if isinstance(error, MovedError):
+            self.redirected += 1
+            if batch.from_replica:
+                self._avoid_replicas = True
+            self._moves[error.slot_id] = self._named(error, batch)
+            pause = (
+                self._rules.backoff(attempt - 2) if attempt > 2 else 0.0
+            )  # twice in a row is a race, more is a quarrel
+        elif isinstance(error, AskError):
+            self.redirected += 1
+            self._asks[index] = self._named(error, batch)
+            pause = self._rules.backoff(attempt - 2) if attempt > 2 else 0.0
+        else:
+            self._stale = self._stale or not isinstance(error, TryAgainError)
+            self._avoid_replicas = self._avoid_replicas or batch.from_replica
+            pause = self._rules.backoff(attempt)
+        self._pause(slot, pause)
+        if attempt >= self._rules.attempts:
+            self._give_up([index], f"refused {attempt} times")
+
+    def _named(self, error: AskError, batch: Batch) -> Address:
+        return address_of(error.host, error.port, batch.address, self._rules.address_remap)
+
+    def _lost(self, batch: Batch, outcome: Outcome, error: Exception) -> None:
+        """The connection failed: what was not written goes elsewhere, about the rest the delivery level decides."""
+        self._stale = True
+        self._avoid_replicas = self._avoid_replicas or batch.from_replica
+        rest = batch.indices[len(outcome.replies) :]
+        for index, state in zip(rest, outcome.states(batch), strict=True):
+            if index == _ALONG:
+                continue
+            self._last_error[index] = error
+            if state is not State.QUEUED and not self._may_repeat(index, state, batch.address, error):
+                continue
+            attempt = self._count(index)
+            if not outcome.connected or attempt > 1:
+                self._pause(self._plan.slots[index], self._rules.backoff(attempt))
+            if attempt >= self._rules.attempts:
+                self._give_up([index], f"{attempt} connections failed")
+
+    def _may_repeat(self, index: int, state: State, address: Address, error: Exception) -> bool:
+        """Whether a command that was written may be written again; if not, it has failed."""
+        self._sent[index] = max(state, self._sent.get(index, state))
+        name = self._name(index)
+        if self._rules.delivery is Delivery.AT_MOST_ONCE:
+            text = (
+                f"{name} was sent to {shown(address)} and its reply never came ({error}): whether it ran is not known"
+            )
+            self.results[index] = _caused(OutcomeUnknown(text, state, name), error)
+            return False
+        filtered = self._rules.replay_filter
+        if filtered is not None and filtered(Command(name, tuple(self._plan.commands[index]), state)):
+            text = f"{name} was sent to {shown(address)}, its reply never came ({error}), and the replay filter keeps it from being sent again"
+            self.results[index] = _caused(NotReplayed(text, state, name), error)
+            return False
+        self.replayed += 1
+        return True
+
+    def _uncovered(self, index: int) -> None:
+        """Nobody serves the slot; somebody may, soon."""
+        slot = self._plan.slots[index]
+        self._last_error[index] = SlotNotCoveredError(f"no node serves slot {slot}")
+        self._stale = True
+        attempt = self._count(index)
+        self._pause(slot, self._rules.backoff(attempt))
+
+    def _check_order(self, batches: Sequence[Batch]) -> None:
+        """A refused command that a later, conflicting one has overtaken may not run any more: it fails as refused."""
+        refused: dict[int, list[int]] = {}
+        for index in self._refused:
+            refused.setdefault(self._plan.slots[index], []).append(index)
+        self._refused = []
+        for batch in batches:
+            for index in batch.indices:
+                if (
+                    index == _ALONG
+                    or self.results[index] is PENDING
+                    or (slot := self._plan.slots[index]) not in refused
+                ):
+                    continue
+                if self.results[index].__class__ not in REFUSALS:
+                    for earlier in refused[slot]:
+                        if earlier < index and self.results[earlier] is PENDING and self._plan.conflict(earlier, index):
+                            self._give_up(
+                                [earlier], f"{self._name(index)}, called later on the same key, ran before it"
+                            )
+
+    # -- the budget ---------------------------------------------------------------------------------------------
+
+    def _count(self, index: int) -> int:
+        attempt = self._attempts[index] = self._attempts.get(index, 0) + 1
+        if self._plan.slots[index] == UNKEYED:
+            self._attempts[_ALONG] = self._attempts.get(_ALONG, 0) + 1  # try another node next time
+        return attempt
+
+    def _pause(self, slot: int, seconds: float) -> None:
+        if seconds > 0.0:
+            self._wake[slot] = max(self._wake.get(slot, 0.0), self._rules.clock() + seconds)
+
+    def _give_up(self, indices: Iterable[int], why: str) -> None:
+        """End commands with the error that says most truly how far they came."""
+        for index in indices:
+            name, error = self._name(index), self._last_error.get(index)
+            if index in self._sent:
+                text = f"{name} was sent, its reply never came, and it could not be sent again: {why} ({error})"
+                self.results[index] = _caused(OutcomeUnknown(text, self._sent[index], name), error)
+            elif error is not None and error.__class__ in REFUSALS:
+                error.args = (f"{error} ({why})",)
+                self.results[index] = error
+            else:
+                text = f"{name} was not sent: {why} ({error})"
+                self.results[index] = _caused(NotSent(text, command=name), error)
+
+    def _name(self, index: int) -> str:
+        return name_of(self._plan.commands[index])
+
+
+REFUSALS: frozenset[type[Any]] = frozenset(
+    {MovedError, AskError, TryAgainError, ClusterDownError, MasterDownError, BusyLoadingError, ReadOnlyError}
+)
+
+
+def _caused(error: Exception, cause: Exception | None) -> Exception:
+    error.__cause__ = cause
+    return error
