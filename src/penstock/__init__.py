@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Server", "__version__"]
+__all__ = ["Client", "Delivery", "Server", "State", "__version__"]
 
 if TYPE_CHECKING:
+    from penstock.client.delivery import Delivery, State
+    from penstock.client.sync import Client
     from penstock.server.embedded import Server
+
+_HOMES = {
+    "Client": "penstock.client.sync",
+    "Delivery": "penstock.client.delivery",
+    "Server": "penstock.server.embedded",
+    "State": "penstock.client.delivery",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """`penstock.Server` without making every import of the package load the whole server."""
-    if name == "Server":
-        from penstock.server.embedded import Server
-
-        return Server
+    """`penstock.Server` and the like without making every import of the package load all of it."""
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'penstock' has no attribute {name!r}")

@@ -153,6 +153,11 @@ class Engine:
         if not self.up:
             self._apply_filter()
 
+    def adopt_session(self, session: Session) -> None:
+        """Have the connection state another engine's connection has, on this connection and later ones."""
+        if self.session.adopt(session) and self.up:
+            self._restore()
+
     # -- commands ---------------------------------------------------------------------------------------------
 
     def has_room(self, batch: Batch) -> bool:
@@ -229,8 +234,7 @@ class Engine:
         self._heard = now
         self._connections += 1
         self._numbers = self._writes = None
-        for command in self.session.restore():
-            self._preface.append(Batch([("SESSION",)], [command], is_preface=True))
+        self._restore()
         if self.settings.delivery is Delivery.EXACTLY_ONCE:
             self._prepare_once()
         if self._lost_at is not None:
@@ -312,6 +316,11 @@ class Engine:
         self._fail_pending("the client was closed", ClientClosed, OutcomeUnknown)
 
     # -- bytes ------------------------------------------------------------------------------------------------
+
+    @property
+    def has_output(self) -> bool:
+        """Whether `output` may have something to give."""
+        return self.up and bool(self._preface or self._pending)
 
     def output(self) -> bytes:
         """Bytes to write next; b"" if there are none, or none may be given out yet."""
@@ -445,6 +454,10 @@ class Engine:
         if interval and now - self._heard >= interval and not self._preface:
             self._preface.append(Batch([("PING",)], [_PING], is_preface=True))
         self._heard = now
+
+    def _restore(self) -> None:
+        for command in self.session.restore():
+            self._preface.append(Batch([("SESSION",)], [command], is_preface=True))
 
     def _prepare_once(self) -> None:
         self._numbers = Numbers(self._client_id, self._connections)

@@ -98,10 +98,10 @@ def reply_error(line: str) -> Exception:
     """The exception for an error reply.
 
     >>> reply_error("FENCED epoch 3 is not newer")
-    Fenced('epoch 3 is not newer')
+    Fenced('FENCED epoch 3 is not newer')
     """
-    code, _, text = line.partition(" ")
+    code = line.partition(" ")[0]
     own = _OWN.get(code)
-    error: Exception = own(text) if own is not None else BaseParser.parse_error(line)  # type: ignore[no-untyped-call]
+    error: Exception = own(line) if own is not None else BaseParser.parse_error(line)  # type: ignore[no-untyped-call]
     error.state = State.REPLIED  # type: ignore[attr-defined]
     return error

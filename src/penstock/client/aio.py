@@ -1,0 +1,140 @@
+"""penstock.aio.Client: redis.asyncio.Redis on our engine; what sync.py is for threads, this is for tasks.
+
+from penstock import aio
+async with aio.Client.from_url("redis://localhost") as client:
+    await asyncio.gather(*(client.incr("hits") for _ in range(100)))    # one write, one read
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from penstock.client.aio_link import Link
+from penstock.client.batch import Batch
+from penstock.client.body import ClientBody, take_options
+from penstock.client.calls import answer, call, needs_own_connection
+from penstock.client.consumer import AioConsumer, Terms
+from penstock.client.opening import connection_options
+from penstock.client.pipeline import PipelineBody, batch_of, bulk_batch, bulk_results, results_of
+from penstock.client.quick import QuickCommands
+from penstock.client.streams import StreamCommands
+
+
+class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.asyncio.Redis):  # type: ignore[misc]
+    """The asyncio client; takes all arguments of redis.asyncio.Redis, and those of penstock.Client."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        options = take_options(kwargs)
+        is_shared = not kwargs.pop("single_connection_client", False)
+        super().__init__(*args, **kwargs)
+        self._set_up(options, is_shared)
+
+    @classmethod
+    def from_url(cls, url: str, **kwargs: Any) -> Client:  # type: ignore[override]
+        """A client for a URL; our options may also stand in its query: `redis://host/0?delivery=at-most-once`."""
+        options = take_options(kwargs, "single_connection_client")
+        auto_close = kwargs.pop("auto_close_connection_pool", True)
+        client = cls(connection_pool=redis.asyncio.ConnectionPool.from_url(url, **kwargs), **options)
+        client.auto_close_connection_pool = auto_close
+        return client
+
+    def client(self) -> Client:
+        """A client with the same settings and a connection of its own, on which MULTI and WATCH may be used by hand."""
+        return type(self)(**self._options_of_twin())
+
+    def _make_link(self) -> Link:
+        options = connection_options(self.connection_pool, Retry(NoBackoff(), 0))
+        make = self.connection_pool.connection_class
+        return Link(self._make_engine, lambda: make(**options), self._tell)
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        if args[0] == "HIMPORT SET":  # what redis-py sends for it depends on its own connection
+            return await super().execute_command(*args, **options)
+        batch = call(args, options, self._is_shared)
+        await self.run(batch)
+        result = answer(batch, options, self.response_callbacks)
+        return await result if inspect.isawaitable(result) else result
+
+    async def execute_many(self, commands: Sequence[Sequence[Any]], raise_on_error: bool = True) -> list[Any]:
+        """Run ready commands, such as `(b"SET", key, value)`, in one go: the replies as the server gave them, in order."""
+        if not commands:
+            return []
+        batch = bulk_batch(commands)
+        await self.run(batch)
+        return bulk_results(batch, raise_on_error)
+
+    async def run(self, batch: Batch) -> None:
+        """Have a batch settled, on a connection that suits it."""
+        if self._is_shared and needs_own_connection(batch):
+            with self.own_link() as link:
+                await link.run(batch)
+        else:
+            await self._link.run(batch)
+
+    def consumer(self, key: Any, group: Any, **terms: Any) -> AioConsumer:
+        """A member of a group that acknowledges what it has done; consumer.Terms has the arguments."""
+        return AioConsumer(self, Terms(key, group, **terms))
+
+    def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Pipeline:
+        return Pipeline(self, transaction, shard_hint)
+
+    async def aclose(self, close_connection_pool: bool | None = None) -> None:
+        for link in self._links():
+            await link.aclose()
+        await super().aclose(close_connection_pool)
+
+
+class Pipeline(PipelineBody, StreamCommands, QuickCommands, redis.asyncio.client.Pipeline):  # type: ignore[misc]
+    """redis-py's asyncio pipeline, written in one go and settled by the engine."""
+
+    def __init__(self, client: Client, transaction: bool, shard_hint: Any) -> None:
+        super().__init__(client.connection_pool, client.response_callbacks, transaction, shard_hint)
+        self._client = client
+        self._own: AbstractContextManager[Link] | None = None  # while watching, the hold on a link of our own
+        self._link: Link | None = None
+
+    async def execute(self, raise_on_error: bool = True) -> list[Any]:
+        stack = self.command_stack
+        if not stack and not self.watching:
+            return []
+        try:
+            if self.scripts:
+                await self.load_scripts()  # type: ignore[no-untyped-call]
+            batch = batch_of(stack, self.is_transaction or self.explicit_transaction)
+            with self.as_watch_error():
+                await (self._link or self._client).run(batch)
+                results = results_of(batch, stack, self.response_callbacks, raise_on_error, self)
+            return [await result if inspect.isawaitable(result) else result for result in results]
+        finally:
+            await self.reset()
+
+    async def immediate_execute_command(self, *args: Any, **options: Any) -> Any:
+        if args[0] != "WATCH" and not self.watching:
+            return await self._client.execute_command(*args, **options)
+        if self._link is None:
+            self._own = self._client.own_link()
+            self._link = self._own.__enter__()
+        batch = call(args, options, is_shared=False)
+        with self.as_watch_error():
+            await self._link.run(batch)
+            return self.watched_answer(batch, options)
+
+    async def reset(self) -> None:  # type: ignore[override]
+        link, own, was_watching = self._link, self._own, self.start_over()
+        if link is None or own is None:
+            return
+        try:
+            if was_watching:
+                await link.run(call(("UNWATCH",), {}, is_shared=False))
+        except redis.RedisError:
+            pass  # the WATCH went with its connection
+        finally:
+            own.__exit__(None, None, None)

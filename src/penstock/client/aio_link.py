@@ -1,0 +1,262 @@
+"""The asyncio driver: any number of tasks, one transport.
+
+Commands submitted in one turn of the loop are written together at its end, and replies that arrive together are settled
+together. Everything happens in the loop's thread, so nothing is locked.
+
+redis-py opens the connection with streams; once it is open its transport gets our protocol, which hands bytes to the
+engine without a task in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import redis
+
+from penstock.client.batch import Batch
+from penstock.client.engine import Engine, Event, PrefaceRefused
+from penstock.client.opening import as_lost, give_up_soon, is_refusal
+
+
+class Link:
+    """One engine on one transport at a time."""
+
+    def __init__(
+        self, make_engine: Callable[[], Engine], make_connection: Callable[[], Any], on_event: Callable[[Event], None]
+    ) -> None:
+        self._make_connection = make_connection
+        self._on_event = on_event
+        self.engine = make_engine()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wire: _Wire | None = None
+        self._connector: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._flushing = False
+        self._for_room: list[asyncio.Future[None]] = []
+
+    async def run(self, batch: Batch) -> None:
+        """Submit a batch and return when it is settled. Raises NotSent if it was not taken."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._move_to(loop)
+        engine = self.engine
+        if engine.counters.buffered_commands and not engine.has_room(batch):
+            await self._wait_for_room(batch)
+        engine.submit(batch, loop.time())
+        waiter = batch.waiter = loop.create_future()
+        self._act(loop)
+        try:
+            await waiter
+        finally:
+            if not batch.settled:
+                engine.cancel(batch)
+                engine.take_settled()
+
+    def change(self, change: Callable[[Engine, float], object]) -> None:
+        """Let the engine's settings change, and wake whom that settles."""
+        loop = self._loop
+        change(self.engine, 0.0 if loop is None else loop.time())
+        self._wake_settled()
+        if loop is not None:
+            self._act(loop)
+
+    async def aclose(self) -> None:
+        self.engine.close()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        connector, self._connector = self._connector, None
+        if connector is not None:
+            connector.cancel()
+            await asyncio.wait([connector])
+        self._drop()
+        self._wake_settled()
+        await asyncio.sleep(0)  # the transport closes in the loop's next turn
+
+    async def _wait_for_room(self, batch: Batch) -> None:
+        """Until the batch fits, or its time is up; `submit` refuses it if it still does not."""
+        engine, loop = self.engine, self._loop
+        assert loop is not None
+        if engine.settings.when_full == "raise":
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(engine.settings.command_timeout):
+                while not engine.has_room(batch):
+                    room = loop.create_future()
+                    self._for_room.append(room)
+                    await room
+
+    # -- the loop ---------------------------------------------------------------------------------------------
+
+    def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
+        """A client may outlive a loop (`asyncio.run` twice); its connection does not."""
+        if self._wire is not None:
+            self.engine.lost(redis.ConnectionError("the event loop of the connection has ended"), loop.time())
+            self._drop()
+        self._loop, self._connector, self._timer, self._flushing = loop, None, None, False
+        self._for_room.clear()
+        self.engine.take_settled()
+
+    def _act(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Arrange for what the engine wants next."""
+        engine = self.engine
+        if self._wire is not None:
+            if not self._flushing:
+                self._flushing = True
+                loop.call_soon(self._flush)
+        elif engine.connect_at is not None and self._connector is None:
+            self._connector = loop.create_task(self._connect())
+        self._arm(loop)
+
+    def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
+        at = self.engine.next_tick
+        if at is not None and (self._timer is None or self._timer.when() > at):
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = loop.call_at(at, self._tick)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if self._wire is not None and self._loop is not None:
+            self._wire.flush()
+            self._arm(self._loop)
+
+    def _tick(self) -> None:
+        assert self._loop is not None
+        self._timer = None
+        if self.engine.tick(self._loop.time() + 0.001):  # loops round their time
+            self._drop()
+        self._wake_settled()
+        self._act(self._loop)
+
+    def _wake_settled(self) -> None:
+        for batch in self.engine.take_settled():
+            waiter = batch.waiter
+            if waiter is not None and not waiter.done():
+                waiter.set_result(None)
+        if self._for_room:
+            for room in self._for_room:
+                if not room.done():
+                    room.set_result(None)
+            self._for_room.clear()
+        for event in self.engine.take_events():
+            self._on_event(event)
+
+    # -- the connection ---------------------------------------------------------------------------------------
+
+    async def _connect(self) -> None:
+        """Until there is a connection, or nobody needs one."""
+        engine, loop = self.engine, self._loop
+        assert loop is not None
+        try:
+            while engine.connect_at is not None:
+                delay = engine.connect_at - loop.time()
+                if delay > 0:
+                    await asyncio.sleep(delay)
+                    continue
+                engine.connecting()
+                await self._open(loop)
+                self._wake_settled()
+        finally:
+            if self._connector is asyncio.current_task():
+                self._connector = None
+        self._act(loop)
+
+    async def _open(self, loop: asyncio.AbstractEventLoop) -> None:
+        connection = self._make_connection()
+        try:
+            await connection.connect()
+        except Exception as error:
+            failed = self.engine.refused if is_refusal(error) else self.engine.connect_failed
+            failed(error if is_refusal(error) else as_lost(error), loop.time())
+            return
+        except BaseException:
+            self.engine.connect_failed(redis.ConnectionError("connecting was interrupted"), loop.time())
+            raise
+        self._wire = _Wire(self, connection)
+        give_up_soon(self._wire.transport.get_extra_info("socket"), self.engine.settings.silence_timeout)
+        self.engine.connected(loop.time())
+        self._act(loop)
+
+    def received(self, wire: _Wire, data: bytes) -> None:
+        loop = self._loop
+        if wire is not self._wire or loop is None:
+            return
+        try:
+            self.engine.received(data, loop.time())
+        except PrefaceRefused as refusal:
+            self.engine.refused(refusal.error, loop.time())
+            self._drop()
+        except redis.InvalidResponse as error:
+            self.engine.lost(error, loop.time())
+            self._drop()
+        self._wake_settled()
+        if self.engine.has_output or self._wire is None:
+            self._act(loop)
+
+    def lost(self, wire: _Wire, error: Exception) -> None:
+        loop = self._loop
+        if wire is not self._wire or loop is None:
+            return
+        self.engine.lost(error, loop.time())
+        self._drop()
+        self._wake_settled()
+        self._act(loop)
+
+    def _drop(self) -> None:
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            wire.close()
+
+
+class _Wire(asyncio.Protocol):
+    """One connection: what redis-py opened, with our protocol on its transport."""
+
+    def __init__(self, link: Link, connection: Any) -> None:
+        self._link = link
+        self._connection = connection  # keeps redis-py's stream objects, whose end would close the transport
+        self._is_full = False
+        self._unwritten = 0
+        self.transport = connection._writer.transport
+        left_over = bytes(connection._reader._buffer)
+        self.transport.set_protocol(self)
+        self.transport.set_write_buffer_limits(high=0)
+        if left_over:
+            asyncio.get_running_loop().call_soon(link.received, self, left_over)
+
+    def flush(self) -> None:
+        """Write what the engine has, until the transport has to keep some of it."""
+        engine, transport = self._link.engine, self.transport
+        while not self._is_full:
+            data = engine.output()
+            if not data:
+                return
+            engine.begin_write(len(data))
+            transport.write(data)
+            if self._is_full:
+                self._unwritten = len(data)
+            else:
+                engine.end_write(len(data))
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        self._link.engine.end_write(self._unwritten)
+        self._unwritten = 0
+        self.flush()
+
+    def data_received(self, data: bytes) -> None:
+        self._link.received(self, data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._link.lost(self, as_lost(exc or ConnectionError("the server closed the connection")))
+
+    def close(self) -> None:
+        with contextlib.suppress(RuntimeError):  # its loop may be gone
+            self.transport.abort()
+        self._connection._reader = self._connection._writer = None

@@ -1,0 +1,129 @@
+"""What the two clients have in common: their options, the delivery settings, the links they own, the counters.
+
+A link is a driver of one engine: sync_link.Link or aio_link.Link. A client has one that everybody shares, and makes others
+for what must not be shared; those are kept and used again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Generic, Protocol, TypeVar
+
+from penstock.client.delivery import Counters, Delivery, ReplayFilter
+from penstock.client.engine import Engine, Event, Reconnected, Replayed
+from penstock.client.errors import NotSent
+from penstock.client.opening import encoding_of, settings_from
+from penstock.client.pipeline import total
+from penstock.client.streams import CALLBACKS
+
+OPTIONS = (
+    "delivery", "replay_filter", "command_timeout", "max_buffered_commands", "max_buffered_bytes", "when_full", "backoff_base",
+    "backoff_cap", "on_reconnect", "on_replay",
+)  # fmt: skip
+
+
+def take_options(kwargs: dict[str, Any], *more: str) -> dict[str, Any]:
+    """Take what is ours out of the arguments for redis-py."""
+    return {name: kwargs.pop(name) for name in (*OPTIONS, *more) if name in kwargs}
+
+
+class AnyLink(Protocol):
+    """What the body asks of a link."""
+
+    engine: Engine
+
+    def change(self, change: Callable[[Engine, float], object]) -> None: ...
+
+
+L = TypeVar("L", bound=AnyLink)
+
+
+class ClientBody(Generic[L]):
+    """Mixed into a client of redis-py; `_set_up` after its constructor."""
+
+    connection_pool: Any
+    response_callbacks: Any
+
+    def _make_link(self) -> L:
+        raise NotImplementedError
+
+    def _set_up(self, options: dict[str, Any], is_shared: bool) -> None:
+        self._is_shared = is_shared
+        self._on_reconnect: Callable[[Reconnected], object] | None = options.pop("on_reconnect", None)
+        self._on_replay: Callable[[Replayed], object] | None = options.pop("on_replay", None)
+        self._options = options
+        self.response_callbacks.update(CALLBACKS)
+        self.settings = settings_from(self.connection_pool, options)
+        self._encoding, self._encoding_errors = encoding_of(self.connection_pool)
+        self._own_links: list[L] = []
+        self._idle_links: list[L] = []
+        self._links_lock = threading.RLock()  # a pipeline may be collected, and give its link back, at any time
+        self._link: L = self._make_link()
+
+    def _make_engine(self) -> Engine:
+        return Engine(self.settings, encoding=self._encoding, encoding_errors=self._encoding_errors)
+
+    def _options_of_twin(self) -> dict[str, Any]:
+        """The arguments for another client like this one, with a connection of its own."""
+        return {
+            **self._options, "connection_pool": self.connection_pool, "single_connection_client": True, "delivery": self.delivery,
+            "replay_filter": self.replay_filter, "on_reconnect": self._on_reconnect, "on_replay": self._on_replay,
+        }  # fmt: skip
+
+    @property
+    def delivery(self) -> Delivery:
+        """The level, which may be changed at any time. To at-most-once while there is no connection cancels what is held."""
+        return self.settings.delivery
+
+    @delivery.setter
+    def delivery(self, level: Delivery | str) -> None:
+        chosen = Delivery.of(level)
+        for link in self._links():
+            link.change(lambda engine, now: engine.set_delivery(chosen, now))
+
+    @property
+    def replay_filter(self) -> ReplayFilter | None:
+        """True for commands that must not be sent again; they then fail with their state."""
+        return self.settings.replay_filter
+
+    @replay_filter.setter
+    def replay_filter(self, replay_filter: ReplayFilter | None) -> None:
+        for link in self._links():
+            link.change(lambda engine, now: engine.set_replay_filter(replay_filter))
+
+    @property
+    def counters(self) -> Counters:
+        """What this client has done, on all its connections."""
+        return total(link.engine.counters for link in self._links())
+
+    def _links(self) -> list[L]:
+        with self._links_lock:
+            return [self._link, *self._own_links]
+
+    @contextmanager
+    def own_link(self) -> Iterator[L]:
+        """A link nobody else uses meanwhile, its connection in the state the shared one's is in."""
+        with self._links_lock:
+            most = self.connection_pool.max_connections
+            if self._idle_links:
+                link = self._idle_links.pop()
+            elif len(self._own_links) >= most:
+                raise NotSent(f"all {most} connections for blocking commands are in use; raise max_connections")
+            else:
+                link = self._make_link()
+                self._own_links.append(link)
+        try:
+            link.change(lambda engine, now: engine.adopt_session(self._link.engine.session))
+            yield link
+        finally:
+            with self._links_lock:
+                self._idle_links.append(link)
+
+    def _tell(self, event: Event) -> None:
+        if isinstance(event, Reconnected):
+            if self._on_reconnect is not None:
+                self._on_reconnect(event)
+        elif self._on_replay is not None:
+            self._on_replay(event)

@@ -1,0 +1,79 @@
+"""One call of a command method, without the waiting: arguments to a batch, a settled batch to what the method returns.
+
+The same functions serve the sync and the asyncio client; between the two lies the only difference, how one waits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import redis
+from redis.client import EMPTY_RESPONSE, NEVER_DECODE
+
+from penstock.client.batch import Batch
+from penstock.client.commands import Kind, kind_of, name_of, patience
+from penstock.client.encoding import pack
+
+_RAW = (0,)
+
+
+def call(arguments: Sequence[Any], options: dict[str, Any], is_shared: bool) -> Batch:
+    """The batch for one command; refuses what would confuse others on a shared connection."""
+    chunk = pack(arguments)
+    kind = kind_of(arguments)
+    batch = Batch((arguments,), [chunk])
+    if kind is not Kind.ORDINARY:
+        _mind(batch, kind, is_shared)
+    if options and NEVER_DECODE in options:
+        batch.raw = _RAW
+    return batch
+
+
+def needs_own_connection(batch: Batch) -> bool:
+    """It may hold the connection up for others."""
+    return batch.patience > 0
+
+
+def _mind(batch: Batch, kind: Kind, is_shared: bool) -> None:
+    arguments = split_name(batch.commands[0])
+    if kind is Kind.BLOCKING:
+        batch.patience = patience(arguments) or math.inf
+        return
+    refuse_unsharable(arguments, kind, is_shared)
+    batch.notable = {0: kind}
+
+
+def refuse_unsharable(arguments: Sequence[Any], kind: Kind, is_shared: bool) -> None:
+    if kind is Kind.STREAMING:
+        raise redis.RedisError(
+            f"{name_of(arguments)} ends the order of commands and replies on a connection; use pubsub() or monitor(), which have their own"
+        )
+    if kind is Kind.TRANSACTION and is_shared:
+        raise redis.RedisError(
+            f"{name_of(arguments)} on a connection that others share would catch their commands too; use pipeline(), "
+            "transaction(), or client(), which has a connection of its own"
+        )
+
+
+def split_name(arguments: Sequence[Any]) -> Sequence[Any]:
+    """redis-py's "CLIENT SETNAME" as two words."""
+    head = arguments[0]
+    return (*head.split(), *arguments[1:]) if isinstance(head, str | bytes) else arguments
+
+
+def answer(batch: Batch, options: dict[str, Any], callbacks: Any) -> Any:
+    """What a command method returns for a settled batch of one; raises what it failed with."""
+    result = batch.results[0]
+    name = batch.commands[0][0]
+    if isinstance(result, Exception):
+        if EMPTY_RESPONSE in options and isinstance(result, redis.ResponseError):
+            return options[EMPTY_RESPONSE]
+        raise result
+    if options:
+        options.pop(NEVER_DECODE, None)
+        options.pop(EMPTY_RESPONSE, None)
+        options.pop("keys", None)
+    callback = callbacks.get(name)
+    return result if callback is None else callback(result, **options)

@@ -1,0 +1,244 @@
+"""A member of a group that acknowledges what it has done: iterate, or hand over a function and a number of workers.
+
+    with client.consumer("orders", "kitchen") as orders:
+        for message in orders:
+            cook(message)                  # done: acknowledged. An exception: given back, and raised
+
+    client.consumer("orders", "kitchen").run(cook, workers=4)      # an exception: given back, told to on_error, and on it goes
+
+A message is acknowledged after the body has come to its end, when the next one is asked for; with those fetched
+together, in one TACK. What is lost on the way (the program, the acknowledgement) is delivered again, so the body must
+bear to see a message twice.
+
+One body, `steps`, serves both clients: it says what to do next, and is told how it went.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import redis
+
+from penstock.client.streams import Message, spans
+
+Step = tuple[str, Any]
+"""("call", arguments of a command) wants its reply; ("give", message) wants None, or the exception of the body."""
+
+OnError = Callable[[Message, Exception], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a consumer reads, and on what terms."""
+
+    key: Any
+    group: Any
+    start: int | str = 0
+    """Where the group begins if it does not exist yet: an offset, 0 for the first message there is, "$" for new ones."""
+    count: int = 100
+    """How many messages to fetch at a time."""
+    retry_ms: int = 30_000
+    """A message that is not acknowledged within this time is delivered again. The body must not take longer."""
+    expire_ms: int = 0
+    """So long after its first delivery a message is given up; 0 is never."""
+    dead_letter: Any = None
+    """The stream to which messages that are given up go."""
+    retry_delay_ms: int = 1000
+    """How long a message waits that the body failed on."""
+    block_ms: int = 1000
+    """How long one read waits; also how soon a consumer notices `stop`."""
+
+
+class ConsumerBody:
+    """What both consumers share."""
+
+    def __init__(self, client: Any, terms: Terms) -> None:
+        self._client = client
+        self._terms = terms
+        self._stopped = False
+
+    def stop(self) -> None:
+        """End the iteration, and all workers, after the message at hand. From any thread, or from the body."""
+        self._stopped = True
+
+    def steps(self) -> Generator[Step, Any, None]:
+        """The next thing to do, until stopped; what was fetched and not begun is then given back."""
+        terms = self._terms
+        read = (
+            "TREAD", terms.key, terms.start, terms.count, "BLOCK", terms.block_ms, "GROUP", terms.group,
+            "RETRY", terms.retry_ms, terms.expire_ms, *(("DEADLETTER", terms.dead_letter) if terms.dead_letter is not None else ()),
+        )  # fmt: skip
+        while not self._stopped:
+            messages = [Message._make(row) for row in (yield "call", read) or ()]
+            done: list[int] = []
+            begun = 0
+            for message in messages:
+                if self._stopped:
+                    break
+                begun += 1
+                failure = yield "give", message
+                if failure is None:
+                    done.append(message.offset)
+                else:
+                    yield "call", ("TNACK", terms.key, terms.group, message.offset, "DELAY", terms.retry_delay_ms)
+            if done:
+                yield "call", ("TACK", terms.key, terms.group, *spans(done))
+            if begun < len(messages):
+                yield "call", ("TNACK", terms.key, terms.group, *spans([m.offset for m in messages[begun:]]))
+
+
+class Consumer(ConsumerBody):
+    """For penstock.Client."""
+
+    def __init__(self, client: Any, terms: Terms) -> None:
+        super().__init__(client, terms)
+        self._steps: Generator[Step, Any, None] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(error)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Acknowledge what is done, also what the body left with `break`; give back the rest, and what it failed on with `error`."""
+        steps, self._steps = self._steps, None
+        self.stop()
+        if steps is not None:
+            with suppress(redis.ConnectionError, redis.TimeoutError):  # then it is delivered again in its time
+                self._drive(steps, error)
+
+    def _drive(self, steps: Generator[Step, Any, None], answer: Any) -> Message | None:
+        """Do steps until there is a message to give; None at the end."""
+        try:
+            kind, what = steps.send(answer)
+            while kind == "call":
+                kind, what = steps.send(self._client.execute_command(*what))
+        except StopIteration:
+            return None
+        except BaseException:
+            self._steps = None  # it waits for a reply that will not come
+            raise
+        message: Message = what
+        return message
+
+    def __iter__(self) -> Iterator[Message]:
+        steps = self._steps = self.steps()
+        while (message := self._drive(steps, None)) is not None:
+            yield message
+        self._steps = None
+
+    def run(self, body: Callable[[Message], object], workers: int = 1, on_error: OnError | None = None) -> None:
+        """Call `body` with each message, in so many threads, until `stop`. A body that fails gets the message again later."""
+        failures: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                self._work(body, on_error)
+            except BaseException as error:
+                failures.append(error)
+                self.stop()
+
+        threads = [threading.Thread(target=work, name=f"consumer-{number}") for number in range(workers)]
+        for thread in threads:
+            thread.start()
+        try:
+            for thread in threads:
+                thread.join()
+        finally:
+            self.stop()
+        if failures:
+            raise failures[0]
+
+    def _work(self, body: Callable[[Message], object], on_error: OnError | None) -> None:
+        steps = self.steps()
+        message = self._drive(steps, None)
+        while message is not None:
+            failure = None
+            try:
+                body(message)
+            except Exception as error:
+                failure = error
+                if on_error is not None:
+                    on_error(message, error)
+            message = self._drive(steps, failure)
+
+
+class AioConsumer(ConsumerBody):
+    """For penstock.aio.Client."""
+
+    def __init__(self, client: Any, terms: Terms) -> None:
+        super().__init__(client, terms)
+        self._steps: Generator[Step, Any, None] | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose(error)
+
+    async def aclose(self, error: BaseException | None = None) -> None:
+        """Acknowledge what is done, also what the body left with `break`; give back the rest, and what it failed on with `error`."""
+        steps, self._steps = self._steps, None
+        self.stop()
+        if steps is not None:
+            with suppress(redis.ConnectionError, redis.TimeoutError):  # then it is delivered again in its time
+                await self._drive(steps, error)
+
+    async def _drive(self, steps: Generator[Step, Any, None], answer: Any) -> Message | None:
+        try:
+            kind, what = steps.send(answer)
+            while kind == "call":
+                kind, what = steps.send(await self._client.execute_command(*what))
+        except StopIteration:
+            return None
+        except BaseException:
+            self._steps = None  # it waits for a reply that will not come
+            raise
+        message: Message = what
+        return message
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        steps = self._steps = self.steps()
+        while (message := await self._drive(steps, None)) is not None:
+            yield message
+        self._steps = None
+
+    async def run(
+        self, body: Callable[[Message], Awaitable[object]], workers: int = 1, on_error: OnError | None = None
+    ) -> None:
+        """Await `body` with each message, in so many tasks, until `stop`. A body that fails gets the message again later."""
+
+        async def work() -> None:
+            try:
+                await self._work(body, on_error)
+            finally:
+                self.stop()  # one that fails ends them all, after the messages they have at hand
+
+        results = await asyncio.gather(*(work() for _ in range(workers)), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    async def _work(self, body: Callable[[Message], Awaitable[object]], on_error: OnError | None) -> None:
+        steps = self.steps()
+        message = await self._drive(steps, None)
+        while message is not None:
+            failure = None
+            try:
+                await body(message)
+            except Exception as error:
+                failure = error
+                if on_error is not None:
+                    on_error(message, error)
+            message = await self._drive(steps, failure)

@@ -1,0 +1,207 @@
+"""Pipelines and bulk calls, without the waiting: a stack of commands to one batch, a settled batch to their results.
+
+A pipeline without a transaction is one batch whose commands count one by one; with one it is an atomic batch. Either is
+encoded before any of it is queued, written in one go, and on failure its error has the state of every command.
+
+The hot loops here are a budget: a pipeline of ten thousand `set` is what clients are compared by.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from typing import Any
+
+import redis
+from hiredis import pack_command
+from redis.client import EMPTY_RESPONSE, NEVER_DECODE
+
+from penstock.client.batch import Batch
+from penstock.client.calls import answer, refuse_unsharable, split_name
+from penstock.client.commands import Kind, kind_of, patience
+from penstock.client.delivery import Counters
+from penstock.client.encoding import pack
+from penstock.client.errors import DeliveryError, NotSent
+
+Stack = list[tuple[tuple[Any, ...], dict[str, Any]]]
+
+_MULTI, _EXEC = ("MULTI",), ("EXEC",)
+
+
+class PipelineBody:
+    """What the pipelines of both clients add to redis-py's."""
+
+    command_stack: Any
+    response_callbacks: Any
+    watching: bool
+    explicit_transaction: bool
+    _link: Any
+    _own: Any
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        if (self.watching or args[0] == "WATCH") and not self.explicit_transaction:
+            return self.immediate_execute_command(*args, **options)  # type: ignore[attr-defined]
+        self.command_stack.append((args, options))
+        return self
+
+    def start_over(self) -> bool:
+        """Forget everything; whether keys were watched."""
+        was_watching = self.watching
+        self.command_stack = []
+        self.scripts: set[Any] = set()
+        self.watching = self.explicit_transaction = False
+        self._link = self._own = None
+        return was_watching
+
+    def watched_answer(self, batch: Batch, options: dict[str, Any]) -> Any:
+        """The reply to a command that was sent at once, between WATCH and MULTI."""
+        result = answer(batch, options, self.response_callbacks)
+        name = batch.commands[0][0]
+        self.watching = name == "WATCH" or (self.watching and name != "UNWATCH")
+        return result
+
+    @contextmanager
+    def as_watch_error(self) -> Iterator[None]:
+        """A lost connection has lost its WATCH: try again, says WatchError. But not if EXEC may have run."""
+        try:
+            yield
+        except NotSent as error:
+            if self._link is None or not self.watching:
+                raise
+            raise redis.WatchError(f"the connection was lost while watching: {error}") from error
+
+
+def batch_of(stack: Stack, is_transaction: bool) -> Batch:
+    """All commands of a pipeline, encoded."""
+    if is_transaction:
+        sent = [(args, options) for args, options in stack if EMPTY_RESPONSE not in options]
+        commands = [_MULTI, *(args for args, _ in sent), _EXEC]
+    else:
+        sent = stack
+        commands = [args for args, _ in stack]
+    batch = Batch(commands, _pack_all(commands), atomic=is_transaction)
+    _mind(batch)
+    raw = frozenset(index for index, (_, options) in enumerate(sent) if options and NEVER_DECODE in options)
+    if raw:
+        batch.raw = (len(commands) - 1,) if is_transaction else raw
+    return batch
+
+
+def bulk_batch(commands: Sequence[Sequence[Any]]) -> Batch:
+    """Ready commands, encoded."""
+    batch = Batch(commands, _pack_all(commands))
+    _mind(batch)
+    return batch
+
+
+def _pack_all(commands: Sequence[Sequence[Any]]) -> list[bytes]:
+    if all(type(command) is tuple for command in commands):
+        heads = {command[0] for command in commands}
+        if not any(" " in head if type(head) is str else b" " in head for head in heads):
+            try:
+                return [pack_command(command) for command in commands]  # type: ignore[arg-type]
+            except (TypeError, UnicodeEncodeError):
+                pass  # one of them needs a closer look
+    return [pack(command) for command in commands]
+
+
+def _mind(batch: Batch) -> None:
+    """Look for commands that are not ordinary; one look for each spelling of a name, if all are."""
+    distinct = {command[0]: command for command in batch.commands}
+    if batch.atomic:
+        del distinct["MULTI"], distinct["EXEC"]
+    if all(kind_of(command) is Kind.ORDINARY for command in distinct.values()) and not distinct.keys() & _LOOK_CLOSER:
+        return
+    for index, command in enumerate(batch.commands):
+        kind = kind_of(command)
+        if kind is Kind.ORDINARY or (batch.atomic and index in (0, batch.count - 1)):
+            continue
+        if kind is Kind.BLOCKING:
+            if not batch.atomic:  # in a transaction nothing blocks
+                batch.patience += patience(split_name(command)) or math.inf
+            continue
+        refuse_unsharable(split_name(command), kind, is_shared=True)
+        batch.notable = {**(batch.notable or {}), index: kind}
+
+
+_LOOK_CLOSER = frozenset(
+    spelling for word in ("CLIENT", "XREAD", "XREADGROUP", "TREAD") for spelling in (word, word.encode())
+)
+"""Names under which one command may be ordinary and the next not."""
+
+
+def results_of(batch: Batch, stack: Stack, callbacks: Any, raise_on_error: bool, pipeline: Any) -> list[Any]:
+    """What `execute` returns for a settled batch; raises the first failure if asked to."""
+    results = _transaction_replies(batch, stack, pipeline) if batch.atomic else batch.results
+    found: dict[Any, Any] = {}
+    answers: list[Any] = []
+    failed = False
+    for (args, options), result in zip(stack, results, strict=True):
+        if isinstance(result, Exception):
+            if EMPTY_RESPONSE in options and isinstance(result, redis.ResponseError):
+                result = options[EMPTY_RESPONSE]
+            else:
+                failed = True
+        else:
+            try:
+                callback = found[args[0]]
+            except KeyError:
+                callback = found[args[0]] = callbacks.get(args[0])
+            if callback is not None:
+                if options:
+                    options = {name: value for name, value in options.items() if name not in _NOT_FOR_CALLBACKS}
+                result = callback(result, **options)
+        answers.append(result)
+    if failed and raise_on_error:
+        _raise_undelivered(batch, answers)
+        pipeline.raise_first_error(stack, answers)
+    return answers
+
+
+_NOT_FOR_CALLBACKS = ("keys", NEVER_DECODE, EMPTY_RESPONSE)
+
+
+def _transaction_replies(batch: Batch, stack: Stack, pipeline: Any) -> Iterable[Any]:
+    """The replies inside that of EXEC; raises if there are none."""
+    outcome = batch.results[-1]
+    if isinstance(outcome, DeliveryError):
+        outcome.states = [outcome.state] * len(stack)
+        raise outcome
+    if isinstance(outcome, redis.exceptions.ExecAbortError):
+        sent = [args for args, options in stack if EMPTY_RESPONSE not in options]
+        for number, (args, result) in enumerate(zip(sent, batch.results[1:-1], strict=True), start=1):
+            if isinstance(result, Exception):
+                pipeline.annotate_exception(result, number, args)
+                raise result
+    if isinstance(outcome, Exception):
+        raise outcome
+    if outcome is None:
+        raise redis.WatchError("Watched variable changed.")
+    replies = iter(outcome)
+    return [options[EMPTY_RESPONSE] if EMPTY_RESPONSE in options else next(replies) for _, options in stack]
+
+
+def bulk_results(batch: Batch, raise_on_error: bool) -> list[Any]:
+    results = batch.results
+    if raise_on_error:
+        for result in results:
+            if isinstance(result, Exception):
+                _raise_undelivered(batch, results)
+                raise result
+    return results
+
+
+def _raise_undelivered(batch: Batch, answers: list[Any]) -> None:
+    """Raise the first DeliveryError, with the state of every command on it."""
+    for result in answers:
+        if isinstance(result, DeliveryError):
+            result.states, result.replies = batch.states, answers
+            raise result
+
+
+def total(counters: Iterable[Counters]) -> Counters:
+    """The sum of several engines' counters."""
+    every = list(counters)
+    return Counters(*(sum(getattr(one, field.name) for one in every) for field in fields(Counters)))

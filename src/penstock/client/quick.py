@@ -1,0 +1,18 @@
+"""Shorter ways for the commonest calls.
+
+redis-py's `set` looks at a dozen options, which takes longer than sending the command; most calls have none of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class QuickCommands:
+    """Goes before redis-py's command classes."""
+
+    def set(self, name: Any, value: Any, *args: Any, **options: Any) -> Any:
+        """SET; with options as redis-py has them."""
+        if args or options:
+            return super().set(name, value, *args, **options)  # type: ignore[misc]
+        return self.execute_command("SET", name, value)  # type: ignore[attr-defined]

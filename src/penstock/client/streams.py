@@ -1,0 +1,340 @@
+"""Stream commands as methods, for both clients and their pipelines: they build a command and say how to read its reply.
+
+As in redis-py, a method returns what `execute_command` returns: the value, an awaitable of it, or the pipeline. Replies
+become values in CALLBACKS, which the clients add to redis-py's. Times are in milliseconds, as on the wire, and say so in
+their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from redis.client import NEVER_DECODE
+
+
+class Message(NamedTuple):
+    """One message of a stream; tag and entry are bytes, or text if the client decodes replies."""
+
+    offset: int
+    tag: Any
+    entry: Any
+
+
+class Reading(list["Message | None"]):
+    """The messages of one TREAD, None where one is gone; with `first` and `last` offset of the stream if asked for."""
+
+    first: int | None = None
+    last: int | None = None
+
+
+class Committed(NamedTuple):
+    """What a TCOMMIT made visible."""
+
+    first: int
+    entries: int
+
+
+class Lease(NamedTuple):
+    """Messages a group was given together and has not acknowledged; times are milliseconds since 1970, 0 is never."""
+
+    first: int
+    last: int
+    attempts: int
+    first_delivered: int
+    next_retry: int
+    expires: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInfo:
+    """A group of a stream."""
+
+    name: str
+    position: int
+    lag: int
+    pending: int
+    acknowledged: int
+    lost: int
+    next_retry: int
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What a stream keeps; 0 is no limit."""
+
+    count: int
+    age_ms: int
+    bytes: int
+    compact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StreamInfo:
+    """What TINFO tells."""
+
+    first: int
+    last: int
+    length: int
+    nodes: int
+    nodes_hot: int
+    nodes_cold: int
+    bytes_raw: int
+    bytes_stored: int
+    retention: Retention
+    producers: int
+    stages: int
+    groups: tuple[GroupInfo, ...]
+
+
+class StreamCommands:
+    """TWRITE and its family. The server must be a Penstock server."""
+
+    execute_command: Callable[..., Any]
+
+    def twrite(self, key: Any, tag: Any, entry: Any) -> Any:
+        """Append a message; its offset."""
+        return self.execute_command("TWRITE", key, tag, entry)
+
+    def twrite_many(
+        self,
+        key: Any,
+        entries: Iterable[tuple[Any, Any]],
+        *,
+        backlog: int | None = None,
+        producer: tuple[Any, int] | None = None,
+    ) -> Any:
+        """Append (tag, entry) pairs, all or none, at offsets in a row; the first one's offset.
+
+        `backlog` lets all but about so many of the newest messages go. `producer` is an id and a number that grows with
+        each write: a repeat of one appends nothing and answers as the first time.
+        """
+        flat = [word for tag, entry in entries for word in (tag, entry)]
+        return self.execute_command("TWRITE", key, *_write_options(backlog, producer), "ENTRIES", *flat)
+
+    def write_arrow(
+        self, key: Any, table: Any, *, backlog: int | None = None, producer: tuple[Any, int] | None = None
+    ) -> Any:
+        """Append the rows of a pyarrow Table or RecordBatch with the columns tag and entry, and optionally time; the first offset."""
+        return self.execute_command(
+            "TWRITE", key, *_write_options(backlog, producer), "FORMAT", "ARROW", arrow_stream(table)
+        )
+
+    def tread(
+        self, key: Any, offset: int | str = 1, count: int = 100, *, block_ms: int | None = None, group: Any = None,
+        retry_ms: int | None = None, expire_ms: int = 0, max_bytes: int | None = None, dead_letter: Any = None,
+        with_info: bool = False,
+    ) -> Any:  # fmt: skip
+        """Up to `count` messages from an offset on, or the next ones of a group: a Reading.
+
+        Without a group its items are the messages at offset, offset + 1 ..., None where one is gone. `block_ms` waits for
+        something to come, 0 for ever; an empty Reading then says that nothing came. `retry_ms` and `expire_ms` are the
+        group's terms for what is not acknowledged with `tack`.
+        """
+        words = _read_options(key, offset, count, block_ms, group, retry_ms, expire_ms, max_bytes, dead_letter)
+        if with_info:
+            return self.execute_command(*words, "WITHINFO", reading="info")
+        return self.execute_command(*words, reading="plain")
+
+    def read_arrow(
+        self, key: Any, offset: int | str = 1, count: int = 100_000, *, block_ms: int | None = None, group: Any = None,
+        retry_ms: int | None = None, expire_ms: int = 0, max_bytes: int | None = None, dead_letter: Any = None,
+    ) -> Any:  # fmt: skip
+        """As `tread`, as a pyarrow Table with the columns offset, time, tag and entry; messages that are gone are absent."""
+        words = _read_options(key, offset, count, block_ms, group, retry_ms, expire_ms, max_bytes, dead_letter)
+        return self.execute_command(*words, "FORMAT", "ARROW", reading="arrow", **{NEVER_DECODE: True})
+
+    def tack(self, key: Any, group: Any, *offsets: int | str | range) -> Any:
+        """Acknowledge messages: offsets, ranges such as "5-9", or Python ranges; how many were pending."""
+        return self.execute_command("TACK", key, group, *spans(offsets))
+
+    def tnack(self, key: Any, group: Any, *offsets: int | str | range, delay_ms: int = 0) -> Any:
+        """Have pending messages delivered again, at once or after a delay; how many were pending."""
+        delay = ("DELAY", delay_ms) if delay_ms else ()
+        return self.execute_command("TNACK", key, group, *spans(offsets), *delay)
+
+    def tevict(self, key: Any, offset: int) -> Any:
+        """Remove messages up to an offset, or all but the last n if it is -n; how many went."""
+        return self.execute_command("TEVICT", key, offset)
+
+    def tinfo(self, key: Any) -> Any:
+        """All about a stream: a StreamInfo."""
+        return self.execute_command("TINFO", key)
+
+    def tseek(self, key: Any, time_ms: int) -> Any:
+        """The first offset written at or after a time, in milliseconds since 1970."""
+        return self.execute_command("TSEEK", key, "TIME", time_ms)
+
+    def tretain(
+        self, key: Any, *, count: int | None = None, age_ms: int | None = None, max_bytes: int | None = None,
+        compact: bool | None = None,
+    ) -> Any:  # fmt: skip
+        """Say what a stream keeps; None leaves a limit as it is, 0 takes it away."""
+        limits = (("COUNT", count), ("AGE", age_ms), ("BYTES", max_bytes))
+        words = [word for name, value in limits if value is not None for word in (name, value)]
+        if compact is not None:
+            words += ["COMPACT", "yes" if compact else "no"]
+        return self.execute_command("TRETAIN", key, *words)
+
+    def tstage(self, key: Any, token: Any, entries: Iterable[tuple[Any, Any]]) -> Any:
+        """Put (tag, entry) pairs aside under a token until `tcommit`; how many the token has now."""
+        return self.execute_command("TSTAGE", key, token, "ENTRIES", *(word for pair in entries for word in pair))
+
+    def stage_arrow(self, key: Any, token: Any, table: Any) -> Any:
+        """As `tstage`, the rows of a pyarrow Table or RecordBatch."""
+        return self.execute_command("TSTAGE", key, token, "ARROW", arrow_stream(table))
+
+    def tcommit(self, key: Any, producer: Any, epoch: int, *tokens: Any) -> Any:
+        """Make what was staged visible, in the order of the tokens, if the epoch is newer than the producer's last: Committed."""
+        return self.execute_command("TCOMMIT", key, producer, epoch, *tokens)
+
+    def tgroup_list(self, key: Any) -> Any:
+        """A stream's groups: a list of GroupInfo."""
+        return self.execute_command("TGROUP LIST", key)
+
+    def tgroup_set(self, key: Any, group: Any, offset: int | str) -> Any:
+        """Let a group go on from an offset, "$" or 0, creating it."""
+        return self.execute_command("TGROUP SET", key, group, offset)
+
+    def tgroup_del(self, key: Any, group: Any) -> Any:
+        """Forget a group; whether it was there."""
+        return self.execute_command("TGROUP DEL", key, group)
+
+    def tgroup_pending(self, key: Any, group: Any, span: str | range | None = None, count: int | None = None) -> Any:
+        """What a group was given and has not acknowledged: a list of Lease."""
+        words: list[Any] = spans([span]) if span is not None else []
+        if count is not None:
+            words += ["COUNT", count]
+        return self.execute_command("TGROUP PENDING", key, group, *words)
+
+
+def arrow_stream(table: Any) -> bytes:
+    """A pyarrow Table or RecordBatch as the bytes of an Arrow stream."""
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write(table)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def spans(offsets: Sequence[Any]) -> list[Any]:
+    """Offsets as TACK takes them; a Python range becomes a span, and so do neighbours.
+
+    >>> spans([3, 4, 5, 9, range(20, 30), "40-50"])
+    ['3-5', 9, '20-29', '40-50']
+    """
+    found: list[Any] = []
+    start = end = 0
+    for offset in offsets:
+        if isinstance(offset, int) and start and offset == end + 1:
+            end = offset
+            continue
+        if start:
+            found.append(start if start == end else f"{start}-{end}")
+            start = 0
+        if isinstance(offset, int):
+            start = end = offset
+        elif isinstance(offset, range):
+            if offset.step != 1:
+                raise ValueError(f"{offset!r} has gaps; give a range with step 1")
+            if offset:
+                found.append(f"{offset.start}-{offset.stop - 1}")
+        else:
+            found.append(offset)
+    if start:
+        found.append(start if start == end else f"{start}-{end}")
+    return found
+
+
+def _write_options(backlog: int | None, producer: tuple[Any, int] | None) -> list[Any]:
+    words: list[Any] = [] if backlog is None else ["BACKLOG", backlog]
+    return words if producer is None else [*words, "PRODUCER", *producer]
+
+
+def _read_options(
+    key: Any, offset: int | str, count: int, block_ms: int | None, group: Any, retry_ms: int | None, expire_ms: int,
+    max_bytes: int | None, dead_letter: Any,
+) -> list[Any]:  # fmt: skip
+    words = ["TREAD", key, offset, count]
+    if block_ms is not None:
+        words += ["BLOCK", block_ms]
+    if group is not None:
+        words += ["GROUP", group]
+    if retry_ms is not None:
+        words += ["RETRY", retry_ms, expire_ms]
+    if max_bytes is not None:
+        words += ["MAXBYTES", max_bytes]
+    if dead_letter is not None:
+        words += ["DEADLETTER", dead_letter]
+    return words
+
+
+# -- replies --------------------------------------------------------------------------------------------------
+
+
+def _reading(reply: Any, reading: str | None = None) -> Any:
+    if reading is None:
+        return reply  # somebody's own execute_command
+    if reading == "arrow":
+        return _table(reply)
+    found = Reading()
+    if reply is None:
+        return found  # BLOCK came to its end
+    if reading == "info":
+        (found.first, found.last), *reply = reply
+    make = Message._make
+    found.extend([None if row is None else make(row) for row in reply])
+    return found
+
+
+def _table(reply: bytes | None) -> Any:
+    import pyarrow as pa
+
+    if reply is None:
+        schema = pa.schema([("offset", pa.int64()), ("time", pa.int64()), ("tag", pa.binary()), ("entry", pa.binary())])
+        return schema.empty_table()
+    with pa.ipc.open_stream(reply) as reader:
+        return reader.read_all()
+
+
+def _fields(reply: Any) -> dict[str, Any]:
+    """A map by text keys: a dict in RESP3, pairs in a row in RESP2."""
+    pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
+    return {_text(name).replace("-", "_"): value for name, value in pairs}
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)
+
+
+def _group(reply: Any) -> GroupInfo:
+    fields = _fields(reply)
+    return GroupInfo(**{**fields, "name": _text(fields["name"]), "next_retry": fields["next_retry"] or 0})
+
+
+def _info(reply: Any) -> StreamInfo:
+    fields = _fields(reply)
+    kept = _fields(fields["retention"])
+    fields["retention"] = Retention(kept["count"], kept["age"], kept["bytes"], bool(kept["compact"]))
+    fields["groups"] = tuple(_group(group) for group in fields["groups"])
+    return StreamInfo(**fields)
+
+
+def _ok(reply: Any) -> bool:
+    return reply in (b"OK", "OK")
+
+
+CALLBACKS: dict[str, Callable[..., Any]] = {
+    "TREAD": _reading,
+    "TINFO": _info,
+    "TRETAIN": _ok,
+    "TCOMMIT": Committed._make,
+    "TGROUP LIST": lambda reply: [_group(group) for group in reply],
+    "TGROUP SET": _ok,
+    "TGROUP DEL": bool,
+    "TGROUP PENDING": lambda reply: [Lease._make(row) for row in reply],
+}
+"""By command name as the methods above spell it: one who spells it otherwise in execute_command gets the reply as it is."""

@@ -1,0 +1,395 @@
+"""The sync driver: any number of threads, one socket, no thread of our own.
+
+Whoever calls while nobody reads becomes the leader: it reads for all until its own reply has come, then hands the
+lead to one who still waits. A thread alone therefore pays for no other thread, and sixty-four share one read of many
+replies. Writing is for whoever comes first, too: while one thread is in `send`, what others queue is gathered and goes out
+with its next `send`.
+
+What is shared is under `_lock`, which is never held while waiting for the network. `_leader` is the batch whose thread
+leads; `_writing` says that some thread, or unsent bytes in `_rest`, own the right to write.
+
+Rejected: a reader thread. It costs two switches of threads for each call, lives on after fork, and keeps programs from
+ending.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import ssl
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, NamedTuple
+
+import redis
+
+from penstock.client.batch import Batch
+from penstock.client.engine import Engine, Event, PrefaceRefused
+from penstock.client.opening import as_lost, give_up_soon, is_refusal
+
+READ = 128 * 1024
+_WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+_links: weakref.WeakSet[Link] = weakref.WeakSet()
+
+
+class _Write(NamedTuple):
+    """Bytes that one thread has the right to write, and where."""
+
+    data: bytes
+    sock: Any
+    generation: int
+
+
+class Link:
+    """One engine on one socket at a time."""
+
+    def __init__(
+        self, make_engine: Callable[[], Engine], make_connection: Callable[[], Any], on_event: Callable[[Event], None]
+    ) -> None:
+        self._make_engine = make_engine
+        self._make_connection = make_connection
+        self._on_event = on_event
+        self.engine = make_engine()
+        self._begin()
+        _links.add(self)
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        self._leader: Batch | None = None
+        self._followers: deque[Batch] = deque()
+        self._connection: Any = None
+        self._socket: Any = None
+        self._tls: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        self._generation = 0
+        self._writing = False
+        self._sending: Any = None  # the socket some thread is in `send` on
+        self._rest = b""
+        self._bell, self._ringer = socket.socketpair()
+        self._bell.setblocking(False)
+        self._ringer.setblocking(False)
+        self._poll = self._new_poll()
+
+    def _new_poll(self) -> Any:
+        poll = select.poll()
+        poll.register(self._bell, select.POLLIN)
+        return poll
+
+    # -- calls ------------------------------------------------------------------------------------------------
+
+    def run(self, batch: Batch) -> None:
+        """Submit a batch and return when it is settled. Raises NotSent if it was not taken."""
+        waiter = self._submit(batch)
+        try:
+            if waiter is not None:
+                waiter.acquire()
+            while not batch.settled:
+                self._turn()
+        except BaseException:
+            self._interrupted(batch)
+            raise
+        finally:
+            if self._leader is batch:
+                self._hand_over()
+
+    def _submit(self, batch: Batch) -> threading.Lock | None:
+        """Give a batch to the engine and write if writing is free. None: we lead; else what wakes us."""
+        waiter = None
+        turn = None
+        try:
+            with self._lock:
+                if self.engine.counters.buffered_commands and not self.engine.has_room(batch):
+                    self._wait_for_room(batch)
+                if self._leader is None:
+                    self._leader = batch
+                    if self._socket is not None and self._poll.poll(0):
+                        self._look()
+                self.engine.submit(batch, monotonic())
+                if self._leader is not batch:
+                    waiter = batch.waiter = threading.Lock()
+                    waiter.acquire()
+                    self._followers.append(batch)
+                turn = self._claim()
+        except BaseException:
+            if self._leader is batch:
+                self._hand_over()
+            raise
+        try:
+            self._send(turn)
+        except BaseException:
+            self._interrupted(batch)
+            if self._leader is batch:
+                self._hand_over()
+            raise
+        return waiter
+
+    def _look(self) -> None:
+        """With the lock held: an idle connection has something to say, most likely that it is closed. Better know before writing."""
+        sock = self._socket
+        self._lock.release()
+        try:
+            self._exchange(sock)
+        finally:
+            self._lock.acquire()
+
+    def close(self) -> None:
+        """Settle everything and end the connection; for any thread."""
+        with self._lock:
+            self.engine.close()
+            self._drop()
+            self._wake_settled()
+            if self._leader is None:
+                self._bell.close()
+                self._ringer.close()
+        self._ring()
+
+    def change(self, change: Callable[[Engine, float], object]) -> None:
+        """Let the engine's settings change, and wake whom that settles."""
+        with self._lock:
+            change(self.engine, monotonic())
+            self._wake_settled()
+            turn = self._claim()
+        self._send(turn)
+
+    def _interrupted(self, batch: Batch) -> None:
+        """KeyboardInterrupt and the like, anywhere: nobody knows how much was read or written, so this connection ends."""
+        with self._lock:
+            self.engine.cancel(batch)
+            if self._leader is batch or self._writing:
+                self._lose(redis.ConnectionError("the thread that used the connection was interrupted"))
+            self._wake_settled()
+
+    def _wait_for_room(self, batch: Batch) -> None:
+        """With the lock held: let replies come until the batch fits. `submit` refuses it if it still does not."""
+        engine = self.engine
+        if engine.settings.when_full == "raise":
+            return
+        patience = engine.settings.command_timeout
+        until = None if patience is None else monotonic() + patience
+        while not engine.has_room(batch) and (until is None or monotonic() < until):
+            if self._leader is None:
+                self._leader = batch
+                self._lock.release()
+                try:
+                    self._turn()
+                finally:
+                    self._hand_over()
+                    self._lock.acquire()
+            else:
+                self._room.wait(None if until is None else max(until - monotonic(), 0.001))
+
+    # -- writing ----------------------------------------------------------------------------------------------
+
+    def _claim(self) -> _Write | None:
+        """With the lock held: what this thread is to write now, if writing is free."""
+        if self._writing or self._socket is None:
+            return None
+        data = self.engine.output()
+        if not data:
+            return None
+        return self._begin_write(data)
+
+    def _claim_rest(self) -> _Write | None:
+        """With the lock held: bytes the socket did not take earlier, or else new ones."""
+        rest, self._rest = self._rest, b""
+        return self._begin_write(rest) if rest else self._claim()
+
+    def _begin_write(self, data: bytes) -> _Write:
+        self._writing, self._sending = True, self._socket
+        self.engine.begin_write(len(data))
+        return _Write(data, self._socket, self._generation)
+
+    def _send(self, turn: _Write | None) -> None:
+        """Write, and whatever was queued meanwhile, until there is no more or the socket is full."""
+        while turn is not None:
+            data, sock, generation = turn
+            try:
+                with self._tls:
+                    count = sock.send(data)
+            except _WOULD_BLOCK:
+                count = 0
+            except OSError:
+                # The leader, who may be waiting on it, is told by the socket itself.
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
+                count = 0
+            with self._lock:
+                if generation != self._generation:
+                    sock.close()  # it was lost while we were using it; its bytes are accounted for
+                    return
+                self._sending = None
+                self.engine.end_write(count)
+                if count < len(data):
+                    self._rest = data[count:]
+                    self._ring()  # the leader waits for the socket to take more
+                    return
+                self._writing = False
+                turn = self._claim()
+
+    # -- leading ----------------------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        """Wait for one thing to happen, and deal with it."""
+        engine = self.engine
+        with self._lock:
+            now = monotonic()
+            sock, poll, connect_at, next_tick = self._socket, self._poll, engine.connect_at, engine.next_tick
+            if self._rest:
+                poll.modify(sock, select.POLLIN | select.POLLOUT)
+        if sock is None:
+            if connect_at is not None and connect_at <= now:
+                self._open()
+            else:
+                self._wait(poll, None, min((at for at in (connect_at, next_tick) if at is not None), default=None), now)
+        elif self._wait(poll, sock, next_tick, now):
+            self._exchange(sock)
+        with self._lock:
+            if engine.tick(monotonic()):
+                self._drop()
+            self._wake_settled()
+        self._tell()
+
+    def _wait(self, poll: Any, sock: Any, until: float | None, now: float) -> bool:
+        """Sleep until the socket has something, somebody rings, or the time comes. True if it is the socket."""
+        if isinstance(sock, ssl.SSLSocket) and sock.pending():
+            return True
+        ready = poll.poll(None if until is None else max(until - now, 0.0) * 1000 + 1)
+        bell = self._bell.fileno()
+        for descriptor, _ in ready:
+            if descriptor == bell:
+                with contextlib.suppress(*_WOULD_BLOCK):
+                    self._bell.recv(4096)
+        return sock is not None and any(descriptor != bell for descriptor, _ in ready)
+
+    def _exchange(self, sock: Any) -> None:
+        """The socket has something for us, or room: read once, and write what waits."""
+        try:
+            with self._tls:
+                data = sock.recv(READ)
+        except _WOULD_BLOCK:
+            data = None
+        except OSError as error:
+            data, failure = b"", as_lost(error)
+        else:
+            failure = redis.ConnectionError("the server closed the connection")
+        with self._lock:
+            if sock is not self._socket:
+                return
+            if data == b"":
+                self._lose(failure)
+            elif data:
+                try:
+                    self.engine.received(data, monotonic())
+                except PrefaceRefused as refusal:
+                    self.engine.refused(refusal.error, monotonic())
+                    self._drop()
+                except redis.InvalidResponse as error:
+                    self._lose(error)
+            self._wake_settled()
+            if self._rest:
+                self._poll.modify(sock, select.POLLIN)
+            turn = self._claim_rest()
+        self._send(turn)
+
+    def _open(self) -> None:
+        with self._lock:
+            self.engine.connecting()
+        connection = self._make_connection()
+        try:
+            connection.connect()
+        except Exception as error:
+            with self._lock:
+                failed = self.engine.refused if is_refusal(error) else self.engine.connect_failed
+                failed(error if is_refusal(error) else as_lost(error), monotonic())
+            return
+        except BaseException:
+            with self._lock:
+                self.engine.connect_failed(redis.ConnectionError("connecting was interrupted"), monotonic())
+            raise
+        sock = connection._sock
+        sock.setblocking(False)
+        give_up_soon(sock, self.engine.settings.silence_timeout)
+        with self._lock:
+            self._connection, self._socket = connection, sock
+            self._tls = threading.Lock() if isinstance(sock, ssl.SSLSocket) else contextlib.nullcontext()
+            self._poll.register(sock, select.POLLIN)
+            self.engine.connected(monotonic())
+            turn = self._claim()
+        self._send(turn)
+
+    def _lose(self, error: Exception) -> None:
+        """With the lock held."""
+        self.engine.lost(error, monotonic())
+        self._drop()
+
+    def _drop(self) -> None:
+        """With the lock held: the socket is done with. Whoever is in `send` or `poll` on it is woken by the shutdown."""
+        connection, sock = self._connection, self._socket
+        self._connection = self._socket = None
+        self._generation += 1
+        self._writing, self._rest = False, b""
+        if sock is None:
+            return
+        self._poll = self._new_poll()
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+        if self._sending is not sock:
+            sock.close()  # else the one who is in `send` closes it: its number must not be given to another file before
+        self._sending = connection._sock = None
+        connection.disconnect()
+
+    def _wake_settled(self) -> None:
+        """With the lock held."""
+        settled = self.engine.take_settled()
+        for batch in settled:
+            if batch.waiter is not None:
+                batch.waiter.release()
+        if settled:
+            self._room.notify_all()
+
+    def _hand_over(self) -> None:
+        with self._lock:
+            self._leader = None
+            while self._followers:
+                follower = self._followers.popleft()
+                if not follower.settled:
+                    self._leader = follower
+                    waiter, follower.waiter = follower.waiter, None
+                    waiter.release()
+                    return
+            self._room.notify_all()
+
+    def _ring(self) -> None:
+        with contextlib.suppress(OSError):
+            self._ringer.send(b"\0")
+
+    def _tell(self) -> None:
+        for event in self.engine.take_events():
+            self._on_event(event)
+
+    # -- fork -------------------------------------------------------------------------------------------------
+
+    def after_fork(self) -> None:
+        """In a child: the connection is the parent's, and so is everything on it. A new engine has a new ONCE identity."""
+        old = self.engine
+        for mine in (self._socket, self._bell, self._ringer):
+            if mine is not None:
+                with contextlib.suppress(OSError):
+                    os.close(mine.detach())
+        self.engine = self._make_engine()
+        self.engine.session.adopt(old.session)
+        self._begin()
+
+
+def _after_fork() -> None:
+    for link in list(_links):
+        link.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

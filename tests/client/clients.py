@@ -1,0 +1,75 @@
+"""Both clients behind one face, so that one set of tests runs on both: the asyncio one in a loop of its own thread."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import penstock
+from penstock import aio
+
+
+class AioFace:
+    """An aio.Client with blocking methods; calls may come from any thread."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self.real = self._do(lambda: aio.Client.from_url(url, **options))
+
+    def _do(self, function: Callable[[], Any]) -> Any:
+        async def run() -> Any:
+            result = function()
+            return await result if inspect.isawaitable(result) and not isinstance(result, aio.Pipeline) else result
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self.real, name)
+        if not callable(value):
+            return value
+        return lambda *args, **options: self._face(self._do(lambda: value(*args, **options)))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("_") or name == "real":
+            super().__setattr__(name, value)
+        else:
+            self._do(lambda: setattr(self.real, name, value))
+
+    def _face(self, result: Any) -> Any:
+        return PipelineFace(self, result) if isinstance(result, aio.Pipeline) else result
+
+    def close(self) -> None:
+        self._do(self.real.aclose)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class PipelineFace:
+    def __init__(self, client: AioFace, real: aio.Pipeline) -> None:
+        self._client, self._real = client, real
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._real, name)
+        if not callable(value):
+            return value
+
+        def call(*args: Any, **options: Any) -> Any:
+            result = self._client._do(lambda: value(*args, **options))
+            return self if result is self._real else result
+
+        return call
+
+    def __enter__(self) -> PipelineFace:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.reset()
+
+
+MAKERS: dict[str, Callable[..., Any]] = {"sync": penstock.Client.from_url, "aio": AioFace}

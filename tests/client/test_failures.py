@@ -1,0 +1,344 @@
+"""Both clients on both servers through a door that slams: what ran, how often, and what the caller was told."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import pytest
+import redis
+from tests.client.conftest import Connect
+from tests.client.door import Door
+
+from penstock import Client, State, aio
+from penstock.client.errors import (
+    BufferFull,
+    NoReplyInTime,
+    NotReplayed,
+    NotSent,
+    NotSentInTime,
+    OutcomeUnknown,
+)
+from penstock.testing.redis import RedisServer
+
+QUICK = {"backoff_base": 0.01, "backoff_cap": 0.05}
+
+
+@pytest.fixture
+def witness(peer: str) -> Any:
+    """A client that does not go through the door."""
+    with redis.Redis.from_url(peer) as plain:
+        plain.flushall()
+        yield plain
+
+
+def test_at_least_once_runs_again_what_lost_its_reply(connect: Connect, door: Door, witness: Any) -> None:
+    client = connect(door.url, **QUICK)
+    client.ping()
+    door.cut_reply()
+    assert client.incr("a") == 2 and witness.get("a") == b"2"
+    assert client.counters.replayed == 1 and client.counters.reconnects == 1
+
+
+def test_at_most_once_does_not(connect: Connect, door: Door, witness: Any) -> None:
+    """redis-py 8.1 runs this twice, silently."""
+    client = connect(door.url, delivery="at-most-once")
+    client.ping()
+    door.cut_reply()
+    with pytest.raises(OutcomeUnknown) as failure:
+        client.incr("a")
+    assert failure.value.state is State.WRITTEN and isinstance(failure.value, redis.ConnectionError)
+    assert witness.get("a") == b"1" and client.incr("a") == 2  # and it goes on
+
+
+def test_a_request_that_was_cut_is_sent_again(connect: Connect, door: Door, witness: Any) -> None:
+    client = connect(door.url, **QUICK)
+    client.ping()
+    door.cut_request()
+    assert client.incr("a") == 1
+
+
+def test_the_replay_filter_stops_it(connect: Connect, door: Door, witness: Any) -> None:
+    client = connect(door.url, replay_filter=lambda command: command.name == "INCRBY", **QUICK)
+    client.ping()
+    door.cut_reply()
+    with pytest.raises(NotReplayed):
+        client.incr("a")
+    assert witness.get("a") == b"1" and client.counters.filtered == 1
+    client.replay_filter = None
+    client.ping()
+    door.cut_reply()
+    assert client.incr("a") == 3
+
+
+def test_levels_change_at_run_time(connect: Connect, door: Door, witness: Any) -> None:
+    client = connect(door.url, **QUICK)
+    client.ping()
+    client.delivery = "at-most-once"
+    door.cut_reply()
+    with pytest.raises(OutcomeUnknown):
+        client.incr("a")
+    client.delivery = "at-least-once"
+    client.ping()
+    door.cut_reply()
+    assert client.incr("a") == 3
+
+
+def test_a_transaction_is_not_run_twice_at_most_once(connect: Connect, door: Door, witness: Any) -> None:
+    """redis-py 8.1 runs the whole transaction twice."""
+    client = connect(door.url, delivery="at-most-once")
+    client.ping()
+    door.cut_reply()
+    pipe = client.pipeline()
+    pipe.incr("a")
+    pipe.incr("b")
+    with pytest.raises(OutcomeUnknown) as failure:
+        pipe.execute()
+    assert list(failure.value.states) == [State.WRITTEN] * 2 and witness.mget("a", "b") == [b"1", b"1"]
+
+
+def test_a_pipeline_says_how_far_each_command_came(connect: Connect, door: Door, witness: Any) -> None:
+    client = connect(door.url, delivery="at-most-once")
+    client.ping()
+    door.cut_reply(after=len(b":1\r\n") * 2)
+    pipe = client.pipeline(transaction=False)
+    for _ in range(4):
+        pipe.incr("a")
+    with pytest.raises(OutcomeUnknown) as failure:
+        pipe.execute()
+    replied, written = State.REPLIED, State.WRITTEN
+    assert list(failure.value.states) == [replied, replied, written, written]
+    assert failure.value.replies[:2] == [1, 2]
+
+
+def test_what_a_pipeline_has_replies_for_does_not_run_again(connect: Connect, door: Door, witness: Any) -> None:
+    """redis-py's cluster pipeline ran all hundred again, of which fifty were answered."""
+    client = connect(door.url, **QUICK)
+    client.ping()
+    door.cut_reply(after=len(b":1\r\n") * 3)
+    pipe = client.pipeline(transaction=False)
+    for number in range(6):
+        pipe.incr(f"k{number}")
+    assert pipe.execute() == [1, 1, 1, 2, 2, 2]
+
+
+def test_a_watch_that_is_lost_before_exec_is_a_watch_error(connect: Connect, door: Door, witness: Any) -> None:
+    client = connect(door.url, **QUICK)
+    pipe = client.pipeline()
+    pipe.watch("a")
+    door.shut()
+    door.open()
+    pipe.multi()
+    pipe.incr("a")
+    with pytest.raises((redis.WatchError, OutcomeUnknown)):
+        pipe.execute()
+    assert witness.get("a") is None
+    pipe.watch("a")
+    pipe.multi()
+    pipe.incr("a")
+    assert pipe.execute() == [1]
+
+
+def test_an_exec_that_may_have_run_is_no_watch_error(connect: Connect, door: Door, witness: Any) -> None:
+    """redis-py says WatchError, on which every program tries again."""
+    client = connect(door.url, **QUICK)
+    pipe = client.pipeline()
+    pipe.watch("a")
+    pipe.multi()
+    pipe.incr("a")
+    door.cut_reply()
+    with pytest.raises(OutcomeUnknown):
+        pipe.execute()
+    assert witness.get("a") == b"1"
+
+
+def test_commands_wait_while_the_server_is_away_and_run_in_order(connect: Connect, door: Door, witness: Any) -> None:
+    client = connect(door.url, **QUICK)
+    client.ping()
+    door.shut()
+    threads = []
+    for number in range(20):
+        thread = threading.Thread(target=lambda number=number: client.rpush("list", number))
+        thread.start()
+        threads.append(thread)
+        while client.counters.buffered_commands < number + 1:
+            time.sleep(0.001)
+    door.open()
+    for thread in threads:
+        thread.join()
+    order = [int(item) for item in witness.lrange("list", 0, -1)]
+    assert list(dict.fromkeys(order)) == list(range(20))
+
+
+def test_events_tell_of_a_reconnect(connect: Connect, door: Door, witness: Any) -> None:
+    seen: list[Any] = []
+    client = connect(door.url, on_reconnect=seen.append, on_replay=seen.append, **QUICK)
+    client.ping()
+    door.cut_reply()
+    client.incr("a")
+    assert [type(event).__name__ for event in seen] == ["Reconnected", "Replayed"]
+    assert [command.name for command in seen[1].commands] == ["INCRBY"]
+
+
+def test_a_command_that_outlives_its_time_was_not_sent(connect: Connect, door: Door, witness: Any) -> None:
+    client = connect(door.url, command_timeout=0.3, **QUICK)
+    client.ping()
+    door.shut()
+    with pytest.raises(NotSent) as failure:
+        client.incr("a")
+    assert isinstance(failure.value, NotSentInTime) and isinstance(failure.value, redis.TimeoutError)
+    door.open()
+    assert client.incr("b") == 1
+
+
+def test_a_half_open_connection_is_given_up(connect: Connect, door: Door, witness: Any) -> None:
+    client = connect(door.url, socket_timeout=0.3, **QUICK)
+    client.ping()
+    door.freeze()
+    with pytest.raises(NoReplyInTime):
+        client.incr("a")
+    assert client.incr("a") == 1 and client.counters.reconnects == 1
+
+
+def test_a_timed_out_command_leaves_the_connection_in_step(connect: Connect, door: Door, witness: Any) -> None:
+    client = connect(door.url, command_timeout=0.2, **QUICK)
+    client.set("a", "right")
+    witness.execute_command("CLIENT", "PAUSE", 500, "ALL")
+    with pytest.raises(NoReplyInTime):
+        client.get("other")
+    client.settings.command_timeout = 10
+    assert client.get("a") == b"right" and client.counters.reconnects == 0
+
+
+def test_session_state_survives(connect: Connect, door: Door, witness: Any) -> None:
+    client = connect(door.url, **QUICK)
+    client.select(2)
+    client.client_setname("worker")
+    door.cut_reply()
+    client.set("a", 1)
+    assert client.client_getname() == b"worker" if isinstance(client.client_getname(), bytes) else "worker"
+    witness.select(2)
+    assert witness.get("a") == b"1"
+
+
+def test_a_full_buffer_raises_or_waits(connect: Connect, door: Door, witness: Any) -> None:
+    client = connect(door.url, max_buffered_commands=1, when_full="raise", command_timeout=5, **QUICK)
+    client.ping()
+    door.shut()
+    thread = threading.Thread(target=lambda: client.incr("a"))
+    thread.start()
+    while not client.counters.buffered_commands:
+        time.sleep(0.001)
+    with pytest.raises(BufferFull):
+        client.incr("b")
+    client.settings.when_full = "block"
+    second = threading.Thread(target=lambda: client.incr("b"))
+    second.start()
+    door.open()
+    thread.join()
+    second.join()
+    assert witness.mget("a", "b") == [b"1", b"1"]
+
+
+def test_a_server_that_is_killed_and_comes_back(connect: Connect) -> None:
+    with RedisServer() as server, RedisServer() as heir, Door(server.port) as door:
+        client = connect(door.url, **QUICK)
+        client.set("a", 1)
+        os.kill(server.pid, signal.SIGKILL)
+        answers: list[Any] = []
+        thread = threading.Thread(target=lambda: answers.append(client.incr("a")))
+        thread.start()
+        door.redirect(heir.port)
+        thread.join()
+        assert answers == [1]
+
+
+def test_many_threads_through_many_cuts_lose_nothing(connect: Connect, door: Door, witness: Any) -> None:
+    client = connect(door.url, **QUICK)
+    client.ping()
+    failures: list[Exception] = []
+
+    def work(name: int) -> None:
+        for number in range(30):
+            try:
+                client.rpush(f"list{name}", number)
+            except Exception as error:
+                failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in range(8)]
+    for thread in threads:
+        thread.start()
+    for _ in range(5):
+        time.sleep(0.02)
+        door.cut_reply()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    for name in range(8):
+        order = [int(item) for item in witness.lrange(f"list{name}", 0, -1)]
+        assert list(dict.fromkeys(order)) == list(range(30))
+
+
+def test_cancelled_tasks_leave_the_connection_in_step(peer: str) -> None:
+    """redis-py#2624, #2665: the next caller must not get the reply of the cancelled one."""
+
+    async def main() -> None:
+        async with aio.Client.from_url(peer) as client:
+            await client.execute_many([("SET", f"k{number}", number) for number in range(50)])
+            tasks = [asyncio.create_task(client.get(f"k{number}")) for number in range(50)]
+            await asyncio.sleep(0)
+            for task in tasks[::2]:
+                task.cancel()
+            answers = await asyncio.gather(*tasks, return_exceptions=True)
+            assert all(isinstance(answer, asyncio.CancelledError) for answer in answers[::2])
+            assert answers[1::2] == [b"%d" % number for number in range(1, 50, 2)]
+            assert await client.get("k7") == b"7" and client.counters.reconnects == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_client_may_be_used_in_one_loop_after_another(peer: str) -> None:
+    client = aio.Client.from_url(peer)
+    assert asyncio.run(client.ping()) and asyncio.run(client.ping())
+    asyncio.run(client.aclose())
+    gc.collect()  # asyncio itself complains of a loop that ended with its transport open: here, not in another test
+
+
+def test_an_interrupted_thread_leaves_the_others_in_step(door: Door, witness: Any) -> None:
+    class Interrupt(BaseException):
+        pass
+
+    def interrupt(*_: object) -> None:
+        raise Interrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with Client.from_url(door.url, **QUICK) as client:
+            client.set("a", "right")
+            door.freeze()
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            with pytest.raises(Interrupt):
+                client.get("a")
+            assert client.get("a") == b"right" and client.counters.buffered_commands == 0
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_forked_child_has_a_connection_of_its_own(peer: str) -> None:
+    with Client.from_url(peer) as client:
+        client.delete("child")
+        mine = client.client_id()
+        child = os.fork()
+        if child == 0:
+            try:
+                client.set("child", client.client_id())
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        assert int(client.get("child") or mine) != mine and client.client_id() == mine

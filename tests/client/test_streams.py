@@ -1,0 +1,198 @@
+"""Stream commands and consumers, on both clients."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import redis
+from tests.client.conftest import Connect
+from tests.client.door import Door
+
+from penstock import Client, Server, aio
+from penstock.client.streams import Committed, Lease, Message, Reading
+from penstock.protocol.errors import Fenced
+
+
+@pytest.fixture
+def streams(connect: Connect, ours: Server) -> Any:
+    client = connect(ours.url)
+    client.flushall()
+    return client
+
+
+def test_messages_are_written_and_read(streams: Any) -> None:
+    assert streams.twrite("s", "ada", "tea") == 1
+    assert streams.twrite_many("s", [("bob", "coffee"), ("eve", "milk")], producer=("till", 1)) == 2
+    assert streams.twrite_many("s", [("bob", "coffee"), ("eve", "milk")], producer=("till", 1)) == 2
+    reading = streams.tread("s", 2, 10, with_info=True)
+    assert reading == [Message(2, b"bob", b"coffee"), Message(3, b"eve", b"milk")]
+    assert (reading.first, reading.last) == (1, 3) and isinstance(reading, Reading)
+    assert streams.tevict("s", 1) == 1 and streams.tread("s", 1, 2) == [None, Message(2, b"bob", b"coffee")]
+    assert streams.tread("s", 4, 1, block_ms=10) == []
+    assert streams.tseek("s", 0) == 2
+
+
+def test_execute_command_gives_stream_replies_as_they_are(streams: Any) -> None:
+    streams.twrite("s", "ada", "tea")
+    assert streams.execute_command("TREAD", "s", 1, 1) == [[1, b"ada", b"tea"]]
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_what_is_told_of_a_stream_has_names(connect: Connect, ours: Server, protocol: int) -> None:
+    client = connect(ours.url, protocol=protocol, decode_responses=True)
+    client.flushall()
+    client.twrite_many("s", [("t", "1"), ("t", "2"), ("t", "3")])
+    assert client.tretain("s", count=1000, compact=True) is True
+    client.tread("s", 0, 2, group="g", retry_ms=1000)
+    info = client.tinfo("s")
+    assert (info.first, info.last, info.length, info.retention.count, info.retention.compact) == (1, 3, 3, 1000, True)
+    (group,) = info.groups
+    assert (group.name, group.position, group.lag, group.pending) == ("g", 3, 1, 2)
+    assert client.tgroup_list("s") == [group]
+    (lease,) = client.tgroup_pending("s", "g")
+    assert isinstance(lease, Lease) and (lease.first, lease.last, lease.attempts) == (1, 2, 1)
+    assert client.tnack("s", "g", 1, delay_ms=50_000) == 1 and client.tack("s", "g", range(1, 3)) == 2
+    assert client.tgroup_set("s", "g", 1) is True and client.tgroup_del("s", "g") is True
+
+
+def test_stages_become_visible_by_a_commit(streams: Any) -> None:
+    assert streams.tstage("s", "a", [("t", "1")]) == 1
+    assert streams.stage_arrow("s", "b", pa.table({"tag": ["t"], "entry": ["2"]})) == 1
+    assert streams.tcommit("s", "job", 2, "a", "b") == Committed(1, 2)
+    with pytest.raises(redis.ResponseError, match="FENCED") as failure:
+        streams.tcommit("s", "job", 1, "a")
+    assert isinstance(failure.value, Fenced)
+
+
+def test_tables_go_in_and_come_out(streams: Any) -> None:
+    table = pa.table({"tag": ["a", "b"], "entry": [b"\xff", b"2"]})
+    assert streams.write_arrow("s", table) == 1
+    back = streams.read_arrow("s", 1, 10)
+    assert back.column_names == ["offset", "time", "tag", "entry"]
+    assert back.column("offset").to_pylist() == [1, 2] and back.column("entry").to_pylist() == [b"\xff", b"2"]
+    assert streams.read_arrow("s", 3, 10, block_ms=10).num_rows == 0
+
+
+def test_stream_commands_in_a_pipeline(streams: Any) -> None:
+    pipe = streams.pipeline(transaction=False)
+    pipe.twrite("s", "t", "1")
+    pipe.tread("s", 1, 1)
+    pipe.tinfo("s")
+    offset, reading, info = pipe.execute()
+    assert (offset, reading, info.length) == (1, [Message(1, b"t", b"1")], 1)
+
+
+def fill(url: str, count: int) -> None:
+    with Client.from_url(url) as client:
+        client.flushall()
+        client.twrite_many("s", [("t", str(number)) for number in range(count)])
+
+
+def test_what_the_body_has_done_is_acknowledged(ours: Server) -> None:
+    fill(ours.url, 25)
+    with Client.from_url(ours.url) as client:
+        seen = []
+        with client.consumer("s", "g", count=10) as consumer:
+            for message in consumer:
+                seen.append(message.offset)
+                if len(seen) == 25:
+                    consumer.stop()
+        assert seen == list(range(1, 26)) and client.tgroup_pending("s", "g") == []
+
+
+def test_what_a_body_fails_on_is_given_back_and_the_rest_is_free_for_others(ours: Server) -> None:
+    fill(ours.url, 10)
+    with Client.from_url(ours.url) as client:
+        with pytest.raises(RuntimeError), client.consumer("s", "g", retry_delay_ms=60_000) as consumer:
+            for message in consumer:
+                if message.offset == 3:
+                    raise RuntimeError
+        leases = client.tgroup_pending("s", "g")
+        assert [(lease.first, lease.last) for lease in leases] == [(3, 3), (4, 10)]
+        again = client.tread("s", 0, 100, group="g", retry_ms=1000)
+        assert [message.offset for message in again] == list(range(4, 11))  # 3 waits for its delay
+
+
+def test_leaving_the_loop_counts_as_done(ours: Server) -> None:
+    fill(ours.url, 10)
+    with Client.from_url(ours.url) as client:
+        with client.consumer("s", "g") as consumer:
+            for message in consumer:
+                if message.offset == 3:
+                    break
+        assert client.tgroup_list("s")[0].acknowledged == 3
+
+
+def test_workers_share_a_stream_and_try_again_what_fails(ours: Server) -> None:
+    fill(ours.url, 200)
+    with Client.from_url(ours.url) as client:
+        consumer = client.consumer("s", "g", count=7, retry_delay_ms=1, block_ms=50)
+        lock, done, told = threading.Lock(), [], []  # type: ignore[var-annotated]
+
+        def body(message: Message) -> None:
+            with lock:
+                if message.offset % 50 == 0 and message.offset not in told:
+                    raise ValueError(message.offset)
+                done.append(message.offset)
+                if len(done) == 200:
+                    consumer.stop()
+
+        consumer.run(body, workers=4, on_error=lambda message, error: told.append(message.offset))
+        assert sorted(done) == list(range(1, 201)) and sorted(told) == [50, 100, 150, 200]
+        assert client.tgroup_pending("s", "g") == []
+
+
+def test_a_consumer_of_the_asyncio_client(ours: Server) -> None:
+    fill(ours.url, 50)
+
+    async def main() -> None:
+        async with aio.Client.from_url(ours.url) as client:
+            seen: list[int] = []
+            async with client.consumer("s", "g", count=10) as consumer:
+                async for message in consumer:
+                    seen.append(message.offset)
+                    if len(seen) == 20:
+                        break
+            assert seen == list(range(1, 21))
+            worker = client.consumer("s", "g", count=5, retry_delay_ms=1, block_ms=50)
+
+            async def body(message: Message) -> None:
+                await asyncio.sleep(0)
+                if message.offset == 30 and 30 not in seen:
+                    seen.append(30)
+                    raise ValueError
+                seen.append(message.offset)
+                if len(seen) == 51:
+                    worker.stop()
+
+            await worker.run(body, workers=3)
+            assert sorted(seen) == sorted([*range(1, 51), 30])
+            assert await client.tgroup_pending("s", "g") == []
+
+    asyncio.run(main())
+
+
+def test_a_worker_that_cannot_go_on_ends_them_all_and_says_why(ours: Server) -> None:
+    fill(ours.url, 1)
+    with Client.from_url(ours.url) as client:
+        client.set("text", 1)
+        with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+            client.consumer("text", "g").run(print, workers=2)
+
+
+def test_a_consumer_goes_on_through_lost_connections(ours: Server) -> None:
+    fill(ours.url, 60)
+    with Door(ours.port) as door, Client.from_url(door.url, backoff_base=0.01) as client:
+        seen = set()
+        with client.consumer("s", "g", count=5, retry_ms=50, block_ms=50) as consumer:
+            for message in consumer:
+                seen.add(message.offset)
+                if message.offset % 20 == 0:
+                    door.cut_reply()
+                if len(seen) == 60:
+                    consumer.stop()
+        assert client.counters.reconnects >= 2
