@@ -62,6 +62,12 @@ class ClusterNode:
             client.response_callbacks.clear()
             return client.execute_command(*words)
 
+    def flush(self, replicas: int) -> None:
+        """Remove every key, here and, before this returns, on so many replicas."""
+        with redis.Redis(port=self.port, protocol=2, single_connection_client=True) as client:
+            client.execute_command("FLUSHALL")
+            client.execute_command("WAIT", replicas, 10_000)
+
     def slots(self) -> dict[int, str]:
         """Who owns each slot, by id, as this node sees it."""
         rows = self.ask("CLUSTER", "SLOTS")
@@ -246,7 +252,7 @@ class RedisCluster:
                 self._launch(node)
         self.wait_until_ok()
         for node in self.masters:
-            node.ask("FLUSHALL")
+            node.flush(sum(master == node.id for master in node.roles().values()))
             for slot in _open_slots(node.ask("CLUSTER", "NODES")):
                 node.ask("CLUSTER", "SETSLOT", slot, "STABLE")
 

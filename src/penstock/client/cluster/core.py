@@ -16,6 +16,7 @@ from redis.client import EMPTY_RESPONSE, NEVER_DECODE
 from redis.connection import parse_url
 
 from penstock.client.cluster.effects import Effect, Refresh, Rules
+from penstock.client.cluster.errors import NotRoutable
 from penstock.client.cluster.plan import Call, Plan
 from penstock.client.cluster.routing import CommandTable, encoded
 from penstock.client.cluster.slot_map import Address, Remap, SlotMap, shown
@@ -25,6 +26,7 @@ from penstock.client.cluster.transaction import Transaction
 from penstock.client.commands import name_of
 from penstock.client.delivery import Delivery, ReplayFilter, State
 from penstock.client.errors import DeliveryError
+from penstock.client.streams import CALLBACKS
 from penstock.protocol.slots import key_slot
 
 Options = dict[str, Any]
@@ -68,7 +70,7 @@ class ClusterCore:
         self.topology = Topology(startup, self.rules)
         self.connection = connection
         model = redis.Redis(**connection)  # connects to nothing; knows how redis-py reads replies
-        self.response_callbacks: dict[str, Callable[..., Any]] = dict(model.response_callbacks)
+        self.response_callbacks: dict[str, Callable[..., Any]] = {**model.response_callbacks, **CALLBACKS}
         self.encoder = model.get_encoder()
         self.decodes = bool(self.encoder.decode_responses)
 
@@ -193,6 +195,13 @@ class ClusterCore:
                 raise ValueError(f"node={chosen!r} is neither host:port nor one of {', '.join(groups)}")
             return [(host, int(port))]
         return [chosen] if isinstance(chosen, tuple) else chosen
+
+    def node_for_channel(self, slot_map: SlotMap, channel: Any) -> Address:
+        """Where to subscribe: any master, or for a sharded channel the one that serves its slot."""
+        address = slot_map.masters[0] if channel is None else slot_map.owners[self.slot_of(channel)]
+        if address is None:
+            raise NotRoutable(f"no node serves the slot of {channel!r}")
+        return address
 
     def slot_of(self, key: Any) -> int:
         return key_slot(encoded(key))

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import redis
 from redis.exceptions import ClusterCrossSlotError, RedisClusterException
 
 from penstock.client.delivery import State
-from penstock.client.errors import NotSent
+from penstock.client.errors import NotSent, TransactionLost
 
 
 class CrossSlotRefused(ClusterCrossSlotError):
@@ -40,6 +41,10 @@ class NotRoutable(RedisClusterException):
     """No node can be chosen for the command. Nothing was sent."""
 
     state = State.QUEUED
+
+
+class WatchLost(TransactionLost, redis.WatchError):
+    """What was watched is not watched any more. Nothing of the transaction ran: begin it again."""
 
 
 class NoTopology(NotSent):

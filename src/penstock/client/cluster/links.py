@@ -25,11 +25,9 @@ from redis.retry import Retry
 from penstock.client.cluster.effects import Batch, Outcome
 from penstock.client.cluster.slot_map import Address, shown
 from penstock.client.errors import ClientClosed, reply_error
-from penstock.protocol.resp import pack
 
 MORE: Final = object()
-READONLY = pack(b"READONLY")
-_READ_SIZE = 1 << 16
+READ_SIZE = 1 << 16
 _WRITE_SIZE = 1 << 18
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -77,7 +75,7 @@ class Link:
         self.socket.setblocking(False)
         self.is_tls = isinstance(self.socket, ssl.SSLSocket)
         self.reader = make_reader(connection.encoder)
-        self._buffer = bytearray(_READ_SIZE)
+        self._buffer = bytearray(READ_SIZE)
 
     def receive(self) -> bool:
         """Feed what there is to the parser; False if there is nothing now. ConnectionError at the end."""

@@ -71,10 +71,10 @@ class Packed:
 
     def run(self) -> Generator[Effect, Any, list[Any]]:
         """Drive every command to its result: a reply, or the exception that says how far it came."""
-        plan, results = self._plan, self.results
+        results, rules = self.results, self._rules
         pending: Sequence[int] = range(len(results))
         batches = self._first_round()
-        while True:
+        while pending:
             if batches:
                 outcomes: list[Outcome] = yield Exchange(batches)
                 for batch, outcome in zip(batches, outcomes, strict=True):
@@ -86,17 +86,17 @@ class Packed:
                 if not pending:
                     break
                 if len(pending) < before:
-                    self._progress = self._rules.clock()
+                    self._progress = rules.clock()
             if self._stale or self._moves:
                 self._map = yield Refresh(self._moves, self._map)
                 self._moves, self._stale = {}, False
-            now = self._rules.clock()
-            if now - self._progress > self._rules.patience:
-                self._give_up(pending, f"nothing moved for {self._rules.patience:g} s")
+            now = rules.clock()
+            if now - self._progress > rules.patience:
+                self._give_up(pending, f"nothing moved for {rules.patience:g} s")
                 break
             batches = self._next_round(pending, now)
             if not batches and not self._stale:
-                yield Pause(max(min(self._wake.get(plan.slots[index], now) for index in pending) - now, 0.0))
+                yield Pause(max(min(self._wake.get(self._plan.slots[index], now) for index in pending) - now, 0.0))
         if self._moves or self._stale:  # what was learned last is of use to the next pipeline
             yield Refresh(self._moves, self._map)
         return results

@@ -34,10 +34,11 @@ from penstock.client.cluster.links import Links
 from penstock.client.cluster.plan import Call
 from penstock.client.cluster.slot_map import Address, SlotMap
 from penstock.client.cluster.strategies import Strategy
-from penstock.client.errors import TransactionLost
+from penstock.client.quick import QuickCommands
+from penstock.client.streams import StreamCommands
 
 
-class Cluster(RedisModuleCommands, CoreCommands):
+class Cluster(StreamCommands, QuickCommands, RedisModuleCommands, CoreCommands):
     """A client of a whole cluster. ClusterCore lists the arguments."""
 
     _is_async_client: Literal[False] = False
@@ -82,7 +83,7 @@ class Cluster(RedisModuleCommands, CoreCommands):
                     value = func(pipe)
                     results = pipe.execute()
                     return value if value_from_callable else results
-                except (redis.WatchError, TransactionLost):
+                except redis.WatchError:
                     pipe.reset()
 
     # -- nodes --------------------------------------------------------------------------------------------------
@@ -105,11 +106,8 @@ class Cluster(RedisModuleCommands, CoreCommands):
 
     def pubsub(self, channel: Any = None, **arguments: Any) -> PubSub:
         """Messages published anywhere in the cluster; for sharded channels (ssubscribe) name one of them."""
-        slot_map = self.slot_map
-        address = slot_map.masters[0] if channel is None else slot_map.owners[self.keyslot(channel)]
-        if address is None:
-            raise redis.exceptions.SlotNotCoveredError(f"no node serves the slot of {channel!r}")
-        subscriptions: PubSub = self.node_client(address).pubsub(**arguments)  # type: ignore[no-untyped-call]
+        client = self.node_client(self.core.node_for_channel(self.slot_map, channel))
+        subscriptions: PubSub = client.pubsub(**arguments)  # type: ignore[no-untyped-call]
         return subscriptions
 
     def lock(self, name: Any, *arguments: Any, **options: Any) -> Lock:
@@ -172,7 +170,7 @@ class Cluster(RedisModuleCommands, CoreCommands):
             self.close()
 
 
-class ClusterPipeline(RedisModuleCommands, CoreCommands):
+class ClusterPipeline(StreamCommands, QuickCommands, RedisModuleCommands, CoreCommands):
     """Commands that wait for `execute`. After `watch` they run at once, until `multi`."""
 
     _is_async_client: Literal[False] = False
@@ -215,8 +213,7 @@ class ClusterPipeline(RedisModuleCommands, CoreCommands):
 
     def unwatch(self) -> bool:  # type: ignore[override]
         """Forget what is watched."""
-        if self.calls.transaction is not None:
-            self._release()
+        self._release()
         return True
 
     def multi(self) -> None:

@@ -5,7 +5,7 @@ refusal can be read: the command that is refused while queueing answers MOVED, A
 nothing of the transaction ran, so the whole of it is sent again to the right node. It is repeated whole or not at all.
 
 With WATCH everything goes over one connection (a Lane). When that is lost, what was watched is forgotten by the server, so the
-transaction is never repeated by itself: TransactionLost says that nothing ran, OutcomeUnknown that EXEC may have.
+transaction is never repeated by itself: WatchLost says that nothing ran, OutcomeUnknown that EXEC may have.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 from redis.exceptions import AskError, ExecAbortError, MovedError, ResponseError, WatchError
 
 from penstock.client.cluster.effects import Batch, Effect, Exchange, Lane, Outcome, Pause, Refresh, Rules
-from penstock.client.cluster.errors import CrossSlotRefused
+from penstock.client.cluster.errors import CrossSlotRefused, WatchLost
 from penstock.client.cluster.pipeline import ASKING, REFUSALS
 from penstock.client.cluster.plan import UNKEYED, Plan
 from penstock.client.cluster.slot_map import Address, SlotMap, address_of, shown
 from penstock.client.cluster.strategies import single_slot
 from penstock.client.commands import name_of
 from penstock.client.delivery import Command, Delivery, State
-from penstock.client.errors import NotReplayed, NotSent, OutcomeUnknown, TransactionLost
+from penstock.client.errors import NotReplayed, NotSent, OutcomeUnknown
 from penstock.protocol.resp import pack
 
 _MULTI, _EXEC = pack(b"MULTI"), pack(b"EXEC")
@@ -37,7 +37,7 @@ class Transaction:
         self.lane = Lane()
         self._node: Address | None = None  # that has the WATCH
         self._slot = UNKEYED
-        self._end: TransactionLost | None = None  # it cannot go on
+        self._end: WatchLost | None = None  # it cannot go on
         self._sent = State.QUEUED  # how far it came without a reply
         self._attempt = 0
         self._started = rules.clock()
@@ -132,7 +132,7 @@ class Transaction:
         watching, self._node = self.is_watching, None
         if not outcome.accepted:
             return (
-                self._all(plan, TransactionLost, f"the connection to {shown(node)} was lost ({error})", State.QUEUED)
+                self._all(plan, WatchLost, f"the connection to {shown(node)} was lost ({error})", State.QUEUED)
                 if watching
                 else None
             )
@@ -145,12 +145,10 @@ class Transaction:
             return self._all(plan, NotReplayed, f"{where}; the replay filter keeps it from being sent again", state)
         return None
 
-    def _forgotten(self, node: Address, reason: Any) -> TransactionLost:
+    def _forgotten(self, node: Address, reason: Any) -> WatchLost:
         """What was watched is not watched any more; nothing of the transaction ran, and nothing of it will."""
         self._node = None
-        self._end = TransactionLost(
-            f"the transaction did not run: what was watched on {shown(node)} is lost ({reason})"
-        )
+        self._end = WatchLost(f"the transaction did not run: what was watched on {shown(node)} is lost ({reason})")
         return self._end
 
     def _give_up(self, plan: Plan, reason: Exception) -> list[Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.client.cluster_model import NODES, Model
+from tests.client.cluster.model import NODES, Model
 
 from penstock.client.cluster.effects import Batch
 from penstock.client.cluster.pipeline import PENDING, REFUSALS, Packed
@@ -100,7 +100,7 @@ def check(model: Model, made: list[tuple[Any, ...]], results: list[Any], level: 
                 assert last[earlier[-1]] < last[later[-1]], "order of commands on one key"
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     made=calls(),
     owners=st.dictionaries(st.sampled_from([key_slot(tag) for tag in TAGS]), nodes),
@@ -140,7 +140,7 @@ def test_whatever_happens_the_promises_hold(
         assert (state is State.REPLIED) == (not isinstance(result, DeliveryError))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(made=calls(), script=st.lists(events(), max_size=20))
 def test_a_sequential_pipeline_keeps_the_order_over_all_slots(made: list[tuple[Any, ...]], script: list[Any]) -> None:
     model = Model()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import redis
-from tests.client.cluster_model import NODES, Model
+from tests.client.cluster.model import NODES, Model
 
 from penstock.client.cluster.errors import CrossSlotRefused, NotRoutable
 from penstock.client.cluster.pipeline import Packed
