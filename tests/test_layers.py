@@ -19,7 +19,7 @@ ALLOWED: dict[str, set[str]] = {
     "storage": {"protocol", "types", "engine", "commands"},
     "server": {"protocol", "types", "engine", "commands", "storage"},
     "testing": {"protocol", "types", "engine", "server"},
-    "bench": {"protocol", "testing"},
+    "bench": {"protocol", "client", "testing"},
     "cli": {"protocol", "types", "engine", "commands", "storage", "server", "testing", "bench", "demo"},
 }
 

@@ -299,8 +299,8 @@ class _Link:
         kind = fault.kind if fault is not None else None
         if fault is not None and kind in (Kind.CUT_BEFORE_FORWARDING, Kind.CUT_MID_REQUEST):
             await self._settled.wait()
-            self._to_server.write(frame[: fault.after_bytes])
             fault.fire()
+            self._to_server.write(frame[: fault.after_bytes])
             return False
         if fault is not None and kind is Kind.SWALLOW and not fault.executed:
             await self._settled.wait()
@@ -345,16 +345,16 @@ class _Link:
                 fault.fire()
                 return False
             case Kind.CUT_MID_REPLY:
-                self._deliver(frame[: fault.after_bytes])
                 fault.fire()
+                self._deliver(frame[: fault.after_bytes])
                 return False
             case Kind.DELAY:
                 fault.fire()
                 await asyncio.sleep(fault.seconds)
                 self._deliver(frame, request.command)
             case Kind.REPLACE:
-                self._deliver(fault.instead)
                 fault.fire()
+                self._deliver(fault.instead)
             case Kind.SWALLOW:
                 self._silent = True
                 fault.fire()
