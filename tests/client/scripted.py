@@ -28,17 +28,23 @@ COMMAND_TABLE = b"*4\r\n" + b"".join(
 def single(*arguments: Any) -> Batch:
     kind = kind_of(arguments)
     notable = {0: kind} if kind in (Kind.SESSION, Kind.TRANSACTION) else None
-    return Batch([arguments], [pack(arguments)], notable=notable)
+    batch = Batch([arguments], [pack(arguments)])
+    batch.notable = notable
+    return batch
 
 
 def many(*commands: tuple[Any, ...]) -> Batch:
     notable = {i: kind_of(c) for i, c in enumerate(commands) if kind_of(c) in (Kind.SESSION, Kind.TRANSACTION)}
-    return Batch(commands, [pack(command) for command in commands], notable=notable or None)
+    batch = Batch(commands, [pack(command) for command in commands])
+    batch.notable = notable or None
+    return batch
 
 
 def transaction(*commands: tuple[Any, ...]) -> Batch:
     whole = [("MULTI",), *commands, ("EXEC",)]
-    return Batch(whole, [pack(command) for command in whole], atomic=True, notable={0: Kind.TRANSACTION})
+    batch = Batch(whole, [pack(command) for command in whole])
+    batch.atomic, batch.notable = True, {0: Kind.TRANSACTION}
+    return batch
 
 
 class ScriptedServer:

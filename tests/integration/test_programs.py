@@ -1,4 +1,4 @@
-"""Software written for Redis, unmodified, as it comes from PyPI, on our server."""
+"""Software written for Redis, unmodified, as it comes from PyPI, on our server; and on our client, where one can choose it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 import redis
 import rq
 
-from penstock import Server
+from penstock import Client, Server
 
 TASKS = """
 import celery
@@ -36,9 +36,15 @@ def succeed_at_third(self):
 """
 
 
+@pytest.fixture(params=[redis.Redis, Client], ids=["redis-py", "penstock"])
+def client_class(request: pytest.FixtureRequest) -> type[redis.Redis]:
+    found: type[redis.Redis] = request.param
+    return found
+
+
 @pytest.fixture
-def client(ours: Server) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(ours.url) as found:
+def client(ours: Server, client_class: type[redis.Redis]) -> Iterator[redis.Redis]:
+    with client_class.from_url(ours.url) as found:
         found.flushall()
         yield found
 
@@ -55,7 +61,8 @@ def test_an_rq_worker_runs_jobs_and_keeps_their_results(client: redis.Redis) -> 
 
 
 def test_a_forking_rq_worker_waits_for_work_and_stops_on_request(ours: Server, client: redis.Redis) -> None:
-    command = [sys.executable, "-m", "rq.cli", "worker", "--url", ours.url, "--burst", "slow"]
+    choice = ["--connection-class", f"{type(client).__module__}.{type(client).__name__}"]
+    command = [sys.executable, "-m", "rq.cli", "worker", "--url", ours.url, "--burst", *choice, "slow"]
     queue = rq.Queue("slow", connection=client)
     job = queue.enqueue("time.sleep", 0.01)
     worker = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -88,7 +95,9 @@ def test_lock_lets_one_holder_in_at_a_time(client: redis.Redis) -> None:
         lock.release()
 
 
-def test_a_watching_transaction_never_loses_an_update(ours: Server, client: redis.Redis) -> None:
+def test_a_watching_transaction_never_loses_an_update(
+    ours: Server, client: redis.Redis, client_class: type[redis.Redis]
+) -> None:
     client.set("balance", 0)
 
     def deposit(pipe: redis.client.Pipeline) -> None:
@@ -97,7 +106,7 @@ def test_a_watching_transaction_never_loses_an_update(ours: Server, client: redi
         pipe.set("balance", balance + 1)
 
     def work() -> None:
-        with redis.Redis.from_url(ours.url) as own:
+        with client_class.from_url(ours.url) as own:
             for _ in range(25):
                 own.transaction(deposit, "balance")
 
@@ -120,7 +129,9 @@ def test_a_pipeline_answers_in_order_with_errors_in_place(client: redis.Redis) -
     assert isinstance(replies[-1], redis.ResponseError)
 
 
-def test_celery_runs_tasks_with_this_broker_and_backend(ours: Server, client: redis.Redis, tmp_path: Path) -> None:
+def test_celery_runs_tasks_with_this_broker_and_backend(ours: Server, tmp_path: Path) -> None:
+    with redis.Redis.from_url(ours.url) as client:
+        client.flushall()
     (tmp_path / "tasks.py").write_text(TASKS.format(url=ours.url))
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     worker = subprocess.Popen(

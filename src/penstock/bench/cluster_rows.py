@@ -73,7 +73,7 @@ def _our_pipeline(server: Running, scale: float) -> float:
 
 
 def _their_pipeline(server: Running, scale: float) -> float:
-    return _rate(lambda: _fill(_redis_py().pipeline()), scale)
+    return _rate(lambda: _fill(_redis_py().pipeline()), scale)  # type: ignore[no-untyped-call]
 
 
 def _our_bulk(server: Running, scale: float) -> float:

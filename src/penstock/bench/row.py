@@ -23,7 +23,8 @@ class Row:
     smaller_is_better: bool = False
     directives: dict[str, str] = field(default_factory=dict)
     rounds: int = 3
-    baseline: Measure | None = None  # measured on ours, in the place of the peer's figure
+    baseline: Measure | None = None  # measured on the same server as `measure`, in the place of the peer's figure
+    on_peer: bool = False  # that server is the peer: what is compared are clients
     report: Callable[[], str] | None = None  # what there is to say beside the ratio, when the row is done
 
     def reached(self, ratio: float) -> bool:

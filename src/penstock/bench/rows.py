@@ -1,10 +1,11 @@
-"""What is measured: one row a work, with its target; those of streams and of the cluster client are in files of their own.
+"""What is measured: one row a work, with its target; those of streams and of the clients are in files of their own.
 
 To add a row: an entry in ROWS. Targets are ratios of ours to the peer in the same run, from DESIGN's table.
 """
 
 from __future__ import annotations
 
+from penstock.bench.client_rows import CLIENT_ROWS
 from penstock.bench.cluster_rows import CLUSTER_ROWS
 from penstock.bench.load import WORKS
 from penstock.bench.row import Row, throughput
@@ -45,7 +46,7 @@ def _rows() -> dict[str, Row]:
     rows.append(
         Row("memory.strings", "memory of 1M small string keys", "bytes/key", 3.0, _memory_of_strings, True, rounds=1)
     )
-    return {row.name: row for row in (*rows, *STREAM_ROWS, *CLUSTER_ROWS)}
+    return {row.name: row for row in (*rows, *STREAM_ROWS, *CLIENT_ROWS, *CLUSTER_ROWS)}
 
 
 ROWS = _rows()

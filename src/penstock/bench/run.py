@@ -58,8 +58,9 @@ def run(rows: Iterable[Row], rounds: int | None, scale: float, say: Callable[[st
         chosen = list(group)
         with penstock_server(**chosen[0].directives) as ours, redis_server(**chosen[0].directives) as peer:
             for row in chosen:
-                sides: list[tuple[Running, Measure, list[float]]] = [(ours, row.measure, [])]
-                sides.append((ours, row.baseline, []) if row.baseline else (peer, row.measure, []))
+                stage = peer if row.on_peer else ours
+                sides: list[tuple[Running, Measure, list[float]]] = [(stage, row.measure, [])]
+                sides.append((stage, row.baseline, []) if row.baseline else (peer, row.measure, []))
                 for number in range(rounds or row.rounds):
                     say(f"{row.what} (round {number + 1} of {rounds or row.rounds})")
                     # Who goes first changes each round, so that neither always gets the warmer machine.

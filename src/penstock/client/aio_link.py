@@ -221,11 +221,15 @@ class _Wire(asyncio.Protocol):
         self._is_full = False
         self._unwritten = 0
         self.transport = connection._writer.transport
-        left_over = bytes(connection._reader._buffer)
+        stream = connection._reader
         self.transport.set_protocol(self)
         self.transport.set_write_buffer_limits(high=0)
-        if left_over:
-            asyncio.get_running_loop().call_soon(link.received, self, left_over)
+        # What came before the transport was ours does not come again: neither bytes nor the end.
+        loop = asyncio.get_running_loop()
+        if stream._buffer:
+            loop.call_soon(self.data_received, bytes(stream._buffer))
+        if stream._eof or self.transport.is_closing():
+            loop.call_soon(self.connection_lost, None)
 
     def flush(self) -> None:
         """Write what the engine has, until the transport has to keep some of it."""

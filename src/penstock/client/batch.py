@@ -14,65 +14,72 @@ from typing import Any
 
 from penstock.client.commands import Kind, name_of
 from penstock.client.delivery import Command, State
+from penstock.client.encoding import pack
 from penstock.client.errors import NotSent, OutcomeUnknown
 
-OVERHEAD = 600
-"""Bytes a held command costs beside its own (the batch, its lists, the waiter), as tests/client/test_bounds.py measures."""
+BATCH_BYTES = 480
+"""What a held batch costs beside its commands, with whoever waits for it; tests/client/test_bounds.py measures it."""
+COMMAND_BYTES = 200
+"""What a held command costs beside its bytes, which are there twice: as arguments and encoded."""
 
 
 class Batch:
-    """Commands on their way. Owned by the engine between `submit` and settling; then by whoever waits for it."""
+    """Commands on their way. Owned by the engine between `submit` and settling; then by whoever waits for it.
 
-    __slots__ = (
-        "atomic", "attempts", "chunks", "commands", "connection", "count", "deadline", "end", "first", "is_preface", "learned",
-        "notable", "numbered", "patience", "raw", "reached", "replies", "results", "settled", "size", "skipped", "start", "waiter",
-    )  # fmt: skip
+    Most fields keep their defaults, which are the class's: one is made for every call.
+    """
 
-    def __init__(
-        self, commands: Sequence[Sequence[Any]], chunks: list[bytes], *, atomic: bool = False,
-        raw: Collection[int] | None = None, patience: float = 0.0, notable: dict[int, Kind] | None = None,
-        is_preface: bool = False,
-    ) -> None:  # fmt: skip
+    atomic = False
+    raw: Collection[int] | None = None
+    """Indices of the commands whose replies are not decoded, whatever decode_responses says."""
+    patience = 0.0
+    """Seconds the commands may wait on the server; added to every limit."""
+    notable: dict[int, Kind] | None = None
+    """Commands that change the connection, by index."""
+    is_preface = False
+    """One of the engine's own, which a new connection begins with."""
+    settled = False
+    """It has its results. One that still stands in the FIFO then is a tombstone: nobody waits for its replies."""
+    results: list[Any]
+    """When settled, one for each command: a reply, an error the server replied, or a DeliveryError."""
+    attempts = 0
+    """How often it was written."""
+    connection = 0
+    """On which of the engine's connections it was written last, with the next three:"""
+    first = 0
+    """Its first command that was written there."""
+    start = 0
+    """Where that began in the stream of the connection."""
+    end = 0
+    reached: list[State] | State = State.QUEUED
+    """The furthest each command came on earlier connections; one state for all of a transaction."""
+    skipped: dict[int, Exception] | None = None
+    """Commands that must not be written again, and what they fail with."""
+    numbered: tuple[object, int] | None = None
+    """Who gave it its ONCE numbers, and the last of them."""
+    learned = 0
+    """How many of its replies the session has looked at."""
+    deadline: float | None = None
+    waiter: Any = None
+    """For the driver: what to wake."""
+
+    def __init__(self, commands: Sequence[Sequence[Any]], chunks: list[bytes]) -> None:
         self.commands = commands
         self.chunks = chunks
         """The bytes of each command."""
         self.count = count = len(chunks)
-        self.size = (len(chunks[0]) if count == 1 else sum(map(len, chunks))) + count * OVERHEAD
-        self.atomic = atomic
-        self.raw = raw
-        """Indices of the commands whose replies are not decoded, whatever decode_responses says."""
-        self.patience = patience
-        """Seconds the commands may wait on the server; added to every limit."""
-        self.notable = notable
-        """Commands that change the connection, by index."""
-        self.is_preface = is_preface
-        """One of the engine's own, which a new connection begins with."""
+        encoded = len(chunks[0]) if count == 1 else sum(map(len, chunks))
+        self.size = BATCH_BYTES + count * COMMAND_BYTES + 2 * encoded
         self.replies: list[Any] = []
         """What has come; goes on after the batch was given up, so that those behind it find their replies."""
-        self.results: list[Any] = self.replies
-        """When settled, one for each command: a reply, an error the server replied, or a DeliveryError."""
-        self.settled = False
-        """It has its results. One that still stands in the FIFO then is a tombstone: nobody waits for its replies."""
-        self.attempts = 0
-        """How often it was written."""
-        self.connection = 0
-        """On which of the engine's connections it was written last, with the next three:"""
-        self.first = 0
-        """Its first command that was written there."""
-        self.start = 0
-        """Where that began in the stream of the connection."""
-        self.end = 0
-        self.reached: list[State] | State = State.QUEUED
-        """The furthest each command came on earlier connections; one state for all of a transaction."""
-        self.skipped: dict[int, Exception] | None = None
-        """Commands that must not be written again, and what they fail with."""
-        self.numbered: tuple[object, int] | None = None
-        """Who gave it its ONCE numbers, and the last of them."""
-        self.learned = 0
-        """How many of its replies the session has looked at."""
-        self.deadline: float | None = None
-        self.waiter: Any = None
-        """For the driver: what to wake."""
+
+    @classmethod
+    def preface(cls, *command: Any, raw: bool = False) -> Batch:
+        """A command of the engine's own."""
+        batch = cls([command], [pack(command)])
+        batch.is_preface = True
+        batch.raw = (0,) if raw else None
+        return batch
 
     def outstanding(self) -> list[bytes]:
         """The bytes that are still to be answered: all of them, or the tail after the replies that came."""

@@ -10,30 +10,31 @@ from collections.abc import Sequence
 from typing import Any
 
 import redis
+from hiredis import pack_command
 from redis.client import EMPTY_RESPONSE, NEVER_DECODE
 
 from penstock.client.batch import Batch
-from penstock.client.commands import Kind, kind_of, name_of, patience
+from penstock.client.commands import PLAIN, Kind, kind_of, name_of, patience
 from penstock.client.encoding import pack
 
 _RAW = (0,)
 
 
-def call(arguments: Sequence[Any], options: dict[str, Any], is_shared: bool) -> Batch:
+def call(arguments: tuple[Any, ...], options: dict[str, Any], is_shared: bool) -> Batch:
     """The batch for one command; refuses what would confuse others on a shared connection."""
-    chunk = pack(arguments)
-    kind = kind_of(arguments)
-    batch = Batch((arguments,), [chunk])
-    if kind is not Kind.ORDINARY:
-        _mind(batch, kind, is_shared)
+    if arguments[0] in PLAIN:
+        try:
+            batch = Batch((arguments,), [pack_command(arguments)])
+        except (TypeError, UnicodeEncodeError):
+            batch = Batch((arguments,), [pack(arguments)])
+    else:
+        batch = Batch((arguments,), [pack(arguments)])
+        kind = kind_of(arguments)
+        if kind is not Kind.ORDINARY:
+            _mind(batch, kind, is_shared)
     if options and NEVER_DECODE in options:
         batch.raw = _RAW
     return batch
-
-
-def needs_own_connection(batch: Batch) -> bool:
-    """It may hold the connection up for others."""
-    return batch.patience > 0
 
 
 def _mind(batch: Batch, kind: Kind, is_shared: bool) -> None:
@@ -75,5 +76,7 @@ def answer(batch: Batch, options: dict[str, Any], callbacks: Any) -> Any:
         options.pop(NEVER_DECODE, None)
         options.pop(EMPTY_RESPONSE, None)
         options.pop("keys", None)
-    callback = callbacks.get(name)
+    callback = dict.get(callbacks, name)
+    if callback is None and not (type(name) is str and name.isupper()):
+        callback = callbacks.get(name)  # which looks for it in upper case
     return result if callback is None else callback(result, **options)

@@ -115,6 +115,8 @@ _SPECIAL_WORDS = frozenset(name.partition(" ")[0] for name in _SPECIAL)
 
 # First words as they are written by callers ("get", b"GET", "CLIENT SETNAME"), and whether they need a second look.
 _ordinary: set[Any] = set()
+PLAIN: set[Any] = set()
+"""Those of them that are one word, and go on the wire as they are."""
 _MOST_SPELLINGS = 4096  # a program that sends made-up commands must not fill the memory with them
 
 
@@ -131,6 +133,8 @@ def kind_of(arguments: Arguments) -> Kind:
     if _word(words[0]) not in _SPECIAL_WORDS:
         if len(_ordinary) < _MOST_SPELLINGS and isinstance(head, str | bytes):
             _ordinary.add(head)
+            if len(words) == 1 and words[0] == head:
+                PLAIN.add(head)
         return Kind.ORDINARY
     spelled = (*words, *arguments[1:])
     kind = _SPECIAL.get(name_of(spelled), Kind.ORDINARY)

@@ -47,7 +47,6 @@ import redis
 from penstock.client.batch import Batch
 from penstock.client.commands import Kind, name_of
 from penstock.client.delivery import Command, Counters, Delivery, ReplayFilter, Settings, State
-from penstock.client.encoding import pack
 from penstock.client.errors import (
     BufferFull,
     ClientClosed,
@@ -68,8 +67,6 @@ CHUNK = 256 * 1024
 """About how many bytes `output` gives out at a time: a long queue is not copied whole to be written."""
 
 _MORE: Final = object()
-_PING = pack(("PING",))
-_COMMAND = pack(("COMMAND",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +111,8 @@ class Engine:
         self._awaiting: deque[Batch] = deque()
         self._preface: deque[Batch] = deque()  # our own commands; nothing else is given out before their replies
         self._settled: list[Batch] = []
-        self._events: list[Event] = []
+        self.events: list[Event] = []
+        """What `take_events` will give."""
         self._given = self._handed = self._sent = 0  # bytes of this connection: given out, may have left, have left
         self._heard = 0.0  # when the last byte came, or the first reply became owed
         self._failures = 0  # connections since the last that gave a reply
@@ -122,7 +120,7 @@ class Engine:
         self._lost_at: float | None = None
         self._ever_up = False
         self._connecting = False
-        self._closed = False
+        self.is_closed = False
         self._transaction_lost = False
         self._client_id = new_client_id()
         self._connections = 0
@@ -171,10 +169,11 @@ class Engine:
 
     def submit(self, batch: Batch, now: float) -> None:
         """Take a batch, at the end of the queue. Raises NotSent, and then has not taken it."""
-        if self._closed:
+        if self.is_closed:
             raise ClientClosed("the client is closed; make a new one")
         counters, settings = self.counters, self.settings
-        if counters.buffered_commands and not self.has_room(batch):
+        held, held_bytes = counters.buffered_commands + batch.count, counters.buffered_bytes + batch.size
+        if (held > settings.max_buffered_commands or held_bytes > settings.max_buffered_bytes) and held != batch.count:
             raise BufferFull(
                 f"{counters.buffered_commands} commands ({counters.buffered_bytes} bytes) are held already; max_buffered_commands="
                 f"{settings.max_buffered_commands} and max_buffered_bytes={settings.max_buffered_bytes} allow no more"
@@ -187,8 +186,7 @@ class Engine:
                     f"there is no connection, and at-most-once holds nothing; the next attempt is in {self._retry_at - now:.2f} s"
                 )
             self.connect_at = max(now, self._retry_at)
-        counters.buffered_commands += batch.count
-        counters.buffered_bytes += batch.size
+        counters.buffered_commands, counters.buffered_bytes = held, held_bytes
         if settings.command_timeout is not None:
             batch.deadline = deadline = now + settings.command_timeout + batch.patience
             if self.next_tick is None or deadline < self.next_tick:
@@ -239,7 +237,7 @@ class Engine:
             self._prepare_once()
         if self._lost_at is not None:
             self.counters.reconnects += 1
-            self._events.append(Reconnected(now - self._lost_at, self._failures))
+            self.events.append(Reconnected(now - self._lost_at, self._failures))
         self._ever_up, self._lost_at = True, None
         self._apply_filter()
         again = [
@@ -250,7 +248,7 @@ class Engine:
             if batch.state(index) is not State.QUEUED
         ]
         if again:
-            self._events.append(Replayed(again))
+            self.events.append(Replayed(again))
 
     def connect_failed(self, error: Exception, now: float) -> None:
         """No connection came about. Before the first one ever that is told at once; later it is tried again."""
@@ -305,14 +303,14 @@ class Engine:
         delay = min(settings.backoff_cap, settings.backoff_base * 2.0 ** min(self._failures - 1, 30))
         self._retry_at = now + (delay * (0.5 + self._jitter() / 2) if self._failures else 0.0)
         self._failures += 1
-        self.connect_at = self._retry_at if self._pending and not self._closed else None
+        self.connect_at = self._retry_at if self._pending and not self.is_closed else None
 
     def close(self) -> None:
         """Settle all that is held; take nothing any more."""
-        if self._closed:
+        if self.is_closed:
             return
         self._take_back()
-        self._closed, self.up, self.connect_at = True, False, None
+        self.is_closed, self.up, self.connect_at = True, False, None
         self._fail_pending("the client was closed", ClientClosed, OutcomeUnknown)
 
     # -- bytes ------------------------------------------------------------------------------------------------
@@ -452,17 +450,19 @@ class Engine:
         """Nothing was owed until now. If nothing was heard for long, ask before sending what could not be taken back."""
         interval = self.settings.health_check_interval
         if interval and now - self._heard >= interval and not self._preface:
-            self._preface.append(Batch([("PING",)], [_PING], is_preface=True))
+            self._preface.append(Batch.preface("PING"))
         self._heard = now
 
     def _restore(self) -> None:
         for command in self.session.restore():
-            self._preface.append(Batch([("SESSION",)], [command], is_preface=True))
+            batch = Batch([("SESSION",)], [command])
+            batch.is_preface = True
+            self._preface.append(batch)
 
     def _prepare_once(self) -> None:
         self._numbers = Numbers(self._client_id, self._connections)
         if self._writes is None:
-            self._preface.append(Batch([("COMMAND",)], [_COMMAND], raw=(0,), is_preface=True))
+            self._preface.append(Batch.preface("COMMAND", raw=True))
 
     def _take_preface_reply(self, batch: Batch) -> None:
         reply, name = batch.replies[0], batch.commands[0][0]
@@ -487,7 +487,7 @@ class Engine:
         return settled
 
     def take_events(self) -> list[Event]:
-        events, self._events = self._events, []
+        events, self.events = self.events, []
         return events
 
     def _settle(self, batch: Batch, results: list[Any]) -> None:

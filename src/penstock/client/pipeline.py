@@ -81,7 +81,8 @@ def batch_of(stack: Stack, is_transaction: bool) -> Batch:
     else:
         sent = stack
         commands = [args for args, _ in stack]
-    batch = Batch(commands, _pack_all(commands), atomic=is_transaction)
+    batch = Batch(commands, _pack_all(commands))
+    batch.atomic = is_transaction
     _mind(batch)
     raw = frozenset(index for index, (_, options) in enumerate(sent) if options and NEVER_DECODE in options)
     if raw:

@@ -20,7 +20,7 @@ from redis.retry import Retry
 
 from penstock.client.batch import Batch
 from penstock.client.body import ClientBody, take_options
-from penstock.client.calls import answer, call, needs_own_connection
+from penstock.client.calls import answer, call
 from penstock.client.consumer import Consumer, Terms
 from penstock.client.opening import connection_options
 from penstock.client.pipeline import PipelineBody, batch_of, bulk_batch, bulk_results, results_of
@@ -80,7 +80,7 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.Redis):
 
     def run(self, batch: Batch) -> None:
         """Have a batch settled, on a connection that suits it."""
-        if self._is_shared and needs_own_connection(batch):
+        if batch.patience and self._is_shared:  # it may hold the connection up for others
             with self.own_link() as link:
                 link.run(batch)
         else:

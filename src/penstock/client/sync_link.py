@@ -66,14 +66,16 @@ class Link:
         self._followers: deque[Batch] = deque()
         self._connection: Any = None
         self._socket: Any = None
-        self._tls: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        self._tls: threading.Lock | None = None  # of an SSL socket, which must not be read and written at once
         self._generation = 0
         self._writing = False
         self._sending: Any = None  # the socket some thread is in `send` on
         self._rest = b""
+        self._wants_room = 0
         self._bell, self._ringer = socket.socketpair()
         self._bell.setblocking(False)
         self._ringer.setblocking(False)
+        self._bell_number = self._bell.fileno()
         self._poll = self._new_poll()
 
     def _new_poll(self) -> Any:
@@ -145,8 +147,7 @@ class Link:
             self._drop()
             self._wake_settled()
             if self._leader is None:
-                self._bell.close()
-                self._ringer.close()
+                self._close_bell()
         self._ring()
 
     def change(self, change: Callable[[Engine, float], object]) -> None:
@@ -182,7 +183,9 @@ class Link:
                     self._hand_over()
                     self._lock.acquire()
             else:
+                self._wants_room += 1
                 self._room.wait(None if until is None else max(until - monotonic(), 0.001))
+                self._wants_room -= 1
 
     # -- writing ----------------------------------------------------------------------------------------------
 
@@ -198,7 +201,9 @@ class Link:
     def _claim_rest(self) -> _Write | None:
         """With the lock held: bytes the socket did not take earlier, or else new ones."""
         rest, self._rest = self._rest, b""
-        return self._begin_write(rest) if rest else self._claim()
+        if rest:
+            return self._begin_write(rest)
+        return self._claim()
 
     def _begin_write(self, data: bytes) -> _Write:
         self._writing, self._sending = True, self._socket
@@ -210,8 +215,11 @@ class Link:
         while turn is not None:
             data, sock, generation = turn
             try:
-                with self._tls:
+                if self._tls is None:
                     count = sock.send(data)
+                else:
+                    with self._tls:
+                        count = sock.send(data)
             except _WOULD_BLOCK:
                 count = 0
             except OSError:
@@ -238,40 +246,46 @@ class Link:
         """Wait for one thing to happen, and deal with it."""
         engine = self.engine
         with self._lock:
-            now = monotonic()
             sock, poll, connect_at, next_tick = self._socket, self._poll, engine.connect_at, engine.next_tick
             if self._rest:
                 poll.modify(sock, select.POLLIN | select.POLLOUT)
+        now = monotonic()
         if sock is None:
             if connect_at is not None and connect_at <= now:
                 self._open()
             else:
-                self._wait(poll, None, min((at for at in (connect_at, next_tick) if at is not None), default=None), now)
-        elif self._wait(poll, sock, next_tick, now):
+                times = [at for at in (connect_at, next_tick) if at is not None]
+                self._wait(poll, min(times, default=None), now)
+        elif (self._tls is not None and sock.pending()) or self._wait(poll, next_tick, now):
             self._exchange(sock)
-        with self._lock:
-            if engine.tick(monotonic()):
-                self._drop()
-            self._wake_settled()
-        self._tell()
+        next_tick = engine.next_tick
+        if next_tick is not None and monotonic() >= next_tick:
+            with self._lock:
+                if engine.tick(monotonic()):
+                    self._drop()
+                self._wake_settled()
+        if engine.events:
+            self._tell()
 
-    def _wait(self, poll: Any, sock: Any, until: float | None, now: float) -> bool:
+    def _wait(self, poll: Any, until: float | None, now: float) -> bool:
         """Sleep until the socket has something, somebody rings, or the time comes. True if it is the socket."""
-        if isinstance(sock, ssl.SSLSocket) and sock.pending():
-            return True
-        ready = poll.poll(None if until is None else max(until - now, 0.0) * 1000 + 1)
-        bell = self._bell.fileno()
-        for descriptor, _ in ready:
-            if descriptor == bell:
-                with contextlib.suppress(*_WOULD_BLOCK):
+        found = False
+        for descriptor, _ in poll.poll(None if until is None else max(until - now, 0.0) * 1000 + 1):
+            if descriptor == self._bell_number:
+                with contextlib.suppress(OSError):
                     self._bell.recv(4096)
-        return sock is not None and any(descriptor != bell for descriptor, _ in ready)
+            else:
+                found = True
+        return found
 
     def _exchange(self, sock: Any) -> None:
         """The socket has something for us, or room: read once, and write what waits."""
         try:
-            with self._tls:
+            if self._tls is None:
                 data = sock.recv(READ)
+            else:
+                with self._tls:
+                    data = sock.recv(READ)
         except _WOULD_BLOCK:
             data = None
         except OSError as error:
@@ -295,7 +309,8 @@ class Link:
             if self._rest:
                 self._poll.modify(sock, select.POLLIN)
             turn = self._claim_rest()
-        self._send(turn)
+        if turn is not None:
+            self._send(turn)
 
     def _open(self) -> None:
         with self._lock:
@@ -317,7 +332,7 @@ class Link:
         give_up_soon(sock, self.engine.settings.silence_timeout)
         with self._lock:
             self._connection, self._socket = connection, sock
-            self._tls = threading.Lock() if isinstance(sock, ssl.SSLSocket) else contextlib.nullcontext()
+            self._tls = threading.Lock() if isinstance(sock, ssl.SSLSocket) else None
             self._poll.register(sock, select.POLLIN)
             self.engine.connected(monotonic())
             turn = self._claim()
@@ -346,11 +361,10 @@ class Link:
 
     def _wake_settled(self) -> None:
         """With the lock held."""
-        settled = self.engine.take_settled()
-        for batch in settled:
+        for batch in self.engine.take_settled():
             if batch.waiter is not None:
                 batch.waiter.release()
-        if settled:
+        if self._wants_room:
             self._room.notify_all()
 
     def _hand_over(self) -> None:
@@ -363,7 +377,14 @@ class Link:
                     waiter, follower.waiter = follower.waiter, None
                     waiter.release()
                     return
-            self._room.notify_all()
+            if self._wants_room:
+                self._room.notify_all()
+            if self.engine.is_closed:
+                self._close_bell()
+
+    def _close_bell(self) -> None:
+        self._bell.close()
+        self._ringer.close()
 
     def _ring(self) -> None:
         with contextlib.suppress(OSError):

@@ -14,10 +14,10 @@ from typing import Any
 import hiredis
 
 from penstock.client.cluster.effects import Batch, Exchange, Logic, Outcome, Pause, Refresh, Rules
+from penstock.client.cluster.errors import decode_error
 from penstock.client.cluster.plan import Plan
 from penstock.client.cluster.routing import CommandTable
 from penstock.client.cluster.slot_map import Address, SlotMap
-from penstock.client.errors import reply_error
 from penstock.protocol.slots import SLOTS, key_slot
 
 NODES: list[Address] = [("a", 1), ("b", 2), ("c", 3)]
@@ -69,12 +69,12 @@ class Model:
 
     def answer(self, node: Address, argv: list[bytes], asking: bool) -> Any:
         if (error := self.between(self)) is not None:
-            return reply_error(error)
+            return decode_error(error)
         _, *keys, call = argv if len(argv) > 1 else [*argv, b""]
         if keys:
             slot = key_slot(keys[0])
             if (refusal := self._refusal(node, slot, keys, asking)) is not None:
-                return reply_error(refusal)
+                return decode_error(refusal)
         self.ran.append(call)
         self.replies[call] = self.reply(call)
         return self.replies[call]

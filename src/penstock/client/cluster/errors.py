@@ -13,12 +13,13 @@ redis.RedisError
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import redis
 from redis.exceptions import ClusterCrossSlotError, RedisClusterException
 
 from penstock.client.delivery import State
-from penstock.client.errors import NotSent, TransactionLost
+from penstock.client.errors import NotSent, TransactionLost, reply_error
 
 
 class CrossSlotRefused(ClusterCrossSlotError):
@@ -41,6 +42,22 @@ class NotRoutable(RedisClusterException):
     """No node can be chosen for the command. Nothing was sent."""
 
     state = State.QUEUED
+
+
+class Moved(str):
+    """A MOVED as it travels. After a reshard thousands come at once, and an exception for each would cost more than the rest."""
+
+    __slots__ = ()
+
+
+def decode_error(line: str) -> Exception | Moved:
+    """What the client makes of an error reply."""
+    return Moved(line) if line.startswith("MOVED ") else reply_error(line)
+
+
+def as_exception(reply: Any) -> Any:
+    """The exception for a MOVED; anything else as it is."""
+    return reply_error(str(reply)) if reply.__class__ is Moved else reply
 
 
 class WatchLost(TransactionLost, redis.WatchError):

@@ -13,8 +13,8 @@ import select
 import socket
 import ssl
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, cast
 
 import hiredis
 import redis
@@ -23,8 +23,9 @@ from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 
 from penstock.client.cluster.effects import Batch, Outcome
+from penstock.client.cluster.errors import decode_error
 from penstock.client.cluster.slot_map import Address, shown
-from penstock.client.errors import ClientClosed, reply_error
+from penstock.client.errors import ClientClosed
 
 MORE: Final = object()
 READ_SIZE = 1 << 16
@@ -45,19 +46,20 @@ def make_reader(encoder: Any) -> Any:
     """A parser of replies, for a connection with this encoder."""
     arguments: dict[str, Any] = {"encoding": encoder.encoding} if encoder.decode_responses else {}
     return hiredis.Reader(
-        protocolError=redis.InvalidResponse, replyError=reply_error, errors=encoder.encoding_errors, notEnoughData=MORE, **arguments
+        protocolError=redis.InvalidResponse, replyError=cast("Callable[[str], Exception]", decode_error), errors=encoder.encoding_errors, notEnoughData=MORE, **arguments
     )  # fmt: skip
 
 
 def take_replies(reader: Any, into: list[Any], batch: Batch) -> None:
     """All whole replies that the parser holds; what nobody asked for (pushes) is passed over."""
-    wanted, gets, raw = len(batch.pieces), reader.gets, batch.raw
-    while len(into) < wanted:
+    missing, gets, append, raw = len(batch.pieces) - len(into), reader.gets, into.append, batch.raw
+    while missing:
         reply = gets(False) if raw and len(into) in raw else gets()
         if reply is MORE:
             return
         if reply.__class__ is not hiredis.PushNotification:
-            into.append(reply)
+            append(reply)
+            missing -= 1
 
 
 class Link:

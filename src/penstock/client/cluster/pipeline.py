@@ -34,6 +34,7 @@ from redis.exceptions import (
 )
 
 from penstock.client.cluster.effects import Batch, Effect, Exchange, Outcome, Pause, Refresh, Rules
+from penstock.client.cluster.errors import Moved, as_exception
 from penstock.client.cluster.plan import UNKEYED, Plan
 from penstock.client.cluster.slot_map import Address, SlotMap, address_of, shown
 from penstock.client.commands import name_of
@@ -60,27 +61,28 @@ class Packed:
         self._moves: dict[int, Address] = {}  # learned since the last refresh
         self._attempts: dict[int, int] = {}
         self._sent: dict[int, State] = {}  # how far commands came that were written and lost their reply
-        self._last_error: dict[int, Exception] = {}
+        self._last_error: dict[int, Exception | Moved] = {}
         self._wake: dict[int, float] = {}  # slots that must wait
         self._refused: list[int] = []  # in this round
+        self._mixed: list[Batch] = []  # of this round: some of its commands were refused, some were not
         self._stale = False  # the map needs a refresh
         self._avoid_replicas = False
+        self._turn = 0  # which master gets commands without a key
         self._progress = rules.clock()
-        self.redirected = 0
-        self.replayed = 0
+        # No doubt about order or place, as long as nothing goes wrong: one key each, of a slot, from its master.
+        self._is_plain = not (plan.several or plan.pinned or plan.raw or plan.has_unkeyed or rules.read_from_replicas)
 
     def run(self) -> Generator[Effect, Any, list[Any]]:
         """Drive every command to its result: a reply, or the exception that says how far it came."""
         results, rules = self.results, self._rules
         pending: Sequence[int] = range(len(results))
-        batches = self._first_round()
+        batches = self._next_round(pending)
         while pending:
             if batches:
                 outcomes: list[Outcome] = yield Exchange(batches)
                 for batch, outcome in zip(batches, outcomes, strict=True):
                     self._settle(batch, outcome)
-                if self._refused:
-                    self._check_order(batches)
+                self._check_order()
                 before = len(pending)
                 pending = [index for index in pending if results[index] is PENDING]
                 if not pending:
@@ -94,7 +96,7 @@ class Packed:
             if now - self._progress > rules.patience:
                 self._give_up(pending, f"nothing moved for {rules.patience:g} s")
                 break
-            batches = self._next_round(pending, now)
+            batches = self._next_round(pending)
             if not batches and not self._stale:
                 yield Pause(max(min(self._wake.get(self._plan.slots[index], now) for index in pending) - now, 0.0))
         if self._moves or self._stale:  # what was learned last is of use to the next pipeline
@@ -109,28 +111,27 @@ class Packed:
 
     # -- planning a round ---------------------------------------------------------------------------------------
 
-    def _first_round(self) -> list[Batch]:
-        """The common case: no doubt about order, every slot has an owner. One pass, a few look-ups a command."""
-        plan = self._plan
-        simple = not (plan.several or plan.pinned or plan.raw or self._rules.read_from_replicas or plan.has_unkeyed)
-        if not simple or not self._map.is_covered:
-            return self._next_round(range(len(plan.packed)), self._rules.clock())
-        owners = self._map.owners
-        groups: dict[Address | None, list[int]] = {}
-        for index, slot in enumerate(plan.slots):
-            owner = owners[slot]
+    def _next_round(self, pending: Sequence[int]) -> list[Batch]:
+        if self._is_plain and not self._asks and not self._wake and self._map.is_covered:
+            return self._plain_round(pending)
+        return self._careful_round(pending, self._rules.clock())
+
+    def _plain_round(self, pending: Sequence[int]) -> list[Batch]:
+        """The common case, also after a reshard: everything to the owner of its slot. A few look-ups a command."""
+        slots, owners, packed = self._plan.slots, self._map.owners, self._plan.packed
+        groups: dict[Any, list[int]] = {}
+        for index in pending:
+            owner = owners[slots[index]]
             if owner in groups:
                 groups[owner].append(index)
             else:
                 groups[owner] = [index]
-        packed = plan.packed
         return [
-            Batch(owner, [packed[index] for index in group], group, patience=plan.patience)
+            Batch(owner, [packed[index] for index in group], group, patience=self._plan.patience)
             for owner, group in groups.items()
-            if owner is not None
         ]
 
-    def _next_round(self, pending: Iterable[int], now: float) -> list[Batch]:
+    def _careful_round(self, pending: Sequence[int], now: float) -> list[Batch]:
         """Every pending command whose turn it is: nothing before it in its slot waits, goes elsewhere or conflicts."""
         plan, slots = self._plan, self._plan.slots
         batches: dict[tuple[Address, bool], Batch] = {}
@@ -189,50 +190,73 @@ class Packed:
 
     def _any_master(self) -> Address | None:
         masters = self._map.masters
-        return masters[self._attempts.get(_ALONG, 0) % len(masters)] if masters else None
+        return masters[self._turn % len(masters)] if masters else None
 
     # -- after a round ------------------------------------------------------------------------------------------
 
     def _settle(self, batch: Batch, outcome: Outcome) -> None:
-        results, refusals = self.results, REFUSALS
+        results, refusals, refused = self.results, REFUSALS, len(self._refused)
+        moved: list[tuple[int, Moved]] = []
         reply: Any
         for index, reply in zip(batch.indices, outcome.replies, strict=False):
-            if reply.__class__ in refusals:
+            if reply.__class__ not in refusals:
                 if index != _ALONG:
-                    self._refusal(index, reply, batch)
+                    results[index] = reply
+            elif reply.__class__ is Moved:
+                moved.append((index, reply))
             elif index != _ALONG:
-                results[index] = reply
+                self._refusal(index, reply, batch)
+        if moved:
+            self._moved(moved, batch)
+        if 0 < len(self._refused) - refused < len(outcome.replies):
+            self._mixed.append(batch)
         if outcome.error is not None:
             self._lost(batch, outcome, outcome.error)
+
+    def _moved(self, moved: list[tuple[int, Moved]], batch: Batch) -> None:
+        """These slots have other owners now; after a reshard that may be every command of a pipeline, so it is quick."""
+        slots, attempts, moves, errors = self._plan.slots, self._attempts, self._moves, self._last_error
+        addresses: dict[str, Address] = {}
+        self._avoid_replicas = self._avoid_replicas or batch.from_replica
+        for index, line in moved:
+            place = line[line.rindex(" ") + 1 :]
+            address = addresses.get(place)
+            if address is None:
+                address = addresses[place] = self._named(place, batch)
+            moves[slots[index]] = address
+            errors[index] = line
+            attempt = attempts[index] = attempts.get(index, 0) + 1
+            if attempt > 2 or index in self._plan.pinned:
+                self._redirected_again(index, attempt)
+        self._refused += [index for index, _ in moved]
 
     def _refusal(self, index: int, error: Exception, batch: Batch) -> None:
         """The server did not run it, and says why."""
         self._refused.append(index)
         self._last_error[index] = error
         attempt = self._count(index)
-        slot = self._plan.slots[index]
-        if isinstance(error, MovedError):
-            self.redirected += 1
-            if batch.from_replica:
-                self._avoid_replicas = True
-            self._moves[error.slot_id] = self._named(error, batch)
-            pause = (
-                self._rules.backoff(attempt - 2) if attempt > 2 else 0.0
-            )  # twice in a row is a race, more is a quarrel
-        elif isinstance(error, AskError):
-            self.redirected += 1
-            self._asks[index] = self._named(error, batch)
-            pause = self._rules.backoff(attempt - 2) if attempt > 2 else 0.0
-        else:
-            self._stale = self._stale or not isinstance(error, TryAgainError)
-            self._avoid_replicas = self._avoid_replicas or batch.from_replica
-            pause = self._rules.backoff(attempt)
-        self._pause(slot, pause)
+        if isinstance(error, AskError):
+            self._asks[index] = self._named(f"{error.host}:{error.port}", batch)
+            self._redirected_again(index, attempt)
+            return
+        self._stale = self._stale or not isinstance(error, TryAgainError)
+        self._avoid_replicas = self._avoid_replicas or batch.from_replica
+        self._pause(self._plan.slots[index], self._rules.backoff(attempt))
         if attempt >= self._rules.attempts:
             self._give_up([index], f"refused {attempt} times")
 
-    def _named(self, error: AskError, batch: Batch) -> Address:
-        return address_of(error.host, error.port, batch.address, self._rules.address_remap)
+    def _redirected_again(self, index: int, attempt: int) -> None:
+        """Twice in a row is a race, more is a quarrel between nodes, which needs time."""
+        if index in self._plan.pinned:
+            self._give_up([index], "it was to run on this node and no other")
+        elif attempt >= self._rules.attempts:
+            self._give_up([index], f"refused {attempt} times")
+        elif attempt > 2:
+            self._pause(self._plan.slots[index], self._rules.backoff(attempt - 2))
+
+    def _named(self, place: str, batch: Batch) -> Address:
+        host, _, port = place.rpartition(":")
+        return address_of(host, int(port), batch.address, self._rules.address_remap)
 
     def _lost(self, batch: Batch, outcome: Outcome, error: Exception) -> None:
         """The connection failed: what was not written goes elsewhere, about the rest the delivery level decides."""
@@ -266,7 +290,6 @@ class Packed:
             text = f"{name} was sent to {shown(address)}, its reply never came ({error}), and the replay filter keeps it from being sent again"
             self.results[index] = _caused(NotReplayed(text, state, name), error)
             return False
-        self.replayed += 1
         return True
 
     def _uncovered(self, index: int) -> None:
@@ -277,33 +300,31 @@ class Packed:
         attempt = self._count(index)
         self._pause(slot, self._rules.backoff(attempt))
 
-    def _check_order(self, batches: Sequence[Batch]) -> None:
+    def _check_order(self) -> None:
         """A refused command that a later, conflicting one has overtaken may not run any more: it fails as refused."""
         refused: dict[int, list[int]] = {}
-        for index in self._refused:
+        for index in self._refused if self._mixed else ():
             refused.setdefault(self._plan.slots[index], []).append(index)
-        self._refused = []
-        for batch in batches:
+        for batch in self._mixed:
             for index in batch.indices:
-                if (
-                    index == _ALONG
-                    or self.results[index] is PENDING
-                    or (slot := self._plan.slots[index]) not in refused
-                ):
-                    continue
-                if self.results[index].__class__ not in REFUSALS:
-                    for earlier in refused[slot]:
+                if index != _ALONG and self._plan.slots[index] in refused and self._has_run(index):
+                    for earlier in refused[self._plan.slots[index]]:
                         if earlier < index and self.results[earlier] is PENDING and self._plan.conflict(earlier, index):
                             self._give_up(
                                 [earlier], f"{self._name(index)}, called later on the same key, ran before it"
                             )
+        self._refused, self._mixed = [], []
+
+    def _has_run(self, index: int) -> bool:
+        """It has an answer, or may have run for all we know."""
+        return self.results[index] is not PENDING and self.results[index].__class__ not in REFUSALS
 
     # -- the budget ---------------------------------------------------------------------------------------------
 
     def _count(self, index: int) -> int:
         attempt = self._attempts[index] = self._attempts.get(index, 0) + 1
         if self._plan.slots[index] == UNKEYED:
-            self._attempts[_ALONG] = self._attempts.get(_ALONG, 0) + 1  # try another node next time
+            self._turn += 1  # try another node next time
         return attempt
 
     def _pause(self, slot: int, seconds: float) -> None:
@@ -313,7 +334,7 @@ class Packed:
     def _give_up(self, indices: Iterable[int], why: str) -> None:
         """End commands with the error that says most truly how far they came."""
         for index in indices:
-            name, error = self._name(index), self._last_error.get(index)
+            name, error = self._name(index), as_exception(self._last_error.get(index))
             if index in self._sent:
                 text = f"{name} was sent, its reply never came, and it could not be sent again: {why} ({error})"
                 self.results[index] = _caused(OutcomeUnknown(text, self._sent[index], name), error)
@@ -329,7 +350,7 @@ class Packed:
 
 
 REFUSALS: frozenset[type[Any]] = frozenset(
-    {MovedError, AskError, TryAgainError, ClusterDownError, MasterDownError, BusyLoadingError, ReadOnlyError}
+    {Moved, MovedError, AskError, TryAgainError, ClusterDownError, MasterDownError, BusyLoadingError, ReadOnlyError}
 )
 
 

@@ -11,6 +11,8 @@ from binascii import crc_hqx
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from hiredis import pack_command
+
 from penstock.client.cluster.errors import CrossSlotRefused, NotRoutable
 from penstock.client.cluster.routing import CommandTable, Route, encoded
 from penstock.client.cluster.slot_map import Address
@@ -98,7 +100,10 @@ class Plan:
                     key = key.encode()
                 elif key.__class__ is not bytes:
                     key = encoded(key)
-                add_packed(pack(arguments))
+                try:
+                    add_packed(pack_command(arguments))  # type: ignore[arg-type]
+                except (TypeError, UnicodeEncodeError):  # a closer look, which also says what is wrong
+                    add_packed(pack(arguments))
                 add_slot(key_slot(key) if b"{" in key else crc_hqx(key, 0) % SLOTS)
             else:
                 self._extend(calls[done:position])

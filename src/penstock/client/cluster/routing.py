@@ -207,7 +207,7 @@ class CommandTable:
         shape = self._shapes.get(name) or Shape(name)  # unknown to the servers: any of them will say so
         if len(self._spelled) < _MOST_SPELLINGS:
             self._spelled[head] = shape
-            if shape.single:
+            if shape.single and b" " not in encoded(head):
                 self.singles.add(head)
         return shape
 

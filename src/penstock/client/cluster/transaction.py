@@ -16,7 +16,7 @@ from typing import Any
 from redis.exceptions import AskError, ExecAbortError, MovedError, ResponseError, WatchError
 
 from penstock.client.cluster.effects import Batch, Effect, Exchange, Lane, Outcome, Pause, Refresh, Rules
-from penstock.client.cluster.errors import CrossSlotRefused, WatchLost
+from penstock.client.cluster.errors import CrossSlotRefused, WatchLost, as_exception
 from penstock.client.cluster.pipeline import ASKING, REFUSALS
 from penstock.client.cluster.plan import UNKEYED, Plan
 from penstock.client.cluster.slot_map import Address, SlotMap, address_of, shown
@@ -64,7 +64,7 @@ class Transaction:
                 [Batch(node, plan.packed, [0], lane=self.lane, patience=plan.patience)]
             )
             outcome = outcomes[0]
-            reply: Any = outcome.error if outcome.error is not None else outcome.replies[0]
+            reply: Any = outcome.error if outcome.error is not None else as_exception(outcome.replies[0])
             if outcome.error is None and reply.__class__ not in REFUSALS:
                 if watch and not isinstance(reply, Exception):
                     self._node, self._slot = node, slot
@@ -107,7 +107,7 @@ class Transaction:
                     return ended
                 refusal: Exception = outcome.error
             else:
-                queued, reply = outcome.replies[len(before) : -1], outcome.replies[-1]
+                *queued, reply = map(as_exception, outcome.replies[len(before) :])
                 if isinstance(reply, list):
                     return reply
                 if reply is None:

@@ -1,0 +1,138 @@
+"""The client beside redis-py: the same work, the same server (a real Redis), by turns.
+
+Figures are commands a second as the calling program sees them. redis-py has hiredis, as it recommends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import redis
+import redis.asyncio
+
+from penstock.bench.row import Measure, Row
+from penstock.bench.servers import Running
+from penstock.client import aio, sync
+
+Connect = Callable[[str], Any]
+
+KEYS = 1000
+VALUE = b"value:000000"
+
+
+def _url(server: Running) -> str:
+    return f"redis://127.0.0.1:{server.port}/0"
+
+
+def _ours(url: str) -> Any:
+    return sync.Client.from_url(url)
+
+
+def _exactly_once(url: str) -> Any:
+    return sync.Client.from_url(url, delivery="exactly-once")
+
+
+def _theirs(url: str) -> Any:
+    return redis.Redis.from_url(url)
+
+
+def _ours_aio(url: str) -> Any:
+    return aio.Client.from_url(url)
+
+
+def _theirs_aio(url: str) -> Any:
+    return redis.asyncio.Redis.from_url(url)
+
+
+def _rate(connect: Connect, work: Callable[[Any, int], int]) -> Measure:
+    """Commands a second of some work; its first round, which connects, is not counted."""
+
+    def measure(server: Running, scale: float) -> float:
+        with connect(_url(server)) as client:
+            work(client, 100)
+            started = time.perf_counter()
+            done = work(client, max(int(100_000 * scale), 1000))
+            return done / (time.perf_counter() - started)
+
+    return measure
+
+
+def _pipeline(client: Any, count: int) -> int:
+    for start in range(0, count, 10_000):
+        pipe = client.pipeline(transaction=False)
+        for number in range(start, min(start + 10_000, count)):
+            pipe.set(f"key:{number}", number)
+        pipe.execute()
+    return count
+
+
+def _bulk(client: Any, count: int) -> int:
+    for start in range(0, count, 10_000):
+        client.execute_many(
+            [(b"SET", b"key:%d" % number, b"%d" % number) for number in range(start, min(start + 10_000, count))]
+        )
+    return count
+
+
+def _one_by_one(client: Any, count: int) -> int:
+    for _ in range(count // 10):
+        client.get("key")
+    return count // 10
+
+
+def _threads(client: Any, count: int) -> int:
+    each = max(count // 2 // 64, 2)
+
+    def work() -> None:
+        for _ in range(each):
+            client.get("key")
+
+    threads = [threading.Thread(target=work) for _ in range(64)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return each * 64
+
+
+def _tasks(connect: Connect) -> Measure:
+    async def run(url: str, each: int) -> float:
+        client = connect(url)
+
+        async def work(times: int) -> None:
+            for _ in range(times):
+                await client.get("key")
+
+        async def all_of_them(times: int) -> None:
+            await asyncio.gather(*(work(times) for _ in range(100)))
+
+        try:
+            await all_of_them(2)
+            started = time.perf_counter()
+            await all_of_them(each)
+            return each * 100 / (time.perf_counter() - started)
+        finally:
+            await client.aclose()
+
+    return lambda server, scale: asyncio.run(run(_url(server), max(int(200 * scale), 5)))
+
+
+def _row(name: str, what: str, target: float | None, measure: Measure, baseline: Measure, on_peer: bool = True) -> Row:
+    return Row(name, what, "cmd/s", target, measure, baseline=baseline, on_peer=on_peer)
+
+
+CLIENT_ROWS = (
+    _row("client.pipeline", "pipelines of 10k pipe.set(), over redis-py", 2.0, _rate(_ours, _pipeline), _rate(_theirs, _pipeline)),
+    _row("client.bulk", "execute_many of 10k ready SET, over redis-py's pipeline", 6.0, _rate(_ours, _bulk), _rate(_theirs, _pipeline)),
+    _row("client.threads", "64 threads, one client, GET, over redis-py's pool", 2.5, _rate(_ours, _threads), _rate(_theirs, _threads)),
+    _row("client.tasks", "100 asyncio tasks, one client, GET, over redis-py", 4.0, _tasks(_ours_aio), _tasks(_theirs_aio)),
+    _row("client.single", "one thread, GET one by one, over redis-py", 1.0, _rate(_ours, _one_by_one), _rate(_theirs, _one_by_one)),
+    _row(
+        "client.once", "pipelines of 10k pipe.set(), exactly-once over at-least-once", 0.5, _rate(_exactly_once, _pipeline),
+        _rate(_ours, _pipeline), on_peer=False,
+    ),
+)  # fmt: skip
