@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 import redis
-from tests.client.cluster.model import NODES, Model
+from tests.client.cluster.model import NODES, TABLE, Model
 
 from penstock.client.cluster.errors import CrossSlotRefused, NotRoutable
 from penstock.client.cluster.pipeline import Packed
 from penstock.client.cluster.slot_map import SlotMap
+from penstock.client.cluster.strategies import sequential
 from penstock.client.delivery import Command, Delivery, State
 from penstock.client.errors import ExactlyOnceUnavailable, NotReplayed, NotSent, OutcomeUnknown
 from penstock.protocol.slots import SLOTS, key_slot
@@ -248,6 +249,27 @@ def test_a_slot_that_nobody_serves_waits_and_then_fails() -> None:
     model = Model()
     assert run(model, sets("x"), SlotMap(tuple(owners))) == [b"0"], "served again after a refresh"
     assert model.refreshes == 1
+
+
+# -- one after the other --------------------------------------------------------------------------------------
+
+
+def test_a_sequential_pipeline_stops_at_the_first_command_without_a_reply() -> None:
+    model = Model(owners={key_slot(b"y"): B})
+    model.cut = lambda model, batch: (1, 0) if batch.address == B else None
+    rules = model.rules(delivery=Delivery.AT_MOST_ONCE)
+    results = model.drive(sequential(sets("x", "y", "x"), TABLE, model.map, rules))
+    assert results[0] == b"0"
+    assert isinstance(results[1], OutcomeUnknown)
+    assert isinstance(results[2], NotSent) and "command 2 of the pipeline ended without a reply" in str(results[2])
+    assert model.ran == [b"0", b"1"]
+
+
+def test_a_sequential_pipeline_is_refused_before_its_first_command_is_sent() -> None:
+    model = Model()
+    with pytest.raises(CrossSlotRefused):
+        model.drive(sequential([("SET", "x", "0"), ("MSET", "x", "y", "1")], TABLE, model.map, model.rules()))
+    assert model.ran == []
 
 
 # -- what is refused ------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.client.cluster.model import NODES, Model
+from tests.client.cluster.model import NODES, TABLE, Model
 
 from penstock.client.cluster.effects import Batch
 from penstock.client.cluster.pipeline import PENDING, REFUSALS, Packed
@@ -145,7 +145,7 @@ def test_whatever_happens_the_promises_hold(
 def test_a_sequential_pipeline_keeps_the_order_over_all_slots(made: list[tuple[Any, ...]], script: list[Any]) -> None:
     model = Model()
     model.between = happening(model, list(script))
-    results = model.drive(sequential(made, model.plan([])._table, model.map, model.rules()))
+    results = model.drive(sequential(made, TABLE, model.map, model.rules()))
     done = [call[-1] for call, result in zip(made, results, strict=True) if not isinstance(result, Exception)]
     assert model.ran == done == [call[-1] for call in made]
 

@@ -17,7 +17,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from penstock.client.cluster.effects import Batch, Outcome
-from penstock.client.cluster.links import READ_SIZE, connection_arguments, make_reader, take_replies
+from penstock.client.cluster.links import MOST_IDLE, READ_SIZE, connection_arguments, make_reader, take_replies
 from penstock.client.cluster.slot_map import Address, shown
 from penstock.client.errors import ClientClosed
 
@@ -110,24 +110,27 @@ class Links:
         """Write every batch, then read replies, from whichever node has some."""
         if self._closed:
             raise ClientClosed("the client was closed")
-        links = await asyncio.gather(*(self._take(batch) for batch in batches))
-        flights = [
-            link if isinstance(link, Outcome) else _Flight(batch, link)
-            for batch, link in zip(batches, links, strict=True)
-        ]
-        flying = [flight for flight in flights if isinstance(flight, _Flight)]
+        flights: list[_Flight] = []
+        failures: dict[int, Outcome] = {}
         try:
-            if len(flying) == 1:
-                await flying[0].read(self._silence)
+            for position, batch in enumerate(batches):
+                link = await self._take(batch)
+                if isinstance(link, Outcome):
+                    failures[position] = link
+                else:
+                    flights.append(_Flight(batch, link))
+            if len(flights) == 1:
+                await flights[0].read(self._silence)
             else:
-                await asyncio.gather(*(flight.read(self._silence) for flight in flying))
-        except BaseException:
-            for flight in flying:
+                await asyncio.gather(*(flight.read(self._silence) for flight in flights))
+        except BaseException:  # cancelled: replies are still on their way to these
+            for flight in flights:
                 flight.link.close()
             raise
-        for flight in flying:
+        for flight in flights:
             self._give_back(flight)
-        return [flight.outcome if isinstance(flight, _Flight) else flight for flight in flights]
+        answered = iter(flights)
+        return [failures[n] if n in failures else next(answered).outcome for n in range(len(batches))]
 
     async def close(self) -> None:
         self._closed = True
@@ -172,4 +175,8 @@ class Links:
         if flight.outcome.error is not None or self._closed:
             link.close()
         elif batch.lane is None:
-            self._idle.setdefault((batch.address, batch.from_replica), []).append(link)
+            idle = self._idle.setdefault((batch.address, batch.from_replica), [])
+            if len(idle) < MOST_IDLE:
+                idle.append(link)
+            else:
+                link.close()

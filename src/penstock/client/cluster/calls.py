@@ -34,6 +34,8 @@ class PipelineCalls:
         self._multi = False
 
     def add(self, pipeline: _Pipeline, arguments: Call, options: Options) -> _Pipeline:
+        if options:
+            options.pop("keys", None)  # for redis-py's cache, which has no part in a pipeline
         self.commands.append(arguments)
         self.options.append(options)
         return pipeline

@@ -25,11 +25,14 @@ from redis.retry import Retry
 from penstock.client.cluster.effects import Batch, Outcome
 from penstock.client.cluster.errors import decode_error
 from penstock.client.cluster.slot_map import Address, shown
+from penstock.client.delivery import State
 from penstock.client.errors import ClientClosed
 
 MORE: Final = object()
 READ_SIZE = 1 << 16
 _WRITE_SIZE = 1 << 18
+MOST_IDLE = 64
+"""Connections that are kept for a node after a crowd of threads or tasks has gone."""
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
@@ -51,10 +54,19 @@ def make_reader(encoder: Any) -> Any:
 
 
 def take_replies(reader: Any, into: list[Any], batch: Batch) -> None:
-    """All whole replies that the parser holds; what nobody asked for (pushes) is passed over."""
+    """All whole replies that the parser holds; what nobody asked for (pushes) is passed over.
+
+    A reply that was read whole and cannot be decoded is the loss of its command alone.
+    """
     missing, gets, append, raw = len(batch.pieces) - len(into), reader.gets, into.append, batch.raw
     while missing:
-        reply = gets(False) if raw and len(into) in raw else gets()
+        try:
+            reply = gets(False) if raw and len(into) in raw else gets()
+        except redis.InvalidResponse:
+            raise
+        except Exception as error:
+            error.state = State.REPLIED  # type: ignore[attr-defined]
+            reply = error
         if reply is MORE:
             return
         if reply.__class__ is not hiredis.PushNotification:
@@ -171,13 +183,19 @@ class Links:
         """Write every batch, then read replies, from whichever node has some."""
         if self._closed:
             raise ClientClosed("the client was closed")
-        flights: list[_Flight | Outcome] = [self._start(batch) for batch in batches]
-        open_flights = {flight.link.socket.fileno(): flight for flight in flights if isinstance(flight, _Flight)}
-        self._wait_for(open_flights)
+        flights: list[_Flight] = []
+        outcomes: list[Outcome] = []
+        try:
+            for batch in batches:
+                outcomes.append(self._start(batch, flights))
+            self._wait_for({flight.link.socket.fileno(): flight for flight in flights})
+        except BaseException:  # an interrupt: replies are still on their way to these
+            for flight in flights:
+                flight.link.close()
+            raise
         for flight in flights:
-            if isinstance(flight, _Flight):
-                self._give_back(flight)
-        return [flight.outcome if isinstance(flight, _Flight) else flight for flight in flights]
+            self._give_back(flight)
+        return outcomes
 
     def close(self) -> None:
         self._closed = True
@@ -194,13 +212,14 @@ class Links:
 
     # -- one exchange -------------------------------------------------------------------------------------------
 
-    def _start(self, batch: Batch) -> _Flight | Outcome:
+    def _start(self, batch: Batch, flights: list[_Flight]) -> Outcome:
         try:
             flight = _Flight(batch, self._take(batch))
         except (OSError, redis.RedisError) as error:
             return Outcome([], error, connected=False)
+        flights.append(flight)
         flight.write()
-        return flight
+        return flight.outcome
 
     def _wait_for(self, flights: dict[int, _Flight]) -> None:
         poll = select.poll()
@@ -268,7 +287,11 @@ class Links:
         if flight.outcome.error is not None or self._closed:
             link.close()
         elif batch.lane is None:
-            self._idle.setdefault((batch.address, batch.from_replica), []).append(link)
+            idle = self._idle.setdefault((batch.address, batch.from_replica), [])
+            if len(idle) < MOST_IDLE:
+                idle.append(link)
+            else:
+                link.close()
 
 
 _NEVER = float("inf")
