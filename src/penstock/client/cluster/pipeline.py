@@ -36,6 +36,7 @@ from redis.exceptions import (
 from penstock.client.cluster.effects import Batch, Effect, Exchange, Outcome, Pause, Refresh, Rules
 from penstock.client.cluster.errors import Moved, as_exception
 from penstock.client.cluster.plan import UNKEYED, Plan
+from penstock.client.cluster.routing import Route
 from penstock.client.cluster.slot_map import Address, SlotMap, address_of, shown
 from penstock.client.commands import name_of
 from penstock.client.delivery import Command, Delivery, State
@@ -67,8 +68,9 @@ class Packed:
         self._mixed: list[Batch] = []  # of this round: some of its commands were refused, some were not
         self._stale = False  # the map needs a refresh
         self._avoid_replicas = False
+        self._written: set[int] = set()  # slots that were written to, when reads may go to replicas
         self._turn = 0  # which master gets commands without a key
-        self._progress = rules.clock()
+        self._progress: float | None = None  # when a command was last settled, or the first trouble began
         # No doubt about order or place, as long as nothing goes wrong: one key each, of a slot, from its master.
         self._is_plain = not (plan.several or plan.pinned or plan.raw or plan.has_unkeyed or rules.read_from_replicas)
 
@@ -88,12 +90,14 @@ class Packed:
                 if not pending:
                     break
                 if len(pending) < before:
-                    self._progress = rules.clock()
+                    self._progress = None
             if self._stale or self._moves:
                 self._map = yield Refresh(self._moves, self._map)
                 self._moves, self._stale = {}, False
             now = rules.clock()
-            if now - self._progress > rules.patience:
+            if self._progress is None:
+                self._progress = now
+            elif now - self._progress > rules.patience:
                 self._give_up(pending, f"nothing moved for {rules.patience:g} s")
                 break
             batches = self._next_round(pending)
@@ -136,23 +140,23 @@ class Packed:
         plan, slots = self._plan, self._plan.slots
         batches: dict[tuple[Address, bool], Batch] = {}
         heads: dict[int, tuple[Address, bool, bool]] = {}  # where the slot's commands go in this round
-        gates: dict[int, list[int]] = {}  # commands of several keys that are on their way
+        gates: dict[int, _Gate] = {}  # of slots that have a command of several keys on its way
         closed = {slot for slot, until in self._wake.items() if until > now}
-        written: set[int] = set()
         for index in pending:
             slot = slots[index]
             if slot in closed:
                 continue
-            destination = self._destination(index, written)
+            destination = self._destination(index)
             if destination is None:
                 closed.add(slot)
                 self._uncovered(index)
                 continue
-            if heads.setdefault(slot, destination) != destination or self._must_wait(index, gates.get(slot, ())):
+            gate = gates.get(slot)
+            if heads.setdefault(slot, destination) != destination or (gate and gate.holds_back(plan.route(index))):
                 closed.add(slot)
                 continue
             if index in plan.several:
-                gates.setdefault(slot, []).append(index)
+                gates.setdefault(slot, _Gate()).add(plan.route(index))
             address, asking, from_replica = destination
             batch = batches.get((address, from_replica))
             if batch is None:
@@ -167,10 +171,7 @@ class Packed:
             batch.indices.append(index)
         return list(batches.values())
 
-    def _must_wait(self, index: int, before: Iterable[int]) -> bool:
-        return any(self._plan.conflict(earlier, index) for earlier in before)
-
-    def _destination(self, index: int, written: set[int]) -> tuple[Address, bool, bool] | None:
+    def _destination(self, index: int) -> tuple[Address, bool, bool] | None:
         """(address, with ASKING, from a replica); None if nobody serves the slot."""
         slot = self._plan.slots[index]
         if index in self._plan.pinned:
@@ -182,8 +183,8 @@ class Packed:
             return None
         if self._rules.read_from_replicas and not self._avoid_replicas and slot != UNKEYED:
             # What this pipeline wrote before must be seen by what it reads after: then only the master will do.
-            if slot in written or not self._plan.route(index).reads:
-                written.add(slot)
+            if slot in self._written or not self._plan.route(index).reads:
+                self._written.add(slot)
             elif replicas := self._map.replicas.get(owner):
                 return (replicas[slot % len(replicas)], False, True)
         return (owner, False, False)
@@ -302,17 +303,21 @@ class Packed:
 
     def _check_order(self) -> None:
         """A refused command that a later, conflicting one has overtaken may not run any more: it fails as refused."""
-        refused: dict[int, list[int]] = {}
-        for index in self._refused if self._mixed else ():
-            refused.setdefault(self._plan.slots[index], []).append(index)
+        plan, refused = self._plan, self._refused
+        slots = {plan.slots[index] for index in refused} if self._mixed else set()
+        by_key: dict[bytes, list[tuple[int, bool]]] = {}
+        for index in refused if self._mixed else ():
+            route = plan.route(index)
+            for key in route.keys:
+                by_key.setdefault(key, []).append((index, route.reads))
         for batch in self._mixed:
             for index in batch.indices:
-                if index != _ALONG and self._plan.slots[index] in refused and self._has_run(index):
-                    for earlier in refused[self._plan.slots[index]]:
-                        if earlier < index and self.results[earlier] is PENDING and self._plan.conflict(earlier, index):
-                            self._give_up(
-                                [earlier], f"{self._name(index)}, called later on the same key, ran before it"
-                            )
+                if index == _ALONG or plan.slots[index] not in slots or not self._has_run(index):
+                    continue
+                route = plan.route(index)
+                for earlier, reads in (row for key in route.keys for row in by_key.get(key, ())):
+                    if earlier < index and self.results[earlier] is PENDING and not (reads and route.reads):
+                        self._give_up([earlier], f"{self._name(index)}, called later on the same key, ran before it")
         self._refused, self._mixed = [], []
 
     def _has_run(self, index: int) -> bool:
@@ -347,6 +352,23 @@ class Packed:
 
     def _name(self, index: int) -> str:
         return name_of(self._plan.commands[index])
+
+
+class _Gate:
+    """The keys of a slot that commands of several keys, on their way, read and write."""
+
+    __slots__ = ("_reads", "_writes")
+
+    def __init__(self) -> None:
+        self._reads: set[bytes] = set()
+        self._writes: set[bytes] = set()
+
+    def add(self, route: Route) -> None:
+        (self._reads if route.reads else self._writes).update(route.keys)
+
+    def holds_back(self, route: Route) -> bool:
+        """Whether this command could tell that it ran before one of them."""
+        return not self._writes.isdisjoint(route.keys) or (not route.reads and not self._reads.isdisjoint(route.keys))
 
 
 REFUSALS: frozenset[type[Any]] = frozenset(

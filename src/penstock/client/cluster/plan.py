@@ -39,7 +39,7 @@ class Plan:
     """Commands, ready to be sent."""
 
     __slots__ = (
-        "_calls", "_parts", "_table", "commands", "has_unkeyed", "packed", "patience", "pinned", "raw", "several", "slots",
+        "_calls", "_parts", "_routes", "_table", "commands", "has_unkeyed", "packed", "patience", "pinned", "raw", "several", "slots",
     )  # fmt: skip
 
     def __init__(self, table: CommandTable) -> None:
@@ -56,19 +56,14 @@ class Plan:
         """Seconds that blocking commands may wait, all together; None is for ever."""
         self.raw: frozenset[int] = frozenset()
         """Commands whose replies are not decoded."""
+        self._routes: dict[int, Route] = {}  # of commands with several keys, which are asked for again
         self._parts: dict[int, Part] = {}  # by call
         self._calls = 0
 
     def route(self, index: int) -> Route:
         """Keys and access; only asked for where there is a doubt about order."""
-        return self._table.route(self.commands[index])
-
-    def conflict(self, earlier: int, later: int) -> bool:
-        """Whether these two commands of one slot could tell that their order was changed."""
-        if earlier in self.pinned or later in self.pinned:
-            return False
-        first, second = self.route(earlier), self.route(later)
-        return not (first.reads and second.reads) and not set(first.keys).isdisjoint(second.keys)
+        known = self._routes.get(index)
+        return known if known is not None else self._table.route(self.commands[index])
 
     def collect(self, results: list[Any]) -> list[Any]:
         """One result a call, in call order."""
@@ -133,6 +128,7 @@ class Plan:
             return
         if len(route.keys) > 1:
             self.several.add(len(self.packed))
+            self._routes[len(self.packed)] = route
         if kind_of(arguments) is Kind.BLOCKING:
             seconds = patience(arguments)
             self.patience = None if not seconds or self.patience is None else self.patience + seconds
