@@ -209,8 +209,9 @@ class Packed:
                 self._refusal(index, reply, batch)
         if moved:
             self._moved(moved, batch)
-        if 0 < len(self._refused) - refused < len(outcome.replies):
-            self._mixed.append(batch)
+        refused = len(self._refused) - refused
+        if refused and (refused < len(outcome.replies) or outcome.error is not None):
+            self._mixed.append(batch)  # a lost reply may be that of a command that ran
         if outcome.error is not None:
             self._lost(batch, outcome, outcome.error)
 
