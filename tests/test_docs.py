@@ -35,11 +35,12 @@ def empty(ours: Server) -> Server:
     return ours
 
 
-def test_the_session_of_the_streams_guide_goes_as_it_is_shown(empty: Server) -> None:
-    session = on(empty, "\n".join(blocks(STREAMS, "pycon")))
+@pytest.mark.parametrize(("page", "least"), [("streams.md", 25), ("client.md", 10)])
+def test_the_session_of_a_guide_goes_as_it_is_shown(empty: Server, page: str, least: int) -> None:
+    session = on(empty, "\n".join(blocks((DOCS / page).read_text(encoding="utf-8"), "pycon")))
     names: dict[str, Any] = {}
-    test = doctest.DocTestParser().get_doctest(session, names, "docs/streams.md", "docs/streams.md", 0)
-    assert len(test.examples) > 25
+    test = doctest.DocTestParser().get_doctest(session, names, page, page, 0)
+    assert len(test.examples) > least
     said: list[str] = []
     result = doctest.DocTestRunner(verbose=False).run(test, out=said.append, clear_globs=False)
     test.globs["client"].close()

@@ -44,6 +44,8 @@ class AioFace:
         return PipelineFace(self, result) if isinstance(result, aio.Pipeline) else result
 
     def close(self) -> None:
+        if self._loop.is_closed():
+            return
         self._do(self.real.aclose)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

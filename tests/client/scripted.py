@@ -55,6 +55,7 @@ class ScriptedServer:
         self.log: list[tuple[bytes, ...]] = []
         self.kept: dict[tuple[bytes, bytes], bytes] = {}
         self.has_once = True
+        self.is_forgetful = False
         self.connect()
 
     def connect(self) -> None:
@@ -88,6 +89,8 @@ class ScriptedServer:
             return COMMAND_TABLE if self.has_once else b"*0\r\n"
         if argv[0] == b"ONCE":
             key = (argv[1], argv[2])
+            if self.is_forgetful:
+                return b"-ONCEUNKNOWN nothing is known of this client\r\n"
             if key not in self.kept:
                 self.kept[key] = self._run(argv[4:])
             return self.kept[key]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from typing import Any
 
 import pytest
@@ -128,6 +129,24 @@ def test_blocking_commands_do_not_hold_others_up(client: Any) -> None:
     client.rpush("queue", "x")
     waiting.join()
     assert answers == [(b"queue", b"x")] or answers == [[b"queue", b"x"]]
+
+
+def test_a_blocking_command_may_wait_for_ever(client: Any, peer: str) -> None:
+    answers: list[Any] = []
+    waiting = threading.Thread(target=lambda: answers.append(client.blpop("queue", 0)))
+    waiting.start()
+    with redis.Redis.from_url(peer) as other:
+        other.rpush("queue", "x")
+    waiting.join()
+    assert answers[0][1] == b"x"
+
+
+def test_a_client_that_nobody_refers_to_is_gone_at_once(peer: str) -> None:
+    client = Client.from_url(peer)
+    client.blpop("nothing", 0.01)
+    gone = weakref.ref(client)
+    del client
+    assert gone() is None
 
 
 def test_scripts_locks_and_pub_sub_work(client: Any, peer: str) -> None:

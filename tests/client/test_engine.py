@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import pytest
 import redis
 from hypothesis import given, settings
@@ -415,6 +418,29 @@ def test_exactly_once_against_a_server_without_it_is_refused() -> None:
         world.read()
     world.engine.refused(refusal.value.error, world.now)
     assert isinstance(batch.results[0], ExactlyOnceUnavailable) and not world.server.runs
+
+
+@pytest.mark.parametrize("make", [many, transaction])
+def test_a_repeat_the_server_has_forgotten_has_an_unknown_outcome(make: Callable[..., Batch]) -> None:
+    world = up(delivery=EXACTLY)
+    sent_before = world.submit(make(("INCR", "a"), ("INCR", "b")))
+    world.write()
+    world.cut()
+    world.server.is_forgetful = True
+    new = world.submit(single("INCR", "c"))
+    world.settle_down()
+    results = sent_before.results[-1] if sent_before.atomic else sent_before.results
+    assert all(isinstance(result, OutcomeUnknown) for result in results)
+    assert isinstance(new.results[0], redis.ResponseError)  # that one is known: it did not run
+
+
+def test_a_command_that_may_wait_for_ever_has_no_time_limit() -> None:
+    world = up()
+    batch = single("BLPOP", "a", 0)
+    batch.patience = math.inf
+    world.submit(batch)
+    world.write()
+    assert world.engine.next_tick == math.inf and world.engine.tick(world.now + 1e9) is False
 
 
 STEPS = st.one_of(

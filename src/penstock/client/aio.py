@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import redis
@@ -53,7 +54,7 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.asyncio.Redi
     def _make_link(self) -> Link:
         options = connection_options(self.connection_pool, Retry(NoBackoff(), 0))
         make = self.connection_pool.connection_class
-        return Link(self._make_engine, lambda: make(**options), self._tell)
+        return Link(self._make_engine, partial(make, **options), self._listeners.tell)
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         if args[0] == "HIMPORT SET":  # what redis-py sends for it depends on its own connection

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ import redis
 
 from penstock.client.batch import Batch
 from penstock.client.engine import Engine, Event, PrefaceRefused
+from penstock.client.errors import BufferFull
 from penstock.client.opening import as_lost, give_up_soon, is_refusal
 
 
@@ -43,9 +45,11 @@ class Link:
         if loop is not self._loop:
             self._move_to(loop)
         engine = self.engine
-        if engine.counters.buffered_commands and not engine.has_room(batch):
+        try:
+            engine.submit(batch, loop.time())
+        except BufferFull:
             await self._wait_for_room(batch)
-        engine.submit(batch, loop.time())
+            engine.submit(batch, loop.time())
         waiter = batch.waiter = loop.create_future()
         self._act(loop)
         try:
@@ -77,17 +81,19 @@ class Link:
         await asyncio.sleep(0)  # the transport closes in the loop's next turn
 
     async def _wait_for_room(self, batch: Batch) -> None:
-        """Until the batch fits, or its time is up; `submit` refuses it if it still does not."""
+        """Until the batch fits. Raises BufferFull if that is not wanted, or takes too long."""
         engine, loop = self.engine, self._loop
         assert loop is not None
         if engine.settings.when_full == "raise":
-            return
-        with contextlib.suppress(TimeoutError):
+            raise engine.full()
+        try:
             async with asyncio.timeout(engine.settings.command_timeout):
                 while not engine.has_room(batch):
                     room = loop.create_future()
                     self._for_room.append(room)
                     await room
+        except TimeoutError:
+            raise engine.full() from None
 
     # -- the loop ---------------------------------------------------------------------------------------------
 
@@ -113,7 +119,7 @@ class Link:
 
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
         at = self.engine.next_tick
-        if at is not None and (self._timer is None or self._timer.when() > at):
+        if at != math.inf and (self._timer is None or self._timer.when() > at):
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = loop.call_at(at, self._tick)
@@ -223,7 +229,7 @@ class _Wire(asyncio.Protocol):
         self.transport = connection._writer.transport
         stream = connection._reader
         self.transport.set_protocol(self)
-        self.transport.set_write_buffer_limits(high=0)
+        self.transport.set_write_buffer_limits(high=1, low=0)  # with 0, TLS transports pause for ever
         # What came before the transport was ours does not come again: neither bytes nor the end.
         loop = asyncio.get_running_loop()
         if stream._buffer:

@@ -38,6 +38,8 @@ class Batch:
     """Commands that change the connection, by index."""
     is_preface = False
     """One of the engine's own, which a new connection begins with."""
+    held = False
+    """The engine has taken it."""
     settled = False
     """It has its results. One that still stands in the FIFO then is a tombstone: nobody waits for its replies."""
     results: list[Any]

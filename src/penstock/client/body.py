@@ -6,9 +6,10 @@ for what must not be shared; those are kept and used again.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from penstock.client.delivery import Counters, Delivery, ReplayFilter
@@ -37,6 +38,21 @@ class AnyLink(Protocol):
     def change(self, change: Callable[[Engine, float], object]) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """Whom to tell of what happens to connections."""
+
+    on_reconnect: Callable[[Reconnected], object] | None
+    on_replay: Callable[[Replayed], object] | None
+
+    def tell(self, event: Event) -> None:
+        if isinstance(event, Reconnected):
+            if self.on_reconnect is not None:
+                self.on_reconnect(event)
+        elif self.on_replay is not None:
+            self.on_replay(event)
+
+
 L = TypeVar("L", bound=AnyLink)
 
 
@@ -51,25 +67,23 @@ class ClientBody(Generic[L]):
 
     def _set_up(self, options: dict[str, Any], is_shared: bool) -> None:
         self._is_shared = is_shared
-        self._on_reconnect: Callable[[Reconnected], object] | None = options.pop("on_reconnect", None)
-        self._on_replay: Callable[[Replayed], object] | None = options.pop("on_replay", None)
+        self._listeners = Listeners(options.pop("on_reconnect", None), options.pop("on_replay", None))
         self._options = options
         self.response_callbacks.update(CALLBACKS)
         self.settings = settings_from(self.connection_pool, options)
-        self._encoding, self._encoding_errors = encoding_of(self.connection_pool)
+        encoding, errors = encoding_of(self.connection_pool)
+        # Links must not refer to the client: it would then be closed at some collection, not when its last user is gone.
+        self._make_engine = partial(Engine, self.settings, encoding=encoding, encoding_errors=errors)
+        # Changed only by append and pop, which need no lock; a lock could be held by another thread at a fork.
         self._own_links: list[L] = []
         self._idle_links: list[L] = []
-        self._links_lock = threading.RLock()  # a pipeline may be collected, and give its link back, at any time
         self._link: L = self._make_link()
-
-    def _make_engine(self) -> Engine:
-        return Engine(self.settings, encoding=self._encoding, encoding_errors=self._encoding_errors)
 
     def _options_of_twin(self) -> dict[str, Any]:
         """The arguments for another client like this one, with a connection of its own."""
         return {
             **self._options, "connection_pool": self.connection_pool, "single_connection_client": True, "delivery": self.delivery,
-            "replay_filter": self.replay_filter, "on_reconnect": self._on_reconnect, "on_replay": self._on_replay,
+            "replay_filter": self.replay_filter, "on_reconnect": self._listeners.on_reconnect, "on_replay": self._listeners.on_replay,
         }  # fmt: skip
 
     @property
@@ -99,31 +113,23 @@ class ClientBody(Generic[L]):
         return total(link.engine.counters for link in self._links())
 
     def _links(self) -> list[L]:
-        with self._links_lock:
-            return [self._link, *self._own_links]
+        return [self._link, *self._own_links]
 
     @contextmanager
     def own_link(self) -> Iterator[L]:
         """A link nobody else uses meanwhile, its connection in the state the shared one's is in."""
-        with self._links_lock:
+        try:
+            link = self._idle_links.pop()
+        except IndexError:
             most = self.connection_pool.max_connections
-            if self._idle_links:
-                link = self._idle_links.pop()
-            elif len(self._own_links) >= most:
-                raise NotSent(f"all {most} connections for blocking commands are in use; raise max_connections")
-            else:
-                link = self._make_link()
-                self._own_links.append(link)
+            if len(self._own_links) >= most:
+                raise NotSent(
+                    f"all {most} connections for blocking commands are in use; raise max_connections"
+                ) from None
+            link = self._make_link()
+            self._own_links.append(link)
         try:
             link.change(lambda engine, now: engine.adopt_session(self._link.engine.session))
             yield link
         finally:
-            with self._links_lock:
-                self._idle_links.append(link)
-
-    def _tell(self, event: Event) -> None:
-        if isinstance(event, Reconnected):
-            if self._on_reconnect is not None:
-                self._on_reconnect(event)
-        elif self._on_replay is not None:
-            self._on_replay(event)
+            self._idle_links.append(link)

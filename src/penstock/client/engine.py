@@ -35,6 +35,7 @@ connection among many callers is about; and the order of events could not be cho
 
 from __future__ import annotations
 
+import math
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -60,7 +61,7 @@ from penstock.client.errors import (
     TransactionLost,
     reply_error,
 )
-from penstock.client.once import Numbers, Writes, new_client_id
+from penstock.client.once import Numbers, Writes, doubt_forgotten, new_client_id
 from penstock.client.session import Session
 
 CHUNK = 256 * 1024
@@ -101,7 +102,7 @@ class Engine:
         self.up = False
         self.connect_at: float | None = None
         """When a connection is to be opened; None if there is one, or nobody needs one."""
-        self.next_tick: float | None = None
+        self.next_tick = math.inf
         """When `tick` has something to do at the earliest."""
         self.on_push: Callable[[Any], None] | None = None
         self._reader_options = {"encoding": encoding, "errors": encoding_errors}
@@ -167,6 +168,13 @@ class Engine:
             and counters.buffered_bytes + batch.size <= settings.max_buffered_bytes
         )
 
+    def full(self) -> BufferFull:
+        counters, settings = self.counters, self.settings
+        return BufferFull(
+            f"{counters.buffered_commands} commands ({counters.buffered_bytes} bytes) are held already; max_buffered_commands="
+            f"{settings.max_buffered_commands} and max_buffered_bytes={settings.max_buffered_bytes} allow no more"
+        )
+
     def submit(self, batch: Batch, now: float) -> None:
         """Take a batch, at the end of the queue. Raises NotSent, and then has not taken it."""
         if self.is_closed:
@@ -174,10 +182,7 @@ class Engine:
         counters, settings = self.counters, self.settings
         held, held_bytes = counters.buffered_commands + batch.count, counters.buffered_bytes + batch.size
         if (held > settings.max_buffered_commands or held_bytes > settings.max_buffered_bytes) and held != batch.count:
-            raise BufferFull(
-                f"{counters.buffered_commands} commands ({counters.buffered_bytes} bytes) are held already; max_buffered_commands="
-                f"{settings.max_buffered_commands} and max_buffered_bytes={settings.max_buffered_bytes} allow no more"
-            )
+            raise self.full()
         if self._transaction_lost:
             self._after_lost_transaction(batch)
         if not self.up and not self._connecting:
@@ -187,9 +192,10 @@ class Engine:
                 )
             self.connect_at = max(now, self._retry_at)
         counters.buffered_commands, counters.buffered_bytes = held, held_bytes
+        batch.held = True
         if settings.command_timeout is not None:
             batch.deadline = deadline = now + settings.command_timeout + batch.patience
-            if self.next_tick is None or deadline < self.next_tick:
+            if deadline < self.next_tick:
                 self.next_tick = deadline
         if self.up and not self._awaiting and not self._pending:
             self._wake(now)
@@ -207,7 +213,7 @@ class Engine:
         self._abandon(batch, "it was cancelled", NotSent, OutcomeUnknown)
 
     def _abandon(self, batch: Batch, why: str, unsent: type[NotSent], unknown: type[OutcomeUnknown]) -> None:
-        if batch.settled:
+        if batch.settled or not batch.held:
             return
         if self.up and batch.connection == self._connections:
             batch.remember(self._given, self._sent)  # what was given out will be written
@@ -331,20 +337,23 @@ class Engine:
             return b""
         pieces: list[bytes] = []
         position, limit = self._given, self._given + CHUNK
-        counters, numbers, writes, connection = self.counters, self._numbers, self._writes, self._connections
+        numbers, writes, connection = self._numbers, self._writes, self._connections
+        sent = 0
         while pending and position < limit:
             batch = pending.popleft()
             if batch.settled:
                 continue
             if numbers is not None and writes is not None:
                 numbers.number(batch, writes)
-            chunks = batch.chunks if not batch.attempts else batch.outstanding()
             if batch.attempts:
-                counters.replayed += len(chunks)
+                chunks = batch.outstanding()
+                batch.first = len(batch.replies)
+                self.counters.replayed += len(chunks)
             else:
-                counters.sent += batch.count
+                chunks = batch.chunks
+                sent += batch.count
             batch.attempts += 1
-            batch.connection, batch.first, batch.start = connection, len(batch.replies), position
+            batch.connection, batch.start = connection, position
             if len(chunks) == 1:
                 pieces.append(chunks[0])
                 position += len(chunks[0])
@@ -354,6 +363,7 @@ class Engine:
             batch.end = position
             awaiting.append(batch)
         self._given = position
+        self.counters.sent += sent
         self._owe()
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
@@ -370,10 +380,7 @@ class Engine:
 
     def _owe(self) -> None:
         """Replies are owed: silence counts from now at the latest."""
-        if self._awaiting and self.settings.silence_timeout is not None:
-            until = self._heard + self.settings.silence_timeout + self._awaiting[0].patience
-            if self.next_tick is None or until < self.next_tick:
-                self.next_tick = until
+        self.next_tick = min(self.next_tick, self._silent_at())
 
     def begin_write(self, count: int) -> None:
         """`count` more bytes are about to be given to the operating system."""
@@ -441,8 +448,19 @@ class Engine:
             self.session.learn(batch)
         if self._numbers is not None:
             self._numbers.settled(batch)
-        if not batch.settled:
-            self._settle(batch, batch.replies)
+        if batch.settled:
+            return
+        if batch.attempts == 1:  # the usual end, without the questions that _settle asks
+            batch.results, batch.settled = batch.replies, True
+            counters = self.counters
+            counters.replied += batch.count
+            counters.buffered_commands -= batch.count
+            counters.buffered_bytes -= batch.size
+            self._settled.append(batch)
+            return
+        if batch.numbered is not None:
+            doubt_forgotten(batch)
+        self._settle(batch, batch.replies)
 
     # -- the engine's own commands ----------------------------------------------------------------------------
 
@@ -496,12 +514,9 @@ class Engine:
         counters = self.counters
         counters.buffered_commands -= batch.count
         counters.buffered_bytes -= batch.size
-        if results is batch.replies and not batch.skipped:
-            counters.replied += batch.count
-        else:
-            failed = sum(isinstance(result, DeliveryError) for result in results)
-            counters.failed += failed
-            counters.replied += batch.count - failed
+        failed = sum(isinstance(result, DeliveryError) for result in results)
+        counters.failed += failed
+        counters.replied += batch.count - failed
         self._settled.append(batch)
 
     def _drain_pending(self) -> Iterator[Batch]:
@@ -554,12 +569,12 @@ class Engine:
 
     def tick(self, now: float) -> bool:
         """Let time-outs happen. True: the connection is silent and was given up; the driver is to close it."""
-        if self.next_tick is None or now < self.next_tick:
+        if now < self.next_tick:
             return False
         for batch in [*self._awaiting, *self._pending]:
             if batch.deadline is not None and batch.deadline <= now and not batch.settled:
                 self._abandon(batch, "its time is up", NotSentInTime, NoReplyInTime)
-        silent = self._is_silent(now)
+        silent = now >= self._silent_at()
         if silent:
             head = self._awaiting[0]
             if not head.is_preface and not head.settled:
@@ -568,9 +583,12 @@ class Engine:
         self.next_tick = self._next_tick()
         return silent
 
-    def _is_silent(self, now: float) -> bool:
+    def _silent_at(self) -> float:
+        """When the connection counts as silent, if nothing comes until then."""
         limit = self.settings.silence_timeout
-        return bool(self._awaiting) and limit is not None and now >= self._heard + limit + self._awaiting[0].patience
+        if not self._awaiting or limit is None:
+            return math.inf
+        return self._heard + limit + self._awaiting[0].patience
 
     def _fail_head(self, batch: Batch) -> None:
         """It may be what the server is so busy with: sent again it would only make things worse."""
@@ -583,11 +601,10 @@ class Engine:
         if len(batch.replies) == batch.count:
             self._settle(batch, list(batch.replies))
 
-    def _next_tick(self) -> float | None:
-        times = [batch.deadline for batch in (*self._awaiting, *self._pending) if batch.deadline and not batch.settled]
-        if self._awaiting and self.settings.silence_timeout is not None:
-            times.append(self._heard + self.settings.silence_timeout + self._awaiting[0].patience)
-        return min(times, default=None)
+    def _next_tick(self) -> float:
+        held = (batch for queue in (self._awaiting, self._pending) for batch in queue if not batch.settled)
+        deadlines = (batch.deadline for batch in held if batch.deadline is not None)
+        return min(self._silent_at(), min(deadlines, default=math.inf))
 
 
 class PrefaceRefused(Exception):

@@ -15,8 +15,12 @@ import secrets
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import redis
+
 from penstock.client.batch import Batch
 from penstock.client.commands import name_of
+from penstock.client.delivery import State
+from penstock.client.errors import OutcomeUnknown
 
 # They run what they are given, or change what is not a key; the table has no flag for it.
 _UNFLAGGED_WRITES = frozenset(["EVAL", "EVALSHA", "FCALL", "PUBLISH", "SPUBLISH"])
@@ -94,6 +98,15 @@ class Numbers:
         """Its replies are here; as they come in order, so are those of all lower numbers."""
         if batch.numbered is not None and batch.numbered[0] is self:
             self._floor = batch.numbered[1] + 1
+
+
+def doubt_forgotten(batch: Batch) -> None:
+    """A repeat that the server cannot place, having forgotten us, did not run now; nobody knows of the first time."""
+    replies = batch.replies[-1] if batch.atomic and isinstance(batch.replies[-1], list) else batch.replies
+    for index, reply in enumerate(replies):
+        if isinstance(reply, redis.ResponseError) and str(reply).startswith("ONCEUNKNOWN"):
+            text = f"it was sent before, and the server has forgotten whether it ran: {reply}"
+            replies[index] = OutcomeUnknown(text, State.WRITTEN)
 
 
 def new_client_id() -> str:

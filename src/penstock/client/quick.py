@@ -16,3 +16,7 @@ class QuickCommands:
         if args or options:
             return super().set(name, value, *args, **options)  # type: ignore[misc]
         return self.execute_command("SET", name, value)  # type: ignore[attr-defined]
+
+    def get(self, name: Any) -> Any:
+        """GET; without the list of keys that redis-py makes for its cache."""
+        return self.execute_command("GET", name)  # type: ignore[attr-defined]

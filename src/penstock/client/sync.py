@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import redis
@@ -58,7 +59,7 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.Redis):
     def _make_link(self) -> Link:
         options = connection_options(self.connection_pool, Retry(NoBackoff(), 0))
         make = self.connection_pool.connection_class
-        return Link(self._make_engine, lambda: make(**options), self._tell)
+        return Link(self._make_engine, partial(make, **options), self._listeners.tell)
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         if args[0] == "HIMPORT SET":  # what redis-py sends for it depends on its own connection

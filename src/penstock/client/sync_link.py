@@ -15,6 +15,7 @@ ending.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import socket
@@ -30,6 +31,7 @@ import redis
 
 from penstock.client.batch import Batch
 from penstock.client.engine import Engine, Event, PrefaceRefused
+from penstock.client.errors import BufferFull, NotSent
 from penstock.client.opening import as_lost, give_up_soon, is_refusal
 
 READ = 128 * 1024
@@ -87,12 +89,14 @@ class Link:
 
     def run(self, batch: Batch) -> None:
         """Submit a batch and return when it is settled. Raises NotSent if it was not taken."""
-        waiter = self._submit(batch)
         try:
+            waiter = self._submit(batch)
             if waiter is not None:
                 waiter.acquire()
             while not batch.settled:
                 self._turn()
+        except NotSent:
+            raise
         except BaseException:
             self._interrupted(batch)
             raise
@@ -103,32 +107,22 @@ class Link:
     def _submit(self, batch: Batch) -> threading.Lock | None:
         """Give a batch to the engine and write if writing is free. None: we lead; else what wakes us."""
         waiter = None
-        turn = None
-        try:
-            with self._lock:
-                if self.engine.counters.buffered_commands and not self.engine.has_room(batch):
-                    self._wait_for_room(batch)
+        with self._lock:
+            while not batch.held:
                 if self._leader is None:
                     self._leader = batch
                     if self._socket is not None and self._poll.poll(0):
                         self._look()
-                self.engine.submit(batch, monotonic())
-                if self._leader is not batch:
-                    waiter = batch.waiter = threading.Lock()
-                    waiter.acquire()
-                    self._followers.append(batch)
-                turn = self._claim()
-        except BaseException:
-            if self._leader is batch:
-                self._hand_over()
-            raise
-        try:
-            self._send(turn)
-        except BaseException:
-            self._interrupted(batch)
-            if self._leader is batch:
-                self._hand_over()
-            raise
+                try:
+                    self.engine.submit(batch, monotonic())
+                except BufferFull:
+                    self._wait_for_room(batch)
+            if self._leader is not batch:
+                waiter = batch.waiter = threading.Lock()
+                waiter.acquire()
+                self._followers.append(batch)
+            turn = self._claim()
+        self._send(turn)
         return waiter
 
     def _look(self) -> None:
@@ -167,24 +161,22 @@ class Link:
             self._wake_settled()
 
     def _wait_for_room(self, batch: Batch) -> None:
-        """With the lock held: let replies come until the batch fits. `submit` refuses it if it still does not."""
+        """With the lock held: let replies come until the batch fits. Raises BufferFull if that is not wanted, or takes too long."""
         engine = self.engine
-        if engine.settings.when_full == "raise":
-            return
         patience = engine.settings.command_timeout
-        until = None if patience is None else monotonic() + patience
-        while not engine.has_room(batch) and (until is None or monotonic() < until):
-            if self._leader is None:
-                self._leader = batch
+        until = math.inf if patience is None else monotonic() + patience
+        while not engine.has_room(batch) and self._leader is not None:
+            if engine.settings.when_full == "raise" or monotonic() >= until:
+                raise engine.full()
+            if self._leader is batch:
                 self._lock.release()
                 try:
                     self._turn()
                 finally:
-                    self._hand_over()
                     self._lock.acquire()
             else:
                 self._wants_room += 1
-                self._room.wait(None if until is None else max(until - monotonic(), 0.001))
+                self._room.wait(None if until == math.inf else max(until - monotonic(), 0.001))
                 self._wants_room -= 1
 
     # -- writing ----------------------------------------------------------------------------------------------
@@ -254,12 +246,10 @@ class Link:
             if connect_at is not None and connect_at <= now:
                 self._open()
             else:
-                times = [at for at in (connect_at, next_tick) if at is not None]
-                self._wait(poll, min(times, default=None), now)
+                self._wait(poll, next_tick if connect_at is None else min(connect_at, next_tick), now)
         elif (self._tls is not None and sock.pending()) or self._wait(poll, next_tick, now):
             self._exchange(sock)
-        next_tick = engine.next_tick
-        if next_tick is not None and monotonic() >= next_tick:
+        if monotonic() >= engine.next_tick:
             with self._lock:
                 if engine.tick(monotonic()):
                     self._drop()
@@ -267,10 +257,10 @@ class Link:
         if engine.events:
             self._tell()
 
-    def _wait(self, poll: Any, until: float | None, now: float) -> bool:
+    def _wait(self, poll: Any, until: float, now: float) -> bool:
         """Sleep until the socket has something, somebody rings, or the time comes. True if it is the socket."""
         found = False
-        for descriptor, _ in poll.poll(None if until is None else max(until - now, 0.0) * 1000 + 1):
+        for descriptor, _ in poll.poll(None if until == math.inf else max(until - now, 0.0) * 1000 + 1):
             if descriptor == self._bell_number:
                 with contextlib.suppress(OSError):
                     self._bell.recv(4096)
