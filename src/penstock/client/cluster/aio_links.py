@@ -47,9 +47,18 @@ class Link:
         return self.loop is asyncio.get_running_loop() and not self.reader.at_eof() and not self.writer.is_closing()
 
     def close(self) -> None:
-        if self.loop.is_closed():
-            return
-        self._connection._close()
+        """At once, without a farewell."""
+        if not self.loop.is_closed():
+            self._connection._close()
+
+    async def aclose(self) -> None:
+        """Until the transport is closed, which takes TLS a few turns of the loop."""
+        if self.loop is asyncio.get_running_loop():
+            with contextlib.suppress(OSError, TimeoutError, redis.RedisError):
+                async with asyncio.timeout(1.0):
+                    await self._connection.disconnect()
+        else:
+            self.close()
 
 
 class _Flight:
@@ -134,9 +143,9 @@ class Links:
 
     async def close(self) -> None:
         self._closed = True
-        for links in self._idle.values():
-            while links:
-                links.pop().close()
+        idle = [link for links in self._idle.values() for link in links]
+        self._idle = {}
+        await asyncio.gather(*(link.aclose() for link in idle))
         for client in self._clients.values():
             await client.aclose()
         await asyncio.sleep(0)  # transports close in the loop's next turn
