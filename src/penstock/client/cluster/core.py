@@ -212,6 +212,8 @@ _NOT_FOR_CALLBACKS = frozenset({"keys", "target_nodes", "node", EMPTY_RESPONSE, 
 
 def raise_first(calls: Sequence[Call], results: list[Any]) -> None:
     """The first error of a pipeline, with the states and results of all: what ran, what did not, what nobody knows."""
+    if not any(issubclass(kind, Exception) for kind in set(map(type, results))):
+        return
     for position, result in enumerate(results):
         if isinstance(result, Exception):
             result.args = (f"command {position + 1} ({name_of(calls[position])}) of the pipeline: {result}",)

@@ -58,20 +58,27 @@ def take_replies(reader: Any, into: list[Any], batch: Batch) -> None:
 
     A reply that was read whole and cannot be decoded is the loss of its command alone.
     """
-    missing, gets, append, raw = len(batch.pieces) - len(into), reader.gets, into.append, batch.raw
-    while missing:
+    wanted, raw = len(batch.pieces), batch.raw
+    while (known := len(into)) < wanted:
         try:
-            reply = gets(False) if raw and len(into) in raw else gets()
+            into.extend(_one(reader, known not in raw) if raw else iter(reader.gets, MORE))
         except redis.InvalidResponse:
             raise
         except Exception as error:
             error.state = State.REPLIED  # type: ignore[attr-defined]
-            reply = error
-        if reply is MORE:
+            into.append(error)
+            continue
+        if len(into) == known:
             return
-        if reply.__class__ is not hiredis.PushNotification:
-            append(reply)
-            missing -= 1
+        if hiredis.PushNotification in set(map(type, into[known:])):
+            into[known:] = [reply for reply in into[known:] if reply.__class__ is not hiredis.PushNotification]
+    if len(into) > wanted:
+        raise redis.InvalidResponse(f"a reply nobody asked for: {into.pop()!r}")
+
+
+def _one(reader: Any, decoded: bool) -> list[Any]:
+    reply = reader.gets(decoded)
+    return [] if reply is MORE else [reply]
 
 
 class Link:

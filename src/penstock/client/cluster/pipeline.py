@@ -196,41 +196,52 @@ class Packed:
     # -- after a round ------------------------------------------------------------------------------------------
 
     def _settle(self, batch: Batch, outcome: Outcome) -> None:
-        results, refusals, refused = self.results, REFUSALS, len(self._refused)
-        moved: list[tuple[int, Moved]] = []
-        reply: Any
-        for index, reply in zip(batch.indices, outcome.replies, strict=False):
-            if reply.__class__ not in refusals:
+        results, indices, replies = self.results, batch.indices, outcome.replies
+        refusals = REFUSALS.intersection(map(type, replies))
+        if outcome.error is None and len(refusals) < 2 and _ALONG not in indices:
+            if not refusals:
+                for index, reply in zip(indices, replies, strict=True):
+                    results[index] = reply
+                return
+            if refusals == {Moved} and set(map(type, replies)) == {Moved}:
+                self._moved(indices, replies, batch)
+                return
+        before = len(self._refused)
+        moved: dict[int, Moved] = {}
+        for index, reply in zip(indices, replies, strict=False):
+            if reply.__class__ not in REFUSALS:
                 if index != _ALONG:
                     results[index] = reply
             elif reply.__class__ is Moved:
-                moved.append((index, reply))
+                moved[index] = reply
             elif index != _ALONG:
                 self._refusal(index, reply, batch)
         if moved:
-            self._moved(moved, batch)
-        refused = len(self._refused) - refused
-        if refused and (refused < len(outcome.replies) or outcome.error is not None):
+            self._moved(list(moved), list(moved.values()), batch)
+        refused = len(self._refused) - before
+        if refused and (refused < len(replies) or outcome.error is not None):
             self._mixed.append(batch)  # a lost reply may be that of a command that ran
         if outcome.error is not None:
             self._lost(batch, outcome, outcome.error)
 
-    def _moved(self, moved: list[tuple[int, Moved]], batch: Batch) -> None:
+    def _moved(self, indices: list[int], lines: list[Moved], batch: Batch) -> None:
         """These slots have other owners now; after a reshard that may be every command of a pipeline, so it is quick."""
-        slots, attempts, moves, errors = self._plan.slots, self._attempts, self._moves, self._last_error
-        addresses: dict[str, Address] = {}
+        slots, attempts, moves, pinned = self._plan.slots, self._attempts, self._moves, self._plan.pinned
         self._avoid_replicas = self._avoid_replicas or batch.from_replica
-        for index, line in moved:
+        self._refused += indices
+        self._last_error.update(zip(indices, lines, strict=True))
+        places: dict[str, Address] = {}
+        for index, line in zip(indices, lines, strict=True):
             place = line[line.rindex(" ") + 1 :]
-            address = addresses.get(place)
+            address = places.get(place)
             if address is None:
-                address = addresses[place] = self._named(place, batch)
+                address = places[place] = self._named(place, batch)
             moves[slots[index]] = address
-            errors[index] = line
-            attempt = attempts[index] = attempts.get(index, 0) + 1
-            if attempt > 2 or index in self._plan.pinned:
-                self._redirected_again(index, attempt)
-        self._refused += [index for index, _ in moved]
+        if not pinned and attempts.keys().isdisjoint(indices):
+            attempts.update(dict.fromkeys(indices, 1))
+            return
+        for index in indices:
+            self._redirected_again(index, self._count(index))
 
     def _refusal(self, index: int, error: Exception, batch: Batch) -> None:
         """The server did not run it, and says why."""

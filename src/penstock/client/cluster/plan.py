@@ -20,6 +20,8 @@ from penstock.client.commands import Kind, kind_of, name_of, patience
 from penstock.client.encoding import pack
 from penstock.protocol.slots import SLOTS, key_slot
 
+LAST_SLOT = SLOTS - 1
+
 Call = Sequence[Any]
 Merge = Callable[[list[Any]], Any]
 
@@ -85,26 +87,27 @@ class Plan:
     # -- building -----------------------------------------------------------------------------------------------
 
     def add_all(self, calls: Sequence[Call], split: bool, masters: Sequence[Address]) -> None:
-        """Every call of a pipeline; the short way for commands of one key, about a microsecond each."""
-        singles, add_packed, add_slot = self._table.singles, self.packed.append, self.slots.append
-        done = 0  # calls before this position are in `commands`
-        for position, arguments in enumerate(calls):
-            if arguments[0] in singles and len(arguments) > 1:
-                key = arguments[1]
-                if key.__class__ is str:
-                    key = key.encode()
-                elif key.__class__ is not bytes:
-                    key = encoded(key)
-                try:
-                    add_packed(pack_command(arguments))  # type: ignore[arg-type]
-                except (TypeError, UnicodeEncodeError):  # a closer look, which also says what is wrong
-                    add_packed(pack(arguments))
-                add_slot(key_slot(key) if b"{" in key else crc_hqx(key, 0) % SLOTS)
-            else:
-                self._extend(calls[done:position])
-                done = position + 1
+        """Every call of a pipeline; the short way for commands of one key, well under a microsecond each."""
+        if self._add_plain(calls):
+            return
+        singles = self._table.singles
+        for arguments in calls:
+            if not (arguments[0] in singles and len(arguments) > 1 and self._add_plain([arguments])):
                 self.add(arguments, split, masters)
-        self._extend(calls[done:] if done else calls)
+
+    def _add_plain(self, calls: Sequence[Call]) -> bool:
+        """Calls that are all of one key, the first argument, and need no closer look; False if one of them is not."""
+        if not self._table.singles.issuperset({call[0] for call in calls}):
+            return False
+        try:
+            packed = [pack_command(call) for call in calls]  # type: ignore[arg-type]
+            keys = [key.encode() if (key := call[1]).__class__ is str else encoded(key) for call in calls]
+        except (TypeError, IndexError, UnicodeEncodeError):
+            return False
+        self.packed += packed
+        self.slots += [crc_hqx(key, 0) & LAST_SLOT if b"{" not in key else key_slot(key) for key in keys]
+        self._extend(calls)
+        return True
 
     def _extend(self, calls: Sequence[Call]) -> None:
         self.commands += calls
