@@ -13,7 +13,7 @@ from tests.client.scripted import World, many, single, transaction
 
 from penstock.client.batch import Batch
 from penstock.client.delivery import Command, Delivery, State
-from penstock.client.engine import PrefaceRefused, Reconnected, Replayed
+from penstock.client.engine import PrefaceRefused
 from penstock.client.errors import (
     BufferFull,
     ClientClosed,
@@ -26,6 +26,7 @@ from penstock.client.errors import (
     OutcomeUnknown,
     TransactionLost,
 )
+from penstock.client.events import Reconnected, Replayed
 
 AT_MOST, AT_LEAST, EXACTLY = Delivery.AT_MOST_ONCE, Delivery.AT_LEAST_ONCE, Delivery.EXACTLY_ONCE
 

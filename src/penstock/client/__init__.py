@@ -5,9 +5,13 @@ drive it. Both clients are subclasses of redis-py's, so every command method, UR
 
     protocol.errors
       ^
-    delivery, errors, commands, encoding      what a level, a state, an error, a kind of command is
+    delivery, errors, events, commands, encoding      what a level, a state, an error, a kind of command is
       ^
-    batch <- session, once <- engine          the FIFO, what a new connection must be told, ONCE numbers
+    batch <- session, once, backoff <- engine         the FIFO, what a new connection must be told, ONCE numbers
       ^
-    sync, aio <- pipeline, streams, consumer
+    opening <- sync_link, aio_link                    the two drivers
+      ^
+    calls, pipeline, streams, consumer <- body        what a method sends and returns, without the waiting
+      ^
+    sync, aio                                         the two clients
 """

@@ -18,8 +18,9 @@ from typing import Any
 import redis
 
 from penstock.client.batch import Batch
-from penstock.client.engine import Engine, Event, PrefaceRefused
+from penstock.client.engine import Engine, PrefaceRefused
 from penstock.client.errors import BufferFull
+from penstock.client.events import Event
 from penstock.client.opening import as_lost, give_up_soon, is_refusal
 
 
@@ -57,7 +58,7 @@ class Link:
         finally:
             if not batch.settled:
                 engine.cancel(batch)
-                engine.take_settled()
+                self._wake_settled()
 
     def change(self, change: Callable[[Engine, float], object]) -> None:
         """Let the engine's settings change, and wake whom that settles."""

@@ -13,9 +13,9 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from penstock.client.commands import Kind, name_of
-from penstock.client.delivery import Command, State
+from penstock.client.delivery import Command, ReplayFilter, State
 from penstock.client.encoding import pack
-from penstock.client.errors import NotSent, OutcomeUnknown
+from penstock.client.errors import NoReplyInTime, NotReplayed, NotSent, NotSentInTime, OutcomeUnknown
 
 BATCH_BYTES = 480
 """What a held batch costs beside its commands, with whoever waits for it; tests/client/test_bounds.py measures it."""
@@ -166,3 +166,29 @@ class Batch:
         assert self.skipped is not None
         while len(self.replies) in self.skipped:
             self.replies.append(self.skipped[len(self.replies)])
+
+    def filter(self, wanted: ReplayFilter) -> int:
+        """Skip what the filter says must not be written again; how many commands that are. One that fails lets nothing through."""
+        hits: dict[int, Exception] = {}
+        for index in range(len(self.replies), self.count):
+            if self.state(index) is State.QUEUED or index in (self.skipped or ()):
+                continue
+            cause = None
+            try:
+                if not wanted(self.described(index)):
+                    continue
+            except Exception as error:
+                cause = error
+            hits[index] = self.failure(index, "the replay filter forbids to send it again", NotSent, NotReplayed)
+            hits[index].__cause__ = cause
+        if hits:
+            self.skip(hits)
+        return len(hits)
+
+    def fail_first(self, why: str) -> None:
+        """The first command without a reply, or the whole transaction, is not to be written again: its time is up."""
+        index = self.count - 1 if self.atomic else len(self.replies)
+        failure = self.failure(index, why, NotSentInTime, NoReplyInTime)
+        if self.atomic:
+            self.replies.clear()
+        self.skip({index: failure})

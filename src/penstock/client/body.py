@@ -6,6 +6,7 @@ for what must not be shared; those are kept and used again.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,11 +14,14 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from penstock.client.delivery import Counters, Delivery, ReplayFilter
-from penstock.client.engine import Engine, Event, Reconnected, Replayed
+from penstock.client.engine import Engine
 from penstock.client.errors import NotSent
+from penstock.client.events import Event, Reconnected, Replayed
 from penstock.client.opening import encoding_of, settings_from
 from penstock.client.pipeline import total
 from penstock.client.streams import CALLBACKS
+
+_log = logging.getLogger(__name__)
 
 OPTIONS = (
     "delivery", "replay_filter", "command_timeout", "max_buffered_commands", "max_buffered_bytes", "when_full", "backoff_base",
@@ -46,11 +50,15 @@ class Listeners:
     on_replay: Callable[[Replayed], object] | None
 
     def tell(self, event: Event) -> None:
-        if isinstance(event, Reconnected):
-            if self.on_reconnect is not None:
-                self.on_reconnect(event)
-        elif self.on_replay is not None:
-            self.on_replay(event)
+        """A listener that fails is logged: it must not keep others from their replies."""
+        try:
+            if isinstance(event, Reconnected):
+                if self.on_reconnect is not None:
+                    self.on_reconnect(event)
+            elif self.on_replay is not None:
+                self.on_replay(event)
+        except Exception:
+            _log.exception("a listener failed on %s", type(event).__name__)
 
 
 L = TypeVar("L", bound=AnyLink)

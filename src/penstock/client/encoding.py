@@ -5,7 +5,7 @@ redis-py names some commands by two words in one argument ("CLIENT SETNAME"); on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import redis
@@ -26,11 +26,6 @@ def pack(arguments: Sequence[Any]) -> bytes:
     except (TypeError, UnicodeEncodeError):
         packed = pack_command(tuple(_plain(argument) for argument in arguments))  # type: ignore[arg-type]
     return packed
-
-
-def pack_many(commands: Iterable[Sequence[Any]]) -> list[bytes]:
-    """Each command packed; ready commands (tuples, one word first) take the short way."""
-    return [pack(arguments) for arguments in commands]
 
 
 def _plain(argument: Any) -> bytes | str | int | float:

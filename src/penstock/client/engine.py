@@ -39,15 +39,15 @@ import math
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import hiredis
 import redis
 
+from penstock.client.backoff import Backoff
 from penstock.client.batch import Batch
-from penstock.client.commands import Kind, name_of
-from penstock.client.delivery import Command, Counters, Delivery, ReplayFilter, Settings, State
+from penstock.client.commands import name_of
+from penstock.client.delivery import Counters, Delivery, ReplayFilter, Settings, State
 from penstock.client.errors import (
     BufferFull,
     ClientClosed,
@@ -61,6 +61,7 @@ from penstock.client.errors import (
     TransactionLost,
     reply_error,
 )
+from penstock.client.events import Event, Reconnected, Replayed
 from penstock.client.once import Numbers, Writes, doubt_forgotten, new_client_id
 from penstock.client.session import Session
 
@@ -68,25 +69,6 @@ CHUNK = 256 * 1024
 """About how many bytes `output` gives out at a time: a long queue is not copied whole to be written."""
 
 _MORE: Final = object()
-
-
-@dataclass(frozen=True, slots=True)
-class Reconnected:
-    """A connection took the place of a lost one."""
-
-    outage: float
-    """Seconds without a connection."""
-    attempts: int
-
-
-@dataclass(frozen=True, slots=True)
-class Replayed:
-    """Commands that are about to be written again."""
-
-    commands: list[Command]
-
-
-Event = Reconnected | Replayed
 
 
 class Engine:
@@ -106,7 +88,6 @@ class Engine:
         """When `tick` has something to do at the earliest."""
         self.on_push: Callable[[Any], None] | None = None
         self._reader_options = {"encoding": encoding, "errors": encoding_errors}
-        self._jitter = jitter
         self._reader: Any = None
         self._pending: deque[Batch] = deque()
         self._awaiting: deque[Batch] = deque()
@@ -116,8 +97,7 @@ class Engine:
         """What `take_events` will give."""
         self._given = self._handed = self._sent = 0  # bytes of this connection: given out, may have left, have left
         self._heard = 0.0  # when the last byte came, or the first reply became owed
-        self._failures = 0  # connections since the last that gave a reply
-        self._retry_at = 0.0
+        self._backoff = Backoff(settings, jitter)
         self._lost_at: float | None = None
         self._ever_up = False
         self._connecting = False
@@ -186,11 +166,11 @@ class Engine:
         if self._transaction_lost:
             self._after_lost_transaction(batch)
         if not self.up and not self._connecting:
-            if settings.delivery is Delivery.AT_MOST_ONCE and now < self._retry_at:
+            if settings.delivery is Delivery.AT_MOST_ONCE and now < self._backoff.retry_at:
                 raise NotSent(
-                    f"there is no connection, and at-most-once holds nothing; the next attempt is in {self._retry_at - now:.2f} s"
+                    f"there is no connection, and at-most-once holds nothing; the next attempt is in {self._backoff.retry_at - now:.2f} s"
                 )
-            self.connect_at = max(now, self._retry_at)
+            self.connect_at = max(now, self._backoff.retry_at)
         counters.buffered_commands, counters.buffered_bytes = held, held_bytes
         batch.held = True
         if settings.command_timeout is not None:
@@ -243,7 +223,7 @@ class Engine:
             self._prepare_once()
         if self._lost_at is not None:
             self.counters.reconnects += 1
-            self.events.append(Reconnected(now - self._lost_at, self._failures))
+            self.events.append(Reconnected(now - self._lost_at, self._backoff.failures))
         self._ever_up, self._lost_at = True, None
         self._apply_filter()
         again = [
@@ -304,12 +284,8 @@ class Engine:
         self._pending.extendleft(reversed(waiting))
 
     def _back_off(self, now: float) -> None:
-        """The first attempt after a loss is made at once, later ones after a growing time, of which half is by chance."""
-        settings = self.settings
-        delay = min(settings.backoff_cap, settings.backoff_base * 2.0 ** min(self._failures - 1, 30))
-        self._retry_at = now + (delay * (0.5 + self._jitter() / 2) if self._failures else 0.0)
-        self._failures += 1
-        self.connect_at = self._retry_at if self._pending and not self.is_closed else None
+        at = self._backoff.failed(now)
+        self.connect_at = at if self._pending and not self.is_closed else None
 
     def close(self) -> None:
         """Settle all that is held; take nothing any more."""
@@ -338,7 +314,7 @@ class Engine:
         pieces: list[bytes] = []
         position, limit = self._given, self._given + CHUNK
         numbers, writes, connection = self._numbers, self._writes, self._connections
-        sent = 0
+        sent, was_idle = 0, not awaiting
         while pending and position < limit:
             batch = pending.popleft()
             if batch.settled:
@@ -364,7 +340,8 @@ class Engine:
             awaiting.append(batch)
         self._given = position
         self.counters.sent += sent
-        self._owe()
+        if was_idle:
+            self._owe()
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _give_preface(self) -> bytes:
@@ -379,7 +356,7 @@ class Engine:
         return b"".join(pieces)
 
     def _owe(self) -> None:
-        """Replies are owed: silence counts from now at the latest."""
+        """Replies are owed again: silence counts."""
         self.next_tick = min(self.next_tick, self._silent_at())
 
     def begin_write(self, count: int) -> None:
@@ -439,7 +416,7 @@ class Engine:
                 self.on_push(reply)
 
     def _complete(self, batch: Batch) -> None:
-        self._failures = 0
+        self._backoff.failures = 0
         if batch.is_preface:
             self._preface.popleft()
             self._take_preface_reply(batch)
@@ -542,28 +519,11 @@ class Engine:
             return
         for batch in self._drain_pending():
             if batch.was_written:
-                self._filter(batch, wanted)
+                self.counters.filtered += batch.filter(wanted)
             if len(batch.replies) == batch.count:
                 self._settle(batch, list(batch.replies))
             else:
                 self._pending.append(batch)
-
-    def _filter(self, batch: Batch, wanted: ReplayFilter) -> None:
-        hits: dict[int, Exception] = {}
-        for index in range(len(batch.replies), batch.count):
-            if batch.state(index) is State.QUEUED or index in (batch.skipped or ()):
-                continue
-            cause = None
-            try:
-                if not wanted(batch.described(index)):
-                    continue
-            except Exception as error:  # a filter that fails lets nothing through
-                cause = error
-            hits[index] = batch.failure(index, "the replay filter forbids to send it again", NotSent, NotReplayed)
-            hits[index].__cause__ = cause
-        if hits:
-            self.counters.filtered += len(hits)
-            batch.skip(hits)
 
     # -- time -------------------------------------------------------------------------------------------------
 
@@ -578,7 +538,11 @@ class Engine:
         if silent:
             head = self._awaiting[0]
             if not head.is_preface and not head.settled:
-                self._fail_head(head)
+                # It may be what the server is so busy with: sent again it would only make things worse.
+                head.remember(self._handed, self._sent)
+                head.fail_first("nothing came from the server")
+                if len(head.replies) == head.count:
+                    self._settle(head, list(head.replies))
             self.lost(redis.TimeoutError("nothing came from the server"), now)
         self.next_tick = self._next_tick()
         return silent
@@ -589,17 +553,6 @@ class Engine:
         if not self._awaiting or limit is None:
             return math.inf
         return self._heard + limit + self._awaiting[0].patience
-
-    def _fail_head(self, batch: Batch) -> None:
-        """It may be what the server is so busy with: sent again it would only make things worse."""
-        batch.remember(self._handed, self._sent)
-        index = batch.count - 1 if batch.atomic else len(batch.replies)
-        failure = batch.failure(index, "nothing came from the server", NotSentInTime, NoReplyInTime)
-        if batch.atomic:
-            batch.replies.clear()
-        batch.skip({index: failure})
-        if len(batch.replies) == batch.count:
-            self._settle(batch, list(batch.replies))
 
     def _next_tick(self) -> float:
         held = (batch for queue in (self._awaiting, self._pending) for batch in queue if not batch.settled)
@@ -613,6 +566,3 @@ class PrefaceRefused(Exception):
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
         self.error = error
-
-
-__all__ = ["Batch", "Engine", "Event", "Kind", "PrefaceRefused", "Reconnected", "Replayed"]

@@ -30,8 +30,9 @@ from typing import Any, NamedTuple
 import redis
 
 from penstock.client.batch import Batch
-from penstock.client.engine import Engine, Event, PrefaceRefused
+from penstock.client.engine import Engine, PrefaceRefused
 from penstock.client.errors import BufferFull, NotSent
+from penstock.client.events import Event
 from penstock.client.opening import as_lost, give_up_soon, is_refusal
 
 READ = 128 * 1024
@@ -103,6 +104,8 @@ class Link:
         finally:
             if self._leader is batch:
                 self._hand_over()
+            if self.engine.events:
+                self._tell()  # not while leading: a listener may use this client
 
     def _submit(self, batch: Batch) -> threading.Lock | None:
         """Give a batch to the engine and write if writing is free. None: we lead; else what wakes us."""
@@ -121,7 +124,7 @@ class Link:
                 waiter = batch.waiter = threading.Lock()
                 waiter.acquire()
                 self._followers.append(batch)
-            turn = self._claim()
+            turn = None if self._writing else self._claim()
         self._send(turn)
         return waiter
 
@@ -152,11 +155,14 @@ class Link:
             turn = self._claim()
         self._send(turn)
 
-    def _interrupted(self, batch: Batch) -> None:
-        """KeyboardInterrupt and the like, anywhere: nobody knows how much was read or written, so this connection ends."""
+    def _interrupted(self, batch: Batch | None) -> None:
+        """KeyboardInterrupt and the like. In a leader, or one who writes (no batch): nobody knows how much was read or
+        written, so this connection ends. One who only waits leaves the others alone.
+        """
         with self._lock:
-            self.engine.cancel(batch)
-            if self._leader is batch or self._writing:
+            if batch is not None:
+                self.engine.cancel(batch)
+            if self._leader is batch or batch is None:
                 self._lose(redis.ConnectionError("the thread that used the connection was interrupted"))
             self._wake_settled()
 
@@ -204,6 +210,15 @@ class Link:
 
     def _send(self, turn: _Write | None) -> None:
         """Write, and whatever was queued meanwhile, until there is no more or the socket is full."""
+        if turn is None:
+            return
+        try:
+            self._send_all(turn)
+        except BaseException:
+            self._interrupted(None)
+            raise
+
+    def _send_all(self, turn: _Write | None) -> None:
         while turn is not None:
             data, sock, generation = turn
             try:
@@ -254,8 +269,6 @@ class Link:
                 if engine.tick(monotonic()):
                     self._drop()
                 self._wake_settled()
-        if engine.events:
-            self._tell()
 
     def _wait(self, poll: Any, until: float, now: float) -> bool:
         """Sleep until the socket has something, somebody rings, or the time comes. True if it is the socket."""
@@ -299,8 +312,7 @@ class Link:
             if self._rest:
                 self._poll.modify(sock, select.POLLIN)
             turn = self._claim_rest()
-        if turn is not None:
-            self._send(turn)
+        self._send(turn)
 
     def _open(self) -> None:
         with self._lock:
