@@ -109,6 +109,39 @@ def test_replies_are_decoded_on_request(connect: Connect) -> None:
     assert isinstance(client.dump("k"), bytes), "what is no text stays bytes"
     with client.pipeline() as pipe:
         assert pipe.get("k").hgetall("none").execute() == ["größe", {}]
+    for strategy in ("packed", "sequential"):
+        with client.pipeline(strategy=strategy) as pipe:
+            text, dumped, size = pipe.get("k").dump("k").dbsize().execute()
+            assert text == "größe" and isinstance(dumped, bytes) and size == 1
+
+
+def test_a_reply_that_cannot_be_decoded_fails_its_command_alone(connect: Connect) -> None:
+    client = connect(decode_responses=True)
+    client.set("{t}bad", b"\xff\xfe")
+    client.set("{t}good", "text")
+    with client.pipeline() as pipe:
+        good, bad, again = pipe.get("{t}good").get("{t}bad").get("{t}good").execute(raise_on_error=False)
+    assert (good, again) == ("text", "text")
+    assert isinstance(bad, UnicodeDecodeError) and bad.state is State.REPLIED  # type: ignore[attr-defined]
+    with client.pipeline(transaction=True) as pipe:
+        results = pipe.incr("{t}n").get("{t}bad").execute(raise_on_error=False)
+    assert all(isinstance(result, UnicodeDecodeError) for result in results), "it ran; its one reply cannot be read"
+    assert client.get("{t}n") == "1"
+
+
+def test_a_transaction_runs_on_one_node_and_says_why_it_was_aborted(cluster: RedisCluster, client: Any) -> None:
+    client.set("elsewhere", 1)
+    with client.pipeline(transaction=True) as pipe:
+        pipe.set("{t}a", 1).dbsize().flushall()
+        first, size, flushed = pipe.execute()
+    assert (first, flushed) == (True, True) and size >= 1
+    with client.pipeline(transaction=True) as pipe:
+        pipe.set("{t}a", 1).execute_command("NOSUCHCOMMAND")
+        with pytest.raises(redis.ResponseError, match=r"command 2 \(NOSUCHCOMMAND\) of the pipeline: unknown command"):
+            pipe.execute()
+    assert client.get("{t}a") is None
+    with client.pipeline(transaction=True) as pipe, pytest.raises(NotRoutable, match="MULTI"):
+        pipe.set("{t}a", 1).execute_command("MULTI").execute()
 
 
 def test_resp2_and_resp3_give_the_same_values(connect: Connect) -> None:

@@ -11,6 +11,7 @@ import pytest
 from tests.client.cluster.clients import Proxied
 from tests.client.cluster.conftest import Connect
 
+from penstock.client.cluster.errors import WatchLost
 from penstock.client.delivery import State
 from penstock.client.errors import NotReplayed, NotSent, OutcomeUnknown
 from penstock.protocol.slots import key_slot
@@ -155,6 +156,28 @@ def test_a_transaction_is_repeated_whole_or_not_at_all(
     else:
         assert {(type(result), result.state) for result in results} == {(OutcomeUnknown, State.WRITTEN)}
         assert [int(node.ask("GET", key)) for key in keys] == [1, 1]
+
+
+def test_a_write_between_watch_and_multi_may_have_run(
+    proxied: Proxied, cluster: RedisCluster, connect_through: Connect
+) -> None:
+    node = cluster.masters[0]
+    key = next(cluster.keys_on(node))
+    client = connect_through()
+    with client.pipeline(transaction=True) as pipe:
+        pipe.watch(key)
+        proxied.before(node).cut_after_execution(command=b"INCR")
+        with pytest.raises(OutcomeUnknown) as unknown:
+            pipe.execute_command("INCR", key)
+        assert unknown.value.state is State.WRITTEN
+        with pytest.raises(WatchLost):
+            pipe.get(key)
+    with client.pipeline(transaction=True) as pipe:
+        pipe.watch(key)
+        proxied.before(node).cut_after_execution(command=b"GET")
+        with pytest.raises(WatchLost):
+            pipe.get(key)
+    assert value(cluster, key) == 1
 
 
 def test_many_clients_with_old_maps_ask_for_the_topology_once(

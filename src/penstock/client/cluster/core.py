@@ -14,6 +14,7 @@ from typing import Any
 import redis
 from redis.client import EMPTY_RESPONSE, NEVER_DECODE
 from redis.connection import parse_url
+from redis.exceptions import ExecAbortError
 
 from penstock.client.cluster.effects import Effect, Refresh, Rules
 from penstock.client.cluster.errors import NotRoutable
@@ -109,7 +110,7 @@ class ClusterCore:
         else:
             plan.add_all([arguments], self.rules.split, slot_map.masters)
         if self.decodes and NEVER_DECODE in options:
-            plan.raw = frozenset(range(len(plan.packed)))
+            plan.keep_raw({0})
         (result,) = yield from packed(plan, slot_map, self.rules)
         if nodes is None:
             return self.read(arguments, options, result)
@@ -122,15 +123,21 @@ class ClusterCore:
         return (yield from packed(make_plan(calls, table, self.rules, slot_map), slot_map, self.rules))
 
     def pipeline(
-        self, calls: Sequence[Call], strategy: Strategy, transaction: Transaction | None
+        self, calls: Sequence[Call], options: Sequence[Options], strategy: Strategy, transaction: Transaction | None
     ) -> Generator[Effect, Any, list[Any]]:
-        """One raw result a call, in call order."""
+        """One result a call, in call order, as the server gave it."""
         slot_map, table = yield from self.ready()
-        if strategy is Strategy.SEQUENTIAL:
-            return (yield from sequential(calls, table, slot_map, self.rules))
-        plan = make_plan(calls, table, self.rules, slot_map)
         if transaction is not None:
-            return (yield from transaction.execute(plan, slot_map))
+            whole = Plan(table)
+            for call in calls:
+                whole.add_on_lane(call)
+            return (yield from transaction.execute(whole, slot_map))
+        raw = (
+            {number for number, option in enumerate(options) if NEVER_DECODE in option} if self.decodes else frozenset()
+        )
+        if strategy is Strategy.SEQUENTIAL:
+            return (yield from sequential(calls, table, slot_map, self.rules, raw))
+        plan = make_plan(calls, table, self.rules, slot_map, raw)
         if strategy is Strategy.TWO_STEP:
             return (yield from two_step(plan, slot_map, self.rules))
         if strategy is Strategy.SINGLE_SLOT:
@@ -143,7 +150,7 @@ class ClusterCore:
         """WATCH, or a command between WATCH and MULTI."""
         slot_map, table = yield from self.ready()
         plan = Plan(table)
-        plan.add_on_lane(arguments)
+        plan.add_on_lane(arguments, is_watch=watch)
         reply = yield from transaction.immediate(plan, watch, slot_map)
         return self.read(arguments, options, reply)
 
@@ -214,12 +221,13 @@ def raise_first(calls: Sequence[Call], results: list[Any]) -> None:
     """The first error of a pipeline, with the states and results of all: what ran, what did not, what nobody knows."""
     if not any(issubclass(kind, Exception) for kind in set(map(type, results))):
         return
-    for position, result in enumerate(results):
-        if isinstance(result, Exception):
-            result.args = (f"command {position + 1} ({name_of(calls[position])}) of the pipeline: {result}",)
-            result.states = [state_of(other) for other in results]  # type: ignore[attr-defined]
-            result.replies = results  # type: ignore[attr-defined]
-            raise result
+    errors = [(position, result) for position, result in enumerate(results) if isinstance(result, Exception)]
+    reasons = [row for row in errors if not isinstance(row[1], ExecAbortError)]  # "aborted" says less than why
+    position, error = (reasons or errors)[0]
+    error.args = (f"command {position + 1} ({name_of(calls[position])}) of the pipeline: {error}",)
+    error.states = [state_of(result) for result in results]  # type: ignore[attr-defined]
+    error.replies = results  # type: ignore[attr-defined]
+    raise error
 
 
 def state_of(result: Any) -> State:

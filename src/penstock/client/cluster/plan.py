@@ -8,7 +8,7 @@ that became several commands are put together again by `Plan.collect`.
 from __future__ import annotations
 
 from binascii import crc_hqx
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hiredis import pack_command
@@ -66,6 +66,17 @@ class Plan:
         """Keys and access; only asked for where there is a doubt about order."""
         known = self._routes.get(index)
         return known if known is not None else self._table.route(self.commands[index])
+
+    def keep_raw(self, calls: Container[int]) -> None:
+        """The replies to these calls are not decoded."""
+        raw: list[int] = []
+        position = 0
+        for call in range(self._calls):
+            size = self._parts[call].size if call in self._parts else 1
+            if call in calls:
+                raw += range(position, position + size)
+            position += size
+        self.raw = frozenset(raw)
 
     def collect(self, results: list[Any]) -> list[Any]:
         """One result a call, in call order."""
@@ -146,8 +157,10 @@ class Plan:
             self._append(arguments, UNKEYED)
         self._part(first, merge)
 
-    def add_on_lane(self, arguments: Call) -> None:
-        """One call for a connection of its own, where WATCH makes sense."""
+    def add_on_lane(self, arguments: Call, is_watch: bool = False) -> None:
+        """One call for the one node of a transaction; what would go to all nodes elsewhere goes to this one."""
+        if not is_watch:
+            _refuse(arguments, name_of(arguments))
         route = self._table.route(arguments)
         self._append(arguments, UNKEYED if route.slot is None else route.slot)
         self._calls += 1

@@ -9,7 +9,7 @@ two-step      first every node confirms that it serves the slots and that none o
 from __future__ import annotations
 
 import enum
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Container, Generator, Mapping, Sequence
 from typing import Any
 
 from penstock.client.cluster.effects import Batch, Effect, Exchange, Outcome, Pause, Refresh, Rules
@@ -43,10 +43,14 @@ class Strategy(enum.Enum):
             raise ValueError(f"strategy={value!r} is no strategy; the strategies are {names}") from None
 
 
-def make_plan(calls: Sequence[Call], table: CommandTable, rules: Rules, slot_map: SlotMap) -> Plan:
-    """All calls in one plan, or an exception and nothing sent."""
+def make_plan(
+    calls: Sequence[Call], table: CommandTable, rules: Rules, slot_map: SlotMap, raw: Container[int] | None = None
+) -> Plan:
+    """All calls in one plan, or an exception and nothing sent; replies to the calls in `raw` are not decoded."""
     plan = Plan(table)
     plan.add_all(calls, rules.split, slot_map.masters)
+    if raw:
+        plan.keep_raw(raw)
     return plan
 
 
@@ -56,13 +60,14 @@ def packed(plan: Plan, slot_map: SlotMap, rules: Rules) -> Generator[Effect, Any
 
 
 def sequential(
-    calls: Sequence[Call], table: CommandTable, slot_map: SlotMap, rules: Rules
+    calls: Sequence[Call], table: CommandTable, slot_map: SlotMap, rules: Rules, raw: Container[int] = frozenset()
 ) -> Generator[Effect, Any, list[Any]]:
     """One command after the other. The first that ends without a reply ends the pipeline: what follows is not sent."""
     make_plan(calls, table, rules, slot_map)  # what must be refused is refused before the first is sent
     results: list[Any] = []
     for position, call in enumerate(calls):
-        (result,) = yield from packed(make_plan([call], table, rules, slot_map), slot_map, rules)
+        plan = make_plan([call], table, rules, slot_map, {0} if position in raw else None)
+        (result,) = yield from packed(plan, slot_map, rules)
         results.append(result)
         if isinstance(result, DeliveryError):
             text = f"not sent, because command {position + 1} of the pipeline ended without a reply"

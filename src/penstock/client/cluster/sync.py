@@ -198,7 +198,9 @@ class ClusterPipeline(StreamCommands, QuickCommands, RedisModuleCommands, CoreCo
         try:
             if not calls.commands:
                 return []
-            logic = self._core.pipeline(calls.commands, calls.strategy, calls.for_execute(self._core.rules))
+            logic = self._core.pipeline(
+                calls.commands, calls.options, calls.strategy, calls.for_execute(self._core.rules)
+            )
             results = self._core.read_all(calls.commands, calls.options, self._cluster.drive(logic))
             if raise_on_error:
                 raise_first(calls.commands, results)

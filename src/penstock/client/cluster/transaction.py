@@ -70,14 +70,16 @@ class Transaction:
                     self._node, self._slot = node, slot
                 return reply
             if not first:  # something is watched on this connection, and this node has lost the slot or the connection
-                raise self._forgotten(node, reply)
+                lost = self._forgotten(node, reply)
+                if outcome.error is None or not outcome.accepted or plan.route(0).reads:
+                    raise lost
+                name = name_of(plan.commands[0])
+                raise OutcomeUnknown(f"{name} was sent to {shown(node)} and its reply never came", State.WRITTEN, name)
             again = yield from self._again(reply, node, slot_map)
             if again is None:
-                raise (
-                    reply
-                    if isinstance(reply, ResponseError)
-                    else NotSent(f"{name_of(plan.commands[0])} was not sent: {reply}")
-                )
+                if isinstance(reply, ResponseError):
+                    raise reply
+                raise NotSent(f"{name_of(plan.commands[0])} was not sent: {reply}")
             slot_map = again
 
     # -- MULTI, the commands, EXEC ------------------------------------------------------------------------------
@@ -112,6 +114,8 @@ class Transaction:
                     return reply
                 if reply is None:
                     raise WatchError("a watched key was changed: nothing of the transaction ran")
+                if not isinstance(reply, ResponseError) and reply.__class__ not in REFUSALS:
+                    return [reply] * len(queued)  # it ran, and its reply cannot be decoded
                 errors = [answer for answer in queued if isinstance(answer, Exception)]
                 refusals: list[Exception] = [error for error in (*errors, reply) if error.__class__ in REFUSALS]
                 if not refusals or len(refusals) < len(errors):
@@ -131,11 +135,8 @@ class Transaction:
         """The connection failed. None: the whole may be sent again."""
         watching, self._node = self.is_watching, None
         if not outcome.accepted:
-            return (
-                self._all(plan, WatchLost, f"the connection to {shown(node)} was lost ({error})", State.QUEUED)
-                if watching
-                else None
-            )
+            lost = f"the connection to {shown(node)} was lost ({error})"
+            return self._all(plan, WatchLost, lost, State.QUEUED) if watching else None
         state = self._sent = max(self._sent, State.WRITTEN if outcome.is_written else State.WRITING)
         where = f"was sent to {shown(node)} in a transaction, and the reply never came ({error})"
         if watching or self._rules.delivery is Delivery.AT_MOST_ONCE:
