@@ -85,7 +85,9 @@ def _stale_bulk(server: Running, scale: float) -> float:
     client = _ours()
     known = client.slot_map
     following = dict(zip(known.masters, known.masters[1:] + known.masters[:1], strict=True))
-    wrong = SlotMap(tuple(following[owner] for owner in known.owners if owner), known.replicas, known.epoch)
+    wrong = SlotMap(
+        tuple(following[owner] for owner in known.owners if owner), known.replicas, known.epoch, is_covered=True
+    )
 
     def once() -> None:
         client.core.topology.map = wrong

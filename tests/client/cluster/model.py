@@ -63,7 +63,7 @@ class Model:
         owners = [NODES[0]] * SLOTS
         for slot, owner in self.owners.items():
             owners[slot] = owner
-        return SlotMap(tuple(owners), {}, epoch=self.refreshes)
+        return SlotMap(tuple(owners), {}, epoch=self.refreshes, is_covered=True)
 
     # -- being asked --------------------------------------------------------------------------------------------
 
@@ -117,7 +117,7 @@ class Model:
 
     def plan(self, calls: list[tuple[Any, ...]], split: bool = False) -> Plan:
         plan = Plan(TABLE)
-        plan.add_all(calls, split, NODES)
+        plan.add_all(calls, split, self.map)
         return plan
 
     def drive(self, logic: Logic) -> Any:

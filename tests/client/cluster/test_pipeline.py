@@ -62,7 +62,7 @@ def test_a_falsy_reply_is_a_reply(falsy: Any) -> None:
 
 def test_moved_commands_are_regrouped_and_resent_as_one_batch() -> None:
     model = Model(owners=dict.fromkeys(range(SLOTS), B))
-    stale = SlotMap((A,) * SLOTS)
+    stale = SlotMap((A,) * SLOTS, is_covered=True)
     keys = [f"k{n}" for n in range(50)]
     assert run(model, sets(*keys), stale) == [b"%d" % n for n in range(50)]
     assert [(address, len(pieces)) for address, pieces in model.batches] == [(A, 50), (B, 50)]
@@ -165,14 +165,14 @@ def test_patience_ends_what_attempts_do_not() -> None:
 def test_an_empty_host_in_a_redirect_is_the_node_that_answered() -> None:
     model = Model(owners={key_slot(b"x"): ("a", 9)})
     model.between = lambda model: f"MOVED {key_slot(b'x')} :9" if len(model.batches) == 1 else None
-    assert run(model, sets("x"), SlotMap((A,) * SLOTS)) == [b"0"]
+    assert run(model, sets("x"), SlotMap((A,) * SLOTS, is_covered=True)) == [b"0"]
     assert model.batches[1][0] == ("a", 9)
 
 
 def test_addresses_of_redirects_are_remapped() -> None:
     model = Model(owners={key_slot(b"x"): B})
     model.between = lambda model: f"MOVED {key_slot(b'x')} inside:1" if len(model.batches) == 1 else None
-    assert run(model, sets("x"), SlotMap((A,) * SLOTS), address_remap={("inside", 1): B}.get) == [b"0"]
+    assert run(model, sets("x"), SlotMap((A,) * SLOTS, is_covered=True), address_remap={("inside", 1): B}.get) == [b"0"]
 
 
 # -- connections that fail ------------------------------------------------------------------------------------

@@ -131,7 +131,7 @@ def test_whatever_happens_the_promises_hold(
         return executed, min(where[1], executed)
 
     model.cut = cut
-    stale = SlotMap(tuple(believed.get(slot, NODES[0]) for slot in range(SLOTS)))
+    stale = SlotMap(tuple(believed.get(slot, NODES[0]) for slot in range(SLOTS)), is_covered=True)
     rules = model.rules(delivery=level)
     run = Packed(model.plan(made), stale, rules)
     results = model.drive(run.run())
@@ -175,7 +175,7 @@ def test_split_commands_give_what_whole_ones_would(name: str, chosen: list[str])
     model.answer = answer  # type: ignore[method-assign]
     arguments = [word for key in chosen for word in ([key, "v" + key] if name == "MSET" else [key])]
     plan = Plan(table)
-    plan.add_all([("MGET", "x"), (name, *arguments), ("EXISTS", "x")], True, NODES)
+    plan.add_all([("MGET", "x"), (name, *arguments), ("EXISTS", "x")], True, model.map)
     _, result, _ = model.drive(packed(plan, model.map, model.rules()))
     whole = {"MGET": [b"v" + key.encode() for key in chosen], "MSET": b"OK"}.get(name, len(chosen))
     assert result == whole

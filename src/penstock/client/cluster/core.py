@@ -108,7 +108,7 @@ class ClusterCore:
             chosen = self.nodes(nodes, slot_map)
             plan.add_pinned(arguments, chosen, list)
         else:
-            plan.add_all([arguments], self.rules.split, slot_map.masters)
+            plan.add_all([arguments], self.rules.split, slot_map)
         if self.decodes and NEVER_DECODE in options:
             plan.keep_raw({0})
         (result,) = yield from packed(plan, slot_map, self.rules)

@@ -8,6 +8,7 @@ without a lock.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import socket
@@ -150,6 +151,9 @@ class _Flight:
         except _NOT_NOW:
             return
         except OSError as error:
+            with contextlib.suppress(OSError, redis.RedisError):  # what was answered before the end counts
+                while self.link.receive():
+                    take_replies(self.link.reader, self.outcome.replies, self.batch)
             self.fail(error)
 
     def read(self) -> None:

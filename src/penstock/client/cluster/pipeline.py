@@ -19,6 +19,7 @@ would pass.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Generator, Iterable, Sequence
 from typing import Any, Final
 
@@ -123,17 +124,15 @@ class Packed:
     def _plain_round(self, pending: Sequence[int]) -> list[Batch]:
         """The common case, also after a reshard: everything to the owner of its slot. A few look-ups a command."""
         slots, owners, packed = self._plan.slots, self._map.owners, self._plan.packed
-        groups: dict[Any, list[int]] = {}
+        groups: dict[int, list[int]] = defaultdict(list)  # by identity, which is quicker to hash than an address
         for index in pending:
-            owner = owners[slots[index]]
-            if owner in groups:
-                groups[owner].append(index)
-            else:
-                groups[owner] = [index]
-        return [
-            Batch(owner, [packed[index] for index in group], group, patience=self._plan.patience)
-            for owner, group in groups.items()
-        ]
+            groups[id(owners[slots[index]])].append(index)
+        batches = []
+        for group in groups.values():
+            owner = owners[slots[group[0]]]
+            assert owner is not None  # the map is covered
+            batches.append(Batch(owner, [packed[index] for index in group], group, patience=self._plan.patience))
+        return batches
 
     def _careful_round(self, pending: Sequence[int], now: float) -> list[Batch]:
         """Every pending command whose turn it is: nothing before it in its slot waits, goes elsewhere or conflicts."""
@@ -230,13 +229,9 @@ class Packed:
         self._avoid_replicas = self._avoid_replicas or batch.from_replica
         self._refused += indices
         self._last_error.update(zip(indices, lines, strict=True))
-        places: dict[str, Address] = {}
-        for index, line in zip(indices, lines, strict=True):
-            place = line[line.rindex(" ") + 1 :]
-            address = places.get(place)
-            if address is None:
-                address = places[place] = self._named(place, batch)
-            moves[slots[index]] = address
+        places = [line.rpartition(" ")[2] for line in lines]
+        addresses = {place: self._named(place, batch) for place in set(places)}
+        moves.update(zip([slots[index] for index in indices], [addresses[place] for place in places], strict=True))
         if not pinned and attempts.keys().isdisjoint(indices):
             attempts.update(dict.fromkeys(indices, 1))
             return

@@ -15,7 +15,7 @@ from hiredis import pack_command
 
 from penstock.client.cluster.errors import CrossSlotRefused, NotRoutable
 from penstock.client.cluster.routing import CommandTable, Route, encoded
-from penstock.client.cluster.slot_map import Address
+from penstock.client.cluster.slot_map import Address, SlotMap
 from penstock.client.commands import Kind, kind_of, name_of, patience
 from penstock.client.encoding import pack
 from penstock.protocol.slots import SLOTS, key_slot
@@ -97,14 +97,14 @@ class Plan:
 
     # -- building -----------------------------------------------------------------------------------------------
 
-    def add_all(self, calls: Sequence[Call], split: bool, masters: Sequence[Address]) -> None:
+    def add_all(self, calls: Sequence[Call], split: bool, slot_map: SlotMap) -> None:
         """Every call of a pipeline; the short way for commands of one key, well under a microsecond each."""
         if self._add_plain(calls):
             return
         singles = self._table.singles
         for arguments in calls:
             if not (arguments[0] in singles and len(arguments) > 1 and self._add_plain([arguments])):
-                self.add(arguments, split, masters)
+                self.add(arguments, split, slot_map.masters)
 
     def _add_plain(self, calls: Sequence[Call]) -> bool:
         """Calls that are all of one key, the first argument, and need no closer look; False if one of them is not."""

@@ -24,15 +24,18 @@ class SlotMap:
     replicas: Mapping[Address, tuple[Address, ...]] = field(default_factory=dict)
     epoch: int = 0
     """How many questions to the cluster came before this answer; what MOVED adds to it does not count."""
-    masters: tuple[Address, ...] = field(init=False)
-    """In the order of their first slots."""
-    is_covered: bool = field(init=False)
+    is_covered: bool = False
     """Every slot has an owner."""
+    _masters: list[Address] = field(
+        default_factory=list, init=False, repr=False, compare=False
+    )  # worked out when asked for
 
-    def __post_init__(self) -> None:
-        owners = dict.fromkeys(self.owners)
-        object.__setattr__(self, "is_covered", None not in owners)
-        object.__setattr__(self, "masters", tuple(owner for owner in owners if owner is not None))
+    @property
+    def masters(self) -> tuple[Address, ...]:
+        """In the order of their first slots."""
+        if not self._masters:
+            self._masters[:] = [owner for owner in dict.fromkeys(self.owners) if owner is not None]
+        return tuple(self._masters)
 
     @property
     def nodes(self) -> tuple[Address, ...]:
@@ -45,7 +48,7 @@ class SlotMap:
         owners = list(self.owners)
         for slot, address in moves.items():
             owners[slot] = address
-        return SlotMap(tuple(owners), self.replicas, self.epoch)
+        return SlotMap(tuple(owners), self.replicas, self.epoch, self.is_covered)
 
 
 def parse_slots(reply: Any, asked: Address, remap: Remap | None = None, epoch: int = 0) -> SlotMap:
@@ -67,7 +70,7 @@ def parse_slots(reply: Any, asked: Address, remap: Remap | None = None, epoch: i
         raise ValueError(f"{asked[0]}:{asked[1]} answered CLUSTER SLOTS with what is no slot map: {reply!r}") from error
     if len(owners) != SLOTS:
         raise ValueError(f"{asked[0]}:{asked[1]} answered CLUSTER SLOTS with slots beyond {SLOTS - 1}")
-    return SlotMap(tuple(owners), replicas, epoch)
+    return SlotMap(tuple(owners), replicas, epoch, is_covered=None not in owners)
 
 
 def _addresses(rows: Iterable[Any], asked: Address, remap: Remap | None) -> Iterable[Address]:
@@ -75,10 +78,21 @@ def _addresses(rows: Iterable[Any], asked: Address, remap: Remap | None) -> Iter
 
 
 def address_of(host: bytes | str | None, port: int, asked: Address, remap: Remap | None) -> Address:
-    """Where to connect to a node that another one named: an empty host is the host of who was asked."""
+    """Where to connect to a node that another one named: an empty host is the host of who was asked.
+
+    One address is one object, so that a pipeline can group by identity; two would only cost it a second connection.
+    """
     name = host.decode() if isinstance(host, bytes) else host
     address = (name if name and name != "?" else asked[0], port)
-    return remap(address) if remap is not None else address
+    if remap is not None:
+        address = remap(address)
+    if len(_known) > _MOST_KNOWN:
+        _known.clear()
+    return _known.setdefault(address, address)
+
+
+_known: dict[Address, Address] = {}
+_MOST_KNOWN = 4096  # a server that makes up addresses must not fill the memory with them
 
 
 def shown(address: Address) -> str:

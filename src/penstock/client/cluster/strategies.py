@@ -48,7 +48,7 @@ def make_plan(
 ) -> Plan:
     """All calls in one plan, or an exception and nothing sent; replies to the calls in `raw` are not decoded."""
     plan = Plan(table)
-    plan.add_all(calls, rules.split, slot_map.masters)
+    plan.add_all(calls, rules.split, slot_map)
     if raw:
         plan.keep_raw(raw)
     return plan
