@@ -233,6 +233,9 @@ def test_options_may_stand_in_the_url(connect: Connect, peer: str) -> None:
     client = connect(peer + "?delivery=at_most_once&max_buffered_commands=7&command_timeout=2.5&when_full=raise")
     assert client.delivery is Delivery.AT_MOST_ONCE and client.settings.max_buffered_commands == 7
     assert client.settings.command_timeout == 2.5 and client.ping()
+    if isinstance(client, Client):
+        with client.client() as twin:
+            assert twin.settings == client.settings
     with pytest.raises(ValueError, match="exactly-once"):
         connect(peer, delivery="twice")
     with pytest.raises(ValueError, match="'block'"):

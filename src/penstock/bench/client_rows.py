@@ -6,6 +6,7 @@ Figures are commands a second as the calling program sees them. redis-py has hir
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 import time
 from collections.abc import Callable
@@ -19,9 +20,6 @@ from penstock.bench.servers import Running
 from penstock.client import aio, sync
 
 Connect = Callable[[str], Any]
-
-KEYS = 1000
-VALUE = b"value:000000"
 
 
 def _url(server: Running) -> str:
@@ -70,11 +68,14 @@ def _pipeline(client: Any, count: int) -> int:
     return count
 
 
+@functools.cache
+def _ready() -> list[tuple[bytes, bytes, bytes]]:
+    return [(b"SET", b"key:%d" % number, b"%d" % number) for number in range(10_000)]
+
+
 def _bulk(client: Any, count: int) -> int:
     for start in range(0, count, 10_000):
-        client.execute_many(
-            [(b"SET", b"key:%d" % number, b"%d" % number) for number in range(start, min(start + 10_000, count))]
-        )
+        client.execute_many(_ready()[: count - start])
     return count
 
 

@@ -17,16 +17,13 @@ from penstock.client.delivery import Counters, Delivery, ReplayFilter
 from penstock.client.engine import Engine
 from penstock.client.errors import NotSent
 from penstock.client.events import Event, Reconnected, Replayed
-from penstock.client.opening import encoding_of, settings_from
+from penstock.client.opening import SETTINGS, encoding_of, settings_from
 from penstock.client.pipeline import total
 from penstock.client.streams import CALLBACKS
 
 _log = logging.getLogger(__name__)
 
-OPTIONS = (
-    "delivery", "replay_filter", "command_timeout", "max_buffered_commands", "max_buffered_bytes", "when_full", "backoff_base",
-    "backoff_cap", "on_reconnect", "on_replay",
-)  # fmt: skip
+OPTIONS = (*SETTINGS, "on_reconnect", "on_replay")
 
 
 def take_options(kwargs: dict[str, Any], *more: str) -> dict[str, Any]:
@@ -76,7 +73,6 @@ class ClientBody(Generic[L]):
     def _set_up(self, options: dict[str, Any], is_shared: bool) -> None:
         self._is_shared = is_shared
         self._listeners = Listeners(options.pop("on_reconnect", None), options.pop("on_replay", None))
-        self._options = options
         self.response_callbacks.update(CALLBACKS)
         self.settings = settings_from(self.connection_pool, options)
         encoding, errors = encoding_of(self.connection_pool)
@@ -90,8 +86,8 @@ class ClientBody(Generic[L]):
     def _options_of_twin(self) -> dict[str, Any]:
         """The arguments for another client like this one, with a connection of its own."""
         return {
-            **self._options, "connection_pool": self.connection_pool, "single_connection_client": True, "delivery": self.delivery,
-            "replay_filter": self.replay_filter, "on_reconnect": self._listeners.on_reconnect, "on_replay": self._listeners.on_replay,
+            **{name: getattr(self.settings, name) for name in SETTINGS}, "connection_pool": self.connection_pool,
+            "single_connection_client": True, "on_reconnect": self._listeners.on_reconnect, "on_replay": self._listeners.on_replay,
         }  # fmt: skip
 
     @property

@@ -47,7 +47,7 @@ def as_lost(error: BaseException) -> Exception:
     return redis.ConnectionError(str(error) or type(error).__name__)
 
 
-_SETTINGS = (
+SETTINGS = (
     "delivery", "replay_filter", "command_timeout", "max_buffered_commands", "max_buffered_bytes", "when_full",
     "backoff_base", "backoff_cap",
 )  # fmt: skip
@@ -56,13 +56,13 @@ _SETTINGS = (
 def settings_from(pool: Any, given: dict[str, Any]) -> Settings:
     """Settings from keyword arguments, and from the query of a URL (`?delivery=at-most-once`), which end up in the pool."""
     found: dict[str, Any] = {}
-    for name in _SETTINGS:
+    for name in SETTINGS:
         value = pool.connection_kwargs.pop(name, None)
         if isinstance(value, str):
             value = _from_query(name, value)
         if value is not None:
             found[name] = value
-    found.update({name: value for name, value in given.items() if name in _SETTINGS})
+    found.update({name: value for name, value in given.items() if name in SETTINGS})
     options = pool.connection_kwargs
     if "socket_timeout" in options:
         found["silence_timeout"] = options["socket_timeout"]
