@@ -13,6 +13,7 @@ import pytest
 import redis
 
 from penstock import Server, commands
+from penstock.testing.cluster import RedisCluster
 from penstock.testing.redis import RedisServer, find_redis
 
 commands.load()  # a test of an Engine alone needs them too, also when it is the only one that runs
@@ -45,6 +46,20 @@ def theirs() -> Iterator[RedisServer]:
     """A real Redis that all tests share."""
     with RedisServer() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def shared_cluster() -> Iterator[RedisCluster]:
+    """A real Redis Cluster that all tests share; `cluster` is the way to it."""
+    with RedisCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(shared_cluster: RedisCluster) -> RedisCluster:
+    """A real Redis Cluster, whole and empty, whatever the test before has done to it."""
+    shared_cluster.mend()
+    return shared_cluster
 
 
 @pytest.fixture(scope="session")

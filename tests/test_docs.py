@@ -12,6 +12,7 @@ import redis
 
 from penstock import Server
 from penstock.engine.spec import REGISTRY
+from penstock.testing.cluster import RedisCluster
 
 DOCS = Path(__file__).parent.parent / "docs"
 STREAMS = (DOCS / "streams.md").read_text(encoding="utf-8")
@@ -83,6 +84,22 @@ def test_the_module_of_the_modules_guide_loads_and_works(tmp_path: Path) -> None
             assert (client.get("a"), client.scard("text")) == (b"x", 3)
     finally:
         REGISTRY.restore(before)
+
+
+def test_the_examples_of_the_testing_guide_run() -> None:
+    proxy, cluster = blocks((DOCS / "testing.md").read_text(encoding="utf-8"), "python")
+    names: dict[str, Any] = {}
+    exec(proxy, names)
+    assert names["total"] == 3, "after two calls, as the guide says"
+    exec(cluster, names)
+
+
+def test_the_examples_of_the_cluster_guide_run(cluster: RedisCluster) -> None:
+    examples = blocks((DOCS / "cluster.md").read_text(encoding="utf-8"), "python")
+    assert len(examples) == 3
+    for code in examples:
+        assert "7000)" in code
+        exec(code.replace("7000)", f"{cluster.masters[0].port})"), {})
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: str(page.relative_to(DOCS)))

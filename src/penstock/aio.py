@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from penstock.client.aio import Client, Pipeline
+from penstock.client.cluster.aio import Cluster, ClusterPipeline
 
-__all__ = ["Client", "Pipeline"]
+__all__ = ["Client", "Cluster", "ClusterPipeline", "Pipeline"]

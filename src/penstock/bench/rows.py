@@ -1,5 +1,4 @@
-"""What is measured: one row a work, with its target. Those of streams, of the client, of LAZY and of slow commands have files of
-their own.
+"""What is measured: one row a work, with its target. Streams, the clients, LAZY and slow commands have files of their own.
 
 To add a row: an entry in ROWS. Targets are ratios of ours to the peer in the same run, from DESIGN's table.
 """
@@ -7,6 +6,7 @@ To add a row: an entry in ROWS. Targets are ratios of ours to the peer in the sa
 from __future__ import annotations
 
 from penstock.bench.client_rows import CLIENT_ROWS
+from penstock.bench.cluster_rows import CLUSTER_ROWS
 from penstock.bench.lazy_rows import LAZY_ROWS
 from penstock.bench.load import WORKS
 from penstock.bench.row import Row, throughput
@@ -50,7 +50,7 @@ def _rows() -> dict[str, Row]:
     rows.append(
         Row("memory.strings", "memory of 1M small string keys", "bytes/key", 3.0, _memory_of_strings, True, rounds=1)
     )
-    return {row.name: row for row in (*rows, *STREAM_ROWS, *CLIENT_ROWS, *LAZY_ROWS, *STALL_ROWS)}
+    return {row.name: row for row in (*rows, *STREAM_ROWS, *CLIENT_ROWS, *CLUSTER_ROWS, *LAZY_ROWS, *STALL_ROWS)}
 
 
 ROWS = _rows()

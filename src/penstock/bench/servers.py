@@ -59,7 +59,7 @@ def penstock_server(**directives: str) -> Iterator[Running]:
         )
         try:
             _wait(port)
-            _pin(process.pid, 0)
+            pin(process.pid, 0)
             yield Running("penstock", port, process.pid)
         finally:
             process.terminate()
@@ -71,7 +71,7 @@ def redis_server(**directives: str) -> Iterator[Running]:
     """The peer."""
     with RedisServer(**directives) as server:
         _wait(server.port)
-        _pin(server.pid, 0)
+        pin(server.pid, 0)
         yield Running("redis", server.port, server.pid)
 
 
@@ -102,7 +102,7 @@ def _wait(port: int, seconds: float = 20) -> None:
             time.sleep(0.05)
 
 
-def _pin(pid: int, core: int) -> None:
+def pin(pid: int, core: int) -> None:
     """Keep a server on one core, all its threads, so that two runs differ by less; the load stays off that core."""
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:

@@ -1,0 +1,103 @@
+"""Rows of the cluster client: pipelines of ten thousand SETs over three masters, against redis-py's.
+
+Both clients talk to the same cluster in the same run; the peer of these rows is redis-py with hiredis, not another server.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import gc
+import time
+from collections.abc import Callable
+
+from redis.cluster import RedisCluster as RedisPyCluster
+
+from penstock.bench.row import Row
+from penstock.bench.servers import Running, pin
+from penstock.client.cluster.slot_map import SlotMap
+from penstock.client.cluster.sync import Cluster
+from penstock.testing.cluster import RedisCluster
+
+COMMANDS = 10_000
+_KEYS = [f"key:{number:06d}" for number in range(COMMANDS)]
+_READY = [("SET", key, "xxx") for key in _KEYS]
+
+
+@functools.cache
+def _cluster() -> RedisCluster:
+    """Started for the first row that needs it; it ends with the process."""
+    cluster = RedisCluster(replicas=0).start()
+    atexit.register(cluster.stop)
+    for node in cluster.nodes:
+        if node.process is not None:
+            pin(node.process.pid, 0)
+    return cluster
+
+
+@functools.cache
+def _ours() -> Cluster:
+    client = Cluster(startup_nodes=_cluster().addresses)
+    atexit.register(client.close)
+    return client
+
+
+@functools.cache
+def _redis_py() -> RedisPyCluster:
+    host, port = _cluster().addresses[0]
+    client = RedisPyCluster(host=host, port=port)
+    atexit.register(client.close)
+    return client
+
+
+def _rate(once: Callable[[], object], scale: float) -> float:
+    """Commands a second, after a run that counts for nothing."""
+    once()
+    rounds = max(1, int(10 * scale))
+    gc.collect()
+    started = time.perf_counter()
+    for _ in range(rounds):
+        once()
+    return rounds * COMMANDS / (time.perf_counter() - started)
+
+
+def _fill(pipe: object) -> None:
+    call = pipe.set  # type: ignore[attr-defined]
+    for key in _KEYS:
+        call(key, "xxx")
+    pipe.execute()  # type: ignore[attr-defined]
+
+
+def _our_pipeline(server: Running, scale: float) -> float:
+    return _rate(lambda: _fill(_ours().pipeline()), scale)
+
+
+def _their_pipeline(server: Running, scale: float) -> float:
+    return _rate(lambda: _fill(_redis_py().pipeline()), scale)  # type: ignore[no-untyped-call]
+
+
+def _our_bulk(server: Running, scale: float) -> float:
+    return _rate(lambda: _ours().execute_many(_READY), scale)
+
+
+def _stale_bulk(server: Running, scale: float) -> float:
+    """Every slot is believed to be at another master: each run is refused and redirected whole."""
+    client = _ours()
+    known = client.slot_map
+    following = dict(zip(known.masters, known.masters[1:] + known.masters[:1], strict=True))
+    wrong = SlotMap(
+        tuple(following[owner] for owner in known.owners if owner), known.replicas, known.epoch, is_covered=True
+    )
+
+    def once() -> None:
+        client.core.topology.map = wrong
+        client.execute_many(_READY)
+
+    return _rate(once, scale)
+
+
+CLUSTER_ROWS = (
+    Row("cluster.pipeline", "10k pipe.set() over 3 masters, against redis-py", "cmd/s", 4.0, _our_pipeline, baseline=_their_pipeline),
+    Row("cluster.bulk", "the same as one call of ready commands", "cmd/s", 10.0, _our_bulk, baseline=_their_pipeline),
+    Row("cluster.stale", "the same, every slot stale, against a clean run", "cmd/s", 0.5, _stale_bulk, baseline=_our_bulk),
+)  # fmt: skip

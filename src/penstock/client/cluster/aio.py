@@ -1,0 +1,237 @@
+"""The asyncio client of a Redis or Valkey Cluster; `penstock.aio.Cluster`.
+
+    async with aio.Cluster("127.0.0.1", 7000) as cluster:
+        async with cluster.pipeline() as pipe:
+            await pipe.set("a", 1).incr("b").execute()
+
+What sync.py is for threads, this is for tasks; the logic is the same. Tasks may share a client; a pipeline belongs to one task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, Literal
+
+import redis
+import redis.asyncio
+from redis.asyncio.client import PubSub
+from redis.asyncio.lock import Lock
+from redis.commands import AsyncCoreCommands, AsyncRedisModuleCommands
+
+from penstock.client.cluster.aio_links import Links
+from penstock.client.cluster.calls import PipelineCalls
+from penstock.client.cluster.core import ClusterCore, raise_first
+from penstock.client.cluster.effects import Exchange, Logic, Pause, Refresh
+from penstock.client.cluster.plan import Call
+from penstock.client.cluster.slot_map import Address, SlotMap
+from penstock.client.cluster.strategies import Strategy
+from penstock.client.quick import QuickCommands
+from penstock.client.streams import StreamCommands
+
+
+class Cluster(StreamCommands, QuickCommands, AsyncRedisModuleCommands, AsyncCoreCommands):  # type: ignore[misc]
+    """A client of a whole cluster. ClusterCore lists the arguments."""
+
+    _is_async_client: Literal[True] = True
+    _event_dispatcher: Any = None
+
+    def __init__(self, host: str | None = None, port: int = 6379, **arguments: Any) -> None:
+        self.core = ClusterCore(host, port, **arguments)
+        self._links = Links(self.core.connection)
+        self._lock = asyncio.Lock()  # around the topology
+
+    @classmethod
+    def from_url(cls, url: str, **arguments: Any) -> Cluster:
+        """`redis://user:password@host:port`, or `rediss://` with TLS; options may follow a question mark."""
+        return cls(**ClusterCore.arguments_of(url, arguments))
+
+    async def execute_command(self, *arguments: Any, **options: Any) -> Any:
+        """Any command. `node=` ("host:port", "primaries", "replicas", "all") sends it to certain nodes instead."""
+        return await self.drive(self.core.call(arguments, options))
+
+    async def execute_many(self, commands: Sequence[Call], raise_on_error: bool = True) -> list[Any]:
+        """Many ready commands, such as ("SET", "k", "v"), at once; replies as the server gives them, in call order."""
+        results: list[Any] = await self.drive(self.core.bulk(commands))
+        if raise_on_error:
+            raise_first(commands, results)
+        return results
+
+    def pipeline(
+        self, transaction: bool = False, *, strategy: Strategy | str | None = None, split: bool | None = None
+    ) -> ClusterPipeline:
+        """Collect commands and run them together; docs/cluster.md says which strategy does what."""
+        return ClusterPipeline(self, transaction, strategy, split)
+
+    async def transaction(
+        self, func: Callable[[ClusterPipeline], Any | Awaitable[Any]], *watches: Any, value_from_callable: bool = False
+    ) -> Any:
+        """Call `func` with a pipeline that watches `watches`, again and again until nobody else changed them meanwhile."""
+        async with self.pipeline(transaction=True) as pipe:
+            while True:
+                try:
+                    if watches:
+                        await pipe.watch(*watches)
+                    value = func(pipe)
+                    if inspect.isawaitable(value) and not isinstance(value, ClusterPipeline):
+                        value = await value
+                    results = await pipe.execute()
+                    return value if value_from_callable else results
+                except redis.WatchError:
+                    await pipe.reset()
+
+    # -- nodes --------------------------------------------------------------------------------------------------
+
+    async def slot_map(self) -> SlotMap:
+        """Who owns which slot, as far as is known."""
+        await self.drive(self.core.ready())
+        return self.core.topology.map
+
+    def node_client(self, address: Address) -> redis.asyncio.Redis:
+        """A redis-py client of one node, for what concerns one node."""
+        return self._links.client(address)
+
+    def keyslot(self, key: Any) -> int:
+        return self.core.slot_of(key)
+
+    def get_encoder(self) -> Any:
+        return self.core.encoder
+
+    async def pubsub(self, channel: Any = None, **arguments: Any) -> PubSub:
+        """Messages published anywhere in the cluster; for sharded channels (ssubscribe) name one of them."""
+        return self.node_client(self.core.node_for_channel(await self.slot_map(), channel)).pubsub(**arguments)
+
+    def lock(self, name: Any, *arguments: Any, **options: Any) -> Lock:
+        """redis-py's lock, on one key."""
+        return Lock(self, name, *arguments, **options)  # type: ignore[arg-type]
+
+    async def scan_iter(  # type: ignore[override]
+        self, match: Any = None, count: int | None = None, _type: str | None = None, **options: Any
+    ) -> AsyncIterator[Any]:
+        """Every key of every master, one master after the other."""
+        for address in (await self.slot_map()).masters:
+            cursor = 0
+            while True:
+                cursor, keys = await self.scan(cursor, match, count, _type, node=address, **options)
+                for key in keys:
+                    yield key
+                if cursor == 0:
+                    break
+
+    # -- driving ------------------------------------------------------------------------------------------------
+
+    async def drive(self, logic: Logic) -> Any:
+        """Do what the logic asks for until it ends."""
+        result: Any = None
+        try:
+            while True:
+                effect = logic.send(result)
+                if isinstance(effect, Exchange):
+                    result = await self._links.exchange(effect.batches)
+                elif isinstance(effect, Refresh):
+                    result = await self._refresh(effect)
+                else:
+                    assert isinstance(effect, Pause)
+                    await asyncio.sleep(effect.seconds)
+                    result = None
+        except StopIteration as end:
+            return end.value
+
+    async def _refresh(self, wanted: Refresh) -> SlotMap:
+        topology = self.core.topology
+        if wanted.suspect is None and topology.table is not None:
+            return topology.map
+        async with self._lock:  # whoever waits here finds the answer that came meanwhile
+            if topology.is_fresh(wanted.suspect):
+                topology.learn(wanted.moves)
+                return topology.map
+            fresh: SlotMap = await self.drive(topology.refresh(wanted.moves))
+            return fresh
+
+    async def aclose(self) -> None:
+        await self._links.close()
+
+    async def __aenter__(self) -> Cluster:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()
+
+
+class ClusterPipeline(StreamCommands, QuickCommands, AsyncRedisModuleCommands, AsyncCoreCommands):  # type: ignore[misc]
+    """Commands that wait for `execute`. After `watch` they run at once, until `multi`."""
+
+    _is_async_client: Literal[True] = True
+    _event_dispatcher: Any = None
+
+    def __init__(
+        self, cluster: Cluster, transaction: bool, strategy: Strategy | str | None, split: bool | None
+    ) -> None:
+        self.calls = PipelineCalls(transaction, strategy)
+        self._cluster = cluster
+        self._core = cluster.core if split is None else cluster.core.with_split(split)
+
+    def execute_command(self, *arguments: Any, **options: Any) -> Any:
+        if self.calls.is_immediate:
+            return self._cluster.drive(self._core.immediate(self.calls.watching(), arguments, options))
+        return self.calls.add(self, arguments, options)
+
+    async def execute(self, raise_on_error: bool = True) -> list[Any]:
+        """Run what was called, and answer one result a call, in call order; the pipeline is empty again afterwards.
+
+        The first error is raised, with `.states` and `.replies` of all commands; or with raise_on_error=False each
+        stands in its place.
+        """
+        calls = self.calls
+        try:
+            if not calls.commands:
+                return []
+            logic = self._core.pipeline(
+                calls.commands, calls.options, calls.strategy, calls.for_execute(self._core.rules)
+            )
+            results = self._core.read_all(calls.commands, calls.options, await self._cluster.drive(logic))
+            if raise_on_error:
+                raise_first(calls.commands, results)
+            return results
+        finally:
+            await self.reset()
+
+    async def watch(self, *names: Any) -> bool:  # type: ignore[override]
+        """Watch keys, all of one slot: `execute` then raises WatchError if one of them was changed."""
+        logic = self._core.immediate(self.calls.start_watching(self._core.rules), ("WATCH", *names), {}, watch=True)
+        return bool(await self._cluster.drive(logic))
+
+    async def unwatch(self) -> bool:  # type: ignore[override]
+        """Forget what is watched."""
+        self._release()
+        return True
+
+    def multi(self) -> None:
+        """After `watch` and the reading: commands from here on wait for `execute`."""
+        self.calls.multi()
+
+    async def discard(self) -> None:
+        """Forget the commands and what is watched."""
+        await self.reset()
+
+    async def reset(self) -> None:  # type: ignore[override]
+        self._release()
+        self.calls.clear()
+
+    def _release(self) -> None:
+        transaction = self.calls.end_transaction()
+        if transaction is not None:
+            self._cluster._links.release(transaction.lane.link)
+
+    def __len__(self) -> int:
+        return len(self.calls.commands)
+
+    def __bool__(self) -> bool:
+        return True
+
+    async def __aenter__(self) -> ClusterPipeline:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.reset()

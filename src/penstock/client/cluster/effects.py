@@ -1,0 +1,137 @@
+"""What the logic of a cluster asks of the world: four effects, and what comes back.
+
+The logic (pipeline.py, transaction.py, topology.py) is generators that yield an effect and are sent its result. sync.py does them
+with blocking sockets, aio.py with asyncio, the unit tests with a script; there is one body of logic.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.client.cluster.slot_map import Address, Remap, SlotMap
+from penstock.client.delivery import Delivery, ReplayFilter, State
+from penstock.client.errors import ExactlyOnceUnavailable
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """A connection that several batches share, one after the other, because it remembers something (WATCH)."""
+
+    link: Any = None
+    """The driver's; None before the first batch, and again when the connection failed."""
+    address: Address | None = None
+    """Where it leads; a batch for another node gets a new one."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """Commands for one node, written as one; each piece has one reply."""
+
+    address: Address
+    pieces: list[bytes]
+    indices: list[int]
+    """Which command of the pipeline each piece is; -1 for what is sent along, such as ASKING."""
+    from_replica: bool = False
+    """The connection must be in the READONLY state."""
+    patience: float | None = 0.0
+    """Seconds a blocking command in it may wait, beside the usual silence; None is for ever."""
+    lane: Lane | None = None
+    raw: frozenset[int] = frozenset()
+    """Pieces whose replies are not decoded, whatever decode_responses says."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of a batch: its replies in order, as far as they came."""
+
+    replies: list[Any]
+    error: Exception | None = None
+    """Why there are no more replies: the connection failed."""
+    accepted: int = 0
+    """How many bytes the operating system took; counts only with an error."""
+    connected: bool = True
+    """There was a connection to write to."""
+    is_written: bool = True
+    """The operating system took all of it."""
+
+    def states(self, batch: Batch) -> list[State]:
+        """How far each piece without a reply came."""
+        position = sum(map(len, batch.pieces[: len(self.replies)]))
+        states = []
+        for piece in batch.pieces[len(self.replies) :]:
+            end = position + len(piece)
+            whole, begun = self.accepted >= end, self.accepted > position
+            states.append(State.WRITTEN if whole else State.WRITING if begun else State.QUEUED)
+            position = end
+        return states
+
+
+@dataclass(slots=True)
+class Exchange:
+    """Write every batch, then read their replies; the result is a list of Outcomes, one a batch."""
+
+    batches: Sequence[Batch]
+
+
+@dataclass(slots=True)
+class Refresh:
+    """The map may be wrong; the result is the newest SlotMap, asked for anew unless that was done just now."""
+
+    moves: Mapping[int, Address] = field(default_factory=dict)
+    """What MOVED said."""
+    suspect: SlotMap | None = None
+    """The map that proved wrong: if there is a newer one already, nobody needs to be asked."""
+
+
+@dataclass(slots=True)
+class Pause:
+    """Wait; there is no result."""
+
+    seconds: float
+
+
+Effect = Exchange | Refresh | Pause
+Logic = Generator[Effect, Any, Any]
+
+
+@dataclass(slots=True)
+class Rules:
+    """How a cluster client behaves; every field is an argument of Cluster."""
+
+    delivery: Delivery = Delivery.AT_LEAST_ONCE
+    replay_filter: ReplayFilter | None = None
+    attempts: int = 32
+    """How often one command may be redirected, told to try again, or meet a dead node, before it fails."""
+    patience: float = 30.0
+    """Seconds without any progress before a pipeline, or a single command, gives up."""
+    read_from_replicas: bool = False
+    split: bool = False
+    """MGET, MSET, DEL, UNLINK, TOUCH and EXISTS over several slots become one command a slot."""
+    address_remap: Remap | None = None
+    refresh_interval: float = 0.25
+    """Least seconds between two questions for the topology."""
+    backoff_base: float = 0.01
+    backoff_cap: float = 1.0
+    clock: Callable[[], float] = time.monotonic
+    jitter: Callable[[], float] = random.random
+
+    def __post_init__(self) -> None:
+        self.delivery = Delivery.of(self.delivery)
+        if self.delivery is Delivery.EXACTLY_ONCE:
+            raise ExactlyOnceUnavailable(
+                "delivery=exactly-once needs a server that knows ONCE on every node, which no Redis Cluster has: use at-least-once "
+                "with commands that may run twice, at-most-once, or one Penstock server"
+            )
+        if self.attempts < 1 or self.patience < 0:
+            raise ValueError(
+                f"attempts={self.attempts}, patience={self.patience}: at least 1 attempt and 0 seconds are needed"
+            )
+
+    def backoff(self, attempt: int) -> float:
+        """Seconds to wait before the attempt after this one: doubling to the cap, half of it by chance."""
+        bound = min(self.backoff_cap, self.backoff_base * 2.0 ** min(attempt - 1, 30))
+        return bound * (0.5 + 0.5 * self.jitter())

@@ -1,0 +1,388 @@
+"""A pipeline over a cluster: pack per node, write all before reading any, put the answers into call order.
+
+What the promises are, and what keeps them:
+
+- *A command with a reply never runs again.* Completion is a sentinel in `results`, never the truth of a reply, and only
+  what is PENDING is ever put into a batch.
+- *Commands that share a key run in call order.* One connection keeps the order of a batch. A command with several keys may be told
+  TRYAGAIN while a later one on the same key would run, so it closes the gate of its slot until its reply is there. In one
+  round all commands of a slot go to one node. If the server still lets a later command overtake (its state
+  changed between the two), the earlier one fails with the server's refusal instead of running late.
+- *A refused command was not executed* (MOVED, ASK, TRYAGAIN, CLUSTERDOWN, LOADING, READONLY), so it is regrouped with the others and sent again,
+  at every delivery level, within a budget of attempts and of time without progress.
+- *A command that was written and has no reply* may have run: the delivery level decides (seed 002, Clustered operations).
+
+Rejected: resending redirected commands one by one (redis-py-cluster, redis-py): after a reshard every command pays a round trip.
+Rejected: wrapping commands of one slot in MULTI/EXEC to keep their order: on a half-migrated slot it gets TRYAGAIN where single commands
+would pass.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Generator, Iterable, Sequence
+from typing import Any, Final
+
+from redis.exceptions import (
+    AskError,
+    BusyLoadingError,
+    ClusterDownError,
+    MasterDownError,
+    MovedError,
+    ReadOnlyError,
+    SlotNotCoveredError,
+    TryAgainError,
+)
+
+from penstock.client.cluster.effects import Batch, Effect, Exchange, Outcome, Pause, Refresh, Rules
+from penstock.client.cluster.errors import Moved, as_exception
+from penstock.client.cluster.plan import UNKEYED, Plan
+from penstock.client.cluster.routing import Route
+from penstock.client.cluster.slot_map import Address, SlotMap, address_of, shown
+from penstock.client.commands import name_of
+from penstock.client.delivery import Command, Delivery, State
+from penstock.client.errors import NotReplayed, NotSent, OutcomeUnknown
+from penstock.protocol.resp import pack
+
+PENDING: Final = type("_Pending", (), {"__repr__": lambda self: "PENDING"})()
+"""In the place of a result that is not there yet."""
+
+ASKING = pack(b"ASKING")
+_ALONG = -1
+
+
+class Packed:
+    """One run of a plan. `run` is the logic; `results` and `states` say afterwards what became of each command."""
+
+    def __init__(self, plan: Plan, slot_map: SlotMap, rules: Rules) -> None:
+        self._plan = plan
+        self._map = slot_map
+        self._rules = rules
+        self.results: list[Any] = [PENDING] * len(plan.packed)
+        self._asks: dict[int, Address] = {}  # for the next attempt only
+        self._moves: dict[int, Address] = {}  # learned since the last refresh
+        self._attempts: dict[int, int] = {}
+        self._sent: dict[int, State] = {}  # how far commands came that were written and lost their reply
+        self._last_error: dict[int, Exception | Moved] = {}
+        self._wake: dict[int, float] = {}  # slots that must wait
+        self._refused: list[int] = []  # in this round
+        self._mixed: list[Batch] = []  # of this round: some of its commands were refused, some were not
+        self._stale = False  # the map needs a refresh
+        self._avoid_replicas = False
+        self._written: set[int] = set()  # slots that were written to, when reads may go to replicas
+        self._turn = 0  # which master gets commands without a key
+        self._progress: float | None = None  # when a command was last settled, or the first trouble began
+        # No doubt about order or place, as long as nothing goes wrong: one key each, of a slot, from its master.
+        self._is_plain = not (plan.several or plan.pinned or plan.raw or plan.has_unkeyed or rules.read_from_replicas)
+
+    def run(self) -> Generator[Effect, Any, list[Any]]:
+        """Drive every command to its result: a reply, or the exception that says how far it came."""
+        results, rules = self.results, self._rules
+        pending: Sequence[int] = range(len(results))
+        batches = self._next_round(pending)
+        while pending:
+            if batches:
+                outcomes: list[Outcome] = yield Exchange(batches)
+                for batch, outcome in zip(batches, outcomes, strict=True):
+                    self._settle(batch, outcome)
+                self._check_order()
+                before = len(pending)
+                pending = [index for index in pending if results[index] is PENDING]
+                if not pending:
+                    break
+                if len(pending) < before:
+                    self._progress = None
+            if self._stale or self._moves:
+                self._map = yield Refresh(self._moves, self._map)
+                self._moves, self._stale = {}, False
+            now = rules.clock()
+            if self._progress is None:
+                self._progress = now
+            elif now - self._progress > rules.patience:
+                self._give_up(pending, f"nothing moved for {rules.patience:g} s")
+                break
+            batches = self._next_round(pending)
+            if not batches and not self._stale:
+                yield Pause(max(min(self._wake.get(self._plan.slots[index], now) for index in pending) - now, 0.0))
+        if self._moves or self._stale:  # what was learned last is of use to the next pipeline
+            yield Refresh(self._moves, self._map)
+        return results
+
+    @property
+    def states(self) -> list[State]:
+        return [
+            result.state if isinstance(result, NotSent | OutcomeUnknown) else State.REPLIED for result in self.results
+        ]
+
+    # -- planning a round ---------------------------------------------------------------------------------------
+
+    def _next_round(self, pending: Sequence[int]) -> list[Batch]:
+        if self._is_plain and not self._asks and not self._wake and self._map.is_covered:
+            return self._plain_round(pending)
+        return self._careful_round(pending, self._rules.clock())
+
+    def _plain_round(self, pending: Sequence[int]) -> list[Batch]:
+        """The common case, also after a reshard: everything to the owner of its slot. A few look-ups a command."""
+        slots, owners, packed = self._plan.slots, self._map.owners, self._plan.packed
+        groups: dict[int, list[int]] = defaultdict(list)  # by identity, which is quicker to hash than an address
+        for index in pending:
+            groups[id(owners[slots[index]])].append(index)
+        batches = []
+        for group in groups.values():
+            owner = owners[slots[group[0]]]
+            assert owner is not None  # the map is covered
+            batches.append(Batch(owner, [packed[index] for index in group], group, patience=self._plan.patience))
+        return batches
+
+    def _careful_round(self, pending: Sequence[int], now: float) -> list[Batch]:
+        """Every pending command whose turn it is: nothing before it in its slot waits, goes elsewhere or conflicts."""
+        plan, slots = self._plan, self._plan.slots
+        batches: dict[tuple[Address, bool], Batch] = {}
+        heads: dict[int, tuple[Address, bool, bool]] = {}  # where the slot's commands go in this round
+        gates: dict[int, _Gate] = {}  # of slots that have a command of several keys on its way
+        closed = {slot for slot, until in self._wake.items() if until > now}
+        for index in pending:
+            slot = slots[index]
+            if slot in closed:
+                continue
+            destination = self._destination(index)
+            if destination is None:
+                closed.add(slot)
+                self._uncovered(index)
+                continue
+            gate = gates.get(slot)
+            if heads.setdefault(slot, destination) != destination or (gate and gate.holds_back(plan.route(index))):
+                closed.add(slot)
+                continue
+            if index in plan.several:
+                gates.setdefault(slot, _Gate()).add(plan.route(index))
+            address, asking, from_replica = destination
+            batch = batches.get((address, from_replica))
+            if batch is None:
+                batch = batches[address, from_replica] = Batch(address, [], [], from_replica, plan.patience)
+            if asking:
+                del self._asks[index]
+                batch.pieces.append(ASKING)
+                batch.indices.append(_ALONG)
+            if index in plan.raw:
+                batch.raw |= {len(batch.pieces)}
+            batch.pieces.append(plan.packed[index])
+            batch.indices.append(index)
+        return list(batches.values())
+
+    def _destination(self, index: int) -> tuple[Address, bool, bool] | None:
+        """(address, with ASKING, from a replica); None if nobody serves the slot."""
+        slot = self._plan.slots[index]
+        if index in self._plan.pinned:
+            return (self._plan.pinned[index], False, False)
+        if index in self._asks:
+            return (self._asks[index], True, False)
+        owner = self._any_master() if slot == UNKEYED else self._map.owners[slot]
+        if owner is None:
+            return None
+        if self._rules.read_from_replicas and not self._avoid_replicas and slot != UNKEYED:
+            # What this pipeline wrote before must be seen by what it reads after: then only the master will do.
+            if slot in self._written or not self._plan.route(index).reads:
+                self._written.add(slot)
+            elif replicas := self._map.replicas.get(owner):
+                return (replicas[slot % len(replicas)], False, True)
+        return (owner, False, False)
+
+    def _any_master(self) -> Address | None:
+        masters = self._map.masters
+        return masters[self._turn % len(masters)] if masters else None
+
+    # -- after a round ------------------------------------------------------------------------------------------
+
+    def _settle(self, batch: Batch, outcome: Outcome) -> None:
+        results, indices, replies = self.results, batch.indices, outcome.replies
+        refusals = REFUSALS.intersection(map(type, replies))
+        if outcome.error is None and len(refusals) < 2 and _ALONG not in indices:
+            if not refusals:
+                for index, reply in zip(indices, replies, strict=True):
+                    results[index] = reply
+                return
+            if refusals == {Moved} and set(map(type, replies)) == {Moved}:
+                self._moved(indices, replies, batch)
+                return
+        before = len(self._refused)
+        moved: dict[int, Moved] = {}
+        for index, reply in zip(indices, replies, strict=False):
+            if reply.__class__ not in REFUSALS:
+                if index != _ALONG:
+                    results[index] = reply
+            elif reply.__class__ is Moved:
+                moved[index] = reply
+            elif index != _ALONG:
+                self._refusal(index, reply, batch)
+        if moved:
+            self._moved(list(moved), list(moved.values()), batch)
+        refused = len(self._refused) - before
+        if refused and (refused < len(replies) or outcome.error is not None):
+            self._mixed.append(batch)  # a lost reply may be that of a command that ran
+        if outcome.error is not None:
+            self._lost(batch, outcome, outcome.error)
+
+    def _moved(self, indices: list[int], lines: list[Moved], batch: Batch) -> None:
+        """These slots have other owners now; after a reshard that may be every command of a pipeline, so it is quick."""
+        slots, attempts, moves, pinned = self._plan.slots, self._attempts, self._moves, self._plan.pinned
+        self._avoid_replicas = self._avoid_replicas or batch.from_replica
+        self._refused += indices
+        self._last_error.update(zip(indices, lines, strict=True))
+        places = [line.rpartition(" ")[2] for line in lines]
+        addresses = {place: self._named(place, batch) for place in set(places)}
+        moves.update(zip([slots[index] for index in indices], [addresses[place] for place in places], strict=True))
+        if not pinned and attempts.keys().isdisjoint(indices):
+            attempts.update(dict.fromkeys(indices, 1))
+            return
+        for index in indices:
+            self._redirected_again(index, self._count(index))
+
+    def _refusal(self, index: int, error: Exception, batch: Batch) -> None:
+        """The server did not run it, and says why."""
+        self._refused.append(index)
+        self._last_error[index] = error
+        attempt = self._count(index)
+        if isinstance(error, AskError):
+            self._asks[index] = self._named(f"{error.host}:{error.port}", batch)
+            self._redirected_again(index, attempt)
+            return
+        self._stale = self._stale or not isinstance(error, TryAgainError)
+        self._avoid_replicas = self._avoid_replicas or batch.from_replica
+        self._pause(self._plan.slots[index], self._rules.backoff(attempt))
+        if attempt >= self._rules.attempts:
+            self._give_up([index], f"refused {attempt} times")
+
+    def _redirected_again(self, index: int, attempt: int) -> None:
+        """Twice in a row is a race, more is a quarrel between nodes, which needs time."""
+        if index in self._plan.pinned:
+            self._give_up([index], "it was to run on this node and no other")
+        elif attempt >= self._rules.attempts:
+            self._give_up([index], f"refused {attempt} times")
+        elif attempt > 2:
+            self._pause(self._plan.slots[index], self._rules.backoff(attempt - 2))
+
+    def _named(self, place: str, batch: Batch) -> Address:
+        host, _, port = place.rpartition(":")
+        return address_of(host, int(port), batch.address, self._rules.address_remap)
+
+    def _lost(self, batch: Batch, outcome: Outcome, error: Exception) -> None:
+        """The connection failed: what was not written goes elsewhere, about the rest the delivery level decides."""
+        self._stale = True
+        self._avoid_replicas = self._avoid_replicas or batch.from_replica
+        rest = batch.indices[len(outcome.replies) :]
+        for index, state in zip(rest, outcome.states(batch), strict=True):
+            if index == _ALONG:
+                continue
+            self._last_error[index] = error
+            if state is not State.QUEUED and not self._may_repeat(index, state, batch.address, error):
+                continue
+            attempt = self._count(index)
+            if not outcome.connected or attempt > 1:
+                self._pause(self._plan.slots[index], self._rules.backoff(attempt))
+            if attempt >= self._rules.attempts:
+                self._give_up([index], f"{attempt} connections failed")
+
+    def _may_repeat(self, index: int, state: State, address: Address, error: Exception) -> bool:
+        """Whether a command that was written may be written again; if not, it has failed."""
+        self._sent[index] = max(state, self._sent.get(index, state))
+        name = self._name(index)
+        if self._rules.delivery is Delivery.AT_MOST_ONCE:
+            text = (
+                f"{name} was sent to {shown(address)} and its reply never came ({error}): whether it ran is not known"
+            )
+            self.results[index] = _caused(OutcomeUnknown(text, state, name), error)
+            return False
+        filtered = self._rules.replay_filter
+        if filtered is not None and filtered(Command(name, tuple(self._plan.commands[index]), state)):
+            text = f"{name} was sent to {shown(address)}, its reply never came ({error}), and the replay filter keeps it from being sent again"
+            self.results[index] = _caused(NotReplayed(text, state, name), error)
+            return False
+        return True
+
+    def _uncovered(self, index: int) -> None:
+        """Nobody serves the slot; somebody may, soon."""
+        slot = self._plan.slots[index]
+        self._last_error[index] = SlotNotCoveredError(f"no node serves slot {slot}")
+        self._stale = True
+        attempt = self._count(index)
+        self._pause(slot, self._rules.backoff(attempt))
+
+    def _check_order(self) -> None:
+        """A refused command that a later, conflicting one has overtaken may not run any more: it fails as refused."""
+        plan, refused = self._plan, self._refused
+        slots = {plan.slots[index] for index in refused} if self._mixed else set()
+        by_key: dict[bytes, list[tuple[int, bool]]] = {}
+        for index in refused if self._mixed else ():
+            route = plan.route(index)
+            for key in route.keys:
+                by_key.setdefault(key, []).append((index, route.reads))
+        for batch in self._mixed:
+            for index in batch.indices:
+                if index == _ALONG or plan.slots[index] not in slots or not self._has_run(index):
+                    continue
+                route = plan.route(index)
+                for earlier, reads in (row for key in route.keys for row in by_key.get(key, ())):
+                    if earlier < index and self.results[earlier] is PENDING and not (reads and route.reads):
+                        self._give_up([earlier], f"{self._name(index)}, called later on the same key, ran before it")
+        self._refused, self._mixed = [], []
+
+    def _has_run(self, index: int) -> bool:
+        """It has an answer, or may have run for all we know."""
+        return self.results[index] is not PENDING and self.results[index].__class__ not in REFUSALS
+
+    # -- the budget ---------------------------------------------------------------------------------------------
+
+    def _count(self, index: int) -> int:
+        attempt = self._attempts[index] = self._attempts.get(index, 0) + 1
+        if self._plan.slots[index] == UNKEYED:
+            self._turn += 1  # try another node next time
+        return attempt
+
+    def _pause(self, slot: int, seconds: float) -> None:
+        if seconds > 0.0:
+            self._wake[slot] = max(self._wake.get(slot, 0.0), self._rules.clock() + seconds)
+
+    def _give_up(self, indices: Iterable[int], why: str) -> None:
+        """End commands with the error that says most truly how far they came."""
+        for index in indices:
+            name, error = self._name(index), as_exception(self._last_error.get(index))
+            if index in self._sent:
+                text = f"{name} was sent, its reply never came, and it could not be sent again: {why} ({error})"
+                self.results[index] = _caused(OutcomeUnknown(text, self._sent[index], name), error)
+            elif error is not None and error.__class__ in REFUSALS:
+                error.args = (f"{error} ({why})",)
+                self.results[index] = error
+            else:
+                text = f"{name} was not sent: {why} ({error})"
+                self.results[index] = _caused(NotSent(text, command=name), error)
+
+    def _name(self, index: int) -> str:
+        return name_of(self._plan.commands[index])
+
+
+class _Gate:
+    """The keys of a slot that commands of several keys, on their way, read and write."""
+
+    __slots__ = ("_reads", "_writes")
+
+    def __init__(self) -> None:
+        self._reads: set[bytes] = set()
+        self._writes: set[bytes] = set()
+
+    def add(self, route: Route) -> None:
+        (self._reads if route.reads else self._writes).update(route.keys)
+
+    def holds_back(self, route: Route) -> bool:
+        """Whether this command could tell that it ran before one of them."""
+        return not self._writes.isdisjoint(route.keys) or (not route.reads and not self._reads.isdisjoint(route.keys))
+
+
+REFUSALS: frozenset[type[Any]] = frozenset(
+    {Moved, MovedError, AskError, TryAgainError, ClusterDownError, MasterDownError, BusyLoadingError, ReadOnlyError}
+)
+
+
+def _caused(error: Exception, cause: Exception | None) -> Exception:
+    error.__cause__ = cause
+    return error

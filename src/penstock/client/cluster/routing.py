@@ -1,0 +1,236 @@
+"""From a command to its slot: which of its arguments are keys, and whether they may travel together.
+
+The server's own table (COMMAND) says where keys stand, so that commands of modules and of later versions are routed too. Commands whose
+keys move with their arguments (EVAL, XREAD, ZUNIONSTORE ...) are marked there and looked up by name here; what is
+marked and unknown to us is refused by name.
+
+Rejected: asking the server (COMMAND GETKEYS) for each such command. It costs a round trip in the middle of a pipeline, and answers
+wrongly for EVAL without keys before Redis 7.0 (redis#9493).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from penstock.client.cluster.errors import CrossSlotRefused, NotRoutable
+from penstock.protocol.slots import key_slot
+
+Arguments = Sequence[Any]
+KeyFinder = Callable[[Arguments], Sequence[Any]]
+
+
+class Shape(NamedTuple):
+    """What routing must know of a command."""
+
+    name: str
+    find: KeyFinder | None = None
+    """Its keys among its arguments; None for a command that has none."""
+    single: bool = False
+    """Exactly one key, and it is the first argument: the short way."""
+    reads: bool = False
+    """It changes nothing."""
+    unknown_keys: bool = False
+    """The server says that the keys move, and does not say how."""
+
+
+class Route(NamedTuple):
+    """Where one command must go."""
+
+    slot: int | None
+    """None: it has no key and may go to any node."""
+    keys: tuple[bytes, ...]
+    reads: bool
+
+
+def encoded(key: Any) -> bytes:
+    """A key as it travels."""
+    if isinstance(key, bytes):
+        return key
+    if isinstance(key, str):
+        return key.encode()
+    if isinstance(key, bytearray | memoryview):
+        return bytes(key)
+    return str(key).encode()
+
+
+# -- commands whose keys move ---------------------------------------------------------------------------------
+
+
+def _counted(at: int, also: int | None = None) -> KeyFinder:
+    """Keys that follow their number at argument `at`; and one more key before it, for what stores."""
+
+    def find(arguments: Arguments) -> Sequence[Any]:
+        count = int(arguments[at])
+        keys = arguments[at + 1 : at + 1 + count]
+        return keys if also is None else (arguments[also], *keys)
+
+    return find
+
+
+def _after_streams(arguments: Arguments) -> Sequence[Any]:
+    """XREAD, XREADGROUP: half of what follows the word STREAMS."""
+    for at, word in enumerate(arguments):
+        if at and isinstance(word, str | bytes) and encoded(word).upper() == b"STREAMS":
+            rest = arguments[at + 1 :]
+            return rest[: len(rest) // 2]
+    return ()
+
+
+def _first_and_store(*words: bytes) -> KeyFinder:
+    """SORT, GEORADIUS: the first argument, and what follows the last word such as STORE."""
+
+    def find(arguments: Arguments) -> Sequence[Any]:
+        stored = [
+            arguments[at + 1]
+            for at in range(2, len(arguments) - 1)
+            if isinstance(arguments[at], str | bytes) and encoded(arguments[at]).upper() in words
+        ]
+        return (arguments[1], *stored[-1:])
+
+    return find
+
+
+def _migrated(arguments: Arguments) -> Sequence[Any]:
+    """MIGRATE host port key|"" ... [KEYS key ...]"""
+    if arguments[3] not in ("", b""):
+        return (arguments[3],)
+    words = [encoded(word).upper() for word in arguments]
+    return arguments[words.index(b"KEYS") + 1 :]
+
+
+def _second(arguments: Arguments) -> Sequence[Any]:
+    """A subcommand, then the key."""
+    return arguments[2:3]
+
+
+def _after_prefix(words: int) -> Callable[[CommandTable], KeyFinder]:
+    """LAZY and ONCE: a whole command follows."""
+    return lambda table: lambda arguments: table.keys_of(arguments[words:])
+
+
+_MOVING: dict[str, KeyFinder] = {
+    **dict.fromkeys(["EVAL", "EVALSHA", "EVAL_RO", "EVALSHA_RO", "FCALL", "FCALL_RO", "BLMPOP", "BZMPOP"], _counted(2)),
+    **dict.fromkeys(
+        ["ZUNION", "ZINTER", "ZDIFF", "ZINTERCARD", "SINTERCARD", "LMPOP", "ZMPOP", "SDIFFCARD", "SUNIONCARD"],
+        _counted(1),
+    ),
+    **dict.fromkeys(["ZUNIONSTORE", "ZINTERSTORE", "ZDIFFSTORE"], _counted(2, also=1)),
+    **dict.fromkeys(["XREAD", "XREADGROUP"], _after_streams),
+    "SORT": _first_and_store(b"STORE"),
+    "SORT_RO": _first_and_store(),
+    **dict.fromkeys(["GEORADIUS", "GEORADIUSBYMEMBER"], _first_and_store(b"STORE", b"STOREDIST")),
+    "MIGRATE": _migrated,
+}
+# Containers: in every version the key, where there is one, follows the subcommand.
+_CONTAINERS: dict[str, frozenset[str]] = {
+    "OBJECT": frozenset(["ENCODING", "FREQ", "IDLETIME", "REFCOUNT"]),
+    "MEMORY": frozenset({"USAGE"}),
+    "XGROUP": frozenset(["CREATE", "CREATECONSUMER", "DELCONSUMER", "DESTROY", "SETID"]),
+    "XINFO": frozenset(["STREAM", "GROUPS", "CONSUMERS"]),
+    "TGROUP": frozenset(["LIST", "SET", "DEL", "PENDING"]),
+    "DEBUG": frozenset({"OBJECT"}),
+}
+_PREFIXES = {"LAZY": _after_prefix(1), "ONCE": _after_prefix(4)}
+
+
+def _ranged(first: int, last: int, step: int) -> KeyFinder:
+    """Keys at fixed places; a negative last counts from the end."""
+
+    def find(arguments: Arguments) -> Sequence[Any]:
+        end = last if last >= 0 else len(arguments) + last
+        return arguments[first : end + 1 : step]
+
+    return find
+
+
+# -- the table ------------------------------------------------------------------------------------------------
+
+
+class CommandTable:
+    """Shapes by name, as COMMAND describes them. Immutable once made, but for a cache of spellings."""
+
+    def __init__(self, shapes: Mapping[str, Shape]) -> None:
+        self._shapes = dict(shapes)
+        self._spelled: dict[str | bytes, Shape] = {}  # "set", b"SET": as callers write them; bounded by _MOST_SPELLINGS
+        self.singles: set[str | bytes] = {name for name, shape in shapes.items() if shape.single}
+        """Spellings of commands that have one key, their first argument: most of all that is sent."""
+
+    @classmethod
+    def parse(cls, reply: Iterable[Any]) -> CommandTable:
+        """From the reply to COMMAND, of any version."""
+        shapes: dict[str, Shape] = {}
+        for row in reply:
+            name = encoded(row[0]).decode().upper()
+            flags = {encoded(flag).decode().lower() for flag in row[2]}
+            shapes[name] = _shape(name, flags, int(row[3]), int(row[4]), int(row[5]))
+        table = cls(shapes)
+        for name, prefixed in _PREFIXES.items():
+            if name in shapes:
+                table._shapes[name] = Shape(name, prefixed(table))
+        return table
+
+    def shape(self, arguments: Arguments) -> Shape:
+        head = arguments[0]
+        found = self._spelled.get(head)
+        return found if found is not None else self._look_up(head)
+
+    def keys_of(self, arguments: Arguments) -> Sequence[Any]:
+        """The keys of a command, as they were given."""
+        if isinstance(head := arguments[0], str) and " " in head:
+            arguments = (*head.split(), *arguments[1:])
+        shape = self.shape(arguments)
+        if shape.unknown_keys:
+            raise NotRoutable(
+                f"{shape.name} has keys in places that only its server knows: send it to a node (node=...)"
+            )
+        if shape.find is None:
+            return ()
+        try:
+            return shape.find(arguments)
+        except (ValueError, IndexError, TypeError):
+            return ()  # malformed: any node will say what is wrong with it
+
+    def route(self, arguments: Arguments) -> Route:
+        """Slot and keys; CrossSlotRefused if the keys are of several slots."""
+        keys = tuple(map(encoded, self.keys_of(arguments)))
+        shape = self.shape(arguments)
+        if not keys:
+            return Route(None, (), shape.reads)
+        slot = key_slot(keys[0])
+        if len(keys) > 1 and any(key_slot(key) != slot for key in keys):
+            raise CrossSlotRefused(shape.name, {key: key_slot(key) for key in keys})
+        return Route(slot, keys, shape.reads)
+
+    def _look_up(self, head: str | bytes) -> Shape:
+        name = encoded(head).decode("utf-8", "replace").upper().partition(" ")[0]
+        shape = self._shapes.get(name) or Shape(name)  # unknown to the servers: any of them will say so
+        if len(self._spelled) < _MOST_SPELLINGS:
+            self._spelled[head] = shape
+            if shape.single and b" " not in encoded(head):
+                self.singles.add(head)
+        return shape
+
+
+_MOST_SPELLINGS = 4096  # a program that sends made-up commands must not fill the memory with them
+
+
+def _shape(name: str, flags: set[str], first: int, last: int, step: int) -> Shape:
+    reads = "readonly" in flags
+    if name in _MOVING:
+        return Shape(name, _MOVING[name], reads=reads)
+    if name in _CONTAINERS:
+        return Shape(name, _in_container(_CONTAINERS[name]), reads=reads)
+    if "movablekeys" in flags:
+        return Shape(name, reads=reads, unknown_keys=True)
+    if not first:
+        return Shape(name, reads=reads)
+    return Shape(name, _ranged(first, last, max(step, 1)), single=(first, last) == (1, 1), reads=reads)
+
+
+def _in_container(subcommands: frozenset[str]) -> KeyFinder:
+    def find(arguments: Arguments) -> Sequence[Any]:
+        known = len(arguments) > 2 and encoded(arguments[1]).decode("utf-8", "replace").upper() in subcommands
+        return _second(arguments) if known else ()
+
+    return find

@@ -1,0 +1,248 @@
+"""The blocking client of a Redis or Valkey Cluster; `penstock.Cluster`.
+
+    cluster = penstock.Cluster("127.0.0.1", 7000)
+    with cluster.pipeline() as pipe:
+        for n in range(10_000):
+            pipe.set(f"key:{n}", n)
+        pipe.execute()
+
+Every command method of redis-py is here, because its command classes are; the execution is ours (core.py and what it
+stands on). Threads may share a client: the topology is a snapshot replaced under a lock, and a connection belongs to one call at a
+time. A pipeline belongs to one thread.
+
+Rejected: a subclass of redis-py's RedisCluster. It brings a second slot cache and a second set of retries, which is where its
+duplicate executions come from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
+
+import redis
+from redis.client import PubSub
+from redis.commands import CoreCommands, RedisModuleCommands
+from redis.lock import Lock
+
+from penstock.client.cluster.calls import PipelineCalls
+from penstock.client.cluster.core import ClusterCore, raise_first
+from penstock.client.cluster.effects import Exchange, Logic, Pause, Refresh
+from penstock.client.cluster.links import Links
+from penstock.client.cluster.plan import Call
+from penstock.client.cluster.slot_map import Address, SlotMap
+from penstock.client.cluster.strategies import Strategy
+from penstock.client.quick import QuickCommands
+from penstock.client.streams import StreamCommands
+
+
+class Cluster(StreamCommands, QuickCommands, RedisModuleCommands, CoreCommands):
+    """A client of a whole cluster. ClusterCore lists the arguments."""
+
+    _is_async_client: Literal[False] = False
+    _event_dispatcher: Any = None
+
+    def __init__(self, host: str | None = None, port: int = 6379, **arguments: Any) -> None:
+        self.core = ClusterCore(host, port, **arguments)
+        self._links = Links(self.core.connection)
+        self._lock = threading.Lock()  # around the topology
+
+    @classmethod
+    def from_url(cls, url: str, **arguments: Any) -> Cluster:
+        """`redis://user:password@host:port`, or `rediss://` with TLS; options may follow a question mark."""
+        return cls(**ClusterCore.arguments_of(url, arguments))
+
+    def execute_command(self, *arguments: Any, **options: Any) -> Any:
+        """Any command. `node=` ("host:port", "primaries", "replicas", "all") sends it to certain nodes instead."""
+        return self.drive(self.core.call(arguments, options))
+
+    def execute_many(self, commands: Sequence[Call], raise_on_error: bool = True) -> list[Any]:
+        """Many ready commands, such as ("SET", "k", "v"), at once; replies as the server gives them, in call order."""
+        results: list[Any] = self.drive(self.core.bulk(commands))
+        if raise_on_error:
+            raise_first(commands, results)
+        return results
+
+    def pipeline(
+        self, transaction: bool = False, *, strategy: Strategy | str | None = None, split: bool | None = None
+    ) -> ClusterPipeline:
+        """Collect commands and run them together; docs/cluster.md says which strategy does what."""
+        return ClusterPipeline(self, transaction, strategy, split)
+
+    def transaction(
+        self, func: Callable[[ClusterPipeline], Any], *watches: Any, value_from_callable: bool = False
+    ) -> Any:
+        """Call `func` with a pipeline that watches `watches`, again and again until nobody else changed them meanwhile."""
+        with self.pipeline(transaction=True) as pipe:
+            while True:
+                try:
+                    if watches:
+                        pipe.watch(*watches)
+                    value = func(pipe)
+                    results = pipe.execute()
+                    return value if value_from_callable else results
+                except redis.WatchError:
+                    pipe.reset()
+
+    # -- nodes --------------------------------------------------------------------------------------------------
+
+    @property
+    def slot_map(self) -> SlotMap:
+        """Who owns which slot, as far as is known."""
+        self.drive(self.core.ready())
+        return self.core.topology.map
+
+    def node_client(self, address: Address) -> redis.Redis:
+        """A redis-py client of one node, for what concerns one node."""
+        return self._links.client(address)
+
+    def keyslot(self, key: Any) -> int:
+        return self.core.slot_of(key)
+
+    def get_encoder(self) -> Any:
+        return self.core.encoder
+
+    def pubsub(self, channel: Any = None, **arguments: Any) -> PubSub:
+        """Messages published anywhere in the cluster; for sharded channels (ssubscribe) name one of them."""
+        client = self.node_client(self.core.node_for_channel(self.slot_map, channel))
+        subscriptions: PubSub = client.pubsub(**arguments)  # type: ignore[no-untyped-call]
+        return subscriptions
+
+    def lock(self, name: Any, *arguments: Any, **options: Any) -> Lock:
+        """redis-py's lock, on one key."""
+        return Lock(self, name, *arguments, **options)
+
+    def scan_iter(
+        self, match: Any = None, count: int | None = None, _type: str | None = None, **options: Any
+    ) -> Iterator[Any]:
+        """Every key of every master, one master after the other."""
+        for address in self.slot_map.masters:
+            cursor = 0
+            while True:
+                cursor, keys = self.scan(cursor, match, count, _type, node=address, **options)
+                yield from keys
+                if cursor == 0:
+                    break
+
+    # -- driving ------------------------------------------------------------------------------------------------
+
+    def drive(self, logic: Logic) -> Any:
+        """Do what the logic asks for until it ends."""
+        result: Any = None
+        try:
+            while True:
+                effect = logic.send(result)
+                if isinstance(effect, Exchange):
+                    result = self._links.exchange(effect.batches)
+                elif isinstance(effect, Refresh):
+                    result = self._refresh(effect)
+                else:
+                    assert isinstance(effect, Pause)
+                    time.sleep(effect.seconds)
+                    result = None
+        except StopIteration as end:
+            return end.value
+
+    def _refresh(self, wanted: Refresh) -> SlotMap:
+        topology = self.core.topology
+        if wanted.suspect is None and topology.table is not None:
+            return topology.map
+        with self._lock:  # whoever waits here finds the answer that came meanwhile
+            if topology.is_fresh(wanted.suspect):
+                topology.learn(wanted.moves)
+                return topology.map
+            fresh: SlotMap = self.drive(topology.refresh(wanted.moves))
+            return fresh
+
+    def close(self) -> None:
+        self._links.close()
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            self.close()
+
+
+class ClusterPipeline(StreamCommands, QuickCommands, RedisModuleCommands, CoreCommands):
+    """Commands that wait for `execute`. After `watch` they run at once, until `multi`."""
+
+    _is_async_client: Literal[False] = False
+    _event_dispatcher: Any = None
+
+    def __init__(
+        self, cluster: Cluster, transaction: bool, strategy: Strategy | str | None, split: bool | None
+    ) -> None:
+        self.calls = PipelineCalls(transaction, strategy)
+        self._cluster = cluster
+        self._core = cluster.core if split is None else cluster.core.with_split(split)
+
+    def execute_command(self, *arguments: Any, **options: Any) -> Any:
+        if self.calls.is_immediate:
+            return self._cluster.drive(self._core.immediate(self.calls.watching(), arguments, options))
+        return self.calls.add(self, arguments, options)
+
+    def execute(self, raise_on_error: bool = True) -> list[Any]:
+        """Run what was called, and answer one result a call, in call order; the pipeline is empty again afterwards.
+
+        The first error is raised, with `.states` and `.replies` of all commands; or with raise_on_error=False each
+        stands in its place.
+        """
+        calls = self.calls
+        try:
+            if not calls.commands:
+                return []
+            logic = self._core.pipeline(
+                calls.commands, calls.options, calls.strategy, calls.for_execute(self._core.rules)
+            )
+            results = self._core.read_all(calls.commands, calls.options, self._cluster.drive(logic))
+            if raise_on_error:
+                raise_first(calls.commands, results)
+            return results
+        finally:
+            self.reset()
+
+    def watch(self, *names: Any) -> bool:  # type: ignore[override]
+        """Watch keys, all of one slot: `execute` then raises WatchError if one of them was changed."""
+        logic = self._core.immediate(self.calls.start_watching(self._core.rules), ("WATCH", *names), {}, watch=True)
+        return bool(self._cluster.drive(logic))
+
+    def unwatch(self) -> bool:  # type: ignore[override]
+        """Forget what is watched."""
+        self._release()
+        return True
+
+    def multi(self) -> None:
+        """After `watch` and the reading: commands from here on wait for `execute`."""
+        self.calls.multi()
+
+    def discard(self) -> None:
+        """Forget the commands and what is watched."""
+        self.reset()
+
+    def reset(self) -> None:  # type: ignore[override]
+        self._release()
+        self.calls.clear()
+
+    def _release(self) -> None:
+        transaction = self.calls.end_transaction()
+        if transaction is not None:
+            self._cluster._links.release(transaction.lane.link)
+
+    def __len__(self) -> int:
+        return len(self.calls.commands)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __enter__(self) -> ClusterPipeline:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.reset()

@@ -1,0 +1,80 @@
+"""Who is asked for the topology, and how often: once for all that want to know, and not again at once.
+
+A storm of MOVED or a dead node makes every thread want a new map at the same moment (redis-py#4074). Here whoever comes while
+one is asked for waits for that answer, and a map that is younger than `refresh_interval`, or newer than the one that
+proved wrong, is answered without asking.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Generator, Iterable, Mapping
+from typing import Any
+
+from penstock.client.cluster.effects import Batch, Effect, Exchange, Outcome, Rules
+from penstock.client.cluster.errors import NoTopology
+from penstock.client.cluster.routing import CommandTable
+from penstock.client.cluster.slot_map import Address, SlotMap, parse_slots, shown
+from penstock.protocol.resp import pack
+
+_SLOTS = pack(b"CLUSTER", b"SLOTS")
+_COMMAND = pack(b"COMMAND")
+
+
+class Topology:
+    """The newest snapshot, and the server's table of commands. The driver holds a lock around `refresh` and `learn`."""
+
+    def __init__(self, startup: Iterable[Address], rules: Rules) -> None:
+        self.startup = tuple(startup)
+        self.map = SlotMap()
+        self.table: CommandTable | None = None
+        self._rules = rules
+        self._asked_at = float("-inf")
+
+    def is_fresh(self, suspect: SlotMap | None) -> bool:
+        """Whether the map need not be asked for: it is newer than the suspect, or was asked for a moment ago."""
+        if self.table is None:
+            return False
+        if suspect is None or suspect.epoch < self.map.epoch:
+            return True
+        return self._rules.clock() - self._asked_at < self._rules.refresh_interval
+
+    def learn(self, moves: Mapping[int, Address]) -> None:
+        """What MOVED says is true of its slots, whatever else is known."""
+        if any(self.map.owners[slot] != address for slot, address in moves.items()):
+            self.map = self.map.with_moves(moves)
+
+    def refresh(self, moves: Mapping[int, Address]) -> Generator[Effect, Any, SlotMap]:
+        """Ask one node after the other until one knows: those that MOVED named first, they know of their slots best."""
+        self._asked_at = self._rules.clock()
+        known = list(self.map.masters)
+        random.shuffle(known)
+        reasons: list[str] = []
+        for address in dict.fromkeys((*moves.values(), *known, *self.map.nodes, *self.startup)):
+            pieces = [_SLOTS] if self.table is not None else [_SLOTS, _COMMAND]
+            outcomes: list[Outcome] = yield Exchange([Batch(address, pieces, [-1] * len(pieces))])
+            try:
+                self._take(outcomes[0], address)
+            except Exception as error:
+                reasons.append(f"{shown(address)}: {error}")
+                continue
+            self.learn(moves)
+            self._asked_at = self._rules.clock()
+            return self.map
+        if self.table is not None:  # a map that may be old is better than none: the nodes will say MOVED
+            self.learn(moves)
+            return self.map
+        raise NoTopology("no node says who owns the slots: " + "; ".join(reasons))
+
+    def _take(self, outcome: Outcome, address: Address) -> None:
+        if outcome.error is not None:
+            raise outcome.error
+        for reply in outcome.replies:
+            if isinstance(reply, Exception):
+                raise reply
+        new = parse_slots(outcome.replies[0], address, self._rules.address_remap, self.map.epoch + 1)
+        if not new.masters:
+            raise NoTopology("it knows of no master")
+        if self.table is None:
+            self.table = CommandTable.parse(outcome.replies[1])
+        self.map = new

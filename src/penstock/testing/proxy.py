@@ -1,0 +1,375 @@
+"""A TCP proxy that breaks a connection exactly where it hurts: the question a client must answer is what it does then.
+
+    with FaultProxy(("127.0.0.1", 6379)) as proxy:
+        fault = proxy.cut_after_execution(command=b"INCRBY", nth=1)
+        client = redis.Redis(port=proxy.port)
+        client.incr("n")                  # the server counted; the client never hears of it
+        assert fault.has_fired and proxy.forwarded[b"INCRBY"] == 2  # ... and so redis-py counts twice
+
+A fault is armed beforehand and fires once, at the nth request with that name (any request, without a name) counted
+from the moment of arming over all connections. Whatever was asked before it on the same connection is answered first, so a test
+knows what the client has seen. One thread of its own runs all connections; the faults are shared with the caller's
+threads under a lock. One request is taken to have one reply, so subscriptions over RESP2 pass but cannot be aimed at.
+
+Rejected: cutting after so many bytes or milliseconds of a connection. Such a test hits another place with every change
+of the client, and tells nothing when it passes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from types import TracebackType
+
+from penstock.testing.frames import command_name, frame_end
+
+_PUSH = ord(">")  # data out of band: nobody asked for it
+
+
+class Kind(Enum):
+    """What a fault does to the request it hits."""
+
+    CUT_BEFORE_FORWARDING = "the server never sees it"
+    CUT_MID_REQUEST = "the server gets only its first bytes"
+    CUT_AFTER_EXECUTION = "the server ran it, the client hears nothing"
+    CUT_MID_REPLY = "the client gets only the first bytes of the reply"
+    DELAY = "the reply comes late"
+    REPLACE = "the client gets other bytes instead of the reply"
+    SWALLOW = "nothing passes any more in either direction, and the connection stays open"
+
+
+@dataclass(slots=True, eq=False)
+class Fault:
+    """One thing that will go wrong, and whether it has."""
+
+    kind: Kind
+    command: bytes | None
+    nth: int
+    after_bytes: int = 0
+    seconds: float = 0.0
+    instead: bytes = b""
+    first_withheld: int = 0  # CUT_AFTER_EXECUTION: from which matching request on replies are kept back
+    executed: bool = False  # SWALLOW: whether the server gets the request
+    seen: int = 0
+    _fired: threading.Event = field(default_factory=threading.Event, repr=False)
+
+    @property
+    def has_fired(self) -> bool:
+        return self._fired.is_set()
+
+    def fire(self) -> None:
+        self._fired.set()
+
+    def wait(self, seconds: float = 10) -> bool:
+        """Wait until it fires; False if it did not."""
+        return self._fired.wait(seconds)
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    """A request that was forwarded and waits for its reply."""
+
+    command: bytes
+    fault: Fault | None
+    ordinal: int = 0  # which of the fault's matching requests it is
+
+
+class FaultProxy:
+    """Listens on 127.0.0.1 at a port of its own and passes everything to `target`, until a fault fires."""
+
+    def __init__(self, target: tuple[str, int]) -> None:
+        self.target = target
+        self.port = 0
+        self.connections = 0  # accepted so far
+        self.forwarded: Counter[bytes] = Counter()  # requests the server got whole, by name
+        self.answered: Counter[bytes] = Counter()  # replies the client was sent whole, by the name of the request
+        self._faults: list[Fault] = []
+        self._lock = threading.Lock()
+        self._refusing = False
+        self._links: set[_Link] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="penstock-fault-proxy", daemon=True)
+        self._listening = threading.Event()
+        self._stopping = asyncio.Event()
+
+    # -- what can go wrong --------------------------------------------------------------------------------------
+
+    def cut_before_forwarding(self, command: bytes | None = None, nth: int = 1) -> Fault:
+        """Cut both sides instead of forwarding the request."""
+        return self._arm(Fault(Kind.CUT_BEFORE_FORWARDING, command, nth))
+
+    def cut_mid_request(self, after_bytes: int, command: bytes | None = None, nth: int = 1) -> Fault:
+        """Forward the first bytes of the request, then cut both sides."""
+        return self._arm(Fault(Kind.CUT_MID_REQUEST, command, nth, after_bytes=after_bytes))
+
+    def cut_after_execution(self, command: bytes | None = None, nth: int = 1, replies: int | None = None) -> Fault:
+        """Cut when the server has answered the request and the client has not heard of it.
+
+        Of the matching requests before it, the client is sent the first `replies` replies (all of them by default): with
+        nth=100 and replies=50 a hundred are executed and fifty answered.
+        """
+        withheld = nth if replies is None else replies + 1
+        if not 1 <= withheld <= nth:
+            raise ValueError(f"replies must be between 0 and {nth - 1}, not {replies}")
+        return self._arm(Fault(Kind.CUT_AFTER_EXECUTION, command, nth, first_withheld=withheld))
+
+    def cut_mid_reply(self, after_bytes: int, command: bytes | None = None, nth: int = 1) -> Fault:
+        """Send the client the first bytes of the reply, then cut both sides."""
+        return self._arm(Fault(Kind.CUT_MID_REPLY, command, nth, after_bytes=after_bytes))
+
+    def delay(self, seconds: float, command: bytes | None = None, nth: int = 1) -> Fault:
+        """Hold the reply, and with it those that follow on the connection."""
+        return self._arm(Fault(Kind.DELAY, command, nth, seconds=seconds))
+
+    def replace_reply(self, instead: bytes, command: bytes | None = None, nth: int = 1) -> Fault:
+        """Send these bytes, sense or nonsense, in the place of the reply."""
+        return self._arm(Fault(Kind.REPLACE, command, nth, instead=instead))
+
+    def swallow(self, command: bytes | None = None, nth: int = 1, executed: bool = False) -> Fault:
+        """A half-open connection: from this request on nothing passes, and nobody is told."""
+        return self._arm(Fault(Kind.SWALLOW, command, nth, executed=executed))
+
+    def cut_connections(self) -> None:
+        """Cut every connection there is, now."""
+        self._call(self._cut_all)
+
+    def refuse_connections(self) -> None:
+        """Close new connections as soon as they come, until `accept_connections`."""
+        self._refusing = True
+
+    def accept_connections(self) -> None:
+        self._refusing = False
+
+    def clear(self) -> None:
+        """Disarm all faults and start the counters again; connections stay as they are."""
+        with self._lock:
+            self._faults.clear()
+        self._refusing = False
+        self.connections = 0
+        self.forwarded.clear()
+        self.answered.clear()
+
+    # -- from start to stop -------------------------------------------------------------------------------------
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return ("127.0.0.1", self.port)
+
+    def start(self) -> FaultProxy:
+        self._thread.start()
+        self._listening.wait(10)
+        return self
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join(10)
+
+    def __enter__(self) -> FaultProxy:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # -- on the proxy's own thread ------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.port = server.sockets[0].getsockname()[1]
+        self._listening.set()
+        await self._stopping.wait()
+        server.close()
+        while self._links:
+            self._cut_all()
+            await asyncio.sleep(0)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._refusing:
+            writer.close()
+            return
+        self.connections += 1
+        try:
+            upstream = await asyncio.open_connection(*self.target)
+        except OSError:
+            writer.close()
+            return
+        link = _Link(self, (reader, writer), upstream)
+        self._links.add(link)
+        try:
+            await link.run()
+        finally:
+            self._links.discard(link)
+
+    def _cut_all(self) -> None:
+        for link in list(self._links):
+            link.cut()
+
+    def _call(self, what: Callable[[], None]) -> None:
+        """Run something on the proxy's thread and wait for it."""
+        done = threading.Event()
+        self._loop.call_soon_threadsafe(what)
+        self._loop.call_soon_threadsafe(done.set)
+        done.wait(10)
+
+    # -- faults -------------------------------------------------------------------------------------------------
+
+    def _arm(self, fault: Fault) -> Fault:
+        if fault.nth < 1:
+            raise ValueError(f"nth must be at least 1, not {fault.nth}")
+        if fault.command is not None:
+            fault.command = fault.command.upper()
+        with self._lock:
+            self._faults.append(fault)
+        return fault
+
+    def request(self, command: bytes) -> _Request:
+        """Count the request against every armed fault; the one whose turn it is hits it."""
+        with self._lock:
+            for fault in self._faults:
+                if fault.command is None or fault.command == command:
+                    fault.seen += 1
+            for fault in self._faults:
+                if fault.command is None or fault.command == command:
+                    if fault.seen == fault.nth:
+                        self._faults.remove(fault)
+                        return _Request(command, fault, fault.seen)
+                    if 0 < fault.first_withheld <= fault.seen:
+                        return _Request(command, fault, fault.seen)
+        return _Request(command, None)
+
+
+class _Link:
+    """One connection of a client and the one to the server behind it."""
+
+    def __init__(
+        self,
+        proxy: FaultProxy,
+        client: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        server: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+    ) -> None:
+        self._proxy = proxy
+        self._from_client, self._to_client = client
+        self._from_server, self._to_server = server
+        self._waiting: deque[_Request] = deque()
+        self._settled = asyncio.Event()  # nothing that was forwarded waits for its reply
+        self._settled.set()
+        self._silent = False  # swallowed: read and forget
+        self._withholding = False  # replies are kept back, a cut is coming
+
+    async def run(self) -> None:
+        both = [asyncio.create_task(self._forward()), asyncio.create_task(self._answer())]
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.cut()
+            for task in both:
+                task.cancel()
+            await asyncio.gather(*both, return_exceptions=True)
+
+    def cut(self) -> None:
+        self._to_client.close()  # what was written to it still goes out
+        self._to_server.close()
+
+    async def _forward(self) -> None:
+        """Requests, until one side ends or a fault says so."""
+        buffer = bytearray()
+        while data := await _read(self._from_client):
+            buffer += data
+            start = 0
+            while start < len(buffer) and (end := frame_end(buffer, start)) > 0:
+                frame = bytes(buffer[start:end])
+                start = end
+                if not self._silent and not await self._forward_one(frame, self._proxy.request(command_name(frame))):
+                    return
+            del buffer[:start]
+            await self._to_server.drain()
+
+    async def _forward_one(self, frame: bytes, request: _Request) -> bool:
+        """Whether the connection goes on."""
+        fault = request.fault
+        kind = fault.kind if fault is not None else None
+        if fault is not None and kind in (Kind.CUT_BEFORE_FORWARDING, Kind.CUT_MID_REQUEST):
+            await self._settled.wait()
+            fault.fire()
+            self._to_server.write(frame[: fault.after_bytes])
+            return False
+        if fault is not None and kind is Kind.SWALLOW and not fault.executed:
+            await self._settled.wait()
+            self._silent = True
+            fault.fire()
+            return True
+        self._waiting.append(request)
+        self._settled.clear()
+        self._to_server.write(frame)
+        self._proxy.forwarded[request.command] += 1
+        return True
+
+    async def _answer(self) -> None:
+        """Replies, until one side ends or a fault says so."""
+        buffer = bytearray()
+        while data := await _read(self._from_server):
+            buffer += data
+            start = 0
+            while start < len(buffer) and (end := frame_end(buffer, start)) > 0:
+                frame = bytes(buffer[start:end])
+                start = end
+                if frame[0] == _PUSH or not self._waiting:
+                    self._deliver(frame)
+                elif not await self._answer_one(frame, self._waiting.popleft()):
+                    return
+            del buffer[:start]
+            await self._to_client.drain()
+
+    async def _answer_one(self, frame: bytes, request: _Request) -> bool:
+        """Whether the connection goes on."""
+        fault = request.fault
+        if not self._waiting:
+            self._settled.set()
+        if fault is None:
+            self._deliver(frame, request.command)
+            return True
+        match fault.kind:
+            case Kind.CUT_AFTER_EXECUTION:
+                self._withholding = True
+                if request.ordinal < fault.nth:
+                    return True
+                fault.fire()
+                return False
+            case Kind.CUT_MID_REPLY:
+                fault.fire()
+                self._deliver(frame[: fault.after_bytes])
+                return False
+            case Kind.DELAY:
+                fault.fire()
+                await asyncio.sleep(fault.seconds)
+                self._deliver(frame, request.command)
+            case Kind.REPLACE:
+                fault.fire()
+                self._deliver(fault.instead)
+            case Kind.SWALLOW:
+                self._silent = True
+                fault.fire()
+        return True
+
+    def _deliver(self, data: bytes, command: bytes | None = None) -> None:
+        """Send it to the client, counted as the reply to `command` before the client can see it."""
+        if not self._silent and not self._withholding:
+            if command is not None:
+                self._proxy.answered[command] += 1
+            self._to_client.write(data)
+
+
+async def _read(stream: asyncio.StreamReader) -> bytes:
+    try:
+        return await stream.read(1 << 16)
+    except OSError:  # a reset is an end like any other
+        return b""

@@ -1,0 +1,195 @@
+"""A real cluster through fault proxies: what each level makes of a connection that fails at the worst moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import Any
+
+import pytest
+from tests.client.cluster.clients import Proxied
+from tests.client.cluster.conftest import Connect
+
+from penstock.client.cluster.errors import WatchLost
+from penstock.client.delivery import State
+from penstock.client.errors import NotReplayed, NotSent, OutcomeUnknown
+from penstock.protocol.slots import key_slot
+from penstock.testing.cluster import RedisCluster
+from penstock.testing.proxy import Fault, FaultProxy
+
+
+def value(cluster: RedisCluster, key: bytes) -> int:
+    """What the cluster holds, asked at the node itself."""
+    return int(cluster.owner(key_slot(key)).ask("GET", key) or 0)
+
+
+# -- the peers' rows ------------------------------------------------------------------------------------------
+
+
+def hundred(client: Any, key: bytes) -> list[Any]:
+    with client.pipeline() as pipe:
+        for _ in range(100):
+            pipe.execute_command("INCR", key)
+        return list(pipe.execute(raise_on_error=False))
+
+
+def test_answered_commands_are_not_repeated(proxied: Proxied, cluster: RedisCluster, connect_through: Connect) -> None:
+    """redis-py 8.1 ran all 100 INCRs twice, 50 of them answered."""
+    node = cluster.masters[0]
+    key = next(cluster.keys_on(node))
+    client = connect_through()
+    proxied.before(node).cut_after_execution(command=b"INCR", nth=100, replies=50)
+    assert hundred(client, key) == [*range(1, 51), *range(101, 151)]
+    assert value(cluster, key) == 150, "at least once: the fifty without a reply ran again"
+
+
+def test_at_most_once_repeats_nothing(proxied: Proxied, cluster: RedisCluster, connect_through: Connect) -> None:
+    node = cluster.masters[0]
+    key = next(cluster.keys_on(node))
+    client = connect_through(delivery="at-most-once")
+    proxied.before(node).cut_after_execution(command=b"INCR", nth=100, replies=50)
+    results = hundred(client, key)
+    assert results[:50] == list(range(1, 51))
+    assert {(type(result), result.state) for result in results[50:]} == {(OutcomeUnknown, State.WRITTEN)}
+    assert value(cluster, key) == 100
+
+
+def test_filtered_commands_fail_and_others_are_repeated(
+    proxied: Proxied, cluster: RedisCluster, connect_through: Connect
+) -> None:
+    node = cluster.masters[0]
+    counted, plain = islice(cluster.keys_on(node), 2)
+    client = connect_through(replay_filter=lambda command: command.name == "INCR")
+    proxied.before(node).cut_after_execution(command=b"SET")
+    with client.pipeline() as pipe:
+        pipe.execute_command("SET", plain, "v").execute_command("INCR", counted)
+        written, filtered = pipe.execute(raise_on_error=False)
+    assert written is True
+    assert isinstance(filtered, NotReplayed) and filtered.state is State.WRITTEN
+    assert value(cluster, counted) <= 1
+
+
+def test_a_reply_of_zero_is_a_reply(proxied: Proxied, cluster: RedisCluster, connect_through: Connect) -> None:
+    """redis-py 8.1, asyncio: a DECR that answered 0 on a healthy node ran again because another node was cut."""
+    healthy, other = cluster.masters[:2]
+    down, up = next(cluster.keys_on(healthy)), next(cluster.keys_on(other))
+    healthy.ask("SET", down, 1)
+    client = connect_through()
+    proxied.before(other).cut_after_execution(command=b"INCR")
+    with client.pipeline() as pipe:
+        pipe.execute_command("DECR", down).execute_command("INCR", up)
+        assert pipe.execute() == [0, 2]
+    assert value(cluster, down) == 0
+    assert proxied.before(healthy).forwarded[b"DECR"] == 1
+
+
+# -- every fault, every level ---------------------------------------------------------------------------------
+
+FAULTS: dict[str, tuple[Callable[[FaultProxy], Fault], int]] = {
+    # name: (fault, how often the server runs the command before the client notices)
+    "cut before forwarding": (lambda proxy: proxy.cut_before_forwarding(b"INCR"), 0),
+    "cut in the request": (lambda proxy: proxy.cut_mid_request(9, b"INCR"), 0),
+    "cut after execution": (lambda proxy: proxy.cut_after_execution(b"INCR"), 1),
+    "cut in the reply": (lambda proxy: proxy.cut_mid_reply(2, b"INCR"), 1),
+    "nonsense for a reply": (lambda proxy: proxy.replace_reply(b"\x00?\r\n", b"INCR"), 1),
+    "silence before execution": (lambda proxy: proxy.swallow(b"INCR"), 0),
+    "silence after execution": (lambda proxy: proxy.swallow(b"INCR", executed=True), 1),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_at_each_level(name: str, proxied: Proxied, cluster: RedisCluster, connect_through: Connect) -> None:
+    arm, ran = FAULTS[name]
+    node = cluster.masters[0]
+    careful, stubborn = islice(cluster.keys_on(node), 2)
+    once = connect_through(delivery="at-most-once", socket_timeout=0.3)
+    least = connect_through(delivery="at-least-once", socket_timeout=0.3)
+
+    fault = arm(proxied.before(node))
+    with pytest.raises(OutcomeUnknown) as unknown:
+        once.execute_command("INCR", careful)
+    assert unknown.value.state is State.WRITTEN
+    assert fault.has_fired
+    assert value(cluster, careful) == ran
+
+    fault = arm(proxied.before(node))
+    assert least.execute_command("INCR", stubborn) == ran + 1
+    assert fault.has_fired
+    assert value(cluster, stubborn) == ran + 1
+
+
+@pytest.mark.parametrize("level", ["at-most-once", "at-least-once"])
+def test_a_node_that_cannot_be_reached_leaves_commands_unsent(
+    level: str, proxied: Proxied, cluster: RedisCluster, connect_through: Connect
+) -> None:
+    reachable, unreachable = cluster.masters[:2]
+    here, there = next(cluster.keys_on(reachable)), next(cluster.keys_on(unreachable))
+    client = connect_through(delivery=level, patience=0.3)
+    proxied.before(unreachable).refuse_connections()
+    with client.pipeline() as pipe:
+        pipe.execute_command("INCR", here).execute_command("INCR", there).execute_command("INCR", here)
+        with pytest.raises(NotSent) as error:
+            pipe.execute()
+    assert error.value.states == [State.REPLIED, State.QUEUED, State.REPLIED]
+    assert error.value.replies[0] == 1 and error.value.replies[2] == 2
+    assert "command 2 (INCR) of the pipeline" in str(error.value)
+    assert value(cluster, there) == 0
+
+
+@pytest.mark.parametrize("level", ["at-most-once", "at-least-once"])
+def test_a_transaction_is_repeated_whole_or_not_at_all(
+    level: str, proxied: Proxied, cluster: RedisCluster, connect_through: Connect
+) -> None:
+    """redis-py 8.1 ran a whole MULTI/EXEC twice."""
+    node = cluster.masters[0]
+    tag = next(cluster.keys_on(node))
+    keys = [b"{%s}%d" % (tag, number) for number in range(2)]
+    client = connect_through(delivery=level)
+    proxied.before(node).cut_after_execution(command=b"EXEC")
+    with client.pipeline(transaction=True) as pipe:
+        pipe.execute_command("INCR", keys[0]).execute_command("INCR", keys[1])
+        results = pipe.execute(raise_on_error=False)
+    if level == "at-least-once":
+        assert results == [2, 2]
+        assert [int(node.ask("GET", key)) for key in keys] == [2, 2]
+    else:
+        assert {(type(result), result.state) for result in results} == {(OutcomeUnknown, State.WRITTEN)}
+        assert [int(node.ask("GET", key)) for key in keys] == [1, 1]
+
+
+def test_a_write_between_watch_and_multi_may_have_run(
+    proxied: Proxied, cluster: RedisCluster, connect_through: Connect
+) -> None:
+    node = cluster.masters[0]
+    key = next(cluster.keys_on(node))
+    client = connect_through()
+    with client.pipeline(transaction=True) as pipe:
+        pipe.watch(key)
+        proxied.before(node).cut_after_execution(command=b"INCR")
+        with pytest.raises(OutcomeUnknown) as unknown:
+            pipe.execute_command("INCR", key)
+        assert unknown.value.state is State.WRITTEN
+        with pytest.raises(WatchLost):
+            pipe.get(key)
+    with client.pipeline(transaction=True) as pipe:
+        pipe.watch(key)
+        proxied.before(node).cut_after_execution(command=b"GET")
+        with pytest.raises(WatchLost):
+            pipe.get(key)
+    assert value(cluster, key) == 1
+
+
+def test_many_clients_with_old_maps_ask_for_the_topology_once(
+    proxied: Proxied, cluster: RedisCluster, connect_through: Connect
+) -> None:
+    """redis-py#4074: every thread asks at once."""
+    source, target = cluster.masters[:2]
+    key = next(cluster.keys_on(source))
+    client = connect_through(refresh_interval=60.0)
+    assert client.get(key) is None
+    cluster.move_slot(key_slot(key), target)
+    before = proxied.forwarded(b"CLUSTER")
+    with ThreadPoolExecutor(16) as pool:
+        assert set(pool.map(lambda _: client.get(key), range(64))) == {None}
+    assert proxied.forwarded(b"CLUSTER") - before <= 1
