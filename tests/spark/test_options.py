@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.spark.options import OptionError, need_streams, parse
+from penstock.spark.options import OptionError, need_source, parse
 
 
 def test_names_are_taken_in_any_case_and_as_the_kafka_source_has_them() -> None:
@@ -42,5 +42,5 @@ def test_what_makes_no_sense_is_refused_by_name(given: dict[str, str], problem: 
 
 def test_reading_needs_a_stream_or_a_pattern() -> None:
     with pytest.raises(OptionError, match="name what to read"):
-        need_streams(parse({}))
-    need_streams(parse({"pattern": "a*"}))
+        need_source(parse({}))
+    need_source(parse({"pattern": "a*"}))

@@ -114,7 +114,7 @@ def test_a_query_that_cannot_work_says_why(world: World, options: dict[str, str]
 def test_a_server_that_is_not_there_is_named(world: World) -> None:
     world.url = "redis://user:secret@127.0.0.1:1/0"
     message = failure(world.read(stream="s", retryTimeout=200))
-    assert "no answer from the Penstock server at redis://127.0.0.1:1/0 for 0.2 seconds" in message
+    assert "no answer from the server at redis://127.0.0.1:1/0 for 0.2 seconds" in message
     assert "secret" not in message.partition("Traceback")[0]
 
 

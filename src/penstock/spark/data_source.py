@@ -12,13 +12,14 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.spark import options as options_
+from penstock.spark.keys import KeyReader, KeyStreamWriter, KeyWriter, infer_schema
 from penstock.spark.rows import check_schema, default_schema
 from penstock.spark.sink import StreamBatchWriter, StreamWriter
 from penstock.spark.source import StreamBatchReader, StreamReader
 
 
 class PenstockDataSource(DataSource):
-    """Streams, in batches and as streams, in both directions."""
+    """Streams, in batches and as streams, and keys as tables, in both directions."""
 
     @classmethod
     def name(cls) -> str:
@@ -28,9 +29,15 @@ class PenstockDataSource(DataSource):
         return options_.parse(dict(self.options))
 
     def schema(self) -> StructType:
-        return default_schema(self._options())
+        options = self._options()
+        options_.need_source(options)
+        return infer_schema(options) if options.of_keys else default_schema(options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        options = self._options()
+        if options.of_keys:
+            options_.need_source(options)
+            return KeyReader(options, schema)
         return StreamBatchReader(self._to_read(schema), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -38,12 +45,19 @@ class PenstockDataSource(DataSource):
 
     def _to_read(self, schema: StructType) -> options_.Options:
         options = self._options()
-        options_.need_streams(options)
+        options_.need_source(options)
+        if options.of_keys:
+            raise options_.OptionError(
+                "keys have no order in time, so they are no streaming source; read them as a batch"
+            )
         check_schema(schema)
         return options
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        return StreamBatchWriter(self._options(), schema, overwrite)
+        options = self._options()
+        kind = KeyWriter if options.of_keys else StreamBatchWriter
+        return kind(options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        return StreamWriter(self._options(), schema)
+        options = self._options()
+        return KeyStreamWriter(options, schema) if options.of_keys else StreamWriter(options, schema)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -28,11 +29,27 @@ class ServerUnreachable(ConnectionError):
     """The server did not answer for as long as the option retryTimeout allows."""
 
 
+def _unreachable(options: Options, error: Exception) -> ServerUnreachable:
+    return ServerUnreachable(
+        f"no answer from the server at {_shown(options.url)} for {options.retryTimeout / 1000:g} seconds (option "
+        f"retryTimeout): {error}. Is it running, and is the option url right?"
+    )
+
+
+@contextmanager
+def unreachable(options: Options) -> Iterator[None]:
+    """Name the server if it does not answer."""
+    try:
+        yield
+    except (redis.ConnectionError, redis.TimeoutError) as error:
+        raise _unreachable(options, error) from error
+
+
 class Link:
     """See the top of this file."""
 
     def __init__(self, options: Options) -> None:
-        self._url = options.url
+        self._options = options
         self._patience = options.retryTimeout / 1000
         self._client: Any = redis.Redis.from_url(options.url, protocol=2, retry=None, socket_timeout=30)
 
@@ -52,10 +69,7 @@ class Link:
                 if isinstance(error, redis.AuthenticationError):
                     raise
                 if time.monotonic() + pause > deadline:
-                    raise ServerUnreachable(
-                        f"no answer from the Penstock server at {_shown(self._url)} for {self._patience:g} seconds (option "
-                        f"retryTimeout): {error}. Is it running, and is the option url right?"
-                    ) from None
+                    raise _unreachable(self._options, error) from None
                 time.sleep(pause)
         raise AssertionError("the pauses never end")
 

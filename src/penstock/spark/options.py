@@ -92,6 +92,19 @@ class Options:
     badEntries: BadEntries = "fail"
     deadLetterStream: str = ""
     retryTimeout: int = 60_000
+    # keys as tables
+    keys: str = ""
+    keySet: str = ""
+    type: Literal["", "hash", "string"] = ""
+    keyColumn: str = "key"
+    valueColumn: str = "value"
+    ttl: int = 0
+    delivery: str = "at-least-once"
+
+    @property
+    def of_keys(self) -> bool:
+        """Whether this is about keys as a table, not about streams."""
+        return bool(self.type)
 
 
 _PARSERS: dict[str, Callable[[str], Any]] = {
@@ -99,6 +112,8 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "startingTimestamp": _moment, "endingTimestamp": _moment, "maxRowsPerTrigger": _count,
     "maxBytesPerTrigger": _count, "minPartitions": _count, "failOnDataLoss": _flag, "group": str, "text": _flag,
     "badEntries": _one_of("fail", "null", "deadletter"), "deadLetterStream": str, "retryTimeout": _count,
+    "keys": str, "keySet": str, "type": _one_of("hash", "string"), "keyColumn": str, "valueColumn": str, "ttl": _count,
+    "delivery": _one_of("at-most-once", "at-least-once", "exactly-once"),
 }  # fmt: skip
 _ALIASES = {"subscribe": "stream", "subscribePattern": "pattern", "maxOffsetsPerTrigger": "maxRowsPerTrigger"}
 _NAMES = {name.lower(): name for name in _PARSERS} | {old.lower(): new for old, new in _ALIASES.items()}
@@ -125,6 +140,8 @@ def parse(given: Mapping[str, str]) -> Options:
             values[name] = _PARSERS[name](text)
         except ValueError as error:
             raise OptionError(f"option {written}={text!r}: it takes {error}") from None
+    if ("keys" in values or "keySet" in values) and "type" not in values:
+        values["type"] = "hash"
     options = Options(**values)
     _check(options, values)
     return options
@@ -138,9 +155,19 @@ def _check(options: Options, given: Mapping[str, Any]) -> None:
             raise OptionError(f"options {places} and {moment} exclude each other")
     if (options.badEntries == "deadletter") != bool(options.deadLetterStream):
         raise OptionError("badEntries=deadletter and deadLetterStream=<name of a stream> go together")
+    if options.of_keys and (options.stream or options.pattern):
+        raise OptionError("stream and pattern are about streams; type, keys and keySet are about keys as a table")
+    if options.keys and options.keySet:
+        raise OptionError("options keys and keySet exclude each other")
+    if options.of_keys and options.badEntries == "deadletter":
+        raise OptionError("badEntries=deadletter is for streams; keys know fail and null")
 
 
-def need_streams(options: Options) -> None:
+def need_source(options: Options) -> None:
     """Reading needs to know what to read."""
+    if options.of_keys:
+        if not options.keys and not options.keySet:
+            raise OptionError("name the keys to read: .option('keys', 'user:*'), or .option('keySet', 'users')")
+        return
     if not options.stream and not options.pattern:
         raise OptionError("name what to read: .option('stream', 'clicks'), or .option('pattern', 'clicks:*')")

@@ -1,0 +1,256 @@
+"""Keys as tables: hashes (a column a field) and strings, read and written by the slots of their keys.
+
+A key's slot says which node of a cluster has it, and it is as good a way to share keys out where there is one node only. A
+reading task walks over the keys of one node and takes those of its slots; a writing task sends its rows in batches that the
+client packs for each node, so a frame that was partitioned by slot first (`by_slot`) has tasks that talk to one node each.
+
+Rejected: having the driver list all keys. It would be the one task that does not get shorter with more executors.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.pandas.functions import pandas_udf
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import BinaryType, IntegerType, StringType, StructType
+
+from penstock.protocol.slots import SLOTS, key_slot
+from penstock.spark.nodes import Nodes
+from penstock.spark.options import OptionError, Options
+from penstock.spark.rows import BadEntry
+
+KEYS_A_READ = 1000
+ROWS_A_WRITE = 5000
+SAMPLE = 100
+
+
+# -- reading --------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class SlotPartition(InputPartition):
+    """The keys of some slots."""
+
+    first: int
+    end: int
+
+    def __init__(self, first: int, end: int) -> None:
+        super().__init__((first, end))
+        self.first, self.end = first, end
+
+
+def infer_schema(options: Options) -> StructType:
+    """The columns of keys nobody described: a string's value, or the fields that some of the hashes have."""
+    schema = StructType().add(options.keyColumn, StringType(), nullable=False)
+    if options.type == "string":
+        return schema.add(options.valueColumn, StringType() if options.text else BinaryType())
+    with Nodes(options) as nodes:
+        keys = list(itertools.islice(_keys(nodes, SlotPartition(0, SLOTS)), SAMPLE))
+        replies = nodes.run([("HKEYS", key) for key in keys])
+    fields = sorted({name.decode() for reply in replies for name in reply})
+    if not fields:
+        raise OptionError(
+            f"no hashes match {options.keys or options.keySet!r}, so their fields are unknown: give a schema"
+        )
+    for name in fields:
+        schema.add(name, StringType())
+    return schema
+
+
+def _keys(nodes: Nodes, part: SlotPartition) -> Iterator[bytes]:
+    """The keys of a partition, each once: SCAN may tell of one several times."""
+    seen: set[bytes] = set()
+    for key in nodes.scan(part.first, part.end):
+        if part.first <= key_slot(key) < part.end and key not in seen:
+            seen.add(key)
+            yield key
+
+
+class KeyReader(DataSourceReader):
+    """`spark.read.format("penstock").option("keys", "user:*")`."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        if options.keyColumn in schema.names and not isinstance(
+            schema[options.keyColumn].dataType, (StringType, BinaryType)
+        ):
+            raise OptionError(f"column {options.keyColumn} is the key, which is a string or binary")
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        with Nodes(self._options) as nodes:
+            runs = nodes.runs()
+        pieces = -(-self._options.minPartitions // len(runs))
+        return [
+            SlotPartition(first + (end - first) * at // pieces, first + (end - first) * (at + 1) // pieces)
+            for first, end in runs
+            for at in range(pieces)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, SlotPartition)
+        options, arrow = self._options, to_arrow_schema(self._schema, timezone="UTC")
+        fields = [name for name in arrow.names if name != options.keyColumn]
+        with Nodes(options) as nodes:
+            keys = _keys(nodes, partition)
+            while chunk := list(itertools.islice(keys, KEYS_A_READ)):
+                if options.type == "string":
+                    found = [[value] for value in nodes.run([("GET", key) for key in chunk])]
+                else:
+                    found = nodes.run([("HMGET", key, *fields) for key in chunk])
+                # A key that went since the scan is not there, and neither is its row.
+                rows = [(key, *row) for key, row in zip(chunk, found, strict=True) if any(v is not None for v in row)]
+                if rows:
+                    yield self._batch(arrow, fields, rows)
+
+    def _batch(self, arrow: pa.Schema, fields: list[str], rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+        keys, *values = zip(*rows, strict=True)
+        found = dict(zip(fields, values, strict=True)) | {self._options.keyColumn: keys}
+        return pa.RecordBatch.from_arrays(
+            [self._column(field, found[field.name], keys) for field in arrow], schema=arrow
+        )
+
+    def _column(self, field: pa.Field, values: Sequence[bytes | None], keys: Sequence[bytes]) -> pa.Array:
+        """One field of all rows as its type; text of a number becomes a number."""
+        raw = pa.array(values, pa.binary())
+        if pa.types.is_binary(field.type):
+            return raw
+        try:
+            return _cast(raw, field.type)
+        except pa.ArrowInvalid:
+            return pa.array(
+                [self._value(field, value, key) for value, key in zip(values, keys, strict=True)], field.type
+            )
+
+    def _value(self, field: pa.Field, value: bytes | None, key: bytes) -> Any:
+        try:
+            return _cast(pa.array([value], pa.binary()), field.type)[0].as_py()
+        except pa.ArrowInvalid as error:
+            if self._options.badEntries == "fail":
+                raise BadEntry(
+                    f"key {key.decode(errors='replace')}, {field.name}: {error}. Option badEntries=null gives null instead"
+                ) from None
+            return None
+
+
+def _cast(raw: pa.Array, kind: pa.DataType) -> pa.Array:
+    text = raw.cast(pa.string())
+    return text if kind == pa.string() else text.cast(kind)
+
+
+# -- writing --------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    rows: int
+
+
+class _KeyWriting:
+    """Rows as hashes or strings. `append` sets fields, `overwrite` replaces each key that a row has as a whole.
+
+    A task that is run again writes the same again, which changes nothing: the rows name their keys.
+    """
+
+    def __init__(self, options: Options, schema: StructType, overwrite: bool = False) -> None:
+        _check_writable(options, schema)
+        self._options = options
+        self._overwrite = overwrite
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        written = 0
+        with Nodes(self._options) as nodes:
+            for batch in iterator:
+                for start in range(0, batch.num_rows, ROWS_A_WRITE):
+                    part = batch.slice(start, ROWS_A_WRITE)
+                    nodes.run(list(self._commands(part)))
+                    written += part.num_rows
+        return Written(written)
+
+    def _commands(self, batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
+        options = self._options
+        keys = _texts(batch.column(options.keyColumn)).to_pylist()
+        names = [name for name in batch.schema.names if name != options.keyColumn]
+        rows = zip(*(_texts(batch.column(name)).to_pylist() for name in names), strict=True)
+        if None in keys:
+            raise ValueError(f"a row has no key (null in the column {options.keyColumn!r})")
+        if options.type == "string":
+            expiry = ("PX", options.ttl) if options.ttl else ()
+            for key, (value,) in zip(keys, rows, strict=True):
+                yield ("DEL", key) if value is None else ("SET", key, value, *expiry)
+            return
+        for key, row in zip(keys, rows, strict=True):
+            if self._overwrite:
+                yield ("DEL", key)
+            pairs = [
+                word for name, value in zip(names, row, strict=True) if value is not None for word in (name, value)
+            ]
+            if pairs:
+                yield ("HSET", key, *pairs)
+                if options.ttl:
+                    yield ("PEXPIRE", key, options.ttl)
+
+
+class KeyWriter(_KeyWriting, DataSourceArrowWriter):
+    """`df.write.format("penstock").option("type", "hash")`."""
+
+
+class KeyStreamWriter(_KeyWriting, DataSourceStreamArrowWriter):
+    """`df.writeStream.format("penstock").option("type", "hash")`."""
+
+
+def _check_writable(options: Options, schema: StructType) -> None:
+    names = schema.names
+    if options.keyColumn not in names:
+        raise OptionError(
+            f"column {options.keyColumn!r} (option keyColumn) is the key, and there are {', '.join(names)}"
+        )
+    if options.type == "string" and set(names) != {options.keyColumn, options.valueColumn}:
+        raise OptionError(
+            f"strings need the columns {options.keyColumn} and {options.valueColumn}, and there are {', '.join(names)}"
+        )
+    if len(names) < 2:
+        raise OptionError("a hash needs a field: there is no column but the key")
+    for column in schema:
+        if column.dataType.typeName() in ("array", "map", "struct", "variant"):
+            raise OptionError(
+                f"column {column.name} is {column.dataType.simpleString()}; write it as text, with to_json for example"
+            )
+
+
+def _texts(column: pa.Array) -> pa.Array:
+    """Values as Redis has them: bytes, or text."""
+    return column if pa.types.is_binary(column.type) else column.cast(pa.string())
+
+
+# -- partitioning ---------------------------------------------------------------------------------------------
+
+
+def by_slot(frame: DataFrame, partitions: int, key: str = "key") -> DataFrame:
+    """The same rows, partitioned by the slots of their keys: each task then writes to one node, or to few.
+
+    by_slot(users, 12).write.format("penstock").option("url", ...).mode("append").save()
+    """
+
+    def partitions_of(keys: pd.Series) -> pd.Series:
+        return keys.map(
+            lambda each: key_slot(each if isinstance(each, bytes) else str(each).encode()) * partitions // SLOTS
+        )
+
+    partition_of: Any = pandas_udf(partitions_of, IntegerType())  # type: ignore[call-overload]
+    return frame.repartitionById(partitions, partition_of(f.col(key)))

@@ -1,0 +1,72 @@
+"""The servers that have the keys: one, or a cluster. What tables of keys need of them.
+
+Whether it is a cluster is asked, not told: the same options work on both. The client's delivery level is the user's choice;
+writes of tables may be repeated, so `at-least-once` is as good as it gets, and `at-most-once` is for those who would rather
+see a task fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+from penstock.client.cluster.sync import Cluster
+from penstock.client.sync import Client
+from penstock.protocol.slots import SLOTS
+from penstock.spark.link import unreachable
+from penstock.spark.options import Options
+
+KEYS_A_SCAN = 1000
+
+
+class Nodes:
+    """See the top of this file."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        timeout = options.retryTimeout / 1000
+        client: Any = Client.from_url(options.url, delivery=options.delivery, command_timeout=timeout, protocol=2)
+        with unreachable(options):
+            self.is_cluster = bool(client.info("cluster").get("cluster_enabled"))
+        if self.is_cluster:
+            client.close()
+            client = Cluster.from_url(options.url, delivery=options.delivery)
+        self._client = client
+
+    def __enter__(self) -> Nodes:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._client.close()
+
+    def runs(self) -> list[tuple[int, int]]:
+        """All slots as runs that one server has each."""
+        if not self.is_cluster:
+            return [(0, SLOTS)]
+        owners = self._client.slot_map.owners
+        runs = [list(slots) for _, slots in groupby(range(SLOTS), key=owners.__getitem__)]
+        return [(run[0], run[-1] + 1) for run in runs]
+
+    def scan(self, first: int, end: int) -> Iterator[bytes]:
+        """The keys to read of the servers that have these slots; others' too, and some several times."""
+        options = self._options
+        if options.keySet:
+            for member in self._client.sscan_iter(options.keySet, count=KEYS_A_SCAN):
+                yield bytes(member)
+            return
+        addresses = dict.fromkeys(self._client.slot_map.owners[first:end]) if self.is_cluster else [None]
+        for address in addresses:
+            where = {"node": address} if address is not None else {}
+            cursor = 0
+            while True:
+                cursor, keys = self._client.scan(cursor, options.keys, KEYS_A_SCAN, options.type, **where)
+                yield from keys
+                if not cursor:
+                    break
+
+    def run(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Run commands, packed for each server; their replies in order."""
+        with unreachable(self._options):
+            replies: list[Any] = self._client.execute_many(commands)
+        return replies
