@@ -20,7 +20,7 @@ ALLOWED: dict[str, set[str]] = {
     "server": {"protocol", "types", "engine", "commands", "storage"},
     "testing": {"protocol", "types", "engine", "server"},
     "spark": {"protocol", "client"},
-    "bench": {"protocol", "client", "testing"},
+    "bench": {"protocol", "client", "testing", "spark"},
     "cli": {"protocol", "types", "engine", "commands", "storage", "server", "testing", "bench", "demo"},
 }
 

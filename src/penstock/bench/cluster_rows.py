@@ -25,7 +25,7 @@ _READY = [("SET", key, "xxx") for key in _KEYS]
 
 
 @functools.cache
-def _cluster() -> RedisCluster:
+def shared_cluster() -> RedisCluster:
     """Started for the first row that needs it; it ends with the process."""
     cluster = RedisCluster(replicas=0).start()
     atexit.register(cluster.stop)
@@ -37,14 +37,14 @@ def _cluster() -> RedisCluster:
 
 @functools.cache
 def _ours() -> Cluster:
-    client = Cluster(startup_nodes=_cluster().addresses)
+    client = Cluster(startup_nodes=shared_cluster().addresses)
     atexit.register(client.close)
     return client
 
 
 @functools.cache
 def _redis_py() -> RedisPyCluster:
-    host, port = _cluster().addresses[0]
+    host, port = shared_cluster().addresses[0]
     client = RedisPyCluster(host=host, port=port)
     atexit.register(client.close)
     return client

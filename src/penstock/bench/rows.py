@@ -1,4 +1,4 @@
-"""What is measured: one row a work, with its target. Streams, the clients, LAZY and slow commands have files of their own.
+"""What is measured: one row a work, with its target. Streams, the clients, LAZY, slow commands and Spark have files of their own.
 
 To add a row: an entry in ROWS. Targets are ratios of ours to the peer in the same run, from DESIGN's table.
 """
@@ -11,6 +11,7 @@ from penstock.bench.lazy_rows import LAZY_ROWS
 from penstock.bench.load import WORKS
 from penstock.bench.row import Row, throughput
 from penstock.bench.servers import Running
+from penstock.bench.spark_rows import SPARK_ROWS
 from penstock.bench.stall_rows import STALL_ROWS
 from penstock.bench.stream_rows import STREAM_ROWS
 
@@ -50,7 +51,10 @@ def _rows() -> dict[str, Row]:
     rows.append(
         Row("memory.strings", "memory of 1M small string keys", "bytes/key", 3.0, _memory_of_strings, True, rounds=1)
     )
-    return {row.name: row for row in (*rows, *STREAM_ROWS, *CLIENT_ROWS, *CLUSTER_ROWS, *LAZY_ROWS, *STALL_ROWS)}
+    return {
+        row.name: row
+        for row in (*rows, *STREAM_ROWS, *CLIENT_ROWS, *CLUSTER_ROWS, *LAZY_ROWS, *STALL_ROWS, *SPARK_ROWS)
+    }
 
 
 ROWS = _rows()

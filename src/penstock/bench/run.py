@@ -43,8 +43,9 @@ class Result:
 
 
 def choose(names: Iterable[str]) -> list[Row]:
-    """Rows by name or pattern (`set.*`); all without any; LookupError names what matches nothing."""
-    patterns = list(names)
+    """Rows by name, family (`spark`) or pattern (`set.*`); all without any; LookupError names what matches nothing."""
+    families = {name.partition(".")[0] for name in ROWS}
+    patterns = [f"{name}.*" if name in families and name not in ROWS else name for name in names]
     for pattern in patterns:
         if not any(fnmatch(name, pattern) for name in ROWS):
             raise LookupError(pattern)

@@ -20,7 +20,9 @@ def register(app: typer.Typer) -> None:
 
 
 def bench(
-    rows: list[str] = typer.Argument(None, help="Rows by name or pattern, such as 'set.*'; all of them without any."),
+    rows: list[str] = typer.Argument(
+        None, help="Rows by name, family ('spark') or pattern ('set.*'); all of them without any."
+    ),
     as_json: bool = typer.Option(False, "--json", help="One JSON object a row instead of the table."),
     rounds: int = typer.Option(None, min=1, help="Rounds a row; each gives a ratio. Default: 3, fewer for slow rows."),
     scale: float = typer.Option(1.0, min=0.001, help="Share of the usual number of requests, for a quick look."),

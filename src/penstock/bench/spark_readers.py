@@ -1,0 +1,97 @@
+"""What the Spark rows compare our source with: the same reader fed from memory, and a reader of Redis Streams in redis-py.
+
+A module of its own, because Spark's workers import it by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import redis
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from penstock.bench.messages import KEY, TAG, entry, redis_id
+from penstock.spark.data_source import PenstockDataSource
+from penstock.spark.options import Options
+from penstock.spark.ranges import NODE, Range, cut
+from penstock.spark.rows import Converter, default_schema
+from penstock.spark.source import StreamPartition
+
+XRANGE_ROWS = 10_000
+
+
+class MemorySource(PenstockDataSource):
+    """Our reader with the server left out: the rows are there already, in Arrow, a node at a time."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "bench_memory"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return _MemoryReader(self._options(), schema)
+
+
+class _MemoryReader(DataSourceReader):
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        places = self._options.endingOffsets
+        assert isinstance(places, dict)
+        ((stream, end),) = places.items()
+        assert isinstance(end, int)
+        return [StreamPartition(each) for each in cut([Range(stream, 1, end)], self._options.minPartitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, StreamPartition)
+        wanted = partition.range
+        converter = Converter(self._schema, self._options, lambda *_: None)
+        entries = pa.array([entry(number) for number in range(NODE)], pa.binary())
+        tags, times = pa.array([TAG] * NODE, pa.binary()), pa.array([1_700_000_000_000] * NODE, pa.int64())
+        for start in range(wanted.start, wanted.end, NODE):
+            rows = min(NODE, wanted.end - start)
+            offsets = pa.array(range(start, start + rows), pa.int64())
+            columns = [offsets, *(column.slice(0, rows) for column in (times, tags, entries))]
+            batch = pa.RecordBatch.from_arrays(columns, names=["offset", "time", "tag", "entry"])
+            yield converter.convert(wanted.stream, batch)
+
+
+class RedisStreamSource(DataSource):
+    """What people write today: XRANGE with redis-py in each task, then Arrow."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "bench_redis_streams"
+
+    def schema(self) -> StructType:
+        return default_schema(Options())
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return _RedisStreamReader(int(self.options["port"]), int(self.options["rows"]), int(self.options["tasks"]))
+
+
+class _RedisStreamReader(DataSourceReader):
+    def __init__(self, port: int, rows: int, tasks: int) -> None:
+        self._port, self._rows, self._tasks = port, rows, tasks
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [StreamPartition(each) for each in cut([Range(KEY.decode(), 1, self._rows + 1)], self._tasks)]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[object, ...]]:
+        import datetime
+
+        assert isinstance(partition, StreamPartition)
+        at, end = partition.range.start, partition.range.end
+        with redis.Redis(port=self._port) as client:
+            while at < end:
+                count = min(XRANGE_ROWS, end - at)
+                found = client.xrange(KEY, redis_id(at), redis_id(end - 1), count=count)
+                for identity, fields in found:
+                    ((tag, value),) = fields.items()
+                    moment = int(identity.partition(b"-")[0])
+                    time = datetime.datetime.fromtimestamp(moment / 1000, datetime.UTC)
+                    yield KEY.decode(), moment, time, tag, value
+                at += len(found)
