@@ -38,6 +38,8 @@ def judge(theirs: RedisServer) -> redis.Redis:
 @example(pattern=b"[c-a]b", name=b"bb")
 @example(pattern=b"[\\]]", name=b"]")
 @example(pattern=b"a*a", name=b"a")
+@example(pattern=b"[a-\xff", name=b"b")
+@example(pattern=b"[\xf0-\xff]", name=b"\xff")
 @example(pattern=b"a*[^a]*a?", name=b"aba-")
 @example(pattern=b"\\", name=b"\\")
 def test_a_pattern_matches_what_redis_says_it_matches(judge: redis.Redis, pattern: bytes, name: bytes) -> None:

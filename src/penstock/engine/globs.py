@@ -4,7 +4,7 @@ A pattern becomes a predicate once and is kept. `*` and `prefix*`, nearly all th
 the rest compile to one whose stars are atomic, so that no pattern backtracks: a client cannot stall the server with
 `a*a*a*a*b`. Python's fnmatch was rejected: it negates classes with `!`, knows no escapes and reads `[z-a]` otherwise.
 
-Redis's corners, kept on purpose: a class without its `]` ends with the pattern; `[a-]` is the range from `]` to `a`;
+Redis's corners, kept on purpose: bytes from 128 on come before all others in a range, as signed chars do; a class without its `]` ends with the pattern; `[a-]` is the range from `]` to `a`;
 the empty string matches only the empty pattern and `*` itself (which Redis's callers test for before they match).
 """
 
@@ -91,14 +91,19 @@ def _class(pattern: bytes, at: int, ignore_case: bool) -> tuple[set[int], int]:
             exact.add(pattern[at + 1])
             at += 2
         elif left >= 3 and pattern[at + 1] == 0x2D:  # -
-            low, high = sorted((pattern[at], pattern[at + 2]))
-            folded.update(range(fold[low], fold[high] + 1))
+            low, high = sorted((_signed(pattern[at]), _signed(pattern[at + 2])))
+            folded.update(byte & 0xFF for byte in range(_signed(fold[low]), _signed(fold[high]) + 1))
             at += 3
         else:
             folded.add(fold[pattern[at]])
             at += 1
     accepted = {byte for byte in range(256) if (byte in exact or fold[byte] in folded) != negated}
     return accepted, at + 1
+
+
+def _signed(byte: int) -> int:
+    """A byte as a C compiler for x86 reads a char."""
+    return byte - 256 if byte > 127 else byte
 
 
 def _one_of(accepted: set[int]) -> bytes:
