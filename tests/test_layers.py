@@ -20,7 +20,8 @@ ALLOWED: dict[str, set[str]] = {
     "testing": {"protocol", "types", "engine", "server"},
     "spark": {"protocol", "client"},
     "bench": {"protocol", "testing"},
-    "cli": {"protocol", "types", "engine", "commands", "storage", "server", "testing", "bench", "demo"},
+    "demo": {"protocol"},
+    "cli": {"protocol", "types", "engine", "commands", "storage", "server", "testing", "bench", "spark", "demo"},
 }
 
 
