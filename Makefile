@@ -7,7 +7,7 @@ READY := .venv/.ready
 
 help:
 	@echo "make test    set everything up in .venv and run the tests"
-	@echo "make demo    set everything up and run a guided tour of the server"
+	@echo "make demo    set everything up and send a click stream through a pipeline on Spark"
 	@echo "make lint    ruff and mypy"
 	@echo "make bench   compare with a real redis-server (penstock bench); ROWS='set.* get.*' chooses"
 	@echo "make docs    write the reference pages from the declarations"

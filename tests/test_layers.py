@@ -21,7 +21,8 @@ ALLOWED: dict[str, set[str]] = {
     "testing": {"protocol", "types", "engine", "server"},
     "spark": {"protocol", "client"},
     "bench": {"protocol", "client", "testing", "spark"},
-    "cli": {"protocol", "types", "engine", "commands", "storage", "server", "testing", "bench", "demo"},
+    "demo": {"protocol"},
+    "cli": {"protocol", "types", "engine", "commands", "storage", "server", "testing", "bench", "spark", "demo"},
 }
 
 

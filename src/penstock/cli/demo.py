@@ -1,165 +1,207 @@
-"""`penstock demo`: a short guided tour of the server, checked as it goes.
+"""`penstock demo`: a click stream through a pipeline on Spark, checked against what was sent.
 
-Every step sends real commands to an embedded server and compares the reply with what the tour promises; the exit code
-is 0 only if all of them held.
+A server in this process, two producers beside it, and the project in penstock/demo/project run again and again by the same runner as
+`penstock run --continuous`. At the end every click is looked for: in the table once, in the counts of its minute once, and in the
+stream of alerts once if it was slow. The exit code is 0 only if all of that holds.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
 
 import redis
 import typer
 from rich.console import Console
+from rich.table import Table
 
-Step = tuple[str, tuple[object, ...], Callable[[Any], bool]]
+from penstock.cli.run_display import Display
+
+if TYPE_CHECKING:
+    from penstock.demo.clicks import Tally
+    from penstock.spark.progress import Progress
+    from penstock.spark.runner import Runner
+
+PRODUCERS = 2
 
 
 def register(app: typer.Typer) -> None:
     app.command("demo")(demo)
 
 
-def demo() -> None:
-    """Show what the server does, in half a minute; asks nothing."""
-    from penstock import Server
-
+def demo(
+    seconds: float = typer.Option(45, "--seconds", min=1, help="How long the producers write."),
+    rate: float = typer.Option(1000, "--rate", min=10, help="Clicks a second, of all producers together."),
+    picture: Path = typer.Option(Path("penstock-demo.svg"), "--picture", help="Where the picture goes."),
+    keep: Path = typer.Option(
+        None, "--keep", metavar="DIR", help="Keep the project and its tables in this new folder."
+    ),
+) -> None:
+    """Send a click stream through a pipeline on Spark, and check that every click came out once."""
     console = Console(highlight=False)
-    wrong = 0
-    with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder:
-        with Server(dir=folder, appendonly=True, appendfsync="always") as server:
-            console.print(f"[bold]A Penstock server[/] is running inside this process: {server.url}")
-            with redis.Redis.from_url(server.url, decode_responses=True) as client:
-                for chapter, steps in _tour():
-                    console.print(f"\n[bold cyan]{chapter}[/]")
-                    wrong += sum(not _show(console, client, *step) for step in steps)
-                wrong += not _blocking(console, server.url)
-                wrong += not _messages(console, client, server.url)
-        console.print("\n[bold cyan]It is still there after a restart[/]")
-        with (
-            Server(dir=folder, appendonly=True, appendfsync="always") as server,
-            redis.Redis.from_url(server.url, decode_responses=True) as client,
-        ):
-            wrong += not _show(
-                console, client, "every write above was on disk before its reply", ("GET", "visits"), "2".__eq__
-            )
-    if wrong:
-        console.print(f"\n[bold red]{wrong} of the promises above did not hold.[/]")
-        raise typer.Exit(1)
-    console.print("\n[bold green]Everything above happened as promised.[/] Start your own: [bold]penstock serve[/]")
+    if keep is not None and keep.exists():
+        console.print(f"penstock demo: {keep} is there already; name a new folder", markup=False)
+        raise typer.Exit(2)
+    if importlib.util.find_spec("pyspark") is None:
+        console.print("penstock demo: Spark is not installed; pip install 'penstock[spark]' brings it", markup=False)
+        raise typer.Exit(2)
+    from penstock.spark.java import NoJava
+    from penstock.spark.problems import Problem, RunFailed
+    from penstock.spark.session import SparkDidNotStart
 
-
-def _tour() -> Iterator[tuple[str, list[Step]]]:
-    yield (
-        "Strings and counters",
-        [
-            ("write", ("SET", "greeting", "hello"), lambda reply: reply is True or reply == "OK"),
-            ("read", ("GET", "greeting"), "hello".__eq__),
-            ("count", ("INCR", "visits"), (1).__eq__),
-            ("count again", ("INCR", "visits"), (2).__eq__),
-            (
-                "a key that goes by itself",
-                ("SET", "token", "secret", "EX", 60),
-                lambda reply: reply is True or reply == "OK",
-            ),
-            ("seconds left", ("TTL", "token"), lambda reply: 58 <= reply <= 60),
-        ],
-    )
-    yield (
-        "Hashes, lists, sets, sorted sets",
-        [
-            ("a record", ("HSET", "user:1", "name", "Ada", "born", 1815), (2).__eq__),
-            ("one field", ("HGET", "user:1", "name"), "Ada".__eq__),
-            ("a queue", ("RPUSH", "jobs", "first", "second"), (2).__eq__),
-            ("take from its head", ("LPOP", "jobs"), "first".__eq__),
-            ("two sets", ("SADD", "admins", "ada", "bob"), (2).__eq__),
-            ("", ("SADD", "online", "bob", "eve"), (2).__eq__),
-            ("what they share", ("SINTER", "admins", "online"), lambda reply: set(reply) == {"bob"}),
-            ("a ranking", ("ZADD", "scores", 10, "ada", 30, "bob", 20, "eve"), (3).__eq__),
-            ("its top two", ("ZRANGE", "scores", 0, 1, "REV"), ["bob", "eve"].__eq__),
-        ],
-    )
-    yield (
-        "Streams: a log with offsets, groups and acknowledgements",
-        [
-            ("append", ("TWRITE", "clicks", "page:/", "first"), (1).__eq__),
-            ("several at once", ("TWRITE", "clicks", "ENTRIES", "page:/a", "second", "page:/", "third"), (2).__eq__),
-            ("from any offset", ("TREAD", "clicks", 2, 1), [[2, "page:/a", "second"]].__eq__),
-            (
-                "a group shares the work",
-                ("TREAD", "clicks", 0, 2, "GROUP", "billing", "RETRY", 60000, 0),
-                [[1, "page:/", "first"], [2, "page:/a", "second"]].__eq__,
-            ),
-            ("done with these", ("TACK", "clicks", "billing", "1-2"), (2).__eq__),
-            ("the next ones", ("TREAD", "clicks", 0, 9, "GROUP", "billing"), [[3, "page:/", "third"]].__eq__),
-        ],
-    )
-    yield "Scripts run on real Lua, atomically", [
-        (
-            "move an amount only if it is there",
-            ("EVAL", "if tonumber(redis.call('get', KEYS[1])) >= 1 then return redis.call('decr', KEYS[1]) else return -1 end", 1, "visits"),
-            (1).__eq__,
-        ),
-        ("", ("INCR", "visits"), (2).__eq__),
-    ]  # fmt: skip
-    yield (
-        "Errors name the thing",
-        [
-            ("the wrong type", ("LPUSH", "greeting", "x"), lambda reply: str(reply).startswith("WRONGTYPE")),
-            ("no such command", ("FLY", "away"), lambda reply: "unknown command" in str(reply)),
-        ],
-    )
-
-
-def _show(
-    console: Console, client: redis.Redis, what: str, argv: tuple[object, ...], right: Callable[[Any], bool]
-) -> bool:
-    """Send one command, print it with its reply, and say whether the reply is right."""
     try:
-        reply: Any = client.execute_command(*argv)  # type: ignore[no-untyped-call]
-    except redis.ResponseError as error:
-        reply = error
-    held = right(reply) is True
-    mark = "[green]ok[/]" if held else "[red]NOT AS PROMISED[/]"
-    command = " ".join(str(part) if len(str(part)) < 40 else str(part)[:37] + "..." for part in argv)
-    console.print(f"  {mark} {command:58}", end="", markup=True)
-    console.print(f" -> {reply!s:24} {what}", markup=False, style="dim")
-    return held
+        with tempfile.TemporaryDirectory(prefix="penstock-demo-") as temporary:
+            folder = keep or Path(temporary) / "project"
+            with as_file(files("penstock.demo") / "project") as project:
+                shutil.copytree(project, folder, ignore=shutil.ignore_patterns("__pycache__"))
+            wrong = _demo(console, folder, seconds, rate, picture)
+    except (Problem, RunFailed, NoJava, SparkDidNotStart) as error:
+        console.print(f"penstock demo: {error}", markup=False)
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    raise typer.Exit(1 if wrong else 0)
 
 
-def _blocking(console: Console, url: str) -> bool:
-    """One client waits for an element; another pushes it."""
-    console.print("\n[bold cyan]Clients can wait for work[/]")
-    got: list[Any] = []
+def _demo(console: Console, folder: Path, seconds: float, rate: float, picture: Path) -> int:
+    """Run it all; the number of things that are wrong."""
+    from penstock import Server
+    from penstock.demo.check import counts, differences
+    from penstock.demo.clicks import Tally
+    from penstock.demo.picture import draw
+    from penstock.spark.options import URL_VARIABLE
+    from penstock.spark.progress import Progress
+    from penstock.spark.project import load
+    from penstock.spark.runner import Runner
+    from penstock.spark.session import Session
 
-    def wait() -> None:
-        with redis.Redis.from_url(url, decode_responses=True) as client:
-            got.append(client.blpop(["inbox"], timeout=10))
+    project = load(folder)
+    data = project.state / "server"
+    data.mkdir(parents=True)
+    sent = Tally()
+    display = Display(console, quiet=True)
+    with Server(dir=data, appendonly=True) as server, redis.Redis.from_url(server.url) as client:
+        os.environ[URL_VARIABLE] = server.url
+        console.print(f"A Penstock server is at {server.url}. Starting Spark ...")
+        with (
+            Session(project.state, "demo", project.spec.configuration) as session,
+            Progress(session, server.url, display.changed) as progress,
+        ):
+            with _sampling(progress, client) as behind, display.show(progress):
+                _flow(console, Runner(project, session, progress), client, server.url, seconds, rate, sent)
+            console.print("Checking every click ...")
+            wrong = list(differences(session.spark, client, sent))
+            found = counts(session.spark)
+    picture.write_text(draw(found, behind), encoding="utf-8")
+    _summary(console, sent, found, wrong, picture)
+    return len(wrong)
 
-    waiter = threading.Thread(target=wait)
-    waiter.start()
-    with redis.Redis.from_url(url, decode_responses=True) as client:
-        client.rpush("inbox", "a letter")
-    waiter.join()
-    held = bool(got) and list(got[0]) == ["inbox", "a letter"]
-    console.print(
-        f"  {'[green]ok[/]' if held else '[red]NOT AS PROMISED[/]'} BLPOP inbox 10 in one client, RPUSH in another"
-    )
-    return held
+
+def _flow(console: Console, runner: Runner, client: Any, url: str, seconds: float, rate: float, sent: Tally) -> None:
+    """Producers write, the pipeline runs again and again until they are done, and once more for the rest."""
+    from penstock.demo.clicks import STREAM, send_end, send_hopelessly_late
+    from penstock.spark.runner import Selection
+
+    start = time.time() // 60 * 60
+    console.print(f"{PRODUCERS} producers write {rate:,.0f} clicks a second for {seconds:.0f} s; the pipeline reads.")
+    with contextlib.ExitStack() as stack:
+        share = rate / PRODUCERS
+        producers = [stack.enter_context(_producing(url, number, share, seconds, start)) for number in range(PRODUCERS)]
+        # Only a pipeline that has seen today's clicks knows that yesterday's are late.
+        client.execute_command("TREAD", STREAM, 1, 1, "BLOCK", 0)
+        runner.run(Selection())
+        late = send_hopelessly_late(client, start, sent)
+        console.print(f"{late} clicks of yesterday came just now: too late for the counts, not for the table.")
+        while any(producer.process.poll() is None for producer in producers):
+            runner.run(Selection())
+        for producer in producers:
+            sent.load(producer.tally())
+    send_end(client, start, sent)
+    runner.run(Selection())
 
 
-def _messages(console: Console, client: redis.Redis, url: str) -> bool:
-    """A subscriber gets what is published."""
-    console.print("\n[bold cyan]Publish and subscribe[/]")
-    with redis.Redis.from_url(url, decode_responses=True) as listener, listener.pubsub() as subscription:
-        subscription.subscribe("news")
-        subscription.get_message(timeout=5)
-        receivers = client.publish("news", "it works")
-        message = subscription.get_message(timeout=5)
-    held = receivers == 1 and message is not None and message["data"] == "it works"
-    console.print(
-        f"  {'[green]ok[/]' if held else '[red]NOT AS PROMISED[/]'} PUBLISH news 'it works' reached {receivers} subscriber"
-    )
-    return held
+@dataclass(frozen=True, slots=True)
+class _Producer:
+    process: subprocess.Popen[bytes]
+    told: IO[bytes]  # a file, not a pipe: the tally is longer than a pipe holds, and nobody reads before the end
+
+    def tally(self) -> str:
+        if self.process.wait():
+            raise RuntimeError(f"a producer ended with {self.process.returncode}")
+        self.told.seek(0)
+        return self.told.read().decode()
+
+
+@contextlib.contextmanager
+def _producing(url: str, number: int, rate: float, seconds: float, start: float) -> Iterator[_Producer]:
+    words = [sys.executable, "-m", "penstock.demo.clicks", url, str(number), str(rate), str(seconds), str(start)]
+    with tempfile.TemporaryFile() as told, subprocess.Popen(words, stdout=told) as process:
+        try:
+            yield _Producer(process, told)
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+@contextlib.contextmanager
+def _sampling(progress: Progress, client: Any) -> Iterator[list[tuple[float, float]]]:
+    """Twice a second: how many clicks are written and not yet read. (0, 0) is when it began."""
+    from penstock.demo.clicks import STREAM
+
+    samples: list[tuple[float, float]] = []
+    over = threading.Event()
+    began = time.monotonic()
+
+    def sample() -> None:
+        while True:
+            last = _last(client, STREAM)
+            read = max((flow.reached.get(STREAM, 1) for flow in progress.flows()), default=1) - 1
+            samples.append((time.monotonic() - began, float(max(last - read, 0))))
+            if over.wait(0.5):
+                return
+
+    thread = threading.Thread(target=sample, name="penstock-demo-samples")
+    thread.start()
+    try:
+        yield samples
+    finally:
+        over.set()
+        thread.join()
+
+
+def _last(client: Any, stream: str) -> int:
+    return int(client.execute_command("TREAD", stream, 1, 0, "WITHINFO")[0][1])
+
+
+def _summary(console: Console, sent: Tally, found: dict[tuple[str, str], int], wrong: list[str], picture: Path) -> None:
+    from penstock.demo.clicks import PAGES
+
+    table = Table(title="Clicks a minute, as the pipeline counted them")
+    table.add_column("minute")
+    for page in PAGES:
+        table.add_column(page, justify="right")
+    for minute in sorted({minute for minute, _ in found}):
+        table.add_row(minute[11:], *(f"{found.get((minute, page), 0):,}" for page in PAGES))
+    console.print(table)
+    if wrong:
+        for difference in wrong[:20]:
+            console.print(f"[red]WRONG[/] {difference}")
+        console.print(f"[bold red]{len(wrong)} differences between what was sent and what came out.[/]")
+    else:
+        console.print(
+            f"[bold green]All {len(sent.ids):,} clicks are accounted for, each exactly once[/]: in the table clicks, "
+            f"{sum(sent.minutes.values()):,} in the counts of their minutes, {len(sent.alerts):,} slow ones in the stream alerts."
+        )
+    console.print(f"The picture is in {picture}. Your own project: [bold]penstock init DIR[/]")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from penstock import __version__
-from penstock.cli import bench, check, demo, serve, streams
+from penstock.cli import bench, check, demo, init, run, serve, streams
 
 app = typer.Typer(
     name="penstock",
@@ -20,6 +20,8 @@ check.register(app)
 bench.register(app)
 demo.register(app)
 streams.register(app)
+run.register(app)
+init.register(app)
 
 
 def _version(wanted: bool) -> None:

@@ -20,7 +20,9 @@ DEFAULT_URL = "redis://127.0.0.1:6379/0"
 PATIENCE = 15.0  # seconds without an answer before the connection counts as lost; longer than any BLOCK used
 LOST = (redis.ConnectionError, redis.TimeoutError)
 
-URL = typer.Option(DEFAULT_URL, "--url", help="The server: redis://[user:password@]host:port/database.")
+URL = typer.Option(
+    DEFAULT_URL, "--url", envvar="PENSTOCK_URL", help="The server: redis://[user:password@]host:port/database."
+)
 
 
 class Link:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,6 +16,8 @@ from typing import Any, Literal
 Place = int | Literal["earliest", "latest"]
 """Where to start or to end in a stream: an offset, or one end of it."""
 Places = dict[str, Place] | Literal["earliest", "latest"]
+URL_VARIABLE = "PENSTOCK_URL"
+"""The environment variable that names the server of a query without the option url; read on the driver only."""
 BadEntries = Literal["fail", "null", "deadletter"]
 
 
@@ -142,6 +145,8 @@ def parse(given: Mapping[str, str]) -> Options:
             raise OptionError(f"option {written}={text!r}: it takes {error}") from None
     if ("keys" in values or "keySet" in values) and "type" not in values:
         values["type"] = "hash"
+    if "url" not in values and (named := os.environ.get(URL_VARIABLE)):
+        values["url"] = named
     options = Options(**values)
     _check(options, values)
     return options

@@ -1,0 +1,188 @@
+"""`penstock run`: a declarative pipeline on Spark, with a server of its own if none is named.
+
+Exit codes: 0, the run came to its end, or a continuous one was asked to stop; 1, the server or Spark is not to be had, or a run began
+and failed; 2, the project or the command line is wrong, and nothing was run; 130, stopped before the end.
+
+How it stops: between two runs nothing is half done, so a continuous one that is asked to stop (Ctrl-C, SIGTERM) ends the run under way
+first. Asked a second time, or when running once, it stops at once: streams go on where they were, exactly once; a table that was
+being recomputed whole is recomputed by the next run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib.util
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import typer
+from rich.console import Console
+
+from penstock.cli.run_display import Display
+from penstock.cli.server_link import Link
+
+if TYPE_CHECKING:
+    from penstock.spark.project import Project
+    from penstock.spark.runner import Runner, Selection
+
+RUN_FAILED, WRONG, STOPPED = 1, 2, 130
+
+
+def register(app: typer.Typer) -> None:
+    app.command("run")(run)
+
+
+def run(
+    folder: Path = typer.Argument(..., metavar="DIR", help="The project: spark-pipeline.yml and its transformations."),
+    url: str = typer.Option(
+        None, "--url", envvar="PENSTOCK_URL", help="The server. Without it one runs inside, its data in DIR/.penstock."
+    ),
+    port: int = typer.Option(0, "--port", min=0, max=65535, help="The port of the server inside; 0: any that is free."),
+    continuous: bool = typer.Option(False, "--continuous", help="Run again and again until Ctrl-C or SIGTERM."),
+    trigger: float = typer.Option(
+        10.0, "--trigger", min=0, help="With --continuous: seconds from the start of a run to the next."
+    ),
+    full_refresh: list[str] = typer.Option(
+        [], "--full-refresh", help="Empty this table and fill it anew; may be repeated."
+    ),
+    full_refresh_all: bool = typer.Option(False, "--full-refresh-all", help="Empty all tables and fill them anew."),
+    refresh: list[str] = typer.Option([], "--refresh", help="Update only this table; may be repeated."),
+    dry: bool = typer.Option(False, "--dry", help="Check the project without running it."),
+) -> None:
+    """Run a Spark Declarative Pipelines project.
+
+    Its files reach the server with format("penstock") and need not name it.
+    """
+    if importlib.util.find_spec("pyspark") is None:
+        _fail(WRONG, "Spark is not installed; pip install 'penstock[spark]' brings it")
+    if full_refresh_all and (full_refresh or refresh):
+        _fail(WRONG, "--full-refresh-all excludes --full-refresh and --refresh")
+    if continuous and dry:
+        _fail(WRONG, "--continuous and --dry exclude each other")
+    from penstock.spark.java import NoJava
+    from penstock.spark.problems import Problem, RunFailed
+    from penstock.spark.project import load
+    from penstock.spark.runner import Selection
+    from penstock.spark.session import SparkDidNotStart
+
+    selection = Selection(full_refresh, full_refresh_all, refresh, dry)
+    stop = _Stop(patient=continuous)
+    try:
+        project = load(folder)
+        with _only_one(project), stop, _server(project, url, port) as named:
+            _run(project, named, selection, stop if continuous else None, trigger)
+    except Problem as problem:
+        _fail(WRONG, *problem.findings)
+    except RunFailed as failure:
+        _fail(RUN_FAILED, *failure.findings, f"Spark's log: {project.state / 'spark.log'}")
+    except (NoJava, SparkDidNotStart, OSError) as error:
+        _fail(RUN_FAILED, error)
+    except KeyboardInterrupt:
+        _fail(STOPPED, "stopped; the next run goes on where this one was")
+
+
+def _fail(code: int, *lines: object) -> NoReturn:
+    for line in lines:
+        print(f"penstock run: {line}", file=sys.stderr, flush=True)
+    raise typer.Exit(code)
+
+
+class _Stop:
+    """Signals that ask to stop, while entered. Patient: the first one is only noted."""
+
+    def __init__(self, patient: bool) -> None:
+        self.asked = threading.Event()
+        self._patient = patient
+
+    def __enter__(self) -> None:
+        self._before = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def __exit__(self, *exc: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: object) -> None:
+        if not self._patient or self.asked.is_set():
+            raise KeyboardInterrupt
+        self.asked.set()
+        print("penstock run: ending the run under way; once more to stop at once", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def _only_one(project: Project) -> Iterator[None]:
+    """Two runs of a project at a time would write to the same tables."""
+    project.state.mkdir(exist_ok=True)
+    with (project.state / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _fail(WRONG, f"another `penstock run` is running {project.folder}")
+        yield
+
+
+@contextlib.contextmanager
+def _server(project: Project, url: str | None, port: int) -> Iterator[str]:
+    """The server that is named, if it answers; otherwise one in this process, with what it held last time."""
+    if url is not None:
+        Link(url, "run").check()
+        yield url
+        return
+    from penstock import Server
+    from penstock.storage.files import StorageError
+
+    data = project.state / "server"
+    data.mkdir(exist_ok=True)
+    directives: dict[str, object] = {"dir": data, "appendonly": True} | ({"port": port} if port else {})
+    try:
+        server = Server(**directives).start()
+    except (OSError, StorageError) as error:
+        _fail(RUN_FAILED, f"the server inside cannot start: {error}")
+    try:
+        yield server.url
+    finally:
+        server.stop()
+
+
+def _run(project: Project, url: str, selection: Selection, stop: _Stop | None, trigger: float) -> None:
+    from penstock.spark.options import URL_VARIABLE
+    from penstock.spark.progress import Progress
+    from penstock.spark.runner import Runner
+    from penstock.spark.session import Session
+
+    os.environ[URL_VARIABLE] = url  # before the JVM starts: everything in it inherits it
+    console = Console()
+    started = time.monotonic()
+    console.print(
+        f"{project.spec.name}: server {Link(url, 'run').place}, starting Spark", highlight=False, markup=False
+    )
+    display = Display(console, quiet=stop is not None)
+    with (
+        Session(project.state, project.spec.name, project.spec.configuration) as session,
+        Progress(session, url, display.changed) as progress,
+        display.show(progress),
+    ):
+        runner = Runner(project, session, progress)
+        if stop is None:
+            runner.run(selection)
+        else:
+            _repeat(runner, selection, stop, trigger)
+    what = "the project is in order" if selection.dry else "stopped" if stop else "done"
+    console.print(f"{project.spec.name}: {what}, {time.monotonic() - started:.0f} s", highlight=False, markup=False)
+
+
+def _repeat(runner: Runner, selection: Selection, stop: _Stop, trigger: float) -> None:
+    """Run until asked to stop. What is to be emptied is emptied by the first run only."""
+    from penstock.spark.runner import Selection
+
+    while not stop.asked.is_set():
+        next_start = time.monotonic() + trigger
+        runner.run(selection)
+        selection = Selection(refresh=selection.refresh)
+        stop.asked.wait(max(next_start - time.monotonic(), 0))

@@ -1,0 +1,148 @@
+"""How far each flow is: rows, rows a second, and how many messages of its streams are still to be read.
+
+Spark tells the client of a pipeline only that a flow started or ended. The queries behind the flows are in the JVM, in the list that all
+its sessions share; a thread looks there a few times a second. A query leaves the list when it ends, so each that was seen is held
+on to until its last numbers are read. How long the streams are is asked of the server, not of Spark, which knows it only as of the last
+batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from py4j.protocol import Py4JError
+
+from penstock.spark.link import Link
+from penstock.spark.options import parse
+from penstock.spark.session import Session
+
+EVERY = 0.4  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class FlowProgress:
+    """What is known of a flow; immutable, replaced when there is news."""
+
+    name: str
+    state: str = "QUEUED"
+    rows: int = 0
+    rate: float = 0.0
+    reached: dict[str, int] = field(default_factory=dict)
+    """How far it has read each stream: the next offset."""
+    lag: int | None = None
+    """Messages in its streams that it has not read; None for a flow that reads no stream."""
+
+
+class Progress:
+    """The flows of a run. Events come from the thread that runs, numbers from the one that watches; a lock is around both."""
+
+    def __init__(self, session: Session, url: str, changed: Callable[[], None] = lambda: None) -> None:
+        self._session = session
+        self._changed = changed
+        self._url = url
+        self._lock = threading.Lock()
+        self._flows: dict[str, FlowProgress] = {}
+        self._queries: dict[str, Any] = {}
+        self._batches: dict[str, int] = {}  # the last batch that was counted, of each query
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="penstock-progress", daemon=True)
+
+    def __enter__(self) -> Progress:
+        self._link = Link(parse({"url": self._url, "retryTimeout": "1"}))
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self._link.__exit__()
+
+    def begin_run(self) -> None:
+        """States and counts are of one run; how far streams were read stays."""
+        with self._lock:
+            self._flows = {name: FlowProgress(name, reached=flow.reached) for name, flow in self._flows.items()}
+
+    def event(self, flow: str, state: str) -> None:
+        """Spark says that a flow is in another state."""
+        if state in ("COMPLETED", "FAILED"):
+            self._look()
+            self._measure_lag()
+        name = short(flow)
+        with self._lock:
+            self._flows[name] = replace(self._flows.get(name, FlowProgress(name)), state=state)
+        self._changed()
+
+    def flows(self) -> list[FlowProgress]:
+        with self._lock:
+            return list(self._flows.values())
+
+    def _watch(self) -> None:
+        while not self._over.wait(EVERY):
+            self._look()
+            self._measure_lag()
+            self._changed()
+
+    def _look(self) -> None:
+        """Read the news of every query. A JVM that is going away has none."""
+        with self._lock, contextlib.suppress(Py4JError, OSError):
+            active = self._session.classic._jsparkSession.sharedState().activeStreamingQueries()
+            for key in active.keySet().toArray():
+                if (query := active.get(key)) is not None:  # it may have ended meanwhile
+                    self._queries[query.runId().toString()] = query
+            for run, query in list(self._queries.items()):
+                ended = not query.isActive()
+                for news in query.recentProgress():
+                    if news.batchId() > self._batches.get(run, -1):
+                        self._count(json.loads(news.json()))
+                        self._batches[run] = news.batchId()
+                if ended:
+                    del self._queries[run]
+
+    def _count(self, news: dict[str, Any]) -> None:
+        name = short(news["name"] or news["id"])
+        flow = self._flows.get(name, FlowProgress(name))
+        reached = dict(flow.reached)
+        for source in news["sources"]:
+            end = source.get("endOffset")
+            # Spark does not say which data source it is. The offsets of another one name no stream of our server.
+            if "PythonMicroBatchStream" in source["description"] and isinstance(end, dict):
+                reached |= {stream: place for stream, place in end.items() if isinstance(place, int)}
+        self._flows[name] = replace(
+            flow,
+            rows=flow.rows + news["numInputRows"],
+            rate=news["processedRowsPerSecond"] or flow.rate,
+            reached=reached,
+        )
+
+    def _measure_lag(self) -> None:
+        with self._lock:
+            streams = sorted({stream for flow in self._flows.values() for stream in flow.reached})
+        if not streams:
+            return
+        try:
+            bounds = self._link.bounds(streams)
+        except Exception:  # the server is away; the flows themselves say so if it stays away
+            return
+        with self._lock:
+            for name, flow in self._flows.items():
+                if flow.reached:
+                    behind = [
+                        max(there_is.end - flow.reached[stream], 0)
+                        for stream in flow.reached
+                        if (there_is := bounds.get(stream))
+                    ]
+                    self._flows[name] = replace(flow, lag=sum(behind))
+
+
+def short(name: str) -> str:
+    """A table's name without the catalog and the database that are everybody's.
+
+    >>> short("spark_catalog.default.clicks"), short("lake.sales.clicks")
+    ('clicks', 'lake.sales.clicks')
+    """
+    return name.removeprefix("spark_catalog.").removeprefix("default.")

@@ -1,0 +1,215 @@
+"""A Spark Declarative Pipelines project: its specification, its files, and what they declare.
+
+The format is Spark's own (`spark-pipeline.yml` beside files of Python and SQL), read by Spark's own code. Added here: every
+declaration is remembered with its place, so that a mistake can be shown where it was made, and a project that would lose rows is
+refused before it runs.
+
+Relative paths for `storage` are taken from the project's folder, so that a project can be moved; Spark wants an absolute one.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import yaml
+from pyspark.errors import PySparkException
+from pyspark.pipelines.add_pipeline_analysis_context import add_pipeline_analysis_context
+from pyspark.pipelines.block_session_mutations import block_session_mutations
+from pyspark.pipelines.cli import PIPELINE_SPEC_FILE_NAMES, PipelineSpec, change_dir, load_pipeline_spec
+from pyspark.pipelines.flow import AutoCdcFlow, Flow
+from pyspark.pipelines.graph_element_registry import GraphElementRegistry, graph_element_registration_context
+from pyspark.pipelines.output import Output, StreamingTable
+
+from penstock.spark.problems import Finding, Place, Problem, of_exception, sentence
+from penstock.spark.sql_files import plain, statements
+
+STATE = ".penstock"
+"""The folder in a project for everything that runs leave behind."""
+FILE_FORMATS = frozenset({"parquet", "orc", "json", "csv", "text", "avro", "xml"})
+
+
+@dataclass(frozen=True)
+class Project:
+    """A folder with a specification."""
+
+    folder: Path
+    spec_path: Path
+    spec: PipelineSpec
+
+    @property
+    def state(self) -> Path:
+        return self.folder / STATE
+
+    @property
+    def storage(self) -> str:
+        """Where Spark keeps checkpoints, as a URI."""
+        named = self.spec.storage
+        return named if urlsplit(named).scheme else (self.folder / named).resolve().as_uri()
+
+    def files(self) -> list[Path]:
+        """The files with declarations, in the order of their names."""
+        found: dict[Path, None] = {}
+        for library in self.spec.libraries:
+            for file in sorted(self.folder.glob(library.include)):
+                if file.is_file() and "__pycache__" not in file.parts:
+                    found[file] = None
+        return list(found)
+
+
+def load(folder: Path) -> Project:
+    """The project in a folder; Problem if there is none, or if its specification is wrong."""
+    folder = folder.resolve()
+    found = [folder / name for name in PIPELINE_SPEC_FILE_NAMES if (folder / name).is_file()]
+    if not found:
+        raise Problem(
+            Finding(f"there is no spark-pipeline.yml in {folder}; `penstock init DIR` writes a project to begin with")
+        )
+    if len(found) > 1:
+        raise Problem(Finding("both spark-pipeline.yml and spark-pipeline.yaml are here; keep one", Place(found[0])))
+    path = found[0]
+    try:
+        spec = load_pipeline_spec(path)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else None
+        raise Problem(Finding(f"not YAML: {error.problem}", Place(path, line))) from None
+    except PySparkException as error:
+        raise Problem(Finding(sentence(error), Place(path))) from None
+    except (
+        TypeError,
+        KeyError,
+        AttributeError,
+        UnicodeDecodeError,
+    ):  # a list where there should be a mapping, and the like
+        raise Problem(
+            Finding("not the specification of a pipeline: it needs name, storage and libraries", Place(path))
+        ) from None
+    project = Project(folder, path, spec)
+    if not project.files():
+        raise Problem(Finding("no file matches the patterns under libraries: there is nothing to run", Place(path)))
+    for file in project.files():
+        _check_syntax(file, folder)
+    return project
+
+
+def _check_syntax(file: Path, folder: Path) -> None:
+    """What needs no Spark to be seen is said before Spark starts."""
+    if file.suffix == ".py":
+        try:
+            compile(file.read_bytes(), file, "exec")
+        except (SyntaxError, ValueError) as error:
+            raise of_exception(error, folder, file) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A flow into a target."""
+
+    flow: str
+    target: str
+    place: Place
+
+
+class Declarations(GraphElementRegistry):
+    """Passes on to Spark what the files declare, and remembers where."""
+
+    def __init__(self, beneath: GraphElementRegistry, project: Project) -> None:
+        self._beneath = beneath
+        self._project = project
+        self._flows: list[_Source] = []
+        self._tables: dict[str, str] = {}  # streaming tables and their formats
+
+    def register_output(self, output: Output) -> None:
+        if isinstance(output, StreamingTable):
+            self._tables[plain(output.name)] = output.format or self._default_format
+        self._beneath.register_output(output)
+
+    def register_flow(self, flow: Flow) -> None:
+        self._remember(flow.name, flow.target, flow.source_code_location)
+        self._beneath.register_flow(flow)
+
+    def register_auto_cdc_flow(self, flow: AutoCdcFlow) -> None:
+        self._remember(flow.name or flow.target, flow.target, flow.source_code_location)
+        self._beneath.register_auto_cdc_flow(flow)
+
+    def register_sql(self, sql_text: str, file_path: Path) -> None:
+        file = self._project.folder / file_path
+        for each in statements(sql_text):
+            if each.streaming_table:
+                self._tables[each.target] = each.format or self._default_format
+            if each.flow:
+                self._flows.append(_Source(each.flow, each.target, Place(file, each.line)))
+        self._beneath.register_sql(sql_text, file_path)
+
+    @property
+    def _default_format(self) -> str:
+        return self._project.spec.configuration.get("spark.sql.sources.default", "parquet")
+
+    def _remember(self, flow: str, target: str, location: Any) -> None:
+        self._flows.append(_Source(plain(flow), plain(target), Place(Path(location.filename), location.line_number)))
+
+    def place_of(self, flow: str) -> Place | None:
+        """Where a flow is declared; Spark puts the catalog and the database before its name."""
+        return next((each.place for each in self._flows if f".{plain(flow)}".endswith(f".{each.flow}")), None)
+
+    def check(self) -> None:
+        """Refuse what Spark would run and get wrong.
+
+        A table of files keeps, with its files, which numbers of batches it has. Two flows both begin with batch 0: of two batches with
+        one number the table takes the first and lets the second go, without a word.
+        """
+        into: defaultdict[str, list[_Source]] = defaultdict(list)
+        for each in self._flows:
+            into[each.target].append(each)
+        findings = []
+        for target, flows in into.items():
+            format = self._tables.get(target)
+            if len(flows) > 1 and format is not None and format.lower() in FILE_FORMATS:
+                first, *others = flows
+                findings += [
+                    Finding(
+                        f"flow {other.flow} and flow {first.flow} ({first.place}) both write to the table {target}, which is made of "
+                        f"{format} files: rows would be lost in silence. Give each a table of its own, or read both in one flow "
+                        "with union()",
+                        other.place,
+                    )
+                    for other in others
+                ]
+        if findings:
+            raise Problem(*findings)
+
+
+def declare(project: Project, spark: Any, graph: str, beneath: GraphElementRegistry) -> Declarations:
+    """Load the files of a project into a graph of Spark's; Problem for the first that is wrong."""
+    declarations = Declarations(beneath, project)
+    with change_dir(project.folder), graph_element_registration_context(declarations):
+        for file in project.files():
+            try:
+                _load_file(file, project, spark, graph, declarations)
+            except (Exception, SystemExit) as error:
+                raise of_exception(error, project.folder, file) from error
+    declarations.check()
+    return declarations
+
+
+def _load_file(file: Path, project: Project, spark: Any, graph: str, declarations: Declarations) -> None:
+    if file.suffix == ".sql":
+        declarations.register_sql(file.read_text(encoding="utf-8"), file.relative_to(project.folder))
+    elif file.suffix == ".py":
+        module_spec = importlib.util.spec_from_file_location(file.stem, file)
+        assert module_spec is not None and module_spec.loader is not None
+        module = importlib.util.module_from_spec(module_spec)
+        module.__dict__["spark"] = spark
+        with (
+            add_pipeline_analysis_context(spark=spark, dataflow_graph_id=graph, flow_name=None),
+            block_session_mutations(),
+        ):
+            module_spec.loader.exec_module(module)
+    else:
+        raise ValueError(
+            "only files of Python (.py) and SQL (.sql) can be part of a pipeline; change the patterns under libraries"
+        )

@@ -1,0 +1,106 @@
+"""Runs a project, once or again and again, through Spark's own pipeline engine.
+
+A run reads what is in the streams when it starts, and ends. Continuous running is one run after another in one session: Spark's engine
+has no other way, a run costs a second or so of its own, and between two runs nothing is half done, which makes it the place to stop.
+Definitions are read anew for each run, so tables that are recomputed whole (materialized views) see what came meanwhile; a graph of
+Spark's runs only once anyway.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyspark.sql.connect.proto as proto
+from pyspark.errors import PySparkException
+from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectGraphElementRegistry
+from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph, start_run
+
+from penstock.spark.problems import Finding, Problem, RunFailed, sentence, shorten
+from penstock.spark.progress import Progress
+from penstock.spark.project import Declarations, Project, declare
+from penstock.spark.session import Session
+
+_STATE = re.compile(r"Flow '?(?P<flow>[^']+?)'? (?:is|has) (?P<state>[A-Z]+)")
+_FAILURE = re.compile(r"(?:Failed to resolve flow: '(?P<unresolved>[^']+)'|Flow '(?P<failed>[^']+)' has FAILED).*?\nError: (?P<error>.*)", re.S)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What to run: everything that is new, unless told otherwise."""
+
+    full_refresh: Sequence[str] = ()
+    full_refresh_all: bool = False
+    refresh: Sequence[str] = ()
+    dry: bool = False
+
+
+class Runner:
+    """See the top of this file."""
+
+    def __init__(self, project: Project, session: Session, progress: Progress) -> None:
+        self._project = project
+        self._session = session
+        self._progress = progress
+
+    def run(self, selection: Selection) -> None:
+        """Run the project to the end of what there is. Problem if it is wrong, RunFailed if it did not come to its end."""
+        spark, spec = self._session.spark, self._project.spec
+        self._progress.begin_run()
+        try:
+            graph = create_dataflow_graph(spark, spec.catalog, spec.database, spec.configuration)
+            try:
+                registry = SparkConnectGraphElementRegistry(spark, graph)
+                declarations = declare(self._project, spark, graph, registry)
+                self._follow(graph, declarations, selection)
+            finally:
+                self._drop(graph)
+        except (Problem, RunFailed) as error:
+            if not self._session.alive:
+                raise self._spark_died() from error
+            raise
+        except PySparkException as error:
+            raise RunFailed(Finding(sentence(error))) if self._session.alive else self._spark_died() from error
+
+    def _spark_died(self) -> RunFailed:
+        return RunFailed(Finding("Spark's Java process ended unexpectedly"))
+
+    def _follow(self, graph: str, declarations: Declarations, selection: Selection) -> None:
+        """Start the run, and listen until it is over."""
+        unresolved: list[Finding] = []
+        failed: dict[str, Finding] = {}
+        try:
+            for reply in start_run(
+                self._session.spark, graph, selection.full_refresh, selection.full_refresh_all, selection.refresh,
+                selection.dry, self._project.storage,
+            ):  # fmt: skip
+                if "pipeline_event_result" not in reply:
+                    continue
+                message = reply["pipeline_event_result"].event.message
+                if failure := _FAILURE.match(message):
+                    flow = failure["unresolved"] or failure["failed"]
+                    finding = Finding(shorten(failure["error"]), declarations.place_of(flow))
+                    if failure["unresolved"]:
+                        unresolved.append(finding)
+                    else:
+                        failed[flow] = finding  # Spark tries again a few times; the last failure is the one to show
+                if state := _STATE.match(message):
+                    self._progress.event(state["flow"], state["state"])
+        except PySparkException as error:
+            if unresolved:
+                raise Problem(*unresolved) from error
+            raise RunFailed(*(failed.values() or [Finding(sentence(error))])) from error
+
+    def _drop(self, graph: str) -> None:
+        """Let Spark forget a graph that was run."""
+        command = proto.Command()
+        command.pipeline_command.drop_dataflow_graph.CopyFrom(
+            proto.PipelineCommand.DropDataflowGraph(dataflow_graph_id=graph)
+        )
+        client: Any = self._session.spark.client
+        if self._session.alive:
+            with contextlib.suppress(PySparkException):  # it goes with the session in the end
+                client.execute_command(command)

@@ -1,0 +1,164 @@
+"""A Spark session for a project: Java, Python, catalog and places for files are set, so that nobody has to.
+
+Declarative pipelines speak Spark Connect, so a session here is two: the classic one, which owns the JVM and shows what runs in it, and
+a client of the Connect server inside that JVM, which the project's files get. The server listens on 127.0.0.1, on a port that the
+system chooses, and takes only clients with a token made for this start.
+
+The catalog is Hive's, on Derby, in the project's own folder: Spark's in-memory catalog forgets its tables, and a second run would find
+their files in the way. Everything the JVM says goes to a file, since hundreds of lines of it would bury the one line that matters.
+
+The JVM ends with this process, however that ends: it reads a pipe that we hold.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkRuntimeError
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from penstock.spark.java import set_java_home
+
+SECONDS_TO_END = 30
+
+
+class SparkDidNotStart(RuntimeError):
+    """The JVM ended before Spark was there; names the file that says why."""
+
+
+def prepare(folder: Path) -> None:
+    """Set what Spark takes from the environment: its Java, and this very Python for its workers."""
+    set_java_home(folder)
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def settings(folder: Path) -> dict[str, str]:
+    """What a session in `folder` goes by, unless the project says otherwise."""
+    return {
+        "spark.master": "local[*]",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.local.dir": str(folder / "tmp"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.sql.catalogImplementation": "hive",
+        "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={folder / 'metastore'};create=true",
+        "spark.driver.extraJavaOptions": f"-Dderby.stream.error.file={folder / 'derby.log'}",
+        # The default of 200 is for clusters: with a few cores most of the time would go into empty tasks.
+        "spark.sql.shuffle.partitions": str(max(os.cpu_count() or 1, 2)),
+    }
+
+
+def _reason(log: Path) -> str:
+    """The line of a log that says why a start failed: the first that complains, else the last."""
+    lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    complaints = (line for line in lines if re.search(r"\bError\b|Exception\b", line) and not line.startswith("at "))
+    return next(complaints, lines[-1] if lines else "Java said nothing")
+
+
+@contextlib.contextmanager
+def _handlers_kept() -> Iterator[None]:
+    """SparkContext takes Ctrl-C for itself, and cancels what runs. What Ctrl-C means is for the program to say."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
+
+
+class Session:
+    """A JVM with Spark in it. `spark` is what projects use, `classic` looks behind it."""
+
+    def __init__(self, folder: Path, name: str, configuration: Mapping[str, str]) -> None:
+        folder = folder.resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        prepare(folder)
+        self.log = folder / "spark.log"
+        os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = str(uuid.uuid4())
+        conf = SparkConf().setAppName(name).setAll(
+            list({
+                **settings(folder),
+                **configuration,
+                "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+                "spark.connect.grpc.binding.address": "127.0.0.1",
+                "spark.connect.grpc.binding.port": "0",
+                # A session with artifacts of its own has Python workers of its own, and every run is a session: with isolation
+                # each run would leave a handful of idle processes behind, and start cold.
+                "spark.sql.artifact.isolation.enabled": "false",
+            }.items())
+        )  # fmt: skip
+        with self.log.open("wb") as log:
+            try:
+                self._gateway: Any = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
+            except PySparkRuntimeError:
+                raise SparkDidNotStart(f"Spark did not start: {_reason(self.log)} ({self.log} has all of it)") from None
+        self._process: subprocess.Popen[bytes] = self._gateway.proc
+        try:
+            with _handlers_kept():
+                self._context = SparkContext(gateway=self._gateway, conf=conf)
+            self.classic = SparkSession(self._context)
+            self.spark: Any = self._connect()
+        except Py4JError as error:
+            self._end_java()
+            raise SparkDidNotStart(f"Spark did not start: {_reason(self.log)} ({self.log} has all of it)") from error
+        except BaseException:
+            self._end_java()
+            raise
+
+    def _connect(self) -> Any:
+        from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+        service = getattr(self._context._jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")
+        port = getattr(service, "MODULE$").localPort()
+        os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # pyspark.sql.functions and SparkSession.active() go by it
+        spark = ConnectSession.builder.remote(f"sc://localhost:{port}").create()
+        # The other end is our own child: if it does not answer it is dead, and asking again for minutes would hide that.
+        spark.client.set_retry_policies([])
+        return spark
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def stop(self) -> None:
+        """End Spark and its JVM; whatever was under way is cut off."""
+        if self.alive:
+            with contextlib.suppress(Exception):  # a session that broke is stopped by the end of its JVM as well
+                self.spark.stop()
+                self._context.stop()
+        os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
+        self._end_java()
+
+    def _end_java(self) -> None:
+        self._gateway.shutdown()
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(SECONDS_TO_END)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        # What pyspark remembers of a JVM that is gone would stop the next session from starting.
+        SparkContext._gateway = SparkContext._jvm = None

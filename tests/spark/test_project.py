@@ -1,0 +1,98 @@
+"""What a project is, and what is refused before anything runs. Mistakes that only Spark can see: test_run.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from penstock.cli.main import app
+from penstock.spark.problems import Finding, Place, Problem, shorten
+from penstock.spark.project import load
+from penstock.spark.sql_files import statements
+
+SPEC = "name: test\nstorage: .penstock/storage\nlibraries:\n  - glob:\n      include: flows/**\n"
+
+
+def project(folder: Path, spec: str = SPEC, **files: str) -> Path:
+    (folder / "flows").mkdir(parents=True)
+    (folder / "spark-pipeline.yml").write_text(spec)
+    for name, text in files.items():
+        (folder / "flows" / name.replace("_", ".")).write_text(text)
+    return folder
+
+
+def problem(folder: Path) -> str:
+    with pytest.raises(Problem) as found:
+        load(folder)
+    return str(found.value)
+
+
+def test_storage_is_relative_to_the_project(tmp_path: Path) -> None:
+    assert load(project(tmp_path, a_sql="")).storage == (tmp_path / ".penstock" / "storage").as_uri()
+    (tmp_path / "spark-pipeline.yml").write_text(SPEC.replace(".penstock/storage", "s3a://bucket/here"))
+    assert load(tmp_path).storage == "s3a://bucket/here"
+
+
+def test_a_folder_without_a_project_is_told_how_to_get_one(tmp_path: Path) -> None:
+    assert "penstock init" in problem(tmp_path)
+
+
+def test_a_specification_that_is_wrong_is_named_with_its_line(tmp_path: Path) -> None:
+    file = project(tmp_path, "name: [test\nstorage: x\n") / "spark-pipeline.yml"
+    assert problem(tmp_path).startswith(f"{file}:2: not YAML: ")
+    for text, word in {
+        SPEC + "libary: 1\n": "libary",
+        "name: test\n": "storage",
+        "name: a\nstorage: b\nlibraries: [1]\n": "needs name",
+        SPEC: "nothing to run",
+    }.items():
+        file.write_text(text)
+        assert problem(tmp_path).startswith(f"{file}: ")
+        assert word in problem(tmp_path)
+
+
+def test_a_syntax_error_is_seen_without_spark(tmp_path: Path) -> None:
+    project(tmp_path, a_py="import os\n\ndef flow()\n    return 1\n")
+    assert problem(tmp_path) == f"{tmp_path}/flows/a.py:3: syntax error: expected ':'"
+
+
+def test_run_ends_with_2_if_the_project_is_wrong(tmp_path: Path) -> None:
+    ran = CliRunner().invoke(app, ["run", str(tmp_path)])
+    assert (ran.exit_code, ran.stdout) == (2, "")
+    assert "there is no spark-pipeline.yml" in ran.stderr
+
+
+@pytest.mark.parametrize("options", [["--continuous", "--dry"], ["--full-refresh-all", "--refresh", "a"]])
+def test_options_that_exclude_each_other_are_refused(tmp_path: Path, options: list[str]) -> None:
+    ran = CliRunner().invoke(app, ["run", str(tmp_path), *options])
+    assert ran.exit_code == 2
+    assert "exclude" in ran.stderr
+
+
+def test_what_sql_files_declare_is_found_with_its_line() -> None:
+    text = """-- CREATE FLOW not_this AS INSERT INTO x SELECT 1;
+CREATE STREAMING TABLE a USING orc COMMENT 'it''s; fine' AS
+SELECT * FROM STREAM raw;  /* ; */
+
+create or refresh streaming table lake.`b c` (n INT);
+CREATE FLOW f
+AS INSERT INTO lake.`b c` BY NAME SELECT 1;
+CREATE MATERIALIZED VIEW v AS SELECT count(*) FROM a;
+"""
+    found = [(each.line, each.flow, each.target, each.streaming_table, each.format) for each in statements(text)]
+    assert found == [
+        (2, "a", "a", True, "orc"), (5, None, "lake.b c", True, None), (6, "f", "lake.b c", False, None), (8, "v", "v", False, None),
+    ]  # fmt: skip
+
+
+def test_of_a_stack_only_the_last_line_is_shown() -> None:
+    stack = "[PYTHON_DATA_SOURCE_ERROR] Failed: Traceback (most recent call last):\n  File 'x', line 1, in y\n    z()\n"
+    assert shorten(f"{stack}ValueError: no such thing\n\n\tat org.apache.spark") == "ValueError: no such thing"
+    assert shorten(f"{stack}penstock.spark.options.OptionError: there is no stream 'x'") == "there is no stream 'x'"
+
+
+def test_a_finding_says_its_place_first() -> None:
+    assert str(Finding("what", Place(Path("a.py"), 3))) == "a.py:3: what"
+    assert str(Finding("what")) == "what"
