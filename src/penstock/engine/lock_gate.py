@@ -40,6 +40,11 @@ _ELSEWHERE = frozenset({"COPY", "MOVE", "SELECT", "SWAPDB"})
 """Commands after which keys may be meant that are in another database than the session's."""
 
 
+def _may_mean_others(command: Command, argv: Argv) -> bool:
+    inside = command.inside(argv)
+    return (command if inside is None else inside[0]).name in _ELSEWHERE
+
+
 class LockGate:
     """See the top of this file."""
 
@@ -70,7 +75,7 @@ class LockGate:
             except ReplyError:
                 continue  # its handler will say what is wrong with the arguments
         databases: Iterable[Database] = (database,)
-        if any(command.name in _ELSEWHERE for command, _ in commands):
+        if any(_may_mean_others(command, argv) for command, argv in commands):
             databases = self._engine.keyspace.databases
         return [Want(each.locked, name, exclusive) for each in databases for name, exclusive in names.items()]
 

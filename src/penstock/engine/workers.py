@@ -64,8 +64,8 @@ class Job:
     """A command whose slow part runs in a thread, or which only holds its locks for a while."""
 
     __slots__ = (
-        "argv", "command", "commit", "compute", "database", "error", "result", "seen", "session", "spent", "threaded",
-        "waiter",
+        "_around", "argv", "command", "commit", "compute", "database", "error", "result", "seen", "session", "spent",
+        "threaded", "waiter",
     )  # fmt: skip
 
     def __init__(self, session: Session, commit: Callable[[Any], Reply], compute: Callable[[], Any]) -> None:
@@ -75,6 +75,7 @@ class Job:
         self.argv: Argv
         self.command, self.argv = session.current
         self.waiter = Waiter(session, self.command, self.argv, [], 0, None)
+        self._around = session.around
         self.database: Database = session.db
         self.seen: list[tuple[bytes, Any]] = []  # the values it locked
         self.threaded = False  # it is in the queue for a thread, or in one
@@ -95,6 +96,9 @@ class Job:
 
     def finish(self, session: Session, argv: Argv) -> Reply:
         """What is left of the command, as its handler."""
+        return self._last_step() if self._around is None else self._around(self._last_step)
+
+    def _last_step(self) -> Reply:
         if self.error is not None:
             if not isinstance(self.error, Exception):  # SystemExit in a thread must not end the loop
                 raise RuntimeError(repr(self.error)) from self.error
@@ -169,9 +173,7 @@ class Workers:
         """
         if self._engine.in_unit:
             return commit(compute())
-        around = session.around
-        last_step = commit if around is None else lambda result: around(lambda: commit(result))
-        job = self._begin(session, last_step, compute, lock)
+        job = self._begin(session, commit, compute, lock)
         if job is not None:
             job.threaded = True
             self._submit(job)
@@ -239,6 +241,8 @@ class Workers:
         self._remove(job)
         self.done += job.threaded
         connected = session.waiter is waiter
+        if engine.lazy.pending and job.command.writes:
+            engine.lazy.before(session, job.command, job.argv)  # after SWAPDB there may be some for its names
         if connected and job.outdated:
             session.postponed = job.argv
             engine.lock_gate.release(job)
