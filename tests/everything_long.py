@@ -1,4 +1,7 @@
-"""Has every command take the way of a long one, however little it has to do: for tests that the ways do not differ."""
+"""Has every command take the way of a long one, however little it has to do: for tests that the ways do not differ.
+
+`python -m tests.everything_long` is `penstock` with every command long.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 from penstock import commands
+from penstock.cli.main import app
 from penstock.engine import long_work
 
 
@@ -26,3 +30,8 @@ def everything_long() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         make_everything_long(patch)
         yield
+
+
+if __name__ == "__main__":
+    with everything_long():
+        app()
