@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+COMPILED := $(shell find src -name '*.pyx' -o -name '*.pxd')
 
 .PHONY: help test demo lint bench docs clean
 
@@ -13,7 +14,7 @@ help:
 	@echo "make docs    write the reference pages from the declarations"
 	@echo "make clean   remove .venv and everything that was built"
 
-$(READY): pyproject.toml setup.py constraints.txt src/penstock/server/_inner_loop.pyx src/penstock/types/stream/_wire.pyx
+$(READY): pyproject.toml setup.py constraints.txt $(COMPILED)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Penstock needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,spark]'
@@ -39,5 +40,5 @@ docs: $(READY)
 clean:
 	rm -rf .venv build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
-	rm -f src/penstock/server/_inner_loop.c src/penstock/server/_inner_loop*.so
-	rm -f src/penstock/types/stream/_wire.c src/penstock/types/stream/_wire*.so
+	find src -name '*.pyx' | sed 's/pyx$$/c/' | xargs rm -f
+	find src -name '*.so' -delete

@@ -1,5 +1,7 @@
 """Fixtures. `r` runs a test twice: on ours and on a real Redis; whatever differs is a bug of ours.
 
+The families of THREADED run a third time, on a server that does in threads whatever it can, down to a single element.
+
 Mark a test `@pytest.mark.since("7.0")` when it uses something the real Redis at hand may be too old for; it then
 runs on ours alone if that is so.
 """
@@ -7,16 +9,28 @@ runs on ours alone if that is so.
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import redis
+from redis.backoff import ConstantBackoff
+from redis.retry import Retry
 
 from penstock import Server, commands
 from penstock.testing.cluster import RedisCluster
-from penstock.testing.redis import RedisServer, find_redis
+from penstock.testing.redis import RedisServer, find_redis, free_port
 
 commands.load()  # a test of an Engine alone needs them too, also when it is the only one that runs
+
+
+THREADED = {
+    "test_bitmaps", "test_blocking_lists", "test_blocking_sorted_sets", "test_databases", "test_expiry", "test_hashes",
+    "test_keys", "test_lists", "test_scripting", "test_sets", "test_sorted_sets", "test_sorting", "test_transactions",
+}  # fmt: skip
+"""Modules of tests about commands that may have much to do."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -24,6 +38,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         since = metafunc.definition.get_closest_marker("since")
         wanted = tuple(int(part) for part in since.args[0].split(".")) if since else (0,)
         peers = ["penstock", "redis"] if find_redis().version >= wanted else ["penstock"]
+        if metafunc.module.__name__.rpartition(".")[2] in THREADED:
+            peers.append("penstock-threads")
         metafunc.parametrize("peer", peers, indirect=True, scope="session")
 
 
@@ -63,8 +79,27 @@ def cluster(shared_cluster: RedisCluster) -> RedisCluster:
 
 
 @pytest.fixture(scope="session")
+def ours_threaded() -> Iterator[str]:
+    """The URL of a Penstock server to which everything is long and worth a thread: in a process of its own, as that is global."""
+    port = free_port()
+    words = ["serve", "--port", str(port), "--save", "", "--worker-threshold", "1", "--loglevel", "warning"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.everything_long", *words], cwd=Path(__file__).parent.parent
+    )
+    try:
+        with redis.Redis(port=port, retry=Retry(ConstantBackoff(0.05), 400)) as client:
+            client.ping()
+        yield f"redis://127.0.0.1:{port}/0"
+    finally:
+        process.terminate()
+        assert process.wait(20) == 0
+
+
+@pytest.fixture(scope="session")
 def peer(request: pytest.FixtureRequest) -> str:
-    """The URL of ours, then of a real Redis."""
+    """The URL of ours, of a real Redis, or of ours with threads."""
+    if request.param == "penstock-threads":
+        return str(request.getfixturevalue("ours_threaded"))
     return str(request.getfixturevalue("ours" if request.param == "penstock" else "theirs").url)
 
 

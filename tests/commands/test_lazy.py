@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import redis
+from tests.everything_long import everything_long
 from tests.integration.test_kill import Process, free_port
 from tests.raw_client import RawClient
 from tests.storage.test_persistence import info, running, wait_until
@@ -19,9 +21,12 @@ NEVER = {"lazy_queue_enabled": 0, "lazy_max_age": 0}  # nothing runs that nobody
 ENQUEUED = b"LAZY-ENQUEUED"
 
 
-@pytest.fixture
-def server() -> Iterator[Server]:
-    with Server(**NEVER) as server:
+@pytest.fixture(params=["loop", "threads"])
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    with (
+        everything_long() if request.param == "threads" else nullcontext(),
+        Server(**NEVER, worker_threshold=1) as server,
+    ):
         yield server
 
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import hiredis
 import pytest
+import redis
 
 from penstock.commands import (
     bitmaps,
@@ -213,3 +214,14 @@ def test_a_transaction_answers_what_was_there_when_each_command_ran() -> None:
         return len(members), first
 
     assert _in_both_ways(run) == (30, [b"0"])
+
+
+@pytest.mark.parametrize("line", ["SMEMBERS s", "SUNIONSTORE d s", "SORT s ALPHA", "COPY s c", "KEYS *", "HGETALL h"])
+def test_the_server_that_the_families_are_run_on_does_have_threads_work(ours_threaded: str, line: str) -> None:
+    with redis.Redis.from_url(ours_threaded) as client:
+        client.flushall()
+        client.sadd("s", "x")
+        client.hset("h", "f", "v")
+        before = client.info("locks")["worker_jobs_done"]
+        client.execute_command(*line.split())
+        assert client.info("locks")["worker_jobs_done"] == before + 1

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
+from tests.everything_long import everything_long
 
 from penstock import Server
 from penstock.engine.config import Config
@@ -35,9 +37,9 @@ class Numbered:
         return self.client.execute_command("ONCE", self.name, number, self.floor, *words)
 
 
-@pytest.fixture
-def server() -> Iterator[Server]:
-    with Server() as server:
+@pytest.fixture(params=["loop", "threads"])
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    with everything_long() if request.param == "threads" else nullcontext(), Server(worker_threshold=1) as server:
         yield server
 
 

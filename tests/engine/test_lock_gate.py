@@ -323,3 +323,13 @@ def test_the_upkeep_of_a_stream_waits_for_whoever_reads_it(world: World) -> None
     world.pass_time(3000)
     world.engine.streams.tick()
     assert log.first == 1501
+
+
+def test_dead_letters_do_not_change_a_stream_that_a_thread_reads(world: World) -> None:
+    world.client("TWRITE dead tag entry", "TWRITE t tag entry", "TREAD t 0 1 GROUP g RETRY 100 150 DEADLETTER dead")
+    read = world.engine.keyspace[0].data[b"dead"]
+    world.client("DEBUG LOCK 5000 READ dead")
+    world.pass_time(2000)
+    world.engine.streams.tick()
+    assert len(read.log) == 1
+    assert len(world.engine.keyspace[0].data[b"dead"].log) == 2

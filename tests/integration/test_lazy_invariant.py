@@ -2,6 +2,9 @@
 
 One of them runs most writes LAZY that may be. Every other reply must be equal, whatever clients watch and wait for, however
 keys expire and the idle moments fall; and so must everything in memory, in the log and in the snapshots.
+
+Once more with threads: what an idle moment begins goes to a thread whenever it has elements to look at, and that thread is
+played by the test, so that anything may happen before it is done.
 """
 
 from __future__ import annotations
@@ -16,13 +19,16 @@ from typing import Any
 
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from tests.commands.stream_world import Client
+from tests.commands.stream_world import BLOCKED, Client, decoded
 from tests.comparison import comparison_machine
+from tests.everything_long import everything_long
 from tests.integration.test_replay import FORMS, NOW, Life
 
 from penstock.commands.dumping import to_payload
 from penstock.engine.lazy_rules import refusal
+from penstock.engine.session import Session
 from penstock.engine.spec import REGISTRY
+from penstock.engine.workers import Job
 from penstock.protocol.errors import ReplyError
 from penstock.protocol.resp import Raw, RawPieces, encode
 from penstock.testing.clock import ManualClock, ManualTimers
@@ -48,7 +54,8 @@ TREAD {k} 0 [1|2] GROUP g     | TREAD {k} 0 [1|2] GROUP g RETRY [100|5000] 5000 
 TACK {k} g 1-[1|2|4]          | TNACK {k} g 1-3          | TGROUP DEL {k} g            | TGROUP SET {k} g [0|2]
 TRETAIN {k} COUNT 2
 """
-ORDERLESS = (b"KEYS", b"SCAN", b"SORT")  # SORT ... BY of elements that weigh the same
+_SETS = (b"KEYS", b"SMEMBERS", b"SINTER", b"SUNION", b"HGETALL")
+ORDERLESS = (*_SETS, b"SCAN", b"SORT")  # SORT ... BY of elements that weigh the same
 
 
 def forms(text: str) -> list[str]:
@@ -99,6 +106,7 @@ def _is_lazy(argv: Argv) -> bool:
 
 PLAIN_FORMS = [form for form in FORMS if not form.startswith(("SPOP", "FLUSH", "B"))]
 WRITES = [form for form in (*PLAIN_FORMS, *forms(STREAMS)) if REGISTRY.by_name[form.split()[0].encode()].writes]
+LONG_WRITES = [form for form in WRITES if re.match(r"\w+STORE|COPY|BITOP|SORT", form)]
 ANY = [*WRITES, *WRITES, *forms(READS)]
 
 
@@ -107,7 +115,7 @@ def normal(argv: Argv, reply: Any) -> Any:
     if isinstance(reply, ReplyError):
         return reply.wire()
     if isinstance(reply, Raw | RawPieces):
-        return encode(reply)
+        return normal(argv, decoded(encode(reply)))
     if isinstance(reply, list | tuple):
         items = [normal(argv, item) for item in reply]
         return sorted(items, key=repr) if argv[0] in ORDERLESS else items
@@ -117,25 +125,64 @@ def normal(argv: Argv, reply: Any) -> Any:
 class Side(Life):
     """One of the two servers: a client that works, one that watches, one that waits."""
 
-    def __init__(self, folder: Path, clock: ManualClock, lazy: bool) -> None:
-        self.folder, self.clock, self.lazy = folder, clock, lazy
+    began = 0  # threads, in all of its lives
+
+    def __init__(self, folder: Path, clock: ManualClock, lazy: bool, threads: bool = False) -> None:
+        self.folder, self.clock, self.lazy, self.threads = folder, clock, lazy, threads
         self.timers = ManualTimers(clock)
         super().__init__(folder, clock, self.timers)
         self.engine.streams.find_all()
+        self.jobs: list[Job] = []
+        if threads:
+            workers = self.engine.workers
+            workers.start(lambda _: None)
+            workers._submit = self._submit  # type: ignore[method-assign]
+            workers.threshold = 1
         self.watching, self.waiting = Client(self.engine), Client(self.engine)
+
+    def _submit(self, job: Job) -> None:
+        self.jobs.append(job)
+        self.began += 1
 
     def reply(self, argv: Argv, lazily: bool) -> Any:
         """What the client gets; nothing for a command that is LAZY on one of the sides."""
         try:
             reply = self.engine.execute(self.session, [b"LAZY", *argv] if self.lazy and lazily else argv)
+            while (held_back := self.after_the_thread(self.session)) is not None:
+                reply = self.engine.execute(self.session, held_back)
         except ReplyError as error:
             reply = error
         self.engine.blocking.serve()
         return None if lazily and self.session.transaction is None else normal(argv, reply)
 
+    def ask(self, client: Client, *words: str | bytes) -> Any:
+        """What another client gets."""
+        reply = client.run(*words)
+        while reply == BLOCKED and (held_back := self.after_the_thread(client.session)) is not None:
+            reply = client.run(*held_back)
+        return reply
+
+    def after_the_thread(self, session: Session) -> Argv | None:
+        """What a session has to run once more because of a thread, which is done by then."""
+        held_back, session.postponed = session.postponed, None
+        if held_back is not None:
+            self.thread_is_done()
+        return held_back
+
+    def thread_is_done(self) -> None:
+        self.jobs = [
+            job for job in self.jobs if job in self.engine.workers.jobs
+        ]  # without what the loop has done itself
+        if self.jobs:
+            job = self.jobs.pop(0)
+            job.run()
+            self.engine.workers._finished(job)
+
     def restarted(self) -> Side:
         self.persistence.close()
-        return Side(self.folder, self.clock, self.lazy)
+        again = Side(self.folder, self.clock, self.lazy, self.threads)
+        again.began = self.began
+        return again
 
     def crashed(self) -> Side:
         """Another server, made from what is on disk at this moment."""
@@ -157,9 +204,10 @@ class Side(Life):
 class Pair:
     """Both servers, and what was done to them."""
 
-    def __init__(self, folder: Path, chance: random.Random) -> None:
+    def __init__(self, folder: Path, chance: random.Random, threads: bool = False) -> None:
         self.chance = chance
-        self.sides = [Side(folder / name, ManualClock(NOW * 1000), lazy=name == "lazy") for name in ("lazy", "plain")]
+        clocks = [ManualClock(NOW * 1000) for _ in range(2)]
+        self.sides = [Side(folder / "lazy", clocks[0], True, threads), Side(folder / "plain", clocks[1], False)]
         self.history: list[object] = []
 
     def draw(self, chosen: list[str]) -> Argv:
@@ -174,6 +222,8 @@ class Pair:
     def step(self) -> None:
         action, *_ = self.chance.choices(list(ACTIONS), list(ACTIONS.values()))
         action(self)
+        if self.sides[0].engine.lock_gate._put_off:  # somebody is served later, and that must not show
+            self.sides[0].thread_is_done()
         lazy, plainly = (repr(side.waiting.replies) for side in self.sides)  # errors do not compare
         assert lazy == plainly, self.history
         self.sides[0].engine.lazy.check()
@@ -182,6 +232,12 @@ class Pair:
 
     def write(self) -> None:
         self.both(self.draw(WRITES), plain=self.chance.random() < 0.2)
+
+    def write_long(self) -> None:
+        """Something that there is much to do for, and a chance to do it."""
+        self.both(self.draw(["SADD [a|b] {m} {m} {m}", "ZADD z 1 {m} 2 {m}", "RPUSH l {m} {m}", "SET s {v}{v}"]))
+        self.both(self.draw(LONG_WRITES))
+        self.be_idle()
 
     def read(self) -> None:
         self.both(self.draw(forms(READS)))
@@ -197,7 +253,9 @@ class Pair:
         self.history.append(b"EXEC")
         replies = []
         for side in self.sides:
-            answers = side.engine.execute(side.session, [b"EXEC"])
+            answers: Any = side.engine.execute(side.session, [b"EXEC"])
+            while (held_back := side.after_the_thread(side.session)) is not None:
+                answers = side.engine.execute(side.session, held_back)
             side.engine.blocking.serve()
             pairs = zip(queue, answers, strict=True)
             replies.append([None if _is_lazy(argv) else normal(argv, answer) for argv, answer in pairs])
@@ -221,6 +279,17 @@ class Pair:
                 side.engine.keyspace.expire_cycle()
                 side.engine.streams.tick()
 
+    def be_idle(self) -> None:
+        """Long enough for the queue to be looked at."""
+        self.history.append("idle")
+        for side in self.sides:
+            side.timers.advance(12)
+
+    def end_of_thread(self) -> None:
+        if self.sides[0].jobs:
+            self.history.append("a thread is done")
+            self.sides[0].thread_is_done()
+
     def select(self) -> None:
         self.both([b"SELECT", self.chance.choice([b"0", b"0", b"1"])])
 
@@ -231,11 +300,11 @@ class Pair:
         key = self.chance.choice(ALL_KEYS)
         self.history.append(f"the watcher: WATCH {key}")
         for side in self.sides:
-            side.watching.run("WATCH", key)
+            side.ask(side.watching, "WATCH", key)
 
     def execute_if_unchanged(self) -> None:
         self.history.append("the watcher: EXEC")
-        outcomes = [[side.watching.run(word) for word in ("MULTI", "PING", "EXEC")] for side in self.sides]
+        outcomes = [[side.ask(side.watching, word) for word in ("MULTI", "PING", "EXEC")] for side in self.sides]
         assert outcomes[0] == outcomes[1], self.history
 
     def wait(self) -> None:
@@ -248,7 +317,7 @@ class Pair:
         replies = []
         for side in self.sides:
             try:
-                replies.append(repr(side.waiting.run(*argv)))
+                replies.append(repr(side.ask(side.waiting, *argv)))
             except ReplyError as error:
                 replies.append(repr(error))
         assert replies[0] == replies[1], self.history
@@ -283,19 +352,41 @@ class Pair:
 ACTIONS: dict[Callable[[Pair], None], int] = {
     Pair.write: 100, Pair.read: 12, Pair.expire: 8, Pair.pass_time: 12, Pair.transaction: 4, Pair.script: 2, Pair.select: 2,
     Pair.watch: 4, Pair.execute_if_unchanged: 3, Pair.wait: 4, Pair.do_to_everything: 1, Pair.restart: 1, Pair.crash: 2,
+    Pair.write_long: 25, Pair.be_idle: 5, Pair.end_of_thread: 5,
 }  # fmt: skip
 """What happens, and how often."""
 
 
-@settings(max_examples=40, deadline=None, phases=[phase for phase in Phase if phase is not Phase.explain])
-@given(seed=st.integers(0, 1 << 32), steps=st.integers(50, 300))
-def test_nobody_can_tell_lazy_from_immediate_execution(seed: int, steps: int) -> None:
-    """A failure shrinks to the shortest program of its seed, and shows it."""
+_SETTINGS = settings(max_examples=30, deadline=None, phases=[phase for phase in Phase if phase is not Phase.explain])
+_SEEDS, _STEPS = st.integers(0, 1 << 32), st.integers(50, 300)
+
+
+def _run(seed: int, steps: int, threads: bool) -> int:
+    """A failure shrinks to the shortest program of its seed, and shows it. Answers how many threads there were."""
     with tempfile.TemporaryDirectory() as folder:
-        pair = Pair(Path(folder), random.Random(seed))
+        pair = Pair(Path(folder), random.Random(seed), threads)
         for _ in range(steps):
             pair.step()
         pair.end()
+        return pair.sides[0].began
+
+
+@_SETTINGS
+@given(seed=_SEEDS, steps=_STEPS)
+def test_nobody_can_tell_lazy_from_immediate_execution(seed: int, steps: int) -> None:
+    _run(seed, steps, threads=False)
+
+
+@_SETTINGS
+@given(seed=_SEEDS, steps=_STEPS)
+def test_nobody_can_tell_whether_a_thread_worked_on_it(seed: int, steps: int) -> None:
+    with everything_long():
+        _run(seed, steps, threads=True)
+
+
+def test_programs_do_have_threads_work() -> None:
+    with everything_long():
+        assert _run(seed=1, steps=300, threads=True) >= 3
 
 
 def _numbers(queue: list[Argv], each: int) -> range:
@@ -320,8 +411,6 @@ def _hidden(argv: Argv, reply: Any) -> Any:
         return None
     return sorted(reply, key=repr) if isinstance(reply, list) and argv[0] in _SETS else reply
 
-
-_SETS = (b"KEYS", b"SMEMBERS", b"SINTER", b"SUNION", b"HGETALL")
 
 TestLazyAndRedis = comparison_machine(
     st.sampled_from(_REDIS_FORMS).flatmap(

@@ -17,6 +17,11 @@ These edges are all that is kept of the order, and they are enough: what comes b
 Passive execution takes the oldest first, in slices, when no byte came in for a while, or when it is too old. A random key,
 as the proposal has it, could let one of them wait for ever.
 
+A long one is begun in an idle moment and goes on in a thread, its keys locked (workers.py), one at a time and the queue
+behind it. It is still queued then: it runs, at its own time, when it is committed. Who needs its outcome waits at the
+lock, and who needs that of one behind it does, too (`wants`); who cannot wait, such as a script, has it finished at once. LAZY
+alone need not wait, as the queue keeps the order.
+
 Rejected: logging a command when it runs. A crash would lose what was acknowledged. Rejected: a list of commands a key, as
 the proposal has it; to run one, all lists it is in must be searched.
 
@@ -27,20 +32,24 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Iterable
+from contextlib import suppress
 from functools import cached_property
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
 from penstock.engine import lazy_rules
+from penstock.engine.locks import Want
 from penstock.engine.memory import OVERHEAD
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Command, Flag, Reach
+from penstock.engine.spec import Access, Argv, Command, Flag, Handler, Reach
+from penstock.engine.workers import NotNow
 from penstock.protocol.errors import ReplyError
+from penstock.protocol.resp import NO_REPLY
 
 if TYPE_CHECKING:
     from penstock.engine.dispatch import Engine
     from penstock.engine.keyspace import Database
+    from penstock.engine.workers import Job
 
 log = logging.getLogger("penstock.lazy")
 
@@ -55,7 +64,7 @@ Place = tuple["Database", bytes]
 class Queued:
     """A command that was answered and has not run."""
 
-    __slots__ = ("after", "argv", "command", "database", "keys", "moment", "number", "size")
+    __slots__ = ("after", "argv", "command", "database", "keys", "moment", "number", "running", "size")
 
     def __init__(self, number: int, database: Database, command: Command, argv: Argv, keys: dict[bytes, bool]) -> None:
         self.number = number  # in the order of enqueueing
@@ -65,6 +74,7 @@ class Queued:
         self.keys = keys  # whether it writes each
         self.moment = database.clock.now  # milliseconds since 1970: the time that it will see
         self.after: list[Queued] = []  # those that must run before; some may have run
+        self.running = False  # on the loop, at this moment
         self.size = sum(map(len, argv)) + OVERHEAD * len(argv)
 
 
@@ -88,6 +98,7 @@ class Lazy:
         self._tails: dict[Place, Tail] = {}
         self._last_number = 0
         self._running: Queued | None = None
+        self._in_thread: Queued | None = None  # what `job` is about
         self._timer: object | None = None
         self._idle = False
         self._input_seen = -1  # stats.input_bytes when it was last looked at
@@ -180,30 +191,67 @@ class Lazy:
             self._engine.require_gates("lazy", False)
             self._engine.keyspace.before_expiry = None
 
+    # -- what a thread is at ----------------------------------------------------------------------------------
+
+    @property
+    def job(self) -> Job | None:
+        """What a thread does for the queue at this moment."""
+        return None if self._in_thread is None else self._engine.workers.job_of(self._background)
+
+    def wants(self, session: Session, command: Command, argv: Argv, wants: list[Want]) -> list[Want]:
+        """What a command that wants these has to wait for while there is a `job`."""
+        if command.name == lazy_rules.NAME:
+            return [want for want in wants if not self._is_ours(want)]
+        assert self._in_thread is not None
+        needed, commands = list[Queued](), [(command, argv)]
+        if command.name == "EXEC" and session.transaction is not None:
+            commands = session.transaction.queue
+            needed = [each for place in session.watching for each in self._last_of(*place, to_write=False)]
+        needed += [each for called, words in commands for each in self._needed_by(session.db, called, words)]
+        if self._in_thread in self._with_those_before(needed).values():
+            queued = self._in_thread
+            outcome = next(key for key, writes in queued.keys.items() if writes)
+            return [*wants, Want(queued.database.locked, outcome, False)]
+        return wants
+
+    def _is_ours(self, want: Want) -> bool:
+        """Whether nothing but the job is in the way."""
+        lock, job = want.table.get(want.key), self.job
+        return lock is not None and (lock.writer is job or list(lock.readers) == [job])
+
     # -- active execution -------------------------------------------------------------------------------------
 
     def before(self, session: Session, command: Command, argv: Argv) -> None:
         """Run what a client's command could tell from not having run. For dispatch, while anything is pending."""
         if command.name == lazy_rules.NAME:
             return
+        self.ran_actively += self._run_all(self._needed_by(session.db, command, argv))
+
+    def _needed_by(self, database: Database, command: Command, argv: Argv) -> list[Queued]:
+        """What must run before a client's command, but for what must run before these."""
         reach = command.reach(argv)
         if reach is not Reach.KEYS:
-            self.drain(session.db if reach is Reach.DATABASE else None)
-            return
-        try:
+            return self._queued_for(database if reach is Reach.DATABASE else None)
+        found: list[Queued] = []
+        with suppress(ReplyError):  # its handler will refuse it
             for position, access in command.key_positions(argv):
-                self.settle(session.db, argv[position], to_write=access is not Access.READ)
-        except ReplyError:
-            return  # its handler will refuse it
+                found += self._last_of(database, argv[position], to_write=access is not Access.READ)
+        return found
+
+    def _last_of(self, database: Database, key: bytes, to_write: bool) -> list[Queued]:
+        """The last that writes a key and, if it is to be written, those that read it since."""
+        tail = self._tails.get((database, key))
+        if tail is None:
+            return []
+        last = [] if tail.writer is None else [tail.writer]
+        return [*last, *tail.readers] if to_write else last
+
+    def _queued_for(self, database: Database | None) -> list[Queued]:
+        return [each for each in self.pending.values() if database is None or each.database is database]
 
     def settle(self, database: Database, key: bytes, to_write: bool = False) -> bool:
         """Run what writes a key or, before it is written, also what reads it; whether there was any."""
-        tail = self._tails.get((database, key))
-        if tail is None:
-            return False
-        last = [] if tail.writer is None else [tail.writer]
-        if to_write:
-            last += tail.readers
+        last = self._last_of(database, key, to_write)
         self.ran_actively += self._run_all(last)
         return bool(last)
 
@@ -213,9 +261,7 @@ class Lazy:
 
     def drain(self, database: Database | None = None) -> None:
         """Run everything, or everything in one database."""
-        for queued in [each for each in self.pending.values() if database is None or each.database is database]:
-            self._run(queued)
-            self.ran_actively += 1
+        self.ran_actively += self._run_all(self._queued_for(database))
 
     def discard(self, database: Database) -> None:
         """Forget what is queued for a database that is about to be emptied; but who watches a key is told."""
@@ -223,54 +269,99 @@ class Lazy:
             return
         for key in list(database.observed):
             self.settle(database, key)
-        for queued in [each for each in self.pending.values() if each.database is database]:
+        for queued in self._queued_for(database):
+            if queued is self._in_thread and (job := self.job) is not None:
+                self._engine.workers.drop(job)
             self._remove(queued)
             self.discarded += 1
 
     # -- running ----------------------------------------------------------------------------------------------
 
-    def _run_all(self, last: Iterable[Queued]) -> int:
-        """Run these and all that must run before them, in the order in which they came; how many."""
+    def _run_all(self, last: list[Queued]) -> int:
+        """Run these and all that must run before them, in the order in which they came; how many no thread had begun."""
+        wanted = self._with_those_before(last)
+        return sum([self._run(wanted[number]) for number in sorted(wanted)])
+
+    def _with_those_before(self, last: list[Queued]) -> dict[int, Queued]:
+        """These and all that must run before them, by number."""
         wanted: dict[int, Queued] = {}
         stack = list(last)
         while stack:
             queued = stack.pop()
-            if queued.number not in wanted and queued.number in self.pending:
+            if queued.number not in wanted and queued.number in self.pending and not queued.running:
                 wanted[queued.number] = queued
                 stack += queued.after
-        for number in sorted(wanted):
-            self._run(wanted[number])
-        return len(wanted)
+        return wanted
 
-    def _run(self, queued: Queued) -> None:
-        """Run one whose predecessors have run: the one place where queued commands run.
+    def _run(self, queued: Queued) -> bool:
+        """Run one whose predecessors have run, whatever it takes; False if a thread had begun and it only had to end."""
+        if queued is self._in_thread and (job := self.job) is not None:
+            self._engine.workers.finish_now(job)
+        if queued.number not in self.pending:
+            return False
+        self._perform(queued, self._session, queued.command.handler)
+        return True
+
+    def _begin(self, queued: Queued) -> bool:
+        """Run the oldest, or have a thread begin with it; whether either could be done."""
+        session = self._background
+        session.may_block = True
+        try:
+            self._perform(queued, session, queued.command.handler)
+        except NotNow:
+            return False
+        finally:
+            session.may_block = False
+        if queued.number in self.pending:
+            self._in_thread = queued
+        else:
+            self.ran_passively += 1
+        return True
+
+    def _thread_is_done(self, job: Job) -> None:
+        """Run what a thread worked on, unless that is out of date."""
+        queued, self._in_thread = self._in_thread, None
+        assert queued is not None
+        if not job.outdated:
+            self._perform(queued, job.session, job.finish, job.spent)
+            self.ran_passively += 1
+        self._plan()
+
+    def _perform(self, queued: Queued, session: Session, handler: Handler, spent: int = 0) -> None:
+        """The one place where queued commands run: the whole of one, or what is left of it after `spent` nanoseconds.
 
         Nothing is logged and nothing counts as changed, as that was done when it was enqueued. Its slow part is what
-        its handler gives to `session.aside`.
+        its handler gives to `session.aside`; if that went to a thread, it stays queued.
         """
-        self._remove(queued)
-        engine, session, command = self._engine, self._session, queued.command
+        engine, command = self._engine, queued.command
         keyspace, clock = engine.keyspace, engine.clock
         session.db = queued.database
         session.current = (command, queued.argv)
         outer, self._running = self._running, queued
         dirty, now = keyspace.dirty, clock.now
         clock.now = queued.moment
-        started = perf_counter_ns()
+        started = perf_counter_ns() - spent
+        queued.running = over = True
         try:
-            command.handler(session, queued.argv)
+            over = handler(session, queued.argv) is not NO_REPLY
+        except NotNow:
+            over = False
+            raise
         except ReplyError as error:
             self._count_failure(queued, error.wire().decode("utf-8", "replace"))
         except Exception as error:
             log.exception("internal error in LAZY %r", queued.argv[:3], exc_info=error)
             self._count_failure(queued, f"internal error: {error!r}")
         finally:
-            took = (perf_counter_ns() - started) // 1000
             clock.now, keyspace.dirty, self._running, session.current = now, dirty, outer, None
-            command.calls += 1
-            command.microseconds += took
-            if took >= engine.slow_log.threshold:
-                engine.slow_log.remember(session, queued.argv, took)
+            queued.running = False
+            if over:
+                self._remove(queued)
+                took = (perf_counter_ns() - started) // 1000
+                command.calls += 1
+                command.microseconds += took
+                if took >= engine.slow_log.threshold:
+                    engine.slow_log.remember(session, queued.argv, took)
 
     def _count_failure(self, queued: Queued, text: str) -> None:
         queued.command.failed += 1
@@ -280,6 +371,16 @@ class Lazy:
     @cached_property
     def _session(self) -> Session:
         """Runs what is queued: nobody listens to it and it never waits."""
+        return self._new_session()
+
+    @cached_property
+    def _background(self) -> Session:
+        """Runs what is queued in idle moments: what is long may go to a thread, for which nobody waits."""
+        session = self._new_session()
+        session.later = self._thread_is_done
+        return session
+
+    def _new_session(self) -> Session:
         session = Session(self._engine)
         session.authenticated = True
         session.may_block = False
@@ -304,7 +405,7 @@ class Lazy:
 
     def _plan(self) -> None:
         """See to it that the queue is looked at again."""
-        if self._timer is not None or not self.pending:
+        if self._timer is not None or not self.pending or self.job is not None:
             return
         max_age = self._engine.config.lazy_max_age
         if self.enabled:
@@ -325,9 +426,10 @@ class Lazy:
         self._input_seen = received
         max_age = engine.config.lazy_max_age
         until = perf_counter_ns() + SLICE
-        while self.pending and (self._idle or (max_age and self.oldest_age >= max_age)):
-            self._run(next(iter(self.pending.values())))
-            self.ran_passively += 1
+        while self.pending and self.job is None and (self._idle or (max_age and self.oldest_age >= max_age)):
+            if not self._begin(next(iter(self.pending.values()))):
+                self._idle = False  # a little later
+                break
             if perf_counter_ns() >= until:
                 break
         self._idle = self._idle and bool(self.pending)
@@ -342,6 +444,7 @@ class Lazy:
         return {
             "enabled": int(self.enabled),
             "queued": len(self.pending),
+            "in_thread": int(self.job is not None),
             "bytes": self.bytes,
             "oldest_age_ms": self.oldest_age,
             "enqueued": self.enqueued,
@@ -358,6 +461,7 @@ class Lazy:
         assert list(self.pending) == sorted(self.pending)
         assert self.bytes == sum(each.size for each in self.pending.values())
         assert not (self.pending and self._engine.fast), "commands could pass by"
+        assert self.job is None or next(iter(self.pending.values())) is self._in_thread, "a thread is at another one"
         for (database, key), tail in self._tails.items():
             members = [*([tail.writer] if tail.writer is not None else []), *tail.readers]
             assert members, key

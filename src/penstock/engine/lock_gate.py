@@ -40,6 +40,11 @@ _ELSEWHERE = frozenset({"COPY", "MOVE", "SELECT", "SWAPDB"})
 """Commands after which keys may be meant that are in another database than the session's."""
 
 
+def _may_mean_others(command: Command, argv: Argv) -> bool:
+    inside = command.inside(argv)
+    return (command if inside is None else inside[0]).name in _ELSEWHERE
+
+
 class LockGate:
     """See the top of this file."""
 
@@ -70,7 +75,7 @@ class LockGate:
             except ReplyError:
                 continue  # its handler will say what is wrong with the arguments
         databases: Iterable[Database] = (database,)
-        if any(command.name in _ELSEWHERE for command, _ in commands):
+        if any(_may_mean_others(command, argv) for command, argv in commands):
             databases = self._engine.keyspace.databases
         return [Want(each.locked, name, exclusive) for each in databases for name, exclusive in names.items()]
 
@@ -78,25 +83,31 @@ class LockGate:
 
     def hold(self, session: Session, command: Command, argv: Argv) -> bool:
         """Whether the command must wait; the session is then blocked. To be asked only while something is locked."""
-        if session.transaction is None and self.names.keys().isdisjoint(argv):
+        lazy = self._engine.lazy
+        if session.transaction is None and lazy.job is None and self.names.keys().isdisjoint(argv):
             return False  # for most commands there is no need to know where their keys are
         wants = self.wants(session, command, argv)
+        if lazy.job is not None:
+            wants = lazy.wants(session, command, argv, wants)
         if not self.locks.blocked(wants):
             return False
         self._wait(session, command, argv, wants, takes=False)
         return True
 
-    def take(self, owner: object, session: Session, command: Command, argv: Argv) -> bool:
+    def take(self, owner: object, session: Session, command: Command, argv: Argv, wait: bool = True) -> bool:
         """Lock a command's keys for `owner`, or have the session wait and run the command again later."""
         wants = self._wants(session.db, [(command, argv)])
         if self.locks.take(owner, wants, self._engine.clock.now, self._ticket(session, argv)):
             session.turn = None
             return True
-        self._wait(session, command, argv, wants, takes=True)
+        if wait:
+            self._wait(session, command, argv, wants, takes=True)
         return False
 
     def check_script(self, session: Session, command: Command, argv: Argv) -> None:
         """A script can neither wait nor see a value half done: a locked key that it did not declare is an error."""
+        if self._engine.lazy.job is not None:
+            self._engine.lazy.before(session, command, argv)  # what is LAZY must not be the reason
         for want in self._wants(session.db, [(command, argv)]):
             if self.locks.blocked([want]):
                 raise Locked(f"the key '{shown(want.key)}' is locked; a script that declares it waits for it")
@@ -120,13 +131,16 @@ class LockGate:
 
     # -- going on ---------------------------------------------------------------------------------------------
 
-    def release(self, owner: object) -> None:
-        """A thread is done: unlock, and call those who waited; who is blocked has his turn at the next `serve`."""
+    def release(self, owner: object, midway: bool = False) -> None:
+        """A thread is done: unlock, and call those who waited; who is blocked has his turn at the next `serve`.
+
+        `midway` in a command, which a child must not be forked in the middle of.
+        """
         self._call(self.locks.release(owner))
         if self._put_off:
             self._engine.keyspace.ready.extend(self._put_off)
             self._put_off.clear()
-        if self.locks.writes_denied and not self.locks.write_locks:
+        if self.locks.writes_denied and not self.locks.write_locks and not midway:
             self.on_quiet()
 
     def forget(self, session: Session) -> None:

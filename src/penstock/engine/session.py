@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from penstock.engine.dispatch import Engine
     from penstock.engine.locks import Wait
     from penstock.engine.transactions import Transaction
+    from penstock.engine.workers import Job
 
 
 Result = TypeVar("Result")
@@ -101,6 +102,7 @@ class Session:
         self.postponed: Argv | None = None  # what a pause or a lock holds back; the output runs it when it resumes
         self.turn: tuple[Argv, Wait] | None = None  # a command that waited for locks, which may have to wait again
         self.current: tuple[Any, Argv] | None = None  # (command, argv) while a handler runs, for `block`
+        self.later: Callable[[Job], None] | None = None  # nobody waits for what it runs; called when a thread is done
         self.around: Callable[[Callable[[], Reply]], Reply] | None = None  # what a command inside another is run by
         # logging
         self.effects: list[Argv] | None = None  # what to log instead of argv; [] logs nothing

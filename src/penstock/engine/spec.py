@@ -212,14 +212,20 @@ class Command:
         if not self.low <= len(argv) <= self.high:
             raise wrong_arity(self.wire_name)
 
+    def inside(self, argv: Sequence[bytes]) -> tuple[Command, int] | None:
+        """The command that this one runs, and where it begins; None unless this is one like ONCE. They cannot be nested."""
+        at = self.keys[0].inner if self.keys else 0
+        called = REGISTRY.find(argv[at:]) if at else None
+        return None if called is None or any(spec.inner for spec in called.keys) else (called, at)
+
     def key_positions(self, argv: Sequence[bytes]) -> Iterator[tuple[int, Access]]:
         """(position, access) of every key argument."""
         for spec in self.keys:
             if spec.inner:
-                called = REGISTRY.find(argv[spec.inner :])
-                if called is not None and not any(spec.inner for spec in called.keys):  # they cannot be nested
-                    for position, access in called.key_positions(argv[spec.inner :]):
-                        yield position + spec.inner, access
+                if (inside := self.inside(argv)) is not None:
+                    called, at = inside
+                    for position, access in called.key_positions(argv[at:]):
+                        yield position + at, access
                 continue
             access = spec.access if spec.narrow is None else spec.narrow(argv)
             for position in spec.positions(argv):
@@ -240,6 +246,9 @@ class Command:
 
     def reach(self, argv: Argv) -> Reach:
         """How far it sees with these arguments."""
+        if (inside := self.inside(argv)) is not None:
+            called, at = inside
+            return called.reach(argv[at:])
         beyond = self.beyond
         if beyond is None or (beyond.when is not None and not beyond.when(argv)):
             return Reach.KEYS

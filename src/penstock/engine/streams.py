@@ -225,7 +225,10 @@ class Streams:
         target = lease.dead_letter
         assert target is not None
         self._engine.lazy.settle(database, target, to_write=True)
-        if type(database.get(target)) not in (Stream, type(None)):
+        found = database.get(target)
+        if target in database.locked and type(found) is Stream:
+            database.replace(target, found.copy())  # a thread may be reading the other
+        if type(found) not in (Stream, type(None)):
             # Somebody put another type there since. The message stays in the stream, but the group is done with it.
             shown = [word.decode(errors="backslashreplace") for word in (key, name, target)]
             log.warning("stream %s, group %s: no dead letters for %d-%d, %s holds no stream",

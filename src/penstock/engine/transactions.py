@@ -91,7 +91,7 @@ def run(session: Session) -> Reply:
         raise ExecAbort
     if broken:
         return NULL_ARRAY
-    session.may_block = False
+    may_block, session.may_block = session.may_block, False
     try:
         with engine.unit():
             return [
@@ -99,7 +99,7 @@ def run(session: Session) -> Reply:
                 for at, (command, argv) in enumerate(transaction.queue)
             ]
     finally:
-        session.may_block = True
+        session.may_block = may_block
 
 
 def _reply(session: Session, command: Command, argv: Argv) -> Reply:

@@ -12,6 +12,9 @@ stays a flush (kvrocks#2620) and a replay of the log gives the same. One that re
 A client that goes away is no reason to stop: as with Redis, a write that was received is carried out; of a read the
 result is dropped. Its locks last until the thread returns in either case, as the thread still reads the values.
 
+What LAZY queued has a thread too if it is long, and no client that waits: its end calls `Session.later` instead. Who
+cannot wait for such a thread has it finished there and then (`finish_now`).
+
 Threads share the interpreter's lock, so while any is busy it changes hands more often (SWITCH_INTERVAL). They are started
 when first needed and are daemons: a thread that does not return cannot keep the process from ending.
 
@@ -56,6 +59,10 @@ STOP_PATIENCE = 5.0
 """Seconds that the end of the server waits for threads."""
 
 
+class NotNow(Exception):
+    """Raised out of a handler that works for no client: its keys cannot be locked at the moment."""
+
+
 class LongWay(Exception):
     """Raised out of a handler that the inner loop called: run the command by `Engine.execute` instead."""
 
@@ -64,8 +71,8 @@ class Job:
     """A command whose slow part runs in a thread, or which only holds its locks for a while."""
 
     __slots__ = (
-        "argv", "command", "commit", "compute", "database", "error", "result", "seen", "session", "spent", "threaded",
-        "waiter",
+        "_around", "_claim", "_over", "argv", "command", "commit", "compute", "database", "error", "later", "result", "seen",
+        "session", "spent", "threaded", "waiter",
     )  # fmt: skip
 
     def __init__(self, session: Session, commit: Callable[[Any], Reply], compute: Callable[[], Any]) -> None:
@@ -75,6 +82,10 @@ class Job:
         self.argv: Argv
         self.command, self.argv = session.current
         self.waiter = Waiter(session, self.command, self.argv, [], 0, None)
+        self.later = session.later
+        self._around = session.around
+        self._claim = threading.Lock()  # whoever has it computes
+        self._over = threading.Event()
         self.database: Database = session.db
         self.seen: list[tuple[bytes, Any]] = []  # the values it locked
         self.threaded = False  # it is in the queue for a thread, or in one
@@ -85,16 +96,27 @@ class Job:
         self.spent = 0  # nanoseconds in the thread
 
     def run(self) -> None:
-        """In a worker thread."""
+        """In a worker thread, if nobody was quicker."""
+        if not self._claim.acquire(blocking=False):
+            return
         started = time.perf_counter_ns()
         try:
             self.result = self.compute()
         except BaseException as error:
             self.error = error
         self.spent = time.perf_counter_ns() - started
+        self._over.set()
+
+    def complete(self) -> None:
+        """Wait until it is computed; if no thread has begun, it is done here."""
+        self.run()
+        self._over.wait()
 
     def finish(self, session: Session, argv: Argv) -> Reply:
         """What is left of the command, as its handler."""
+        return self._last_step() if self._around is None else self._around(self._last_step)
+
+    def _last_step(self) -> Reply:
         if self.error is not None:
             if not isinstance(self.error, Exception):  # SystemExit in a thread must not end the loop
                 raise RuntimeError(repr(self.error)) from self.error
@@ -154,7 +176,9 @@ class Workers:
 
     def job_of(self, session: Session) -> Job | None:
         """What is under way for a session that is still there."""
-        return next((job for job in self.jobs if job.waiter is session.waiter), None)
+        return next(
+            (job for job in self.jobs if job.waiter is session.waiter or (job.later and job.session is session)), None
+        )
 
     def held(self, session: Session) -> list[bytes]:
         """The keys that are locked for a session's command."""
@@ -169,9 +193,9 @@ class Workers:
         """
         if self._engine.in_unit:
             return commit(compute())
-        around = session.around
-        last_step = commit if around is None else lambda result: around(lambda: commit(result))
-        job = self._begin(session, last_step, compute, lock)
+        job = self._begin(session, commit, compute, lock)
+        if job is None and session.later is not None:
+            raise NotNow
         if job is not None:
             job.threaded = True
             self._submit(job)
@@ -191,7 +215,7 @@ class Workers:
         if session.current is None:
             raise LongWay
         job = Job(session, commit, compute)
-        if lock and not self._engine.lock_gate.take(job, session, job.command, job.argv):
+        if lock and not self._engine.lock_gate.take(job, session, job.command, job.argv, wait=job.later is None):
             return None
         data = job.database.data
         job.seen = [(lock.key, data.get(lock.key)) for lock in self._locks.held(job)]
@@ -202,7 +226,8 @@ class Workers:
             self._usual_interval = sys.getswitchinterval()
             sys.setswitchinterval(min(SWITCH_INTERVAL, self._usual_interval))
         self.jobs[job] = None
-        self._engine.blocking.enter(job.waiter)
+        if job.later is None:
+            self._engine.blocking.enter(job.waiter)
         return job
 
     def _submit(self, job: Job) -> None:
@@ -234,11 +259,35 @@ class Workers:
         """A thread is done: carry the command out, answer, let others go on."""
         if job not in self.jobs:
             return  # given up on
-        engine, session, waiter = self._engine, job.session, job.waiter
-        engine.clock.refresh()
+        self._engine.clock.refresh()
+        self._end(job)
+        if self._engine.keyspace.ready:
+            self._engine.blocking.serve()
+
+    def finish_now(self, job: Job) -> None:
+        """Carry out a job that no client waits for before this returns, in the middle of another's command."""
+        job.complete()
+        self._end(job, midway=True)
+
+    def drop(self, job: Job) -> None:
+        """Forget a job that no client waits for, whose values are in the keyspace no longer."""
+        self._remove(job)
+        self._engine.lock_gate.release(job, midway=True)
+
+    def _end(self, job: Job, midway: bool = False) -> None:
         self._remove(job)
         self.done += job.threaded
+        if job.later is None:
+            self._answer(job)
+        else:
+            job.later(job)
+            self._engine.lock_gate.release(job, midway)
+
+    def _answer(self, job: Job) -> None:
+        engine, session, waiter = self._engine, job.session, job.waiter
         connected = session.waiter is waiter
+        if engine.lazy.pending and job.command.writes:
+            engine.lazy.before(session, job.command, job.argv)  # after SWAPDB there may be some for its names
         if connected and job.outdated:
             session.postponed = job.argv
             engine.lock_gate.release(job)
@@ -253,8 +302,6 @@ class Workers:
                 session.may_block = False  # if it is to be run again, then here
                 self._carry_out(job)
             engine.lock_gate.release(job)
-        if engine.keyspace.ready:
-            engine.blocking.serve()
 
     def _carry_out(self, job: Job) -> Reply:
         handler = job.command.handler if job.outdated else job.finish
@@ -298,7 +345,8 @@ class Workers:
     def abandon(self) -> None:
         """Give up on everything that is under way: nothing of it will be written, and its clients are told so."""
         for job in list(self.jobs):
-            log.warning("given up on %r, which is still in its thread", job.argv[:3])
+            if job.later is None:
+                log.warning("given up on %r, which is still in its thread", job.argv[:3])
             self._remove(job)
             self._engine.lock_gate.release(job)
             if job.session.waiter is job.waiter:

@@ -77,6 +77,8 @@ class Ledger:
         elif floor > account.floor:
             self._settle(account, floor)
         account.last_used = now
+        if number < account.floor:
+            return  # while it was under way its client gave up on it
         account.replies[number] = reply
         self.replies += 1
         self.bytes += _cost(reply)
