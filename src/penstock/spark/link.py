@@ -11,17 +11,21 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
 import redis
 
+from penstock.spark.fetching import Fetcher, Words
 from penstock.spark.options import Options
 from penstock.spark.ranges import Bounds
 
 T = TypeVar("T")
-ROWS_A_READ = 100_000
-BYTES_A_READ = 16 << 20
+ROWS_A_READ = 10_000
+"""Of the first read; the next ones are as large as their messages let them be."""
+MOST_ROWS_A_READ = 1_000_000
+BYTES_A_READ = 8 << 20
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 
 
@@ -52,11 +56,13 @@ class Link:
         self._options = options
         self._patience = options.retryTimeout / 1000
         self._client: Any = redis.Redis.from_url(options.url, protocol=2, retry=None, socket_timeout=30)
+        self._fetcher = Fetcher(self._client)
 
     def __enter__(self) -> Link:
         return self
 
     def __exit__(self, *exc: object) -> None:
+        self._fetcher.close()
         self._client.close()
 
     def repeat(self, ask: Callable[[], T]) -> T:
@@ -134,15 +140,21 @@ class Link:
 
     def read(self, stream: str, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """The messages of a range that are still there: offset, time, tag, entry."""
-        at = start
+        at, count = start, ROWS_A_READ
         while at < end:
-            count = min(end - at, ROWS_A_READ)
-            payload = self.call("TREAD", stream, at, count, "MAXBYTES", BYTES_A_READ, "FORMAT", "ARROW")
-            at += count  # if nothing of all these is left
+            words = _read_words(stream, at, min(count, end - at))
+            payload = self.repeat(partial(self._fetcher.fetch, words))
+            at += count
+            count = max(min(count * BYTES_A_READ // len(payload), 2 * count, MOST_ROWS_A_READ), 1)
+            if at < end:
+                self._fetcher.ask_ahead(_read_words(stream, at, min(count, end - at)))
             for batch in pa.ipc.open_stream(payload):
                 if batch.num_rows:
                     yield batch
-                    at = batch.column(0)[-1].as_py() + 1
+
+
+def _read_words(stream: str, at: int, count: int) -> Words:
+    return ("TREAD", stream, at, count, "FORMAT", "ARROW")
 
 
 def _pauses() -> Iterator[float]:
