@@ -44,3 +44,11 @@ def test_reading_needs_a_stream_or_a_pattern() -> None:
     with pytest.raises(OptionError, match="name what to read"):
         need_streams(parse({}))
     need_streams(parse({"pattern": "a*"}))
+
+
+def test_the_environment_names_the_server_unless_the_query_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PENSTOCK_URL", raising=False)
+    assert parse({}).url == "redis://127.0.0.1:6379"
+    monkeypatch.setenv("PENSTOCK_URL", "redis://events:7000")
+    assert parse({}).url == "redis://events:7000"
+    assert parse({"url": "redis://other:1"}).url == "redis://other:1"

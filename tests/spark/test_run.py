@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -121,29 +122,57 @@ def copy():
 """
 
 
-def test_a_continuous_run_that_is_told_to_stop_ends_whole_and_leaves_no_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_continuous_run_that_is_told_to_stop_ends_whole_and_leaves_no_process(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     folder = project(tmp_path / "copy", COPY)
     with Server() as server, redis.Redis.from_url(server.url) as client:
         write(client, 0)
         words = [*PENSTOCK, "run", str(folder), "--url", server.url, "--continuous", "--trigger", "0"]
-        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
+        with started(words) as run:
             assert run.stdout is not None
             lines = iter(run.stdout.readline, "")
             wait_for(lines, "copy: completed, 100 rows")
-            started = psutil.Process(run.pid).children(recursive=True)
-            assert any("java" in child.name() for child in started)
             write(client, 100)
             wait_for(lines, "copy: completed, 100 rows")
+            (java,) = psutil.Process(run.pid).children()
+            processes = [java, *java.children(recursive=True)]
+            daemons = [words[-1] for words in map(command_of, java.children()) if "pyspark.daemon" in words]
+            assert len(set(daemons)) == len(daemons) > 0, "a run leaves processes behind"
             write(client, 200)
-            run.send_signal(signal.SIGTERM)
+            if number == signal.SIGINT:
+                os.killpg(run.pid, number)  # as a terminal does: every process of the group gets it
+            else:
+                run.send_signal(number)
             rest = "".join(lines)
             assert run.wait() == 0, rest
         assert "ending the run under way" in rest
-        assert not [child for child in started if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+        assert not [each for each in processes if each.is_running() and command_of(each)]
         copied = entries(client, "out")
         assert copied == sorted(set(copied)), "a row is there twice, or out of order"
         assert copied == entries(client, "in")[: len(copied)]
         assert len(copied) in (200, 300), "half of a batch is there"
+
+
+@contextlib.contextmanager
+def started(words: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """A process in a group of its own, that does not outlive a test that fails."""
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def command_of(process: psutil.Process) -> list[str]:
+    """The command line of a process; nothing if it is over."""
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
 
 
 def write(client: Any, first: int) -> None:

@@ -8,6 +8,7 @@ stream of alerts once if it was slow. The exit code is 0 only if all of that hol
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -53,7 +54,12 @@ def demo(
     if keep is not None and keep.exists():
         console.print(f"penstock demo: {keep} is there already; name a new folder", markup=False)
         raise typer.Exit(2)
+    if importlib.util.find_spec("pyspark") is None:
+        console.print("penstock demo: Spark is not installed; pip install 'penstock[spark]' brings it", markup=False)
+        raise typer.Exit(2)
+    from penstock.spark.java import NoJava
     from penstock.spark.problems import Problem, RunFailed
+    from penstock.spark.session import SparkDidNotStart
 
     try:
         with tempfile.TemporaryDirectory(prefix="penstock-demo-") as temporary:
@@ -61,7 +67,7 @@ def demo(
             with as_file(files("penstock.demo") / "project") as project:
                 shutil.copytree(project, folder, ignore=shutil.ignore_patterns("__pycache__"))
             wrong = _demo(console, folder, seconds, rate, picture)
-    except (Problem, RunFailed) as error:
+    except (Problem, RunFailed, NoJava, SparkDidNotStart) as error:
         console.print(f"penstock demo: {error}", markup=False)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:

@@ -1,7 +1,7 @@
 """`penstock run`: a declarative pipeline on Spark, with a server of its own if none is named.
 
-Exit codes: 0, the run came to its end, or a continuous one was asked to stop; 1, a run began and failed; 2, the project or the command
-line is wrong, and nothing was run; 130, stopped before the end.
+Exit codes: 0, the run came to its end, or a continuous one was asked to stop; 1, the server or Spark is not to be had, or a run began
+and failed; 2, the project or the command line is wrong, and nothing was run; 130, stopped before the end.
 
 How it stops: between two runs nothing is half done, so a continuous one that is asked to stop (Ctrl-C, SIGTERM) ends the run under way
 first. Asked a second time, or when running once, it stops at once: streams go on where they were, exactly once; a table that was
@@ -66,9 +66,11 @@ def run(
         _fail(WRONG, "--full-refresh-all excludes --full-refresh and --refresh")
     if continuous and dry:
         _fail(WRONG, "--continuous and --dry exclude each other")
+    from penstock.spark.java import NoJava
     from penstock.spark.problems import Problem, RunFailed
     from penstock.spark.project import load
     from penstock.spark.runner import Selection
+    from penstock.spark.session import SparkDidNotStart
 
     selection = Selection(full_refresh, full_refresh_all, refresh, dry)
     stop = _Stop(patient=continuous)
@@ -80,6 +82,8 @@ def run(
         _fail(WRONG, *problem.findings)
     except RunFailed as failure:
         _fail(RUN_FAILED, *failure.findings, f"Spark's log: {project.state / 'spark.log'}")
+    except (NoJava, SparkDidNotStart, OSError) as error:
+        _fail(RUN_FAILED, error)
     except KeyboardInterrupt:
         _fail(STOPPED, "stopped; the next run goes on where this one was")
 
@@ -131,13 +135,14 @@ def _server(project: Project, url: str | None, port: int) -> Iterator[str]:
         yield url
         return
     from penstock import Server
+    from penstock.storage.files import StorageError
 
     data = project.state / "server"
     data.mkdir(exist_ok=True)
     directives: dict[str, object] = {"dir": data, "appendonly": True} | ({"port": port} if port else {})
     try:
         server = Server(**directives).start()
-    except OSError as error:
+    except (OSError, StorageError) as error:
         _fail(RUN_FAILED, f"the server inside cannot start: {error}")
     try:
         yield server.url

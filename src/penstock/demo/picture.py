@@ -53,14 +53,14 @@ def _chart(
         )
         parts.append(_text(_LEFT - 6, y(value) + 4, f"{value:,g}", "end"))
     parts += [_text(x(at), y(0) + 18, str(label), "middle") for at, label in across if at <= widest]
-    lowest_label = -math.inf
-    names = sorted(lines, key=lambda name: lines[name][-1][1] if lines[name] else 0, reverse=True)
+    highest_label = math.inf
+    names = sorted(lines, key=lambda name: lines[name][-1][1] if lines[name] else 0)
     for name, colour in zip(names, _COLOURS, strict=False):
         path = " ".join(f"{x(at):.1f},{y(value):.1f}" for at, value in lines[name])
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
         if name and lines[name]:
-            lowest_label = max(y(lines[name][-1][1]) + 4, lowest_label + 14)  # lines that end together
-            parts.append(_text(x(lines[name][-1][0]) + 8, lowest_label, name, "start", colour))
+            highest_label = min(y(lines[name][-1][1]) + 4, highest_label - 14)  # lines that end together
+            parts.append(_text(x(lines[name][-1][0]) + 8, highest_label, name, "start", colour))
     return parts
 
 

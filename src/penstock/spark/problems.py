@@ -58,7 +58,7 @@ class RunFailed(Exception):
         self.findings: Sequence[Finding] = findings
 
 
-def of_exception(error: Exception, folder: Path, file: Path) -> Problem:
+def of_exception(error: BaseException, folder: Path, file: Path) -> Problem:
     """The problem behind an exception that a file of the project raised while it was loaded."""
     if isinstance(error, SyntaxError) and error.filename and _is_in(folder, error.filename):
         return Problem(Finding(f"syntax error: {error.msg}", Place(Path(error.filename), error.lineno)))

@@ -190,7 +190,7 @@ def declare(project: Project, spark: Any, graph: str, beneath: GraphElementRegis
         for file in project.files():
             try:
                 _load_file(file, project, spark, graph, declarations)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise of_exception(error, project.folder, file) from error
     declarations.check()
     return declarations

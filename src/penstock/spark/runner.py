@@ -66,7 +66,7 @@ class Runner:
             raise RunFailed(Finding(sentence(error))) if self._session.alive else self._spark_died() from error
 
     def _spark_died(self) -> RunFailed:
-        return RunFailed(Finding(f"Spark's Java process ended unexpectedly; {self._session.log} has its last words"))
+        return RunFailed(Finding("Spark's Java process ended unexpectedly"))
 
     def _follow(self, graph: str, declarations: Declarations, selection: Selection) -> None:
         """Start the run, and listen until it is over."""

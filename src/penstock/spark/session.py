@@ -14,13 +14,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import signal
 import subprocess
 import sys
+import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
@@ -59,6 +63,24 @@ def settings(folder: Path) -> dict[str, str]:
     }
 
 
+def _reason(log: Path) -> str:
+    """The line of a log that says why a start failed: the first that complains, else the last."""
+    lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    complaints = (line for line in lines if re.search(r"\bError\b|Exception\b", line) and not line.startswith("at "))
+    return next(complaints, lines[-1] if lines else "Java said nothing")
+
+
+@contextlib.contextmanager
+def _handlers_kept() -> Iterator[None]:
+    """SparkContext takes Ctrl-C for itself, and cancels what runs. What Ctrl-C means is for the program to say."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
+
+
 class Session:
     """A JVM with Spark in it. `spark` is what projects use, `classic` looks behind it."""
 
@@ -75,20 +97,25 @@ class Session:
                 "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
                 "spark.connect.grpc.binding.address": "127.0.0.1",
                 "spark.connect.grpc.binding.port": "0",
-                "spark.sql.artifact.isolation.enabled": "true",
-                "spark.sql.artifact.isolation.alwaysApplyClassloader": "true",
+                # A session with artifacts of its own has Python workers of its own, and every run is a session: with isolation
+                # each run would leave a handful of idle processes behind, and start cold.
+                "spark.sql.artifact.isolation.enabled": "false",
             }.items())
         )  # fmt: skip
         with self.log.open("wb") as log:
             try:
                 self._gateway: Any = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
             except PySparkRuntimeError:
-                raise SparkDidNotStart(f"Java ended before Spark was there; {self.log} has its last words") from None
+                raise SparkDidNotStart(f"Spark did not start: {_reason(self.log)} ({self.log} has all of it)") from None
         self._process: subprocess.Popen[bytes] = self._gateway.proc
         try:
-            self._context = SparkContext(gateway=self._gateway, conf=conf)
+            with _handlers_kept():
+                self._context = SparkContext(gateway=self._gateway, conf=conf)
             self.classic = SparkSession(self._context)
             self.spark: Any = self._connect()
+        except Py4JError as error:
+            self._end_java()
+            raise SparkDidNotStart(f"Spark did not start: {_reason(self.log)} ({self.log} has all of it)") from error
         except BaseException:
             self._end_java()
             raise
