@@ -12,6 +12,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import os
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +25,9 @@ from penstock.client.errors import BufferFull
 from penstock.client.events import Event
 from penstock.client.opening import as_lost, give_up_soon, is_refusal
 
+_links: weakref.WeakSet[Link] = weakref.WeakSet()
+_of_parents: list[_Wire] = []  # in a child: what must not even be collected
+
 
 class Link:
     """One engine on one transport at a time."""
@@ -30,9 +35,14 @@ class Link:
     def __init__(
         self, make_engine: Callable[[], Engine], make_connection: Callable[[], Any], on_event: Callable[[Event], None]
     ) -> None:
+        self._make_engine = make_engine
         self._make_connection = make_connection
         self._on_event = on_event
         self.engine = make_engine()
+        self._begin()
+        _links.add(self)
+
+    def _begin(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wire: _Wire | None = None
         self._connector: asyncio.Task[None] | None = None
@@ -218,6 +228,16 @@ class Link:
         if wire is not None:
             wire.close()
 
+    def after_fork(self) -> None:
+        """In a child: as in sync_link. Closing the transport would reach into the parent's loop, whose epoll we share."""
+        wire, old = self._wire, self.engine
+        if wire is not None:
+            _of_parents.append(wire)
+            wire.let_go()
+        self.engine = self._make_engine()
+        self.engine.session.adopt(old.session)
+        self._begin()
+
 
 class _Wire(asyncio.Protocol):
     """One connection: what redis-py opened, with our protocol on its transport."""
@@ -271,3 +291,19 @@ class _Wire(asyncio.Protocol):
         with contextlib.suppress(RuntimeError):  # its loop may be gone
             self.transport.abort()
         self._connection._reader = self._connection._writer = None
+
+    def let_go(self) -> None:
+        """Close our copy of a parent's socket, and leave its number to something harmless: its owner does not know."""
+        number = self.transport.get_extra_info("socket").fileno()
+        if number >= 0:
+            nothing = os.open(os.devnull, os.O_RDWR)
+            os.dup2(nothing, number)
+            os.close(nothing)
+
+
+def _after_fork() -> None:
+    for link in list(_links):
+        link.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -59,6 +59,8 @@ class Batch:
     """Commands that must not be written again, and what they fail with."""
     numbered: tuple[object, int] | None = None
     """Who gave it its ONCE numbers, and the last of them."""
+    numbered_at = 0.0
+    """When; not later."""
     learned = 0
     """How many of its replies the session has looked at."""
     deadline: float | None = None
@@ -167,7 +169,7 @@ class Batch:
         while len(self.replies) in self.skipped:
             self.replies.append(self.skipped[len(self.replies)])
 
-    def filter(self, wanted: ReplayFilter) -> int:
+    def filter(self, wanted: ReplayFilter, why: str = "the replay filter forbids to send it again") -> int:
         """Skip what the filter says must not be written again; how many commands that are. One that fails lets nothing through."""
         hits: dict[int, Exception] = {}
         for index in range(len(self.replies), self.count):
@@ -179,7 +181,7 @@ class Batch:
                     continue
             except Exception as error:
                 cause = error
-            hits[index] = self.failure(index, "the replay filter forbids to send it again", NotSent, NotReplayed)
+            hits[index] = self.failure(index, why, NotSent, NotReplayed)
             hits[index].__cause__ = cause
         if hits:
             self.skip(hits)

@@ -83,6 +83,11 @@ class ClientBody(Generic[L]):
         self._idle_links: list[L] = []
         self._link: L = self._make_link()
 
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a client is a connection, which cannot be pickled or copied; make one from its URL where it is used"
+        )
+
     def _options_of_twin(self) -> dict[str, Any]:
         """The arguments for another client like this one, with a connection of its own."""
         return {

@@ -62,7 +62,7 @@ from penstock.client.errors import (
     reply_error,
 )
 from penstock.client.events import Event, Reconnected, Replayed
-from penstock.client.once import Numbers, Writes, doubt_forgotten, new_client_id
+from penstock.client.once import REMEMBERS, Numbers, Writes, doubt_forgotten, is_forgotten, new_client_id
 from penstock.client.session import Session
 
 CHUNK = 256 * 1024
@@ -104,6 +104,8 @@ class Engine:
         self.is_closed = False
         self._transaction_lost = False
         self._client_id = new_client_id()
+        self._identities = 0
+        self._remembers = REMEMBERS
         self._connections = 0
         self._numbers: Numbers | None = None
         self._writes: Writes | None = None
@@ -314,13 +316,15 @@ class Engine:
         pieces: list[bytes] = []
         position, limit = self._given, self._given + CHUNK
         numbers, writes, connection = self._numbers, self._writes, self._connections
+        if numbers is not None and numbers.may_be_forgotten(self._heard):
+            numbers = self._begin_numbers()
         sent, was_idle = 0, not awaiting
         while pending and position < limit:
             batch = pending.popleft()
             if batch.settled:
                 continue
             if numbers is not None and writes is not None:
-                numbers.number(batch, writes)
+                numbers.number(batch, writes, self._heard)
             if batch.attempts:
                 chunks = batch.outstanding()
                 batch.first = len(batch.replies)
@@ -423,8 +427,10 @@ class Engine:
             return
         if batch.notable:
             self.session.learn(batch)
-        if self._numbers is not None:
+        if self._numbers is not None and batch.numbered is not None:
             self._numbers.settled(batch)
+            if batch.numbered[0] is self._numbers and is_forgotten(batch):
+                self._begin_numbers()
         if batch.settled:
             return
         if batch.attempts == 1:  # the usual end, without the questions that _settle asks
@@ -455,24 +461,52 @@ class Engine:
             self._preface.append(batch)
 
     def _prepare_once(self) -> None:
-        self._numbers = Numbers(self._client_id, self._connections)
+        self._begin_numbers()
         if self._writes is None:
+            self._preface.append(Batch.preface("CONFIG GET", "once-idle-timeout", raw=True))
             self._preface.append(Batch.preface("COMMAND", raw=True))
+
+    def _begin_numbers(self) -> Numbers:
+        self._identities += 1
+        self._numbers = Numbers(f"{self._client_id}.{self._identities}")
+        return self._numbers
 
     def _take_preface_reply(self, batch: Batch) -> None:
         reply, name = batch.replies[0], batch.commands[0][0]
         if isinstance(reply, redis.exceptions.BusyLoadingError):
             raise redis.InvalidResponse(str(reply))  # not now: another connection will do
-        if name == "COMMAND" and isinstance(reply, list):
-            self._writes = Writes(reply)
-            if not self._writes.has_once:
-                self._writes = None
-                reply = ExactlyOnceUnavailable(
+        if name == "CONFIG GET":
+            self._remembers = _milliseconds(reply)
+        elif name == "COMMAND":
+            if self.settings.delivery is Delivery.EXACTLY_ONCE:  # still
+                self._take_table(reply)
+        elif isinstance(reply, Exception) and name != "PING":  # an error, too, shows that the server is there
+            raise PrefaceRefused(reply)
+
+    def _take_table(self, reply: Any) -> None:
+        if isinstance(reply, Exception):
+            raise PrefaceRefused(reply)
+        writes = Writes(reply)
+        if not writes.has_once:
+            raise PrefaceRefused(
+                ExactlyOnceUnavailable(
                     "delivery level exactly-once needs the command ONCE, which this server does not have; use a Penstock "
                     "server, or the level at-least-once"
                 )
-        if isinstance(reply, Exception) and name != "PING":  # an error, too, shows that the server is there
-            raise PrefaceRefused(reply)
+            )
+        self._writes = writes
+        for batch in self._drain_pending():
+            if batch.was_written and batch.numbered is None:
+                batch.filter(
+                    lambda command: (command.name, *command.arguments) in writes, "it was sent without a number"
+                )
+            elif batch.was_written and self._heard - batch.numbered_at >= self._remembers:
+                why = "the server may have forgotten since whether it ran"
+                batch.filter(lambda command: (command.name, *command.arguments) in writes, why)
+            if len(batch.replies) == batch.count:
+                self._settle(batch, list(batch.replies))
+            else:
+                self._pending.append(batch)
 
     # -- settling ---------------------------------------------------------------------------------------------
 
@@ -558,6 +592,12 @@ class Engine:
         held = (batch for queue in (self._awaiting, self._pending) for batch in queue if not batch.settled)
         deadlines = (batch.deadline for batch in held if batch.deadline is not None)
         return min(self._silent_at(), min(deadlines, default=math.inf))
+
+
+def _milliseconds(reply: Any) -> float:
+    """The seconds that a CONFIG GET answered in milliseconds; the default if it was refused, or not known."""
+    values = list(reply.values()) if isinstance(reply, dict) else reply[1:] if isinstance(reply, list) else ()
+    return int(values[0]) / 1000 if values else REMEMBERS
 
 
 class PrefaceRefused(Exception):

@@ -43,6 +43,9 @@ class DeliveryError(redis.RedisError):
         self.replies: Sequence[Any] = ()
         """Of a pipeline: its replies as far as they came, and a DeliveryError in the place of the others."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.args[0], self.state, self.command), {"states": self.states, "replies": self.replies}
+
 
 class NotSent(DeliveryError, redis.ConnectionError):
     """The command did not run, and will not: not a byte of it left this program."""
@@ -85,10 +88,13 @@ class ExactlyOnceUnavailable(redis.RedisError):
 
 def _classes_redis_py_lacks() -> dict[str, type[redis.ResponseError]]:
     return {
-        code: type(cls.__name__, (redis.ResponseError, cls), {"__doc__": cls.__doc__, "__module__": __name__})
+        code: type(
+            cls.__name__, (redis.ResponseError, cls),
+            {"__doc__": cls.__doc__, "__module__": __name__, "__reduce__": lambda error: (reply_error, (str(error),))},
+        )
         for code, cls in protocol_errors.BY_CODE.items()
         if code not in BaseParser.EXCEPTION_CLASSES
-    }
+    }  # fmt: skip
 
 
 _OWN = _classes_redis_py_lacks()

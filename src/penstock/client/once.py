@@ -1,8 +1,12 @@
 """EXACTLY_ONCE on the wire: `ONCE client-id number floor command ...` around each write.
 
 A connection has a client-id of its own, so that numbers are given in the order of writing, start at 1, and a server
-that has forgotten an idle client, or was replaced, never meets an old id with a new number. A command keeps the id and the
-number it was first written with; sent again on another connection it is the same command to the server.
+that has forgotten an idle client, or was replaced, never meets an old id with a new number. For the same reason a
+connection takes another id when it has written nothing for a while. No id is ever used a second time. A command keeps
+the id and the number it was first written with; sent again on another connection it is the same command to the server.
+
+The server knows "new" from "forgotten" by the floor: above 1, an unknown client has been there before. Commands written
+before the first reply have floor 1, so for those it is the client that must not ask too late (`once-idle-timeout`).
 
 Which commands are writes is the server's to say: its COMMAND table is read once, before the first write of this level.
 Rejected: a table here (it would be wrong for modules and newer servers), and redis-py's list of reads (it knows
@@ -15,12 +19,17 @@ import secrets
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import redis
-
 from penstock.client.batch import Batch
 from penstock.client.commands import name_of
 from penstock.client.delivery import State
-from penstock.client.errors import OutcomeUnknown
+from penstock.client.errors import NotSent, OutcomeUnknown, reply_error
+
+RENEW_AFTER = 15.0
+"""Seconds without a write after which a connection takes another client-id."""
+REMEMBERS = 3600.0
+"""Seconds for which a server remembers an idle client, if it does not say: the default of `once-idle-timeout`."""
+
+OnceUnknown = type(reply_error("ONCEUNKNOWN"))
 
 # They run what they are given, or change what is not a key; the table has no flag for it.
 _UNFLAGGED_WRITES = frozenset(["EVAL", "EVALSHA", "FCALL", "PUBLISH", "SPUBLISH"])
@@ -66,16 +75,22 @@ class Writes:
 
 
 class Numbers:
-    """The numbers of one connection."""
+    """The numbers of one client-id."""
 
-    def __init__(self, client: str, connection: int) -> None:
-        identity = f"{client}.{connection}".encode()
-        self._prefix = b"\r\n$4\r\nONCE\r\n$%d\r\n%b\r\n$" % (len(identity), identity)
+    def __init__(self, identity: str) -> None:
+        name = identity.encode()
+        self._prefix = b"\r\n$4\r\nONCE\r\n$%d\r\n%b\r\n$" % (len(name), name)
         self._next = 1
         self._floor = 1
+        self._used = 0.0
 
-    def number(self, batch: Batch, writes: Writes) -> None:
-        """Give each write of a batch its number; a batch that has one keeps it."""
+    def may_be_forgotten(self, now: float) -> bool:
+        """Whether it is time for another id: nothing is under way with this one, nor was for a while."""
+        return self._floor == self._next and now - self._used >= RENEW_AFTER
+
+    def number(self, batch: Batch, writes: Writes, now: float) -> None:
+        """Give each write of a batch its number; a batch that has one keeps it. `now` may be early, but not late."""
+        self._used = now
         if batch.attempts:
             return
         floor, prefix, number = b"%d" % self._floor, self._prefix, self._next
@@ -93,6 +108,7 @@ class Numbers:
         if number != self._next:
             self._next = number
             batch.numbered = (self, number - 1)
+            batch.numbered_at = now
 
     def settled(self, batch: Batch) -> None:
         """Its replies are here; as they come in order, so are those of all lower numbers."""
@@ -102,11 +118,26 @@ class Numbers:
 
 def doubt_forgotten(batch: Batch) -> None:
     """A repeat that the server cannot place, having forgotten us, did not run now; nobody knows of the first time."""
-    replies = batch.replies[-1] if batch.atomic and isinstance(batch.replies[-1], list) else batch.replies
+    replies = _inner_replies(batch)
     for index, reply in enumerate(replies):
-        if isinstance(reply, redis.ResponseError) and str(reply).startswith("ONCEUNKNOWN"):
-            text = f"it was sent before, and the server has forgotten whether it ran: {reply}"
-            replies[index] = OutcomeUnknown(text, State.WRITTEN)
+        if type(reply) is OnceUnknown:
+            name = name_of(batch.commands[index + batch.atomic])
+            reached = batch.reached if isinstance(batch.reached, State) else batch.reached[index]
+            if reached is State.QUEUED:
+                replies[index] = NotSent(f"{name} did not run: {reply}", command=name)
+            else:
+                text = f"{name} was sent before, and the server has forgotten whether it ran: {reply}"
+                replies[index] = OutcomeUnknown(text, reached, name)
+
+
+def is_forgotten(batch: Batch) -> bool:
+    """Whether the server knows nothing of the client-id any more."""
+    return OnceUnknown in map(type, _inner_replies(batch))
+
+
+def _inner_replies(batch: Batch) -> list[Any]:
+    """Those of the commands themselves; for a transaction they are in that of EXEC."""
+    return batch.replies[-1] if batch.atomic and isinstance(batch.replies[-1], list) else batch.replies
 
 
 def new_client_id() -> str:

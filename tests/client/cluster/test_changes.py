@@ -73,25 +73,6 @@ def test_asked_commands_run_at_the_target_and_others_at_the_source(cluster: Redi
     assert [int(target.ask("GET", key)) for key in keys] == [2] * 10
 
 
-def test_a_command_of_several_keys_waits_for_the_migration_and_keeps_its_place(
-    proxied: Proxied, cluster: RedisCluster, connect_through: Connect
-) -> None:
-    """redis-py 8.1: the MGET saw the SET that was called after it."""
-    client = connect_through()
-    client.mset({"{t}a": "old", "{t}b": "old"})
-    target = other_than(cluster, cluster.owner(T))
-    source = cluster.half_migrate(T, target, [b"{t}b"])
-    asked = proxied.before(source).delay(0.0, command=b"MGET", nth=2)  # fires at the second attempt
-
-    def finish() -> None:
-        assert asked.wait()
-        cluster.finish_migration(T, target)
-
-    with meanwhile(finish), client.pipeline() as pipe:
-        pipe.mget("{t}a", "{t}b").set("{t}a", "new").get("{t}a")
-        assert pipe.execute() == [[b"old", b"old"], True, b"new"]
-
-
 def test_a_pipeline_runs_once_while_slots_move_back_and_forth(cluster: RedisCluster, connect: Connect) -> None:
     client = connect(delivery="at-most-once")
     keys = [f"{{t}}{number}" for number in range(20)] + [f"k{number}" for number in range(80)]

@@ -1,11 +1,13 @@
-"""A real cluster through fault proxies: what each level makes of a connection that fails at the worst moment."""
+"""A real cluster through fault proxies: what each level makes of a connection that fails at the worst moment.
+
+What other clients did then, and ours does instead, is in tests/client/test_peers.py.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from typing import Any
 
 import pytest
 from tests.client.cluster.clients import Proxied
@@ -24,37 +26,6 @@ def value(cluster: RedisCluster, key: bytes) -> int:
     return int(cluster.owner(key_slot(key)).ask("GET", key) or 0)
 
 
-# -- the peers' rows ------------------------------------------------------------------------------------------
-
-
-def hundred(client: Any, key: bytes) -> list[Any]:
-    with client.pipeline() as pipe:
-        for _ in range(100):
-            pipe.execute_command("INCR", key)
-        return list(pipe.execute(raise_on_error=False))
-
-
-def test_answered_commands_are_not_repeated(proxied: Proxied, cluster: RedisCluster, connect_through: Connect) -> None:
-    """redis-py 8.1 ran all 100 INCRs twice, 50 of them answered."""
-    node = cluster.masters[0]
-    key = next(cluster.keys_on(node))
-    client = connect_through()
-    proxied.before(node).cut_after_execution(command=b"INCR", nth=100, replies=50)
-    assert hundred(client, key) == [*range(1, 51), *range(101, 151)]
-    assert value(cluster, key) == 150, "at least once: the fifty without a reply ran again"
-
-
-def test_at_most_once_repeats_nothing(proxied: Proxied, cluster: RedisCluster, connect_through: Connect) -> None:
-    node = cluster.masters[0]
-    key = next(cluster.keys_on(node))
-    client = connect_through(delivery="at-most-once")
-    proxied.before(node).cut_after_execution(command=b"INCR", nth=100, replies=50)
-    results = hundred(client, key)
-    assert results[:50] == list(range(1, 51))
-    assert {(type(result), result.state) for result in results[50:]} == {(OutcomeUnknown, State.WRITTEN)}
-    assert value(cluster, key) == 100
-
-
 def test_filtered_commands_fail_and_others_are_repeated(
     proxied: Proxied, cluster: RedisCluster, connect_through: Connect
 ) -> None:
@@ -68,20 +39,6 @@ def test_filtered_commands_fail_and_others_are_repeated(
     assert written is True
     assert isinstance(filtered, NotReplayed) and filtered.state is State.WRITTEN
     assert value(cluster, counted) <= 1
-
-
-def test_a_reply_of_zero_is_a_reply(proxied: Proxied, cluster: RedisCluster, connect_through: Connect) -> None:
-    """redis-py 8.1, asyncio: a DECR that answered 0 on a healthy node ran again because another node was cut."""
-    healthy, other = cluster.masters[:2]
-    down, up = next(cluster.keys_on(healthy)), next(cluster.keys_on(other))
-    healthy.ask("SET", down, 1)
-    client = connect_through()
-    proxied.before(other).cut_after_execution(command=b"INCR")
-    with client.pipeline() as pipe:
-        pipe.execute_command("DECR", down).execute_command("INCR", up)
-        assert pipe.execute() == [0, 2]
-    assert value(cluster, down) == 0
-    assert proxied.before(healthy).forwarded[b"DECR"] == 1
 
 
 # -- every fault, every level ---------------------------------------------------------------------------------
