@@ -46,11 +46,18 @@ class Done:
         )
 
 
-def run(state: State, words: Words, reply: Any) -> tuple[State, Any]:
-    """The state after a command, and what it answers; `reply` is what a client got of a choice that is the server's."""
+def outcomes(state: State, words: Words) -> list[tuple[State, Any]]:
+    """What a command may lead to, a state and a reply: SPOP has as many outcomes as there are members."""
     name, *rest = words
+    if name == "SPOP" and state[rest[0]]:
+        found = state[rest[0]]
+        return [(state | {rest[0]: found - {member}}, member) for member in sorted(found)]
+    return [_outcome(state, name, rest)]
+
+
+def _outcome(state: State, name: str, rest: list[str]) -> tuple[State, Any]:
     if name == "LAZY":
-        return run(state, tuple(rest), UNKNOWN)[0], "LAZY-ENQUEUED"
+        return _outcome(state, rest[0], rest[1:])[0], "LAZY-ENQUEUED"
     if name == "FLUSHALL":
         return EMPTY, "OK"
     key, *more = rest
@@ -72,10 +79,7 @@ def run(state: State, words: Words, reply: Any) -> tuple[State, Any]:
         state = state | {key: found - {member}}
         return state | {target: state[target] | {member}}, 1
     if name == "SPOP":
-        if not found:
-            return state, None
-        member = reply if reply in found else min(found)
-        return state | {key: found - {member}}, member
+        return state, None
     if name == "DEL":
         return state | {key: frozenset()}, int(bool(found))
     if name == "COPY":
@@ -87,14 +91,15 @@ def run(state: State, words: Words, reply: Any) -> tuple[State, Any]:
     return state | {key: stored}, len(stored)
 
 
-def _after(state: State, done: Done) -> State | None:
-    """The state after what a client sent, or None if it could not have been answered like this."""
+def _after(state: State, done: Done) -> list[State]:
+    """The states after what a client sent; none if it could not have been answered like this."""
+    states = [state]
     for at, words in enumerate(done.commands):
         seen = UNKNOWN if done.reply is UNKNOWN else done.reply[at]
-        state, answer = run(state, words, seen)
-        if seen is not UNKNOWN and answer != seen:
-            return None
-    return state
+        states = [
+            after for before in states for after, reply in outcomes(before, words) if seen is UNKNOWN or reply == seen
+        ]
+    return states
 
 
 def is_linearizable(history: Iterable[Done], state: State = EMPTY) -> bool:
@@ -118,11 +123,10 @@ def _next(ops: list[Done], taken: int, state: State) -> list[tuple[int, State]]:
     """Where one more command may lead to; the one that was sent first is the last of these."""
     options = []
     for at in _candidates(ops, taken):
-        after = _after(state, ops[at])
-        if after is not None and ops[at].changed_nothing:
-            return [(taken | 1 << at, state)]
-        if after is not None:
-            options.append((taken | 1 << at, after))
+        after = [(taken | 1 << at, each) for each in _after(state, ops[at])]
+        if after and ops[at].changed_nothing:
+            return after
+        options += after
     return options[::-1]
 
 
