@@ -19,17 +19,20 @@ def free_port() -> int:
 
 
 class Process:
-    """`penstock serve` in a process of its own."""
+    """`penstock serve` in a process of its own; `program` is another module that serves, with `options` of its own."""
 
-    def __init__(self, folder: Path, port: int) -> None:
+    def __init__(self, folder: Path, port: int, program: str = "penstock", options: str = "") -> None:
         self.port = port
         words = (
             f"serve --port {port} --dir {folder} --appendonly yes --appendfsync always --save 1 1 --loglevel warning"
         )
-        words += " --auto-aof-rewrite-min-size 20000"
+        words += f" --auto-aof-rewrite-min-size 20000 {options}"
         self.output = (folder / "server.log").open("ab")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "penstock", *words.split()], stdout=self.output, stderr=self.output
+            [sys.executable, "-m", program, *words.split()],
+            stdout=self.output,
+            stderr=self.output,
+            cwd=Path(__file__).parent.parent,
         )
         self._wait(folder)
 

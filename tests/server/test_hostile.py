@@ -19,7 +19,9 @@ import pytest
 from tests.raw_client import RawClient
 
 from penstock import Server
-from penstock.protocol.resp import pack
+from penstock.protocol.resp import RawPieces, pack
+from penstock.server.app import App
+from penstock.server.connection import Connection
 
 PROMPT = 2.0
 """Seconds an answer may take; generous, because the machine that runs the tests may be busy."""
@@ -257,3 +259,27 @@ def test_arguments_that_no_command_expects(hostile: RawClient) -> None:
         hostile.send(pack(*argv))
         hostile.read()
     assert hostile.ask("PING") == b"PONG"
+
+
+def test_what_comes_for_a_client_that_is_gone_is_forgotten(ours: Server) -> None:
+    """Its replies may have waited for the disk, with those of others that must not be lost with them."""
+
+    def find(app: App) -> Connection:
+        (connection,) = (each for each in app.connections if each.session.name == b"victim")
+        return connection
+
+    def answer(app: App) -> bool:
+        if connection in app.connections:
+            return False
+        connection._write(b"+held\r\n")
+        connection.send(b"+late\r\n")
+        connection.flush()
+        connection.send(RawPieces([memoryview(b"+long\r\n")]))
+        connection.flush()
+        return True
+
+    with RawClient(ours.port) as client:
+        client.ask("CLIENT SETNAME victim")
+        connection = ours.call(find)
+    while not ours.call(answer):
+        time.sleep(0.001)

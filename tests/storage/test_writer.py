@@ -292,3 +292,17 @@ def test_replies_of_many_connections_leave_in_order_and_all_their_commands_are_t
     everysec.loop.run()
     assert everysec.sent == [b"%d" % client for client in range(20)]
     assert everysec.keys == [b"%d:%d" % (client, number) for client in range(20) for number in range(50)]
+
+
+def test_one_who_cannot_be_answered_keeps_nobody_elses_reply(always: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    def broken(data: bytes) -> None:
+        raise RuntimeError("a bug")
+
+    always.writer.log([(0, [b"SET", b"k", b"v"])])
+    always.writer.hold(broken, [b"+OK\r\n"], {0})
+    always.writer.hold(always.sent.append, [b"+OK\r\n"], {0})
+    always.loop.run()
+    always.disk.gate.release()
+    always.loop.run_next_from_thread()
+    assert always.sent == [b"+OK\r\n"]
+    assert "a bug" in caplog.text

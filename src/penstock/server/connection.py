@@ -219,6 +219,10 @@ class Connection(InnerLoop):
         if not out:
             return
         self._gathered = 0
+        if self.transport.is_closing():  # it takes nothing any more, and would raise
+            out.clear()
+            self._doubtful.clear()
+            return
         engine = self.engine
         commit = engine.commit
         if commit is not None and commit.pending:
@@ -247,6 +251,8 @@ class Connection(InnerLoop):
                 self.app.limits.check_output(self)
 
     def _write(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
         if self._long:
             self._pouring.append(data)
             self._pour()
@@ -258,6 +264,9 @@ class Connection(InnerLoop):
 
     def _pour(self) -> None:
         """Write pieces until the client takes no more for now, or others should have their turn."""
+        if self.transport.is_closing():
+            self._pouring.clear()
+            return
         left = POUR
         while self._pouring and left > 0 and not self._stalled:
             piece = self._pouring.popleft()

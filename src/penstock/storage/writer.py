@@ -31,6 +31,7 @@ Owned by the loop thread, except that the thread writes to and syncs the file wh
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import queue
 import threading
@@ -42,6 +43,8 @@ from typing import Protocol
 from penstock.engine.dispatch import LogEntry
 from penstock.engine.spec import Argv
 from penstock.storage.batches import LENGTHS, add_lines, header
+
+log = logging.getLogger("penstock.storage")
 
 _MANY = 200
 """Lines that are joined as soon as nothing needs them apart."""
@@ -363,4 +366,7 @@ def _send(replies: list[Held], problem: str | None) -> None:
         if problem is not None and doubtful:
             error = b"-MISCONF Errors writing to the AOF file: %b\r\n" % problem.encode()
             pieces = [error if at in doubtful else piece for at, piece in enumerate(pieces)]
-        write(b"".join(pieces))
+        try:
+            write(b"".join(pieces))
+        except Exception:  # a bug of ours in one connection must not keep the replies of the others
+            log.exception("a reply could not be sent")
