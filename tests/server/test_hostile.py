@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from tests.raw_client import RawClient
@@ -283,3 +284,16 @@ def test_what_comes_for_a_client_that_is_gone_is_forgotten(ours: Server) -> None
         connection = ours.call(find)
     while not ours.call(answer):
         time.sleep(0.001)
+
+
+def test_one_that_is_gone_when_its_reply_may_leave_holds_nobody_up(tmp_path: Path) -> None:
+    """Under `always` replies wait for the disk. One that nobody takes any more must not keep the others from leaving."""
+    with Server(dir=tmp_path, appendonly="yes", appendfsync="always") as server:
+        patient = RawClient(server.port)
+        for number in range(50):
+            hasty = socket.create_connection(("127.0.0.1", server.port))
+            hasty.sendall(b"SET hasty %d\r\n" % number)
+            hasty.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # its end is there at once
+            hasty.close()
+            assert patient.ask("INCR patient") == number + 1
+        patient.close()

@@ -251,6 +251,7 @@ class Connection(InnerLoop):
                 self.app.limits.check_output(self)
 
     def _write(self, data: bytes) -> None:
+        """What was held until the log was synced; the client may be gone since."""
         if self.transport.is_closing():
             return
         if self._long:
