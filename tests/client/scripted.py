@@ -56,6 +56,7 @@ class ScriptedServer:
         self.kept: dict[tuple[bytes, bytes], bytes] = {}
         self.has_once = True
         self.is_forgetful = False
+        self.is_loading = False
         self.connect()
 
     def connect(self) -> None:
@@ -85,6 +86,10 @@ class ScriptedServer:
         return self._run(argv)
 
     def _run(self, argv: list[bytes]) -> bytes:
+        if self.is_loading:
+            return b"-LOADING the data set is not there yet\r\n"
+        if argv[0] == b"PING":
+            return b"+PONG\r\n"
         if argv[0] == b"COMMAND":
             return COMMAND_TABLE if self.has_once else b"*0\r\n"
         if argv[0] == b"ONCE":

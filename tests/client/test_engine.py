@@ -397,6 +397,29 @@ def test_closing_settles_everything() -> None:
         world.submit(single("INCR", "c"))
 
 
+@pytest.mark.parametrize("delivery", [AT_LEAST, EXACTLY])
+def test_a_server_that_is_still_loading_is_tried_again(delivery: Delivery) -> None:
+    """Its refusal would be given out as the answer to a command that may have run before."""
+    world = up(delivery=delivery)
+    batch = world.submit(single("INCR", "a"))
+    world.write()
+    world.cut()
+    world.server.is_loading = True
+    for _ in range(3):
+        world.now += 10
+        world.connect()
+        world.write()
+        world.serve()
+        with pytest.raises(redis.InvalidResponse):
+            world.read()
+        world.cut()
+        assert not batch.settled
+    world.server.is_loading = False
+    world.now += 10
+    world.settle_down()
+    assert batch.results == [1]
+
+
 def test_exactly_once_numbers_writes_and_not_reads() -> None:
     world = up(delivery=EXACTLY)
     world.submit(many(("INCR", "a"), ("GET", "a"), ("INCR", "b")))

@@ -224,6 +224,7 @@ class Engine:
         if self.settings.delivery is Delivery.EXACTLY_ONCE:
             self._prepare_once()
         if self._lost_at is not None:
+            self._preface.append(Batch.preface("PING"))  # a server that was restarted may be loading its data still
             self.counters.reconnects += 1
             self.events.append(Reconnected(now - self._lost_at, self._backoff.failures))
         self._ever_up, self._lost_at = True, None
