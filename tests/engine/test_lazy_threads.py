@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from tests.engine.lock_world import Slow, World, slow_commands
 
+from penstock.commands.locks import locks
 from penstock.engine.spec import REGISTRY
 from penstock.types.set import Set
 
@@ -47,7 +48,11 @@ def test_others_are_served_while_a_thread_works_on_what_is_queued(world: World, 
     begin(world, "SLOW.STORE r a")
     dirty, logged = world.engine.keyspace.dirty, list(world.logged)
     assert client.run("SCARD a", "SET free 1", "PING") == [TWO, OK, b"+PONG\r\n"]
-    assert world.client("SCARD r").waits
+    waiting = world.client("SCARD r")
+    assert waiting.waits
+    rows = {lock[b"key"]: lock for lock in locks(waiting.session, [b"LOCKS"])}
+    assert {key: row[b"type"] for key, row in rows.items()} == {b"a": b"read", b"r": b"write"}
+    assert rows[b"r"][b"clients"] == [] and rows[b"r"][b"waiting"] == [waiting.session.id]
     slow.go.set()
     world.step()
     assert world.engine.keyspace[0].data[b"r"] == {b"x", b"y"}

@@ -41,7 +41,8 @@ def locks(session: Session, argv: Argv) -> Reply:
     """Answer a row for each key that is locked or waited for.
 
     A row names the database, the key, the type of the lock (read, write, or pending: only waited for), how many
-    milliseconds it is there, and the numbers of the clients that hold it and of those that wait for it, in order.
+    milliseconds it is there, and the numbers of the clients that hold it and of those that wait for it, in order. What LAZY
+    queued holds keys for no client.
     """
     return [
         _row(session, database.index, lock)
@@ -57,6 +58,6 @@ def _row(session: Session, index: int, lock: KeyLock) -> dict[bytes, Reply]:
         b"key": lock.key,
         b"type": lock.kind.value.encode(),
         b"milliseconds": session.engine.clock.now - lock.since,
-        b"clients": [owner.session.id for owner in owners if isinstance(owner, Job)],
+        b"clients": [owner.session.id for owner in owners if isinstance(owner, Job) and owner.later is None],
         b"waiting": [wait.who.id for wait in lock.queue if isinstance(wait.who, Session)],
     }
