@@ -570,3 +570,28 @@ def test_any_interleaving_of_sending_cutting_replying_and_cancelling(
     for action, size in steps:
         machine.step(action, size)
     machine.check(delivery)
+
+
+def test_an_identity_ends_with_a_pause_in_writing_whatever_is_read_meanwhile() -> None:
+    """The server counts a client as idle when it sends no writes."""
+    world = up(delivery=EXACTLY)
+    world.submit(single("INCR", "a"))
+    world.settle_down()
+    for _ in range(5):
+        world.now += 4
+        world.submit(single("GET", "a"))
+        world.settle_down()
+    world.submit(single("INCR", "a"))
+    world.settle_down()
+    assert len(world.server.kept) == 2 and len({client for client, _ in world.server.kept}) == 2
+
+
+def test_a_level_that_was_taken_back_in_time_refuses_nothing() -> None:
+    world = up()
+    world.server.has_once = False
+    world.engine.set_delivery(EXACTLY, world.now)
+    world.write()
+    world.engine.set_delivery(AT_LEAST, world.now)
+    batch = world.submit(single("INCR", "a"))
+    world.settle_down()
+    assert batch.results == [1] and world.engine.counters.reconnects == 0

@@ -223,14 +223,6 @@ def test_a_server_without_once_is_refused_and_nothing_is_sent(connect: Connect, 
     assert client.get("never") is None
 
 
-def test_a_level_that_was_taken_back_in_time_refuses_nothing(connect: Connect, theirs: Any) -> None:
-    client = connect(theirs.url, **QUICK)
-    client.ping()
-    client.delivery = "exactly-once"
-    client.delivery = "at-least-once"
-    assert client.ping() and client.counters.reconnects == 0
-
-
 def test_a_server_that_has_forgotten_us_is_no_error_after_a_pause(
     exact: Any, ours: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -347,6 +347,20 @@ def test_an_interrupted_thread_leaves_the_others_in_step(door: Door, witness: An
         signal.signal(signal.SIGALRM, before)
 
 
+def test_a_signal_handler_may_use_the_client_that_it_interrupts(peer: str, witness: Any) -> None:
+    """The thread that reads for all is the one that the handler runs in: it must not wait for itself."""
+    answers: list[Any] = []
+    with Client.from_url(peer) as client:
+        client.set("a", "right")
+        before = signal.signal(signal.SIGALRM, lambda *_: answers.append(client.get("a")))
+        try:
+            witness.execute_command("CLIENT", "PAUSE", 300, "ALL")
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            assert client.get("a") == b"right" and answers == [b"right"]
+        finally:
+            signal.signal(signal.SIGALRM, before)
+
+
 def test_an_interrupted_follower_leaves_the_connection_alone(door: Door, witness: Any) -> None:
     class Interrupt(BaseException):
         pass

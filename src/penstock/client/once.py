@@ -42,7 +42,8 @@ class Writes:
         """`table` is the reply to COMMAND, not decoded."""
         self._known: set[str] = set()
         self._writes: set[str] = set()
-        self._decided: dict[Any, bool] = {}  # by first word, as callers spell it
+        self.decided: dict[Any, bool] = {}
+        """By first word, as callers spell it; what is not here needs a closer look."""
         for row in table:
             self._take(row)
             for sub in row[9] if len(row) > 9 else ():
@@ -57,7 +58,7 @@ class Writes:
 
     def __contains__(self, arguments: Sequence[Any]) -> bool:
         head = arguments[0]
-        decided = self._decided.get(head)
+        decided = self.decided.get(head)
         if decided is None:
             name = name_of(arguments)
             if name == "TREAD":  # without a group it changes nothing, and the server would keep all that was read
@@ -66,7 +67,7 @@ class Writes:
                 )
             decided = name in self._writes
             if name in self._known and " " not in name:
-                self._decided[head] = decided
+                self.decided[head] = decided
         return decided
 
     @property
@@ -90,23 +91,25 @@ class Numbers:
 
     def number(self, batch: Batch, writes: Writes, now: float) -> None:
         """Give each write of a batch its number; a batch that has one keeps it. `now` may be early, but not late."""
-        self._used = now
         if batch.attempts:
             return
-        floor, prefix, number = b"%d" % self._floor, self._prefix, self._next
-        suffix = b"\r\n$%d\r\n%b\r\n" % (len(floor), floor)
-        chunks = batch.chunks
+        number, chunks = self._next, batch.chunks
+        floor = b"%d" % self._floor
+        floor = b"\r\n$%d\r\n%b\r\n" % (len(floor), floor)
+        decided = writes.decided.get
+        begun: dict[bytes, bytes] = {}  # "*3", as the command begins, to "*7 ONCE client-id $"
         for index, arguments in enumerate(batch.commands):
-            if arguments in writes:
-                chunk = chunks[index]
-                end = chunk.index(b"\r")
+            is_write = decided(arguments[0])
+            if is_write or (is_write is None and arguments in writes):
+                head, _, rest = chunks[index].partition(b"\r\n")
+                begin = begun.get(head)
+                if begin is None:
+                    begin = begun[head] = b"*%d%b" % (int(head[1:]) + 4, self._prefix)
                 digits = b"%d" % number
-                chunks[index] = b"*%d%b%d\r\n%b%b%b" % (
-                    int(chunk[1:end]) + 4, prefix, len(digits), digits, suffix, chunk[end + 2 :],
-                )  # fmt: skip
+                chunks[index] = b"%b%d\r\n%b%b%b" % (begin, len(digits), digits, floor, rest)
                 number += 1
         if number != self._next:
-            self._next = number
+            self._next, self._used = number, now
             batch.numbered = (self, number - 1)
             batch.numbered_at = now
 

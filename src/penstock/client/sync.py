@@ -27,7 +27,7 @@ from penstock.client.opening import connection_options
 from penstock.client.pipeline import PipelineBody, batch_of, bulk_batch, bulk_results, results_of
 from penstock.client.quick import QuickCommands
 from penstock.client.streams import StreamCommands
-from penstock.client.sync_link import Link
+from penstock.client.sync_link import Link, Reentered
 
 
 class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.Redis):
@@ -81,11 +81,14 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.Redis):
 
     def run(self, batch: Batch) -> None:
         """Have a batch settled, on a connection that suits it."""
-        if batch.patience and self._is_shared:  # it may hold the connection up for others
-            with self.own_link() as link:
-                link.run(batch)
-        else:
-            self._link.run(batch)
+        if not (batch.patience and self._is_shared):  # it does not hold the connection up for others
+            try:
+                self._link.run(batch)
+                return
+            except Reentered:
+                pass
+        with self.own_link() as link:
+            link.run(batch)
 
     def consumer(self, key: Any, group: Any, **terms: Any) -> Consumer:
         """A member of a group that acknowledges what it has done; consumer.Terms has the arguments."""

@@ -24,6 +24,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
+from threading import get_ident
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -49,6 +50,10 @@ class _Write(NamedTuple):
     generation: int
 
 
+class Reentered(Exception):
+    """This thread is in the middle of reading for all: a signal handler came in between, and would wait for itself."""
+
+
 class Link:
     """One engine on one socket at a time."""
 
@@ -66,6 +71,7 @@ class Link:
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
         self._leader: Batch | None = None
+        self._leading = 0  # its thread, 0 if not known
         self._followers: deque[Batch] = deque()
         self._connection: Any = None
         self._socket: Any = None
@@ -89,14 +95,16 @@ class Link:
     # -- calls ------------------------------------------------------------------------------------------------
 
     def run(self, batch: Batch) -> None:
-        """Submit a batch and return when it is settled. Raises NotSent if it was not taken."""
+        """Submit a batch and return when it is settled. Raises NotSent, or Reentered, if it was not taken."""
         try:
             waiter = self._submit(batch)
             if waiter is not None:
                 waiter.acquire()
+                if self._leader is batch:
+                    self._leading = get_ident()
             while not batch.settled:
                 self._turn()
-        except NotSent:
+        except (NotSent, Reentered):
             raise
         except BaseException:
             self._interrupted(batch)
@@ -113,9 +121,11 @@ class Link:
         with self._lock:
             while not batch.held:
                 if self._leader is None:
-                    self._leader = batch
+                    self._leader, self._leading = batch, get_ident()
                     if self._socket is not None and self._poll.poll(0):
                         self._look()
+                elif self._leading == get_ident() and self._leader is not batch:
+                    raise Reentered
                 try:
                     self.engine.submit(batch, monotonic())
                 except BufferFull:
@@ -371,7 +381,7 @@ class Link:
 
     def _hand_over(self) -> None:
         with self._lock:
-            self._leader = None
+            self._leader, self._leading = None, 0
             while self._followers:
                 follower = self._followers.popleft()
                 if not follower.settled:
