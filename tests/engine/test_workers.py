@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import sys
 import threading
@@ -269,10 +270,12 @@ def test_more_jobs_than_threads_wait_for_one(world: World, slow: Slow) -> None:
     clients = [world.client(f"SADD s{number} a", f"SLOW.READ s{number}") for number in range(5)]
     assert world.engine.workers.load == (2, 3)
     assert sys.getswitchinterval() == pytest.approx(SWITCH_INTERVAL)
+    assert not gc.isenabled(), "what threads make is large and has no cycles"
     slow.go.set()
     world.step(5)
     assert all(client.sent[-1] == members("a") for client in clients)
     assert sys.getswitchinterval() > SWITCH_INTERVAL
+    assert gc.isenabled()
 
 
 def test_threads_come_when_they_are_needed_and_go_when_fewer_are_wanted(world: World, slow: Slow) -> None:

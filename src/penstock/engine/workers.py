@@ -15,7 +15,8 @@ result is dropped. Its locks last until the thread returns in either case, as th
 What LAZY queued has a thread too if it is long, and no client that waits: its end calls `Session.later` instead. Who
 cannot wait for such a thread has it finished there and then (`finish_now`).
 
-Threads share the interpreter's lock, so while any is busy it changes hands more often (SWITCH_INTERVAL). They are started
+Threads share the interpreter's lock, so while any is busy it changes hands more often (SWITCH_INTERVAL), and the search for
+cycles rests: what a thread makes is millions of objects and no cycles, and one look at them all takes 50 ms. They are started
 when first needed and are daemons: a thread that does not return cannot keep the process from ending.
 
 Rejected: concurrent.futures. The interpreter waits for its threads at exit, however long they take.
@@ -26,6 +27,7 @@ Owned by the loop thread, but for `Job.run`, which a worker calls and which touc
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import sys
 import threading
@@ -143,6 +145,7 @@ class Workers:
         self._queue: SimpleQueue[Job | None] = SimpleQueue()
         self._threads = 0  # that take jobs from the queue
         self._usual_interval = sys.getswitchinterval()
+        self._usual_gc = gc.isenabled()
         self._until_idle: list[Waiter] = []  # of those who want to end the server
         self._patience: object | None = None  # the timer of their wait
         for name in ("worker-threads", "worker-threshold"):
@@ -225,6 +228,8 @@ class Workers:
         if not self.jobs:
             self._usual_interval = sys.getswitchinterval()
             sys.setswitchinterval(min(SWITCH_INTERVAL, self._usual_interval))
+            self._usual_gc = gc.isenabled()
+            gc.disable()
         self.jobs[job] = None
         if job.later is None:
             self._engine.blocking.enter(job.waiter)
@@ -317,6 +322,8 @@ class Workers:
         del self.jobs[job]
         if not self.jobs:
             sys.setswitchinterval(self._usual_interval)
+            if self._usual_gc:
+                gc.enable()
             if self._until_idle:
                 self._end_wait()
 
