@@ -7,6 +7,7 @@ for what must not be shared; those are kept and used again.
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -61,14 +62,15 @@ class Listeners:
 L = TypeVar("L", bound=AnyLink)
 
 
-class ClientBody(Generic[L]):
+class ClientBody(ABC, Generic[L]):
     """Mixed into a client of redis-py; `_set_up` after its constructor."""
 
     connection_pool: Any
     response_callbacks: Any
 
+    @abstractmethod
     def _make_link(self) -> L:
-        raise NotImplementedError
+        """A connection, with its engine, of the kind that this client drives."""
 
     def _set_up(self, options: dict[str, Any], is_shared: bool) -> None:
         self._is_shared = is_shared

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from penstock.client.choices import chosen
+
 
 class Delivery(enum.Enum):
     """How often a command runs if connections fail. docs/client.md says what each level promises at each stage."""
@@ -21,13 +23,7 @@ class Delivery(enum.Enum):
     @classmethod
     def of(cls, value: Delivery | str) -> Delivery:
         """A level by itself or by name; `at_most_once` and `AT-MOST-ONCE` are the same name."""
-        if isinstance(value, cls):
-            return value
-        try:
-            return cls(str(value).lower().replace("_", "-"))
-        except ValueError:
-            names = ", ".join(level.value for level in cls)
-            raise ValueError(f"delivery={value!r} is no delivery level; the levels are {names}") from None
+        return chosen(cls, value, f"delivery={value!r} is no delivery level; the levels are")
 
 
 class State(enum.IntEnum):

@@ -121,13 +121,7 @@ def _at_once(session: Session, argv: Argv) -> Reply:
         reply = handler(session, inner)
     except ReplyError as error:
         reply = error
-    if reply is OK:
-        wire = b"+OK\r\n"
-    elif type(reply) is int:
-        wire = b":%d\r\n" % reply
-    else:
-        wire = encode(reply, 2)
-    kept = (wire, wire if type(reply) in _ALIKE else encode(reply, 3))
+    kept = _encoded(reply)
     ledger.keep(argv[1], number, floor, kept, keyspace.clock.now)
     if engine.log is not None and keyspace.dirty != before:
         effects = [inner] if session.effects is None else session.effects
@@ -135,6 +129,13 @@ def _at_once(session: Session, argv: Argv) -> Reply:
     if isinstance(reply, ReplyError):
         raise reply
     return reply
+
+
+def _encoded(reply: Reply) -> tuple[bytes, bytes]:
+    """A reply as both versions of the protocol write it; the same object where they do not differ."""
+    old = encode(reply, 2)
+    new = old if type(reply) in _ALIKE else encode(reply, 3)
+    return (old, old) if new == old else (old, new)
 
 
 def _is_number(text: bytes) -> bool:
@@ -170,9 +171,7 @@ def _keep(session: Session, argv: Argv, called: Command, number: int, floor: int
             reply = error
         if reply is NO_REPLY:
             return reply  # it waits, and will run again as a whole; or a thread is at it
-        old = encode(reply, 2)
-        new = old if type(reply) in _ALIKE else encode(reply, 3)
-        kept = (old, old if new == old else new)
+        kept = _encoded(reply)
         engine.keyspace.ledger.keep(argv[1], number, floor, kept, engine.clock.now)
         effects: list[Argv] = []
         if engine.keyspace.dirty != before:

@@ -21,7 +21,7 @@ from redis.asyncio.lock import Lock
 from redis.commands import AsyncCoreCommands, AsyncRedisModuleCommands
 
 from penstock.client.cluster.aio_links import Links
-from penstock.client.cluster.calls import PipelineCalls
+from penstock.client.cluster.calls import PipelineBody
 from penstock.client.cluster.core import ClusterCore, raise_first
 from penstock.client.cluster.effects import Exchange, Logic, Pause, Refresh
 from penstock.client.cluster.plan import Call
@@ -159,23 +159,11 @@ class Cluster(StreamCommands, QuickCommands, AsyncRedisModuleCommands, AsyncCore
         await self.aclose()
 
 
-class ClusterPipeline(StreamCommands, QuickCommands, AsyncRedisModuleCommands, AsyncCoreCommands):  # type: ignore[misc]
+class ClusterPipeline(PipelineBody, StreamCommands, QuickCommands, AsyncRedisModuleCommands, AsyncCoreCommands):  # type: ignore[misc]
     """Commands that wait for `execute`. After `watch` they run at once, until `multi`."""
 
     _is_async_client: Literal[True] = True
     _event_dispatcher: Any = None
-
-    def __init__(
-        self, cluster: Cluster, transaction: bool, strategy: Strategy | str | None, split: bool | None
-    ) -> None:
-        self.calls = PipelineCalls(transaction, strategy)
-        self._cluster = cluster
-        self._core = cluster.core if split is None else cluster.core.with_split(split)
-
-    def execute_command(self, *arguments: Any, **options: Any) -> Any:
-        if self.calls.is_immediate:
-            return self._cluster.drive(self._core.immediate(self.calls.watching(), arguments, options))
-        return self.calls.add(self, arguments, options)
 
     async def execute(self, raise_on_error: bool = True) -> list[Any]:
         """Run what was called, and answer one result a call, in call order; the pipeline is empty again afterwards.
@@ -183,52 +171,28 @@ class ClusterPipeline(StreamCommands, QuickCommands, AsyncRedisModuleCommands, A
         The first error is raised, with `.states` and `.replies` of all commands; or with raise_on_error=False each
         stands in its place.
         """
-        calls = self.calls
         try:
-            if not calls.commands:
+            if not self.calls.commands:
                 return []
-            logic = self._core.pipeline(
-                calls.commands, calls.options, calls.strategy, calls.for_execute(self._core.rules)
-            )
-            results = self._core.read_all(calls.commands, calls.options, await self._cluster.drive(logic))
-            if raise_on_error:
-                raise_first(calls.commands, results)
-            return results
+            return self._results(await self._cluster.drive(self._running()), raise_on_error)
         finally:
             await self.reset()
 
     async def watch(self, *names: Any) -> bool:  # type: ignore[override]
         """Watch keys, all of one slot: `execute` then raises WatchError if one of them was changed."""
-        logic = self._core.immediate(self.calls.start_watching(self._core.rules), ("WATCH", *names), {}, watch=True)
-        return bool(await self._cluster.drive(logic))
+        return bool(await self._cluster.drive(self._watching(names)))
 
     async def unwatch(self) -> bool:  # type: ignore[override]
         """Forget what is watched."""
         self._release()
         return True
 
-    def multi(self) -> None:
-        """After `watch` and the reading: commands from here on wait for `execute`."""
-        self.calls.multi()
-
     async def discard(self) -> None:
         """Forget the commands and what is watched."""
         await self.reset()
 
     async def reset(self) -> None:  # type: ignore[override]
-        self._release()
-        self.calls.clear()
-
-    def _release(self) -> None:
-        transaction = self.calls.end_transaction()
-        if transaction is not None:
-            self._cluster._links.release(transaction.lane.link)
-
-    def __len__(self) -> int:
-        return len(self.calls.commands)
-
-    def __bool__(self) -> bool:
-        return True
+        self._forget()
 
     async def __aenter__(self) -> ClusterPipeline:
         return self

@@ -17,7 +17,8 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from penstock.client.cluster.effects import Batch, Outcome
-from penstock.client.cluster.links import MOST_IDLE, READ_SIZE, connection_arguments, make_reader, take_replies
+from penstock.client.cluster.idle import IdleLinks
+from penstock.client.cluster.links import READ_SIZE, connection_arguments, make_reader, take_replies
 from penstock.client.cluster.slot_map import Address, shown
 from penstock.client.errors import ClientClosed
 
@@ -98,15 +99,14 @@ class _Flight:
         self.outcome = Outcome(self.outcome.replies, error, self.size - unsent, is_written=not unsent)
 
 
-class Links:
+class Links(IdleLinks[Link]):
     """Connections by node; `exchange` is the one thing to do with them. All in the loop's thread, so nothing is locked."""
 
     def __init__(self, arguments: Mapping[str, Any]) -> None:
+        super().__init__()
         self._arguments = {**connection_arguments(arguments), "retry": Retry(NoBackoff(), 0)}
         self._silence: float | None = self._arguments.get("socket_timeout", 5.0)
         self._clients: dict[Address, redis.asyncio.Redis] = {}
-        self._idle: dict[tuple[Address, bool], list[Link]] = {}
-        self._closed = False
 
     def client(self, address: Address) -> redis.asyncio.Redis:
         """A redis-py client of one node, for what concerns one node."""
@@ -137,7 +137,7 @@ class Links:
                 flight.link.close()
             raise
         for flight in flights:
-            self._give_back(flight)
+            self._give_back(flight.batch, flight.outcome, flight.link)
         answered = iter(flights)
         return [failures[n] if n in failures else next(answered).outcome for n in range(len(batches))]
 
@@ -149,11 +149,6 @@ class Links:
         for client in self._clients.values():
             await client.aclose()
         await asyncio.sleep(0)  # transports close in the loop's next turn
-
-    def release(self, link: Link | None) -> None:
-        """Close a link that a lane held: what it remembers (WATCH) ends with it."""
-        if link is not None:
-            link.close()
 
     async def _take(self, batch: Batch) -> Link | Outcome:
         if (lane := batch.lane) is not None and lane.link is not None:
@@ -175,17 +170,3 @@ class Links:
             with contextlib.suppress(OSError, redis.RedisError):
                 await connection.disconnect(nowait=True)
             return Outcome([], error, connected=False)
-
-    def _give_back(self, flight: _Flight) -> None:
-        batch, link = flight.batch, flight.link
-        if batch.lane is not None:
-            batch.lane.link = link if flight.outcome.error is None else None
-            batch.lane.address = batch.address
-        if flight.outcome.error is not None or self._closed:
-            link.close()
-        elif batch.lane is None:
-            idle = self._idle.setdefault((batch.address, batch.from_replica), [])
-            if len(idle) < MOST_IDLE:
-                idle.append(link)
-            else:
-                link.close()

@@ -1,13 +1,14 @@
-"""What a pipeline has collected, and whether it may be sent: the part that blocking and asyncio pipelines share."""
+"""What a pipeline has collected, and whether it may be sent; and the pipeline itself, but for who drives it."""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Generator
+from typing import Any, TypeVar
 
 import redis
 
-from penstock.client.cluster.core import Options
-from penstock.client.cluster.effects import Rules
+from penstock.client.cluster.core import Options, raise_first
+from penstock.client.cluster.effects import Effect, Rules
 from penstock.client.cluster.plan import Call
 from penstock.client.cluster.strategies import Strategy
 from penstock.client.cluster.transaction import Transaction
@@ -77,3 +78,56 @@ class PipelineCalls:
 
     def clear(self) -> None:
         self.commands, self.options = [], []
+
+
+class PipelineBody:
+    """What the blocking and the asyncio pipeline share: all but the driving."""
+
+    def __init__(self, cluster: Any, transaction: bool, strategy: Strategy | str | None, split: bool | None) -> None:
+        self.calls = PipelineCalls(transaction, strategy)
+        self._cluster = cluster
+        self._core = cluster.core if split is None else cluster.core.with_split(split)
+
+    def execute_command(self, *arguments: Any, **options: Any) -> Any:
+        if self.calls.is_immediate:
+            return self._cluster.drive(self._core.immediate(self.calls.watching(), arguments, options))
+        return self.calls.add(self, arguments, options)
+
+    def multi(self) -> None:
+        """After `watch` and the reading: commands from here on wait for `execute`."""
+        self.calls.multi()
+
+    def _running(self) -> Generator[Effect, Any, list[Any]]:
+        """What is to be driven for `execute`."""
+        calls = self.calls
+        logic: Generator[Effect, Any, list[Any]] = self._core.pipeline(
+            calls.commands, calls.options, calls.strategy, calls.for_execute(self._core.rules)
+        )
+        return logic
+
+    def _results(self, replies: list[Any], raise_on_error: bool) -> list[Any]:
+        results: list[Any] = self._core.read_all(self.calls.commands, self.calls.options, replies)
+        if raise_on_error:
+            raise_first(self.calls.commands, results)
+        return results
+
+    def _watching(self, names: tuple[Any, ...]) -> Generator[Effect, Any, Any]:
+        """What is to be driven for `watch`."""
+        transaction = self.calls.start_watching(self._core.rules)
+        logic: Generator[Effect, Any, Any] = self._core.immediate(transaction, ("WATCH", *names), {}, watch=True)
+        return logic
+
+    def _release(self) -> None:
+        transaction = self.calls.end_transaction()
+        if transaction is not None:
+            self._cluster._links.release(transaction.lane.link)
+
+    def _forget(self) -> None:
+        self._release()
+        self.calls.clear()
+
+    def __len__(self) -> int:
+        return len(self.calls.commands)
+
+    def __bool__(self) -> bool:
+        return True

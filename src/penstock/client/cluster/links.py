@@ -25,6 +25,7 @@ from redis.retry import Retry
 
 from penstock.client.cluster.effects import Batch, Outcome
 from penstock.client.cluster.errors import decode_error
+from penstock.client.cluster.idle import IdleLinks
 from penstock.client.cluster.slot_map import Address, shown
 from penstock.client.delivery import State
 from penstock.client.errors import ClientClosed
@@ -32,8 +33,6 @@ from penstock.client.errors import ClientClosed
 MORE: Final = object()
 READ_SIZE = 1 << 16
 _WRITE_SIZE = 1 << 18
-MOST_IDLE = 64
-"""Connections that are kept for a node after a crowd of threads or tasks has gone."""
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
@@ -171,16 +170,15 @@ class _Flight:
         self.outcome.is_written = self.is_written
 
 
-class Links:
+class Links(IdleLinks[Link]):
     """Connections by node; `exchange` is the one thing to do with them."""
 
     def __init__(self, arguments: Mapping[str, Any]) -> None:
+        super().__init__()
         self._arguments = connection_arguments(arguments)
         self._silence: float | None = self._arguments.get("socket_timeout", 5.0)
         self._clients: dict[Address, redis.Redis] = {}
-        self._idle: dict[tuple[Address, bool], list[Link]] = {}
         self._process = os.getpid()
-        self._closed = False
 
     def client(self, address: Address) -> redis.Redis:
         """A redis-py client of one node, for what concerns one node."""
@@ -205,7 +203,7 @@ class Links:
                 flight.link.close()
             raise
         for flight in flights:
-            self._give_back(flight)
+            self._give_back(flight.batch, flight.outcome, flight.link)
         return outcomes
 
     def close(self) -> None:
@@ -215,11 +213,6 @@ class Links:
                 links.pop().close()
         for client in self._clients.values():
             client.close()
-
-    def release(self, link: Link | None) -> None:
-        """Close a link that a lane held: what it remembers (WATCH) ends with it."""
-        if link is not None:
-            link.close()
 
     # -- one exchange -------------------------------------------------------------------------------------------
 
@@ -289,20 +282,6 @@ class Links:
                 return link
             link.close()
         return Link(self.client(batch.address).connection_pool.make_connection(), batch.from_replica)
-
-    def _give_back(self, flight: _Flight) -> None:
-        batch, link = flight.batch, flight.link
-        if batch.lane is not None:
-            batch.lane.link = link if flight.outcome.error is None else None
-            batch.lane.address = batch.address
-        if flight.outcome.error is not None or self._closed:
-            link.close()
-        elif batch.lane is None:
-            idle = self._idle.setdefault((batch.address, batch.from_replica), [])
-            if len(idle) < MOST_IDLE:
-                idle.append(link)
-            else:
-                link.close()
 
 
 _NEVER = float("inf")

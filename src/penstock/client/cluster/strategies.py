@@ -12,6 +12,7 @@ import enum
 from collections.abc import Container, Generator, Mapping, Sequence
 from typing import Any
 
+from penstock.client.choices import chosen
 from penstock.client.cluster.effects import Batch, Effect, Exchange, Outcome, Pause, Refresh, Rules
 from penstock.client.cluster.errors import CrossSlotRefused
 from penstock.client.cluster.pipeline import Packed
@@ -34,13 +35,7 @@ class Strategy(enum.Enum):
 
     @classmethod
     def of(cls, value: Strategy | str) -> Strategy:
-        if isinstance(value, cls):
-            return value
-        try:
-            return cls(str(value).lower().replace("_", "-"))
-        except ValueError:
-            names = ", ".join(strategy.value for strategy in cls)
-            raise ValueError(f"strategy={value!r} is no strategy; the strategies are {names}") from None
+        return chosen(cls, value, f"strategy={value!r} is no strategy; the strategies are")
 
 
 def make_plan(

@@ -27,7 +27,7 @@ from redis.client import PubSub
 from redis.commands import CoreCommands, RedisModuleCommands
 from redis.lock import Lock
 
-from penstock.client.cluster.calls import PipelineCalls
+from penstock.client.cluster.calls import PipelineBody
 from penstock.client.cluster.core import ClusterCore, raise_first
 from penstock.client.cluster.effects import Exchange, Logic, Pause, Refresh
 from penstock.client.cluster.links import Links
@@ -170,23 +170,11 @@ class Cluster(StreamCommands, QuickCommands, RedisModuleCommands, CoreCommands):
             self.close()
 
 
-class ClusterPipeline(StreamCommands, QuickCommands, RedisModuleCommands, CoreCommands):
+class ClusterPipeline(PipelineBody, StreamCommands, QuickCommands, RedisModuleCommands, CoreCommands):
     """Commands that wait for `execute`. After `watch` they run at once, until `multi`."""
 
     _is_async_client: Literal[False] = False
     _event_dispatcher: Any = None
-
-    def __init__(
-        self, cluster: Cluster, transaction: bool, strategy: Strategy | str | None, split: bool | None
-    ) -> None:
-        self.calls = PipelineCalls(transaction, strategy)
-        self._cluster = cluster
-        self._core = cluster.core if split is None else cluster.core.with_split(split)
-
-    def execute_command(self, *arguments: Any, **options: Any) -> Any:
-        if self.calls.is_immediate:
-            return self._cluster.drive(self._core.immediate(self.calls.watching(), arguments, options))
-        return self.calls.add(self, arguments, options)
 
     def execute(self, raise_on_error: bool = True) -> list[Any]:
         """Run what was called, and answer one result a call, in call order; the pipeline is empty again afterwards.
@@ -194,52 +182,28 @@ class ClusterPipeline(StreamCommands, QuickCommands, RedisModuleCommands, CoreCo
         The first error is raised, with `.states` and `.replies` of all commands; or with raise_on_error=False each
         stands in its place.
         """
-        calls = self.calls
         try:
-            if not calls.commands:
+            if not self.calls.commands:
                 return []
-            logic = self._core.pipeline(
-                calls.commands, calls.options, calls.strategy, calls.for_execute(self._core.rules)
-            )
-            results = self._core.read_all(calls.commands, calls.options, self._cluster.drive(logic))
-            if raise_on_error:
-                raise_first(calls.commands, results)
-            return results
+            return self._results(self._cluster.drive(self._running()), raise_on_error)
         finally:
             self.reset()
 
     def watch(self, *names: Any) -> bool:  # type: ignore[override]
         """Watch keys, all of one slot: `execute` then raises WatchError if one of them was changed."""
-        logic = self._core.immediate(self.calls.start_watching(self._core.rules), ("WATCH", *names), {}, watch=True)
-        return bool(self._cluster.drive(logic))
+        return bool(self._cluster.drive(self._watching(names)))
 
     def unwatch(self) -> bool:  # type: ignore[override]
         """Forget what is watched."""
         self._release()
         return True
 
-    def multi(self) -> None:
-        """After `watch` and the reading: commands from here on wait for `execute`."""
-        self.calls.multi()
-
     def discard(self) -> None:
         """Forget the commands and what is watched."""
         self.reset()
 
     def reset(self) -> None:  # type: ignore[override]
-        self._release()
-        self.calls.clear()
-
-    def _release(self) -> None:
-        transaction = self.calls.end_transaction()
-        if transaction is not None:
-            self._cluster._links.release(transaction.lane.link)
-
-    def __len__(self) -> int:
-        return len(self.calls.commands)
-
-    def __bool__(self) -> bool:
-        return True
+        self._forget()
 
     def __enter__(self) -> ClusterPipeline:
         return self
