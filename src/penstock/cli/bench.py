@@ -28,7 +28,10 @@ def bench(
     scale: float = typer.Option(1.0, min=0.001, help="Share of the usual number of requests, for a quick look."),
     show_rows: bool = typer.Option(False, "--list", help="List the rows and exit."),
 ) -> None:
-    """Compare this server with a real redis-server in one run, alternating, and print the ratios."""
+    """Compare with a real redis-server and with redis-py.
+
+    Ours and the peer run one after the other in every round, under the same load; what is printed is their ratio.
+    """
     from penstock.bench.rows import ROWS
     from penstock.bench.run import choose, run
 
@@ -66,7 +69,8 @@ def _print_table(results: list[Result], width: int) -> None:
     version = ".".join(map(str, peer.version))
     table = Table(title=f"Penstock against redis-server {version}; load: {generator()}; median of rounds (least-most)")
     for heading in ("row", "work", "ours", "peer", "ratio", "spread", "target", ""):
-        table.add_column(heading, justify="left" if heading in ("row", "work", "") else "right", no_wrap=True)
+        is_text = heading in ("row", "work", "")
+        table.add_column(heading, justify="left" if is_text else "right", no_wrap=heading != "work")
     for result in results:
         row = result.row
         sign = "<=" if row.smaller_is_better else ">="

@@ -15,7 +15,10 @@ def check(
     path: Path = typer.Argument(..., help="A snapshot, a log file, a manifest, or the folder that holds them."),
     fix: bool = typer.Option(False, "--fix", help="Cut a damaged log after its last whole entry; a .bak copy is kept."),
 ) -> None:
-    """Inspect a snapshot or an append-only log, and repair a log that was cut off."""
+    """Inspect a snapshot or an append-only log; repair a log.
+
+    A log that was cut off in the middle of an entry is repaired with --fix.
+    """
     from penstock.storage.check import run_check
 
     report = run_check(path, fix)

@@ -49,7 +49,10 @@ def demo(
         None, "--keep", metavar="DIR", help="Keep the project and its tables in this new folder."
     ),
 ) -> None:
-    """Send a click stream through a pipeline on Spark, and check that every click came out once."""
+    """Send a click stream through a pipeline on Spark.
+
+    Every click is accounted for at the end: the exit code is 0 only if each came out exactly once.
+    """
     console = Console(highlight=False)
     if keep is not None and keep.exists():
         console.print(f"penstock demo: {keep} is there already; name a new folder", markup=False)

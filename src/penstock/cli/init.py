@@ -28,7 +28,10 @@ def register(app: typer.Typer) -> None:
 def init(
     folder: Path = typer.Argument(..., metavar="DIR", help="A folder that does not exist yet, or is empty."),
 ) -> None:
-    """Write a small pipeline project, with comments, that `penstock run DIR` runs."""
+    """Write a small pipeline project, with comments.
+
+    `penstock run DIR` runs it.
+    """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         print(f"penstock init: {folder} is there and is not an empty folder; name another", file=sys.stderr)
         raise typer.Exit(1)

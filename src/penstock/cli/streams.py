@@ -328,7 +328,10 @@ def streams(
     as_json: bool = typer.Option(False, "--json", help="One JSON object a stream instead of the table."),
     url: str = URL,
 ) -> None:
-    """List the streams: length, messages written a second, bytes, and how far behind the groups are."""
+    """List the streams and how far behind their groups are.
+
+    Of each stream: length, messages written a second, bytes, and the lag of every group.
+    """
     link = Link(url, "streams")
     link.check()
     console = Console()
