@@ -66,6 +66,13 @@ def test_the_arrow_form_is_read_with_the_five_lines_of_the_guide(empty: Server) 
     ]
 
 
+def test_the_first_program_of_the_readme_runs_as_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {}
+    exec(blocks((DOCS.parent / "README.md").read_text(encoding="utf-8"), "python")[0], names)
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["1", "2", "3"]
+    assert names["table"].num_rows == 3
+
+
 def test_the_module_of_the_modules_guide_loads_and_works(tmp_path: Path) -> None:
     (code,) = blocks((DOCS / "modules.md").read_text(encoding="utf-8"), "python")
     (tmp_path / "sjaccard.py").write_text(code)
