@@ -132,6 +132,20 @@ def test_a_command_that_was_overtaken_fails_instead_of_running_late() -> None:
     assert model.ran == [b"1"]
 
 
+def test_a_command_that_was_overtaken_in_a_replay_fails_with_its_outcome_unknown() -> None:
+    """All three ran and lost their replies; sent again, the second is refused and the third runs: it must not run a third time late."""
+    model = Model()
+    answers = iter([None, None, None, None, "CLUSTERDOWN The cluster is down", None])
+    model.between = lambda model: next(answers, None)
+    model.cut = lambda model, batch: (3, 0) if len(model.batches) == 1 else None
+    results = run(model, sets("x", "x", "x"))
+    assert model.ran == [b"0", b"1", b"2", b"0", b"2"], "the last value is that of the last call"
+    assert (results[0], results[2]) == (b"0", b"2")
+    assert isinstance(results[1], OutcomeUnknown)
+    assert results[1].state is State.WRITTEN, "it may have run, and has: nobody calls it refused"
+    assert "called later on the same key, ran before it" in str(results[1])
+
+
 @pytest.mark.parametrize(
     "line", ["CLUSTERDOWN down", "LOADING wait", "READONLY replica", "MASTERDOWN link", "TRYAGAIN keys"]
 )

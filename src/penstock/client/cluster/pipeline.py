@@ -13,6 +13,8 @@ What the promises are, and what keeps them:
 - *A command that was written and has no reply* may have run: the delivery level decides (seed 002, Clustered operations).
 
 Rejected: resending redirected commands one by one (redis-py-cluster, redis-py): after a reshard every command pays a round trip.
+Rejected: sending what is replayed on one key one command at a time. It would spare a command that is refused in the middle of its replay, and
+overtaken there, its OutcomeUnknown; ten thousand INCRs of one counter would pay a round trip each after every cut for it.
 Rejected: wrapping commands of one slot in MULTI/EXEC to keep their order: on a half-migrated slot it gets TRYAGAIN where single commands
 would pass.
 """
