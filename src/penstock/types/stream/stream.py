@@ -171,7 +171,7 @@ class Stream:
         except AssertionError as failure:
             failure.add_note(f"log: {self.log.info()}, lowest {self.log.lowest}, recent {list(self.log.recent)}")
             for name, group in self.groups.items():
-                failure.add_note(f"group {name!r}: at {group.position}, leases {list(group.leases.values())}")
+                failure.add_note(f"group {name!r}: at {group.position}, leases {list(group.leases)}")
             failure.add_note(f"producers: {list(self.producers.by_id)}, stages: {list(self.stages.by_token)}")
             raise
 
