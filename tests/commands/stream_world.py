@@ -204,9 +204,7 @@ def visible(world: World, key: bytes = b"k") -> dict[str, Any]:
         "messages": world.run("TREAD", key, 1, last),
         "times": rows(world.run("TREAD", key, 1, last, "FORMAT", "ARROW")),
         "pending": {name: world.run("TGROUP", "PENDING", key, name) for name in stream.groups},
-        "dead letters": {
-            name: [lease.dead_letter for lease in group.leases.values()] for name, group in stream.groups.items()
-        },
+        "dead letters": {name: [lease.dead_letter for lease in group.leases] for name, group in stream.groups.items()},
         "producers": list(stream.producers.dump()),
         "stages": list(stream.stages.dump()),
     }

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import struct
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
 import pytest
 import redis
 from hypothesis import given
@@ -12,6 +17,13 @@ from tests.value_strategies import plain, values
 from penstock import Server
 from penstock.commands.dumping import _VERSION_BYTES, _checksum, from_payload, to_payload
 from penstock.protocol.errors import ReplyError
+from penstock.types import codec
+from penstock.types.packing import CorruptValue
+from penstock.types.stream.log import Log
+from penstock.types.stream.nodes import Storage
+from penstock.types.stream.producers import Stages
+from penstock.types.stream.stream import Stream
+from penstock.types.stream.unpacked import unpacked_size
 
 WRONG = "DUMP payload version or checksum are wrong"
 
@@ -146,3 +158,78 @@ def test_a_mutated_payload_is_refused(value: object, data: st.DataObject) -> Non
     payload[at] ^= data.draw(st.integers(1, 255))
     with pytest.raises(ReplyError, match=WRONG):
         from_payload(bytes(payload))
+
+
+def _with_zeros(log: Log) -> None:
+    log.append_many(0, [b""] * 1000, [bytes(2000)] * 1000)
+    log.append(0, b"tag", b"in the node that is being written")
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+def test_a_node_that_unpacks_to_too_much_is_refused_before_it_is_unpacked(
+    ours: Server, compression: Literal["lz4", "zstd"]
+) -> None:
+    stream = Stream(Storage(compression, hot_nodes=0))
+    _with_zeros(stream.log)
+    payload = to_payload(stream)
+    assert len(payload) < 40_000
+    unpacked = unpacked_size(stream.log.nodes[0].payload)
+    with redis.Redis.from_url(ours.url) as client:
+        client.set("k", "old")
+        before = client.config_get("proto-max-bulk-len")
+        client.config_set("proto-max-bulk-len", 1 << 20)
+        try:
+            with pytest.raises(redis.ResponseError) as refused:
+                client.restore("k", 0, payload, replace=True)
+        finally:
+            client.config_set("proto-max-bulk-len", before["proto-max-bulk-len"])
+        assert str(refused.value) == (
+            f"serialized-value refused: stream node 0 unpacks to {unpacked} bytes, and proto-max-bulk-len allows 1048576"
+        )
+        assert client.get("k") == b"old"
+        assert client.restore("k", 0, payload, replace=True)
+        assert client.execute_command("TREAD k 1001 1") == [[1001, b"tag", b"in the node that is being written"]]
+
+
+def test_a_node_that_claims_more_than_it_holds_is_refused() -> None:
+    stream = Stream(Storage("zstd", hot_nodes=0))
+    _with_zeros(stream.log)
+    entries = 4 + 2000 * 1000  # how long the column of entries is said to be
+    body = codec.dump(stream)
+    for claimed in (1 << 50, -2, -(1 << 62)):
+        forged = body.replace((entries - 4).to_bytes(8, "little"), claimed.to_bytes(8, "little", signed=True))
+        assert forged != body
+        forged += _VERSION_BYTES
+        with pytest.raises(ReplyError, match=r"stream node 0 unpacks to|Bad data format"):
+            from_payload(forged + _checksum(forged), 1 << 29)
+
+
+def test_a_stage_that_unpacks_to_more_than_it_is_long_is_refused() -> None:
+    def staged(compression: str | None) -> bytes:
+        batch = pa.record_batch({"tag": pa.array([b""]), "entry": pa.array([bytes(1 << 20)])})
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+            writer.write_batch(batch)
+        parts = iter([struct.pack("<qI", 0, 1), sink.getvalue().to_pybytes()])
+        stages = Stages()
+        stages.load_one(b"token", parts)
+        return b"".join(stages.by_token[b"token"].batches[0].column("entry").to_pylist())
+
+    assert staged(None) == bytes(1 << 20)
+    with pytest.raises(CorruptValue, match="unpacks to"):
+        staged("zstd")
+
+
+@pytest.mark.parametrize("kept_by", [{"appendonly": True}, {"save": "3600 1"}], ids=["log", "snapshot"])
+def test_what_was_restored_once_is_there_after_a_start_with_a_lower_limit(
+    tmp_path: Path, kept_by: dict[str, Any]
+) -> None:
+    stream = Stream(Storage("lz4", hot_nodes=0))
+    _with_zeros(stream.log)
+    with Server(dir=tmp_path, **kept_by) as server, redis.Redis.from_url(server.url) as client:
+        client.restore("k", 0, to_payload(stream))
+    with (
+        Server(dir=tmp_path, proto_max_bulk_len=1 << 20, **kept_by) as server,
+        redis.Redis.from_url(server.url) as client,
+    ):
+        assert client.execute_command("TREAD k 1000 1") == [[1000, b"", bytes(2000)]]

@@ -3,7 +3,8 @@
     payload = the value as types/codec.py writes it, version (2 bytes), checksum of all before it (8 bytes)
 
 The format is our own: a payload of Redis is refused by its checksum, and the other way round. A payload comes from a
-client, so it is believed in nothing: RESTORE changes no key before the whole value was read.
+client, so it is believed in nothing: RESTORE changes no key before the whole value was read, and refuses one of which a
+part unpacks to more than an argument could hold before it is unpacked. What the log has was accepted once, and stays so.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from penstock.engine.spec import Access, Argv, Flag, Reply, command, key
 from penstock.protocol.errors import BusyKey, ReplyError, syntax_error
 from penstock.protocol.resp import OK
 from penstock.types import codec
-from penstock.types.packing import CorruptValue
+from penstock.types.packing import CorruptValue, OversizedValue
 
 VERSION = 1
 _VERSION_BYTES = VERSION.to_bytes(2, "little")
@@ -40,14 +41,16 @@ def to_payload(value: Value) -> bytes:
     return body + _checksum(body)
 
 
-def from_payload(payload: bytes) -> Value:
-    """The value in a payload, or the error RESTORE answers."""
+def from_payload(payload: bytes, limit: int | None = None) -> Value:
+    """The value in a payload, or the error RESTORE answers; `limit` bounds what a compressed part may unpack to."""
     body = payload[:-_CHECKSUM_SIZE]
     intact = len(payload) > _FOOTER_SIZE and _checksum(body) == payload[-_CHECKSUM_SIZE:]
     if not intact or not body.endswith(_VERSION_BYTES):
         raise ReplyError("DUMP payload version or checksum are wrong")
     try:
-        return codec.load(body[:-2])
+        return codec.load(body[:-2], limit)
+    except OversizedValue as error:
+        raise ReplyError(f"serialized-value refused: {error}, and proto-max-bulk-len allows {limit}") from None
     except CorruptValue:
         raise ReplyError("Bad data format") from None
 
@@ -81,7 +84,8 @@ def restore(session: Session, argv: Argv) -> Reply:
     when = to_integer(argv[2])
     if when < 0:
         raise ReplyError("Invalid TTL value, must be >= 0")
-    value = from_payload(payload)
+    engine = session.engine
+    value = from_payload(payload, None if engine.loading else engine.config.proto_max_bulk_len)
     if when and b"ABSTTL" not in options:
         when = min(when + db.clock.now, INT64_MAX)
     if 0 < when <= db.clock.now and db.keyspace.expiring:

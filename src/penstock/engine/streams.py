@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from penstock.engine.spec import Argv
-from penstock.types.stream.groups import Change, Lease
+from penstock.types.stream.groups import Change
+from penstock.types.stream.leases import Lease
 from penstock.types.stream.log import STORAGE, Log
 from penstock.types.stream.stream import Stream
 
@@ -50,6 +51,7 @@ class Streams:
         self._timers: dict[Place, tuple[int, object]] = {}  # when the readers of a stream are to be woken
         self._uncompressed: WeakSet[Log] = WeakSet()  # logs with nodes that wait for compression
         self._slice_planned = False
+        self._tick_planned = False  # there is more to expire than one tick took
         self._heard = 0  # bytes of input when it was planned
         engine.config.on_change("stream-compression-backlog", lambda _: self._share_backlog())
         self._share_backlog()
@@ -113,7 +115,7 @@ class Streams:
             if key in database.locked:
                 self._noted[database, key] = None  # a thread may be reading it
             elif type(stream) is Stream:
-                self._expire_leases(database, key, stream)
+                self._expire_leases(database, key, stream, until)
                 self._expire_stages(database, key, stream)
                 self.enforce_retention(database, key, stream)
                 self.note(database, key, stream)  # at the end of the line, if there may be more
@@ -172,11 +174,25 @@ class Streams:
 
     # -- expiry, retention ------------------------------------------------------------------------------------
 
-    def _expire_leases(self, database: Database, key: bytes, stream: Stream) -> None:
+    def _expire_leases(self, database: Database, key: bytes, stream: Stream, until: int) -> None:
+        now = self._engine.clock.now
         for name, group in stream.groups.items():
-            expired, change = group.expire(self._engine.clock.now)
-            if change is not None:
-                self._engine.propagate(database, self.settle(database, key, name, stream, change, expired))
+            while (expired := group.expire(now))[1] is not None:
+                change = expired[1]
+                self._engine.propagate(database, self.settle(database, key, name, stream, change, expired[0]))
+                if perf_counter_ns() >= until:
+                    self._tick_soon()
+                    return
+
+    def _tick_soon(self) -> None:
+        if not self._tick_planned:
+            self._tick_planned = True
+            self._engine.timers.call_later(BUSY_PAUSE, self._tick_again)
+
+    def _tick_again(self) -> None:
+        self._tick_planned = False
+        self._engine.clock.refresh()
+        self.tick()
 
     def _expire_stages(self, database: Database, key: bytes, stream: Stream) -> None:
         before = self._engine.clock.now - self._engine.config.stream_stage_timeout

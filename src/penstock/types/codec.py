@@ -64,8 +64,11 @@ def dump(value: Any) -> bytes:
     return bytes((_TAGS[type(value)],)) + body
 
 
-def load(data: bytes) -> Any:
-    """What `dump` wrote; CorruptValue for anything else."""
+def load(data: bytes, limit: int | None = None) -> Any:
+    """What `dump` wrote; CorruptValue for anything else.
+
+    Only streams are compressed: OversizedValue if a part of one would unpack to more than `limit` bytes.
+    """
     if not data:
         raise CorruptValue("a value of no bytes")
     if data[0] == STRING:
@@ -73,6 +76,8 @@ def load(data: bytes) -> Any:
     if data[0] not in TYPES:
         raise CorruptValue(f"unknown type tag {data[0]}")
     name, kind = TYPES[data[0]]
+    if kind is Stream:
+        return Stream.load(data[1:], limit)
     value = kind.load(data[1:])
     if kind in _NEVER_EMPTY and not value:
         raise CorruptValue(f"an empty {name}")

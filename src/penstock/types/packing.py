@@ -14,6 +14,10 @@ class CorruptValue(ValueError):
     """Bytes that no `dump` wrote."""
 
 
+class OversizedValue(ValueError):
+    """Bytes that would take more memory than their reader allows."""
+
+
 def pack_many(items: Iterable[bytes]) -> bytes:
     """All items in one byte string.
 

@@ -1,13 +1,13 @@
 """Consumer groups: who was given what, until when, and what was never acknowledged.
 
 Pending messages are kept as leases, runs of offsets delivered together, so that reading a hundred and acknowledging
-them costs the same as one: a lease in, a lease out. Acknowledging inside a lease splits it. Leases are sorted by offset
-for acknowledgements and listings, and by retry and by expiry time to find what is due. No call looks at all of them.
+them costs the same as one: a lease in, a lease out. Acknowledging inside a lease splits it. leases.py finds them by offset and
+by time. No call looks at all of them: those that expired or were evicted are dropped in slices.
 
 Every change is a `Change` in absolute terms (position, leases with their times). `deliver` and `expire` hand it out to
 be logged; `apply` makes it, both then and at a replay, where it must give the same state: no clock, no counting on.
 
-Invariant: leases never overlap, and pending_count is the sum of their lengths. Ranges exclude their end.
+Ranges exclude their end.
 
 Rejected: the RCP's list, in which one entry that is not due hides all behind it; a bitmap a range (a second structure
 to keep, and per-message retry times do not fit in it); heaps of times, from which what was acknowledged is not taken
@@ -17,30 +17,22 @@ to keep, and per-message retry times do not fit in it); heaps of times, from whi
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple, Self
 
-from sortedcontainers import SortedDict, SortedList
-
 from penstock.types.packing import CorruptValue, pack_many, unpack_many
+from penstock.types.stream.leases import Lease, Leases
 from penstock.types.stream.log import Log
 from penstock.types.stream.nodes import Range
 
 _HEAD = struct.Struct("<qqI")
 _LEASE = struct.Struct("<qqqqqII")
 _NO_DEAD_LETTER = 0xFFFFFFFF
+SLICE = 200
+"""Leases that one call drops because they expired or were evicted, in about a millisecond; more to get below the cap.
 
-
-class Lease(NamedTuple):
-    """Messages that were delivered together and wait to be acknowledged."""
-
-    start: int
-    end: int
-    retry_at: int  # deliver again from then on
-    expire_at: int  # give up from then on; 0 is never
-    first_delivered: int
-    attempts: int
-    dead_letter: bytes | None  # the key that gets them when they expire
+Messages, of leases with a dead letter key: each is a letter to write.
+"""
 
 
 class Change(NamedTuple):
@@ -104,15 +96,16 @@ class Group:
     (1, 2, 2, 1500)
     """
 
-    __slots__ = ("_expiries", "_retries", "leases", "lost", "pending_count", "position")
+    __slots__ = ("leases", "lost", "position")
 
     def __init__(self, position: int) -> None:
         self.position = position  # the next offset to deliver as new
         self.lost = 0  # offsets that were gone before they could be delivered
-        self.leases: SortedDict[int, Lease] = SortedDict()
-        self.pending_count = 0
-        self._retries: SortedList[tuple[int, int]] = SortedList()  # (retry_at, start) of every lease
-        self._expiries: SortedList[tuple[int, int]] = SortedList()  # (expire_at, start) of those that expire
+        self.leases = Leases()
+
+    @property
+    def pending_count(self) -> int:
+        return self.leases.messages
 
     # Reading.
 
@@ -141,10 +134,10 @@ class Group:
             return Delivery(taken.runs, [], Change(self.position, self.lost))
         before = (self.position, self.lost)
         retry_at = now + max(retry[0], 1)
-        expired = self._drop_expired(now)
-        removed: list[Range] = [(lease.start, lease.end) for lease in expired]
-        self._drop_evicted(log.first, removed)
-        leases, left_bytes = self._take_due(log, now, retry_at, count, max_bytes, removed)
+        expired: list[Lease] = []
+        removed: list[Range] = []
+        self._make_room(now, log.first, cap, expired, removed)
+        leases, left_bytes = self._take_due(log, now, retry_at, count, max_bytes, expired, removed)
         left = count - sum(lease.end - lease.start for lease in leases)
         if left > 0 and (left_bytes is None or left_bytes > 0):
             taken = log.take(self.position, min(left, cap - self.pending_count), left_bytes)
@@ -153,7 +146,7 @@ class Group:
             expire_at = now + retry[1] if retry[1] else 0
             for start, end in taken.runs:
                 lease = Lease(start, end, retry_at, expire_at, now, 1, dead_letter)
-                self._put(lease)
+                self.leases.put(lease)
                 leases.append(lease)
         if not leases and not removed and before == (self.position, self.lost):
             return Delivery([], [], None)
@@ -168,74 +161,104 @@ class Group:
         new = self.position <= log.last
         if not retry:
             return new
-        deadline = self.next_deadline()
+        deadline, first = self.next_deadline(), self.leases.first_offset
         return (
             (new and self.pending_count < cap)
             or (deadline is not None and deadline <= now)
-            or (bool(self.leases) and self.leases.peekitem(0)[0] < log.first)
+            or (first is not None and first < log.first)
         )
 
+    def _make_room(self, now: int, first: int, cap: int, expired: list[Lease], removed: list[Range]) -> None:
+        """Drop a slice of what expired and of what was evicted, and as much more as it takes to get below the cap.
+
+        What was evicted can never be delivered: it must not fill the cap (redis#6199).
+        """
+        leases = self.leases
+        while leases.messages:
+            given_up = self._drop_expired(now, SLICE)
+            expired += given_up
+            removed += [(lease.start, lease.end) for lease in given_up]
+            pending = leases.messages
+            gone = leases.drop_before(first, SLICE)
+            if gone is not None:
+                self.lost += pending - leases.messages
+                removed.append(gone)
+            if leases.messages < cap or not (given_up or gone):
+                return
+
     def _take_due(
-        self, log: Log, now: int, retry_at: int, count: int, max_bytes: int | None, removed: list[Range]
+        self,
+        log: Log,
+        now: int,
+        retry_at: int,
+        count: int,
+        max_bytes: int | None,
+        expired: list[Lease],
+        removed: list[Range],
     ) -> tuple[list[Lease], int | None]:
         """Lease again what is due, longest due first; answer the leases and what is left of the bytes."""
         leases: list[Lease] = []
-        while count > 0 and self._retries and self._retries[0][0] <= now:
-            due = self.leases[self._retries[0][1]]
+        patience = SLICE
+        while count > 0 and patience and (due := self.leases.due(now)) is not None:
+            if 0 < due.expire_at <= now:
+                given_up = self._give_up(due, patience)
+                expired.append(given_up)
+                removed.append((given_up.start, given_up.end))
+                patience -= _trouble(given_up)
+                continue
             taken = log.take(due.start, count, max_bytes, due.end)
             at = due.start
             done = taken.next if taken.runs else due.end
             for start, end in [*taken.runs, (done, done)]:
                 if at < start:
-                    self.lost += self._drop(at, start)
+                    self.lost += self.leases.drop(at, start)
                     removed.append((at, start))
                 at = end
             for start, end in taken.runs:
                 lease = due._replace(start=start, end=end, retry_at=retry_at, attempts=due.attempts + 1)
-                self._put(lease)
+                self.leases.put(lease)
                 leases.append(lease)
                 count -= end - start
+            patience -= not taken.runs
             if max_bytes is not None:
                 max_bytes -= taken.cost
                 if max_bytes <= 0:
                     break
         return leases, max_bytes
 
-    def _drop_evicted(self, first: int, removed: list[Range]) -> None:
-        """Pending messages that were evicted can never be delivered: they must not fill the cap (redis#6199)."""
-        if self.leases:
-            start, _ = self.leases.peekitem(0)
-            if start < first and (lost := self._drop(start, first)):
-                self.lost += lost
-                removed.append((start, first))
-
     def expire(self, now: int) -> tuple[list[Lease], Change | None]:
-        """Drop what was given up on; answer it, for its dead letter keys, and the change to log. O(expired)."""
-        expired = self._drop_expired(now)
+        """Drop a slice of what was given up on; answer it, for its dead letter keys, and the change to log."""
+        expired = self._drop_expired(now, SLICE)
         if not expired:
             return expired, None
         return expired, Change(self.position, self.lost, tuple((lease.start, lease.end) for lease in expired))
 
-    def _drop_expired(self, now: int) -> list[Lease]:
+    def _drop_expired(self, now: int, limit: int) -> list[Lease]:
         expired: list[Lease] = []
-        while self._expiries and self._expiries[0][0] <= now:
-            lease = self.leases[self._expiries[0][1]]
-            self._drop(lease.start, lease.end)
-            expired.append(lease)
+        while limit > 0 and (lease := self.leases.expired(now)) is not None:
+            expired.append(self._give_up(lease, limit))
+            limit -= _trouble(expired[-1])
         return expired
+
+    def _give_up(self, lease: Lease, limit: int) -> Lease:
+        """Drop a lease, or as much of it as a limit allows."""
+        if lease.dead_letter is not None:
+            lease = lease._replace(end=min(lease.end, lease.start + limit))
+        self.leases.drop(lease.start, lease.end)
+        return lease
 
     # What clients say.
 
     def ack(self, ranges: Iterable[Range]) -> int:
         """Messages done with: no longer pending. Unknown offsets are ignored; answers how many were pending."""
-        return sum([self._drop(start, end) for start, end in ranges])
+        return sum([self.leases.drop(start, end) for start, end in ranges])
 
     def nack(self, ranges: Iterable[Range], at: int) -> int:
         """Pending messages to be delivered again from a time on; answers how many. The ranges must not overlap."""
         count = 0
         for start, end in ranges:
             for lease in self.pending(start, end):
-                self._put(lease._replace(retry_at=at))
+                self.leases.put(lease._replace(retry_at=at))
                 count += lease.end - lease.start
         return count
 
@@ -246,9 +269,9 @@ class Group:
     def apply(self, change: Change) -> None:
         """Make a change that was logged."""
         for start, end in change.removed:
-            self._drop(start, end)
+            self.leases.drop(start, end)
         for lease in change.leases:
-            self._put(lease)
+            self.leases.put(lease)
         self.position = change.position
         self.lost = change.lost
 
@@ -257,7 +280,7 @@ class Group:
     def pending(self, start: int, end: int, count: int | None = None) -> list[Lease]:
         """The leases, or parts of them, between two offsets, up to `count` messages."""
         found = []
-        for lease in self._overlapping(start, end):
+        for lease in self.leases.overlapping(start, end):
             part = lease._replace(start=max(start, lease.start), end=min(end, lease.end))
             if count is not None:
                 if count <= 0:
@@ -274,79 +297,21 @@ class Group:
     @property
     def ack_floor(self) -> int:
         """Everything below was acknowledged, given up or lost."""
-        return min(self.position, self.leases.peekitem(0)[0]) if self.leases else self.position
+        first = self.leases.first_offset
+        return self.position if first is None else min(self.position, first)
 
     def next_retry(self) -> int | None:
-        return self._retries[0][0] if self._retries else None
+        return self.leases.next_retry()
 
     def next_deadline(self) -> int | None:
         """When next something falls due or expires: a blocked reader waits no longer. O(1)."""
-        return min((times[0][0] for times in (self._retries, self._expiries) if times), default=None)
-
-    # Leases.
-
-    def _overlapping(self, start: int, end: int) -> Iterator[Lease]:
-        if start >= end:
-            return
-        leases = self.leases
-        at = leases.bisect_right(start) - 1
-        if at >= 0:
-            lease = leases.peekitem(at)[1]
-            if lease.end > start and lease.start < end:
-                yield lease
-        for later in leases.irange(start, end, inclusive=(False, False)):
-            yield leases[later]
-
-    def _drop(self, start: int, end: int) -> int:
-        """Take a range out of pending, cutting leases; answer how many messages were pending in it."""
-        leases = self.leases
-        lease = leases.get(start)
-        if lease is not None and lease.end == end:  # as delivered: the common case
-            self._remove(lease)
-            self.pending_count -= end - start
-            return end - start
-        dropped = 0
-        for lease in list(self._overlapping(start, end)):
-            dropped += min(end, lease.end) - max(start, lease.start)
-            if lease.start < start:
-                leases[lease.start] = lease._replace(end=start)  # same start, same times
-            else:
-                self._remove(lease)
-            if lease.end > end:
-                self._insert(lease._replace(start=end))
-        self.pending_count -= dropped
-        return dropped
-
-    def _put(self, lease: Lease) -> None:
-        """Make a lease the only one of its offsets."""
-        leases = self.leases
-        if leases and lease.start < leases.peekitem(-1)[1].end:
-            same = leases.get(lease.start)
-            if same is not None and same.end == lease.end:
-                self._remove(same)
-                self.pending_count -= lease.end - lease.start
-            else:
-                self._drop(lease.start, lease.end)
-        self._insert(lease)
-        self.pending_count += lease.end - lease.start
-
-    def _insert(self, lease: Lease) -> None:
-        self.leases[lease.start] = lease
-        self._retries.add((lease.retry_at, lease.start))
-        if lease.expire_at:
-            self._expiries.add((lease.expire_at, lease.start))
-
-    def _remove(self, lease: Lease) -> None:
-        del self.leases[lease.start]
-        self._retries.remove((lease.retry_at, lease.start))
-        if lease.expire_at:
-            self._expiries.remove((lease.expire_at, lease.start))
+        return self.leases.next_deadline()
 
     # The whole.
 
     def dump(self) -> bytes:
         """All of it, as the change that makes it from nothing."""
-        return Change(self.position, self.lost, (), tuple(self.leases.values())).encode()
+        return Change(self.position, self.lost, (), tuple(self.leases)).encode()
 
     @classmethod
     def load(cls, data: bytes) -> Self:
@@ -362,25 +327,21 @@ class Group:
 
     def copy(self) -> Group:
         group = Group(self.position)
-        group.apply(Change(self.position, self.lost, (), tuple(self.leases.values())))
+        group.apply(Change(self.position, self.lost, (), tuple(self.leases)))
         return group
 
     def size(self) -> int:
         """Bytes of memory, about."""
-        return 400 + 450 * len(self.leases) + 70 * (len(self._retries) + len(self._expiries))
+        return 400 + self.leases.size()
 
     def check(self) -> None:
         """Assert every invariant. O(leases)."""
-        end = 0
-        for start, lease in self.leases.items():
-            assert start == lease.start < lease.end
-            assert end <= start
-            assert lease.attempts >= 1
-            end = lease.end
-        leases = list(self.leases.values())
-        assert self.pending_count == sum(lease.end - lease.start for lease in leases)
-        assert sorted((lease.retry_at, lease.start) for lease in leases) == list(self._retries)
-        assert sorted((lease.expire_at, lease.start) for lease in leases if lease.expire_at) == list(self._expiries)
+        self.leases.check()
+
+
+def _trouble(given_up: Lease) -> int:
+    """What giving up on a lease counts for."""
+    return 1 if given_up.dead_letter is None else given_up.end - given_up.start
 
 
 def merged(ranges: Iterable[Range]) -> list[Range]:

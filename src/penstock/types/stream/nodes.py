@@ -28,9 +28,10 @@ from typing import Any, Literal, Self, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.types.packing import CorruptValue
+from penstock.types.packing import CorruptValue, OversizedValue
 from penstock.types.stream.arrow import LARGE_SCHEMA, SCHEMA, int64s, offsets_from
 from penstock.types.stream.ipc import ArrowPart, Layout, Piece, decoded, node_part, rows_part
+from penstock.types.stream.unpacked import unpacked_size
 from penstock.types.stream.wire import Wire, column_of, columns_wire, counted, extend_wire, formatted, latest
 
 NODE = 1000
@@ -343,6 +344,16 @@ class Node:
 
 def _ascending(offsets: array[int]) -> bool:
     return all(a < b for a, b in pairwise(offsets))
+
+
+def check_unpacked(number: int, payload: bytes, limit: int) -> None:
+    """OversizedValue if the payload of a node unpacks to more than `limit` bytes; it is not unpacked for that."""
+    try:
+        size = unpacked_size(payload)
+    except (pa.ArrowException, OSError, EOFError, ValueError, struct.error) as error:
+        raise CorruptValue(f"stream node {number} is damaged: {error}") from error
+    if size > limit:
+        raise OversizedValue(f"stream node {number} unpacks to {size} bytes")
 
 
 def load_node(

@@ -1,8 +1,9 @@
 """The stream value: a log, the groups that read it, the producers that write it, and what it may keep.
 
 A dump is a flat list of parts, nodes as they are in memory (compressed ones stay so), so that a snapshot copies and
-does not encode; a part may have 4 GiB, the whole any size. Loading decodes every node once: damaged bytes must be
-refused there, not crash a later read.
+does not encode; a part may have 4 GiB, the whole any size. Loading decodes every node once, one after the other: damaged
+bytes must be refused there, not crash a later read. What a client sent is also bounded by what it unpacks to, node by node;
+a snapshot is not: its checksums say that we wrote it, and what was accepted once must not be lost to a lowered limit.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, Self
 from penstock.types.packing import CorruptValue, pack_many, unpack_many
 from penstock.types.stream.groups import Group
 from penstock.types.stream.log import STORAGE, Log, Retention
-from penstock.types.stream.nodes import Active, Storage, load_node
+from penstock.types.stream.nodes import Active, Storage, check_unpacked, load_node
 from penstock.types.stream.producers import Commit, Producers, Stages
 
 _FORMAT = 1
@@ -95,11 +96,11 @@ class Stream:
         yield from self.stages.dump()
 
     @classmethod
-    def load(cls, data: bytes) -> Self:
-        """The value that `dump` wrote; CorruptValue for anything else."""
+    def load(cls, data: bytes, limit: int | None = None) -> Self:
+        """The value that `dump` wrote; CorruptValue for anything else, OversizedValue for a node that unpacks to over `limit`."""
         parts = iter(unpack_many(data))
         try:
-            stream = cls._load(parts)
+            stream = cls._load(parts, limit)
         except (struct.error, StopIteration, OverflowError) as error:
             raise CorruptValue(f"a stream is damaged: {error!r}") from error
         if next(parts, None) is not None:
@@ -107,7 +108,7 @@ class Stream:
         return stream
 
     @classmethod
-    def _load(cls, parts: Iterator[bytes]) -> Self:
+    def _load(cls, parts: Iterator[bytes], limit: int | None) -> Self:
         stream = cls()
         log = stream.log
         version, nodes, groups, producers, stages, *kept = _HEAD.unpack(next(parts))
@@ -117,7 +118,10 @@ class Stream:
         for number in range(log.lowest, log.lowest + nodes):
             node_before, newest, compressed, large, sparse = _NODE.unpack(next(parts))
             offsets = _unpacked(next(parts))
-            node = load_node(number, node_before, newest, compressed, large, offsets if sparse else None, next(parts))
+            payload = next(parts)
+            if limit is not None:
+                check_unpacked(number, payload, limit)
+            node = load_node(number, node_before, newest, compressed, large, offsets if sparse else None, payload)
             log.nodes[number] = node
             log.sealed_rows += node.count
             log.sealed_raw += node.raw
@@ -167,7 +171,7 @@ class Stream:
         except AssertionError as failure:
             failure.add_note(f"log: {self.log.info()}, lowest {self.log.lowest}, recent {list(self.log.recent)}")
             for name, group in self.groups.items():
-                failure.add_note(f"group {name!r}: at {group.position}, leases {list(group.leases.values())}")
+                failure.add_note(f"group {name!r}: at {group.position}, leases {list(group.leases)}")
             failure.add_note(f"producers: {list(self.producers.by_id)}, stages: {list(self.stages.by_token)}")
             raise
 

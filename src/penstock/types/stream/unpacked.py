@@ -48,6 +48,8 @@ def _message_size(message: Any) -> int:
 
 def _compressed_size(body: memoryview, at: int, length: int) -> int:
     size: int = _I64.unpack_from(body, at)[0]
+    if size < _NOT_COMPRESSED:
+        raise ValueError(f"a compressed buffer of {size} bytes")  # would make the sum smaller
     return length if size == _NOT_COMPRESSED else size
 
 

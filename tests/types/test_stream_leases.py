@@ -1,0 +1,145 @@
+"""A group with very many leases: no call may pay for how many there are. Operations are counted, not timed."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock.types.stream.groups import SLICE, Group
+from penstock.types.stream.leases import Lease, Leases
+from penstock.types.stream.log import Log
+
+FEW, MANY = 1_000, 100_000
+
+
+def filled(messages: int) -> Log:
+    log = Log()
+    log.append_many(0, [b""] * messages, [b"x"] * messages)
+    return log
+
+
+def with_leases(count: int, expire_at: int = 10**6, dead_letter: bytes | None = None) -> Group:
+    """A group that was given `count` messages one by one."""
+    group = Group(count + 1)
+    for offset in range(1, count + 1):
+        group.leases.put(Lease(offset, offset + 1, 1000 + offset // 10, expire_at, 0, 1, dead_letter))
+    return group
+
+
+def operations(call: Callable[[], object]) -> int:
+    """Calls of functions, of C ones too, that a call makes."""
+    count = 0
+
+    def profile(frame: Any, event: str, argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        call()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+def test_a_call_with_many_leases_costs_what_it_costs_with_few() -> None:
+    log = filled(MANY + 5000)
+    worst: dict[int, dict[str, int]] = {}
+    for count in (FEW, MANY):
+        group = with_leases(count)
+        most = worst[count] = dict.fromkeys(["read", "retry", "acknowledge", "nack", "ask", "wake", "list"], 0)
+
+        def run(name: str, call: Callable[[], object], most: dict[str, int] = most) -> None:
+            most[name] = max(most[name], operations(call))
+
+        for turn in range(400):
+            offset = count // 2 + turn
+            run("read", lambda: group.deliver(log, 500, 1, (5000, 0), cap=10**7))
+            run("retry", lambda turn=turn: group.deliver(log, 1000 + turn // 10, 1, (5000, 0), cap=10**7))
+            run("acknowledge", lambda offset=offset: group.ack([(offset, offset + 1)]))
+            run("nack", lambda offset=offset: group.nack([(offset + 1, offset + 2)], 4000))
+            run("ask", lambda: group.has_work(log, 500, True, 10**7))
+            run("wake", group.next_deadline)
+            run("list", lambda offset=offset: group.pending(offset, offset + 10**9, 3))
+        group.check()
+    assert all(worst[MANY][name] <= 1.5 * few + 10 for name, few in worst[FEW].items()), worst
+
+
+def test_what_many_leases_are_kept_in_neither_grows_as_one_nor_is_walked_by_the_collector() -> None:
+    leases = with_leases(MANY).leases
+    gc.collect()
+    seen: set[int] = set()
+    found: list[Any] = [leases]
+    dictionaries, tracked = [], 0
+    while found:
+        thing = found.pop()
+        if id(thing) in seen or isinstance(thing, type) or callable(thing):
+            continue
+        seen.add(id(thing))
+        tracked += gc.is_tracked(thing)
+        if isinstance(thing, dict):
+            dictionaries.append(len(thing))
+        found += gc.get_referents(thing)
+    assert sum(dictionaries) > MANY  # it did look at them
+    assert max(dictionaries) < MANY / 10
+    assert tracked < MANY / 100
+
+
+def test_evicted_leases_are_dropped_in_slices() -> None:
+    log, group = filled(5001), with_leases(5000)
+    log.evict_through(5000)
+    assert group.deliver(log, 500, 10, (5000, 0), cap=10**6).runs == [(5001, 5002)]
+    assert len(group.leases) == 5000 - SLICE + 1
+    assert group.lost == SLICE
+    while group.has_work(log, 500, True, 10**6):
+        group.deliver(log, 500, 10, (5000, 0), cap=10**6)
+    assert (group.lost, group.pending_count) == (5000, 1)
+
+
+def test_at_the_cap_enough_is_dropped_to_go_on() -> None:
+    log, group = filled(5001), with_leases(5000)
+    log.evict_through(4000)
+    assert group.deliver(log, 500, 10, (5000, 0), cap=2000).runs == [(5001, 5002)]
+    assert 1000 < group.pending_count <= 2000
+
+
+@pytest.mark.parametrize("dead_letter", [None, b"dead"])
+def test_expired_leases_are_dropped_in_slices_and_never_delivered(dead_letter: bytes | None) -> None:
+    log, group = filled(5001), with_leases(5000, expire_at=2000, dead_letter=dead_letter)
+    delivery = group.deliver(log, 5000, 10, (5000, 0), cap=10**6)
+    assert delivery.runs == [(5001, 5002)]
+    assert SLICE <= len(delivery.expired) <= 2 * SLICE
+    expired = len(delivery.expired)
+    while (slice_ := group.expire(5000)[0]) != []:
+        assert len(slice_) <= SLICE
+        expired += len(slice_)
+    assert (expired, group.pending_count) == (5000, 1)
+
+
+def test_a_long_lease_with_a_dead_letter_key_expires_in_pieces() -> None:
+    group = Group(10_001)
+    group.leases.put(Lease(1, 10_001, 1000, 2000, 0, 3, b"dead"))
+    given_up, change = group.expire(3000)
+    assert [lease[:2] for lease in given_up] == [(1, 1 + SLICE)]
+    assert change is not None
+    assert change.removed == ((1, 1 + SLICE),)
+    assert group.pending_count == 10_000 - SLICE
+    assert group.next_deadline() == 1000
+    group.check()
+
+
+def test_offsets_and_times_as_large_as_they_get_are_kept_apart() -> None:
+    largest = (1 << 63) - 1
+    leases = Leases()
+    leases.put(Lease(largest - 1, largest, largest, largest, largest, 1, None))
+    leases.put(Lease(1, 2, largest, 1, 0, 1, None))
+    leases.check()
+    assert leases.next_deadline() == 1
+    assert leases.due(largest) == next(iter(leases))
+    assert leases.drop(1, largest) == 2
+    leases.check()
