@@ -1,3 +1,9 @@
+cdef extern from "sys/uio.h":
+    struct iovec:
+        void *iov_base
+        size_t iov_len
+
+
 cdef class RequestReader:
     cdef bytes _data  # the chunk that is read
     cdef Py_ssize_t _at  # how far
@@ -13,10 +19,13 @@ cdef class RequestReader:
     cdef long long _max_bulk
     cdef long long _max_arguments
     cdef bytes _name  # of the last command
+    cdef char[2] _newline  # where the one behind an argument may be put, which nobody looks at
 
     cdef object next(self)
     cdef bint holds_more(self)
     cdef bint holds_much(self)
+    cdef int places(self, iovec *where) except -1
+    cdef bint received(self, Py_ssize_t size)
     cdef int push(self, bytes data) except -1
     cdef int _take_whole(self) except -1
     cdef bint _join(self) except -1
@@ -24,5 +33,6 @@ cdef class RequestReader:
     cdef object _inline(self)
     cdef int _begin(self, Py_ssize_t size) except -1
     cdef bint _go_on(self) except -1
+    cdef int _grow(self, Py_ssize_t size) except -1
     cdef int _put_copy(self, const char *at, Py_ssize_t size) except -1
     cdef int _put(self, bytes argument) except -1

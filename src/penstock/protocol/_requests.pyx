@@ -32,7 +32,7 @@ cdef enum:
     SHORT_DIGITS = 7  # of a length that is read the quick way
     SHORT_HEADER = 10  # bytes of such a header at most
     LONGEST_NAME = 32
-    MUCH = 1 << 16  # bytes held after which the connection looks at its limits
+    MUCH = 1 << 16  # bytes held after which the connection looks at its limits, or missing that are worth a way of their own
 
 
 cdef class RequestReader:
@@ -73,6 +73,25 @@ cdef class RequestReader:
 
     cdef bint holds_much(self):
         return self._later_size > MUCH or self._got > MUCH or self._whole > MUCH
+
+    cdef int places(self, iovec *where) except -1:
+        """Where what is missing of a long argument may be put, in one or two places; 0 if there is no such argument."""
+        cdef Py_ssize_t room
+        if self._bulk is None or self._size - self._got < MUCH:
+            return 0
+        if self._got == PyBytes_GET_SIZE(self._bulk):
+            self._grow(2 * self._got)
+        room = PyBytes_GET_SIZE(self._bulk)
+        where[0].iov_base = PyBytes_AS_STRING(self._bulk) + self._got
+        where[0].iov_len = room - self._got
+        where[1].iov_base = self._newline
+        where[1].iov_len = NEWLINE
+        return 2 if room == self._size else 1
+
+    cdef bint received(self, Py_ssize_t size):
+        """So many bytes were put there; whether the argument is whole."""
+        self._got += size
+        return self._got == self._size + NEWLINE
 
     def take(self):
         return self.next()
@@ -222,17 +241,11 @@ cdef class RequestReader:
     cdef bint _go_on(self) except -1:
         """Gather what came of the argument; whether it is whole."""
         cdef Py_ssize_t share, room
-        cdef PyObject *moving
         while True:
             share = min(PyBytes_GET_SIZE(self._data) - self._at, self._size + NEWLINE - self._got)
             room = PyBytes_GET_SIZE(self._bulk)
             if self._got + share > room and room < self._size:
-                moving = <PyObject *>self._bulk  # which nobody else may hold while it moves
-                Py_INCREF(self._bulk)
-                self._bulk = None
-                _PyBytes_Resize(&moving, min(self._size, max(2 * room, self._got + share)))
-                self._bulk = <object>moving
-                Py_DECREF(<object>moving)
+                self._grow(max(2 * room, self._got + share))
             if self._got < self._size:
                 memcpy(
                     PyBytes_AS_STRING(self._bulk) + self._got,
@@ -248,6 +261,16 @@ cdef class RequestReader:
                 return True
             if not self._join():
                 return False
+
+    cdef int _grow(self, Py_ssize_t size) except -1:
+        """Make room for so much of the argument, if it is that long."""
+        cdef PyObject *moving = <PyObject *>self._bulk  # which nobody else may hold while it moves
+        Py_INCREF(self._bulk)
+        self._bulk = None
+        _PyBytes_Resize(&moving, min(self._size, size))
+        self._bulk = <object>moving
+        Py_DECREF(<object>moving)
+        return 0
 
     cdef int _put_copy(self, const char *at, Py_ssize_t size) except -1:
         cdef bytes argument

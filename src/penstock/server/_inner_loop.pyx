@@ -15,13 +15,16 @@ from libc.string cimport memcpy, memmove
 from posix.unistd cimport write
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
-from penstock.protocol._requests cimport RequestReader
+from penstock.protocol._requests cimport RequestReader, iovec
 
 from penstock.engine.clock import Clock
 from penstock.engine.workers import LongWay
 from penstock.protocol.errors import ProtocolError, ReplyError, wrong_arity
 from penstock.protocol.grammar import MORE
 from penstock.protocol.resp import OK, encode
+
+cdef extern from "sys/uio.h":
+    ssize_t readv(int descriptor, const iovec *where, int count)
 
 cdef object _OK = OK
 cdef object _encode = encode
@@ -34,6 +37,7 @@ cdef enum:
     STACK = 8192
     RELIEF = 262144
     LONGEST_RUN = 1000
+    GULP = 1048576
     COMMANDS = 0
     INPUT_BYTES = 1
     OUTPUT_BYTES = 2
@@ -168,7 +172,29 @@ cdef class InnerLoop:
         else:
             self.direct = self.descriptor >= 0
             self.run()
-            self.direct = False
+            if self.direct:
+                self.receive()
+                self.direct = False
+
+    cdef int receive(self) except -1:
+        """Read what has come of a long argument into its place, which spares it the two copies of the transport's way.
+
+        No more than GULP bytes before others have their turn. An end or an error is for the transport to find.
+        """
+        cdef iovec where[2]
+        cdef Py_ssize_t left = GULP
+        cdef ssize_t got
+        cdef int count = self.reader.places(where)
+        while count and left > 0 and not self.held_back and not self.session.closing:
+            got = readv(self.descriptor, where, count)
+            if got <= 0:
+                break
+            left -= got
+            self.tally.data.as_longlongs[INPUT_BYTES] += got
+            if self.reader.received(got):
+                self.run()
+            count = self.reader.places(where)
+        return 0
 
     def run(self):
         """See inner_loop.InnerLoop.run."""
