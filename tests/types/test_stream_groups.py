@@ -252,12 +252,12 @@ def test_replaying_changes_on_an_older_copy_gives_the_same_group(
 ) -> None:
     """redis#5433: acknowledgements and positions must be the same after a failover."""
     log, group = filled(30), Group(1)
-    replica = Group.load(group.dump())
+    replica = Group.load(group.dump(), log.last)
     now = 0
     for number, (action, offset, amount) in enumerate(steps):
         now += amount
         if number == copied_at:
-            replica = Group.load(group.dump())
+            replica = Group.load(group.dump(), log.last)
         change = None
         if action == "read":
             change = group.deliver(log, now, amount, (offset, 3 * offset), cap=12, dead_letter=b"d").change
@@ -285,9 +285,10 @@ def test_a_read_that_finds_nothing_changes_nothing() -> None:
 def test_damaged_leases_are_refused() -> None:
     overlapping = Change(9, 0, (), (Lease(1, 5, 1, 0, 0, 1, None), Lease(3, 6, 1, 0, 0, 1, None)))
     reversed_lease = Change(9, 0, (), (Lease(5, 1, 1, 0, 0, 1, None),))
-    for data in (overlapping.encode(), reversed_lease.encode(), b"", overlapping.encode()[:-1]):
+    never_written = Change(9, 0, (), (Lease(1, 10, 1, 0, 0, 1, None),))
+    for data in (overlapping.encode(), reversed_lease.encode(), never_written.encode(), b"", overlapping.encode()[:-1]):
         with pytest.raises(CorruptValue):
-            Group.load(data)
+            Group.load(data, 8)
 
 
 def test_a_lease_beyond_the_log_is_dropped_when_due() -> None:

@@ -314,13 +314,15 @@ class Group:
         return Change(self.position, self.lost, (), tuple(self.leases)).encode()
 
     @classmethod
-    def load(cls, data: bytes) -> Self:
-        """What `dump` wrote; CorruptValue for anything else."""
+    def load(cls, data: bytes, last: int) -> Self:
+        """What `dump` wrote, of a stream with a last offset; CorruptValue for anything else."""
         change = Change.decode(data)
         bounds = [bound for lease in change.leases for bound in (lease.start, lease.end)]
         disjoint = all(a < b for a, b in zip(bounds[::2], bounds[1::2], strict=True)) and bounds == sorted(bounds)
         if change.removed or not disjoint or any(lease.attempts < 1 for lease in change.leases):
             raise CorruptValue("a group's leases are out of order")
+        if bounds and bounds[-1] > last + 1:
+            raise CorruptValue("a group's leases are of messages that were never written")
         group = cls(change.position)
         group.apply(change)
         return group

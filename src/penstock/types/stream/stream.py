@@ -133,7 +133,7 @@ class Stream:
             name = next(parts)
             if name in stream.groups:
                 raise CorruptValue("a group is there twice")
-            stream.groups[name] = Group.load(next(parts))
+            stream.groups[name] = Group.load(next(parts), log.last)
         for _ in range(producers):
             stream.producers.load_one(next(parts), next(parts))
         for _ in range(stages):
