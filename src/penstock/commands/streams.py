@@ -378,8 +378,12 @@ def tread(session: Session, argv: Argv) -> Reply:
     acknowledged with TACK, or expires. WITHINFO puts [first, last] in front. FORMAT ARROW answers one bulk string that
     pyarrow.ipc.open_stream reads.
     """
-    now = session.db.clock.now
-    read = _Read.parse(argv, now)
+    if len(argv) == 4 and argv[2] != b"$" and (offset := to_number(argv[2], "offset")):
+        # What is asked most often, without the work for what else could be.
+        count = to_number(argv[3], "count")
+        stream = session.db.find(argv[1], Stream)
+        return _messages(session, stream.log if stream is not None else _NOTHING, offset, count)
+    read = _Read.parse(argv, session.db.clock.now)
     return _read_group(session, read) if read.group is not None else _read_plain(session, read)
 
 
@@ -393,11 +397,17 @@ def _read_plain(session: Session, read: _Read) -> Reply:
         return session.block([read.key], read.deadline, NULL_ARRAY, read)
     if read.arrow:
         return _bulk(log.read_arrow(read.offset, read.count, read.max_bytes))
-    if log.first - read.offset > MAX_NULLS:
-        read.count = min(read.count, MAX_NULLS)
+    return _messages(session, log, read.offset, read.count, read.max_bytes, read.with_info)
+
+
+def _messages(
+    session: Session, log: Log, offset: int, count: int, max_bytes: int | None = None, with_info: bool = False
+) -> RawPieces:
+    if log.first - offset > MAX_NULLS:
+        count = min(count, MAX_NULLS)
     null = b"$-1\r\n" if session.protocol == 2 else b"_\r\n"
-    pieces, count = log.read_pieces(read.offset, read.count, read.max_bytes, null)
-    return _array(pieces, count, log if read.with_info else None)
+    pieces, count = log.read_pieces(offset, count, max_bytes, null)
+    return _array(pieces, count, log if with_info else None)
 
 
 def _read_group(session: Session, read: _Read) -> Reply:

@@ -279,9 +279,8 @@ class Log:
         stop = min(offset + count, self.last + 1)
         if offset >= stop:
             return [], 0
-        active = self.active
-        if max_bytes is None and offset >= active.start and offset >= self.first:
-            return [active.wire_slice(offset, stop)], stop - offset
+        if max_bytes is None and offset >= self.first and self.sealed_rows == NODE * len(self.nodes):
+            return [block.wire_slice(a, b) for block, a, b in self._blocks(offset, stop)], stop - offset  # none is gone
         left = max_bytes
         pieces: list[Piece] = []
         at = offset

@@ -236,7 +236,11 @@ class Node:
 
         Until then only those asked for are formatted: a look at one message of a cold node should not pay for all.
         """
-        a, b = self.row(start), self.row(end)
+        if self.offsets is None:
+            before = self.number * NODE + 1
+            a, b = start - before, end - before
+        else:
+            a, b = self.row(start), self.row(end)
         wire = self.wire
         if wire is None:
             self.asked += b - a
