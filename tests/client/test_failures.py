@@ -361,7 +361,40 @@ def test_a_signal_handler_may_use_the_client_that_it_interrupts(peer: str, witne
             signal.signal(signal.SIGALRM, before)
 
 
+def test_a_signal_handler_among_threads_that_share_the_client_holds_nobody_up(peer: str) -> None:
+    """Wherever it comes in between: also while its thread is the one to wake the next, or to write for all."""
+    answers: list[Any] = []
+    with Client.from_url(peer) as client:
+        client.set("a", "right")
+
+        def work() -> None:
+            for _ in range(300):
+                assert client.get("a") == b"right"
+                done.append(1)
+
+        def handle(*_: object) -> None:
+            answers.append(client.get("a"))
+            signal.setitimer(signal.ITIMER_REAL, 0.001)
+
+        done: list[int] = []
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        before = signal.signal(signal.SIGALRM, handle)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.001)
+            for thread in threads:
+                thread.start()
+            work()
+            for thread in threads:
+                thread.join()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+    assert len(done) == 9 * 300 and answers and set(answers) == {b"right"}
+
+
 def test_an_interrupted_follower_leaves_the_connection_alone(door: Door, witness: Any) -> None:
+    """And the others, each of whom is woken by the one before."""
+
     class Interrupt(BaseException):
         pass
 
@@ -374,15 +407,20 @@ def test_an_interrupted_follower_leaves_the_connection_alone(door: Door, witness
             client.set("a", "right")
             witness.execute_command("CLIENT", "PAUSE", 300, "ALL")
             answers: list[Any] = []
-            leader = threading.Thread(target=lambda: answers.append(client.get("a")))
-            leader.start()
-            while not client.counters.buffered_commands:
+            others = [threading.Thread(target=lambda: answers.append(client.get("a"))) for _ in range(9)]
+
+            for thread in others[:4]:
+                thread.start()
+            while client.counters.buffered_commands < 4:
                 time.sleep(0.001)
-            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            wakes_after = threading.Timer(0.02, lambda: [thread.start() for thread in others[4:]])
+            wakes_after.start()
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
             with pytest.raises(Interrupt):
                 client.get("b")
-            leader.join()
-            assert answers == [b"right"] and client.get("a") == b"right" and client.counters.reconnects == 0
+            for thread in (wakes_after, *others):
+                thread.join()
+            assert answers == [b"right"] * 9 and client.get("a") == b"right" and client.counters.reconnects == 0
     finally:
         signal.signal(signal.SIGALRM, before)
 

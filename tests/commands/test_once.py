@@ -292,3 +292,26 @@ def test_an_effect_and_its_reply_are_one_unit_of_the_log() -> None:
     ]
     with pytest.raises(ReplyError, match="the number is 0"):
         engine.execute(session, [b"ONCEKEPT", b"me", b"0", b"1", b"+OK\r\n"])
+
+
+@pytest.mark.parametrize(
+    ("number", "floor", "problem"),
+    [
+        (b"60", b"100", "above the number 60"),
+        (b"007", b"1", "not an integer"),
+        (b"7", b"01", "not an integer"),
+        (b"1" * 5000, b"1", "not an integer"),
+        (b"7", b"1" * 5000, "not an integer"),
+        (b"0", b"0", "it starts at 1"),
+    ],
+)
+@pytest.mark.parametrize("said", [b"1", b"100"])
+def test_the_short_way_refuses_what_the_long_way_does(
+    once: Numbered, said: bytes, number: bytes, floor: bytes, problem: str
+) -> None:
+    """A number between the highest that ran and the floor, numbers as nobody writes them, and numbers without end."""
+    once.send("SET", "a", "first")
+    once.client.execute_command("ONCE", once.name, 200, said, "SET", "a", "second")
+    with pytest.raises(redis.ResponseError, match=problem):
+        once.client.execute_command("ONCE", once.name, number, floor, "SET", "a", "third")
+    assert once.client.get("a") == b"second"

@@ -5,6 +5,10 @@ lead to one who still waits. A thread alone therefore pays for no other thread, 
 replies. Writing is for whoever comes first, too: while one thread is in `send`, what others queue is gathered and goes out
 with its next `send`.
 
+Threads whose replies have come are woken one by one: each wakes the next before it goes on. Woken at once, sixty-four of
+them would fight for the interpreter. Most of them call again at once, so while they are being woken (`_waking`) nobody
+writes; the last one writes for all. No call waits for that longer than PAUSE.
+
 What is shared is under `_lock`, which is never held while waiting for the network. `_leader` is the batch whose thread
 leads; `_writing` says that some thread, or unsent bytes in `_rest`, own the right to write.
 
@@ -37,6 +41,8 @@ from penstock.client.events import Event
 from penstock.client.opening import as_lost, give_up_soon, is_refusal
 
 READ = 128 * 1024
+PAUSE = 0.01
+"""Seconds that a command may wait to be written together with those of threads that are just waking up."""
 _WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 _links: weakref.WeakSet[Link] = weakref.WeakSet()
@@ -51,7 +57,7 @@ class _Write(NamedTuple):
 
 
 class Reentered(Exception):
-    """This thread is in the middle of reading for all: a signal handler came in between, and would wait for itself."""
+    """This thread is in the middle of a call: a signal handler came in between, and would wait for what it interrupts."""
 
 
 class Link:
@@ -71,8 +77,10 @@ class Link:
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
         self._leader: Batch | None = None
-        self._leading = 0  # its thread, 0 if not known
+        self._inside: set[int] = set()  # threads that are in `run`
         self._followers: deque[Batch] = deque()
+        self._asleep: deque[Batch] = deque()  # settled, and their threads not woken yet
+        self._waking = False  # a thread was woken, and has not woken the next one yet
         self._connection: Any = None
         self._socket: Any = None
         self._tls: threading.Lock | None = None  # of an SSL socket, which must not be read and written at once
@@ -96,15 +104,20 @@ class Link:
 
     def run(self, batch: Batch) -> None:
         """Submit a batch and return when it is settled. Raises NotSent, or Reentered, if it was not taken."""
+        thread = get_ident()
+        if thread in self._inside:
+            raise Reentered
         try:
+            self._inside.add(thread)
             waiter = self._submit(batch)
             if waiter is not None:
-                waiter.acquire()
-                if self._leader is batch:
-                    self._leading = get_ident()
+                if not waiter.acquire(timeout=PAUSE):
+                    self._wake_next()  # whoever should have is held up, as by a signal handler
+                    waiter.acquire()
+                self._wake_next()
             while not batch.settled:
                 self._turn()
-        except (NotSent, Reentered):
+        except NotSent:
             raise
         except BaseException:
             self._interrupted(batch)
@@ -112,6 +125,7 @@ class Link:
         finally:
             if self._leader is batch:
                 self._hand_over()
+            self._inside.discard(thread)
             if self.engine.events:
                 self._tell()  # not while leading: a listener may use this client
 
@@ -121,11 +135,9 @@ class Link:
         with self._lock:
             while not batch.held:
                 if self._leader is None:
-                    self._leader, self._leading = batch, get_ident()
+                    self._leader = batch
                     if self._socket is not None and self._poll.poll(0):
                         self._look()
-                elif self._leading == get_ident() and self._leader is not batch:
-                    raise Reentered
                 try:
                     self.engine.submit(batch, monotonic())
                 except BufferFull:
@@ -134,7 +146,7 @@ class Link:
                 waiter = batch.waiter = threading.Lock()
                 waiter.acquire()
                 self._followers.append(batch)
-            turn = None if self._writing else self._claim()
+            turn = None if self._writing or self._waking else self._claim()
         self._send(turn)
         return waiter
 
@@ -171,10 +183,12 @@ class Link:
         """
         with self._lock:
             if batch is not None:
+                batch.waiter = None
                 self.engine.cancel(batch)
             if self._leader is batch or batch is None:
                 self._lose(redis.ConnectionError("the thread that used the connection was interrupted"))
             self._wake_settled()
+        self._wake_next()  # it may have been our turn to
 
     def _wait_for_room(self, batch: Batch) -> None:
         """With the lock held: let replies come until the batch fits. Raises BufferFull if that is not wanted, or takes too long."""
@@ -264,6 +278,7 @@ class Link:
         engine = self.engine
         with self._lock:
             sock, poll, connect_at, next_tick = self._socket, self._poll, engine.connect_at, engine.next_tick
+            waking = self._waking
             if self._rest:
                 poll.modify(sock, select.POLLIN | select.POLLOUT)
         now = monotonic()
@@ -272,8 +287,10 @@ class Link:
                 self._open()
             else:
                 self._wait(poll, next_tick if connect_at is None else min(connect_at, next_tick), now)
-        elif (self._tls is not None and sock.pending()) or self._wait(poll, next_tick, now):
+        elif (self._tls is not None and sock.pending()) or self._wait(poll, now + PAUSE if waking else next_tick, now):
             self._exchange(sock)
+        elif waking:
+            self._wake_next()
         if monotonic() >= engine.next_tick:
             with self._lock:
                 if engine.tick(monotonic()):
@@ -373,15 +390,34 @@ class Link:
 
     def _wake_settled(self) -> None:
         """With the lock held."""
-        for batch in self.engine.take_settled():
-            if batch.waiter is not None:
-                batch.waiter.release()
+        settled = self.engine.take_settled()
+        if settled:
+            self._asleep += settled
+            if not self._waking:
+                self._wake_one()
         if self._wants_room:
             self._room.notify_all()
 
+    def _wake_one(self) -> None:
+        """With the lock held: wake the next thread whose reply has come, who will wake the one after it."""
+        while self._asleep:
+            waiter = self._asleep.popleft().waiter
+            if waiter is not None:
+                self._waking = True
+                waiter.release()
+                return
+        self._waking = False
+
+    def _wake_next(self) -> None:
+        """As _wake_one; and if all are awake, write what they have called meanwhile."""
+        with self._lock:
+            self._wake_one()
+            turn = None if self._writing or self._waking else self._claim()
+        self._send(turn)
+
     def _hand_over(self) -> None:
         with self._lock:
-            self._leader, self._leading = None, 0
+            self._leader = None
             while self._followers:
                 follower = self._followers.popleft()
                 if not follower.settled:

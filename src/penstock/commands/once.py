@@ -21,7 +21,7 @@ from penstock.engine.spec import REGISTRY, Argv, Command, Flag, NotLazy, Reply, 
 from penstock.engine.workers import LongWay
 from penstock.protocol.errors import OnceFull, OnceStale, OnceUnknown, ReplyError, Unblocked, WrongType, shown
 from penstock.protocol.resp import NO_REPLY, OK, Raw, RawPieces, Status, encode
-from penstock.types.ledger import BelowFloor, UnknownClient
+from penstock.types.ledger import Account, BelowFloor, Ledger, UnknownClient
 
 LONGEST_ID = 128
 _ALIKE = (
@@ -31,6 +31,7 @@ _ALIKE = (
     Raw,
     RawPieces,
 )  # replies that both versions of the protocol write alike, or are written already
+_KEPT_OK = (encode(OK, 2),) * 2
 _ZERO = ord("0")
 _WRAPPERS = frozenset({"LAZY", "ONCE", "ONCEKEPT"})
 
@@ -106,14 +107,17 @@ def _at_once(session: Session, argv: Argv) -> Reply:
     keyspace = engine.keyspace
     ledger = keyspace.ledger
     account = ledger.accounts.get(argv[1])
+    number_text = argv[2]
+    if account is None or argv[3] != account.floor_text:
+        account = _at_floor(ledger, argv)
     known = engine.every_fast.get(argv[4])
-    if account is None or known is None or not (_is_number(argv[2]) and _is_number(argv[3])):
+    if known is None or not number_text.isdigit() or number_text[0] == _ZERO or len(number_text) > 18:
         raise LongWay
-    number, floor = int(argv[2]), int(argv[3])
-    inner = argv[4:]
+    number, inner = int(number_text), argv[4:]
     handler, low, high, _ = known
-    usual = account.floor <= floor <= number and number not in account.replies and low <= len(inner) <= high
-    if not usual or not _may_run(argv[4]) or ledger.bytes >= engine.config.once_max_bytes:
+    if number < account.floor or (number <= account.top and number in account.replies):
+        raise LongWay
+    if not low <= len(inner) <= high or not _may_run(argv[4]) or ledger.bytes >= engine.config.once_max_bytes:
         raise LongWay
     before = keyspace.dirty
     reply: Reply
@@ -121,8 +125,8 @@ def _at_once(session: Session, argv: Argv) -> Reply:
         reply = handler(session, inner)
     except ReplyError as error:
         reply = error
-    kept = _encoded(reply)
-    ledger.keep(argv[1], number, floor, kept, keyspace.clock.now)
+    kept = _KEPT_OK if reply is OK else _encoded(reply)
+    ledger.keep_in(account, number, kept, keyspace.clock.now)
     if engine.log is not None and keyspace.dirty != before:
         effects = [inner] if session.effects is None else session.effects
         session.effects = [*effects, _record(argv, kept)]
@@ -131,16 +135,23 @@ def _at_once(session: Session, argv: Argv) -> Reply:
     return reply
 
 
+def _at_floor(ledger: Ledger, argv: Argv) -> Account:
+    """The account of a known client that has moved its floor up, or writes it in another way; that is once in a pipeline."""
+    account, text = ledger.accounts.get(argv[1]), argv[3]
+    if account is None or not text.isdigit() or text[0] == _ZERO or not len(text) <= len(argv[2]) < 19:
+        raise LongWay
+    floor = int(text)
+    if not argv[2].isdigit() or not account.floor <= floor <= int(argv[2]):
+        raise LongWay
+    ledger.raise_floor(account, floor, text)
+    return account
+
+
 def _encoded(reply: Reply) -> tuple[bytes, bytes]:
     """A reply as both versions of the protocol write it; the same object where they do not differ."""
     old = encode(reply, 2)
     new = old if type(reply) in _ALIKE else encode(reply, 3)
     return (old, old) if new == old else (old, new)
-
-
-def _is_number(text: bytes) -> bool:
-    """From 1 on, and as everybody would write it."""
-    return text.isdigit() and text[0] != _ZERO and len(text) < 19
 
 
 @cache

@@ -4,7 +4,7 @@ A client numbers its commands 1, 2, 3 ... and says with each one its floor: ever
 kept is the replies from the floor on, as they go over the wire, in both versions of the protocol where these differ.
 A number that is kept was executed; one below the floor was, too, and nobody will ask for it again in good faith.
 
-Invariant: no kept number is below its client's floor; `bytes` is what the kept replies and the clients cost.
+Invariant: no kept number is below its client's floor or above its top; `bytes` is what the kept replies and the clients cost.
 
 Rejected: keeping the last n replies. A client with more commands under way than n would have some of them run twice,
 and a quiet client would hold n replies for ever.
@@ -35,12 +35,17 @@ class UnknownClient(ValueError):
 class Account:
     """One client."""
 
-    __slots__ = ("floor", "last_used", "replies")
+    __slots__ = ("bytes", "floor", "floor_text", "last_used", "replies", "top")
 
     def __init__(self, floor: int, last_used: int) -> None:
         self.floor = floor
+        self.floor_text = (
+            b""  # the floor as the client writes it, if it has said so; saves reading it with each command
+        )
         self.last_used = last_used  # milliseconds since 1970
         self.replies: dict[int, tuple[bytes, bytes]] = {}  # by number: as RESP2 and RESP3 show it
+        self.bytes = 0  # what the replies cost
+        self.top = 0  # no kept number is above it
 
 
 class Ledger:
@@ -48,8 +53,12 @@ class Ledger:
 
     def __init__(self) -> None:
         self.accounts: dict[bytes, Account] = {}
-        self.replies = 0
         self.bytes = 0
+
+    @property
+    def replies(self) -> int:
+        """How many are kept. O(clients)."""
+        return sum(len(account.replies) for account in self.accounts.values())
 
     def find(self, client: bytes, number: int, floor: int, now: int) -> tuple[bytes, bytes] | None:
         """The reply that was kept for a command, None if it did not run yet. Forgets what is below the floor.
@@ -76,24 +85,44 @@ class Ledger:
             self.bytes += CLIENT_COST + len(client)
         elif floor > account.floor:
             self._settle(account, floor)
+        if number >= account.floor:  # else its client gave up on it while it was under way
+            self.keep_in(account, number, reply, now)
         account.last_used = now
-        if number < account.floor:
-            return  # while it was under way its client gave up on it
+
+    def keep_in(self, account: Account, number: int, reply: tuple[bytes, bytes], now: int) -> None:
+        """Keep a reply of a client that was looked up, for a number that is not below its floor and not kept yet."""
+        account.last_used = now
         account.replies[number] = reply
-        self.replies += 1
-        self.bytes += _cost(reply)
+        if number > account.top:
+            account.top = number
+        old, new = reply
+        cost = REPLY_COST + len(old) + (len(new) if new is not old else 0)
+        account.bytes += cost
+        self.bytes += cost
+
+    def raise_floor(self, account: Account, floor: int, text: bytes) -> None:
+        """The client has all replies below a floor, which it writes in this way."""
+        self._settle(account, floor)
+        account.floor_text = text
 
     def _settle(self, account: Account, floor: int) -> None:
         """Forget every reply below a floor."""
-        replies = account.replies
-        if floor - account.floor <= len(replies):
-            below = [number for number in range(account.floor, floor) if number in replies]
+        replies, before, begin = account.replies, account.bytes, account.floor
+        if floor == begin:
+            return
+        account.floor, account.floor_text = floor, b""
+        if floor > account.top:  # a pipeline that was answered whole, most often
+            replies.clear()
+            account.bytes = 0
+            self.bytes -= before
+            return
+        if floor - begin <= len(replies):
+            below = [number for number in range(begin, floor) if number in replies]
         else:
             below = [number for number in replies if number < floor]
         for number in below:
-            self.bytes -= _cost(replies.pop(number))
-        self.replies -= len(below)
-        account.floor = floor
+            account.bytes -= _cost(replies.pop(number))
+        self.bytes += account.bytes - before
 
     def forget_idle(self, before: int) -> int:
         """Forget clients that sent nothing since `before`; how many they were."""
@@ -104,8 +133,7 @@ class Ledger:
 
     def _forget(self, client: bytes) -> None:
         account = self.accounts.pop(client)
-        self.replies -= len(account.replies)
-        self.bytes -= CLIENT_COST + len(client) + sum(map(_cost, account.replies.values()))
+        self.bytes -= CLIENT_COST + len(client) + account.bytes
 
     # -- snapshots --------------------------------------------------------------------------------------------
 
@@ -132,20 +160,24 @@ class Ledger:
             if len(wires) not in (1, 2) or number < floor or number in account.replies:
                 raise CorruptValue("a kept reply that is not one")
             account.replies[number] = (wires[0], wires[-1])
+        account.bytes = sum(map(_cost, account.replies.values()))
+        account.top = max(account.replies, default=0)
         if client in self.accounts:
             self._forget(client)
         self.accounts[client] = account
-        self.replies += len(account.replies)
-        self.bytes += CLIENT_COST + len(client) + sum(map(_cost, account.replies.values()))
+        self.bytes += CLIENT_COST + len(client) + account.bytes
 
     def check(self) -> None:
         """Assert every invariant; for tests."""
         total = 0
         for client, account in self.accounts.items():
-            assert all(number >= account.floor >= 1 for number in account.replies), (client, account.floor)
-            total += CLIENT_COST + len(client) + sum(map(_cost, account.replies.values()))
+            assert all(account.top >= number >= account.floor >= 1 for number in account.replies), (
+                client,
+                account.floor,
+            )
+            assert account.bytes == sum(map(_cost, account.replies.values())), client
+            total += CLIENT_COST + len(client) + account.bytes
         assert self.bytes == total, (self.bytes, total)
-        assert self.replies == sum(len(account.replies) for account in self.accounts.values())
 
 
 def _cost(reply: tuple[bytes, bytes]) -> int:
