@@ -334,7 +334,7 @@ class StreamMachine(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(self.groups)))
         model = self.groups[name]
         expired = [at for at, lease in model.pending.items() if lease.expire_at and lease.expire_at <= self.now]
-        leases, change = self.stream.groups[name].expire(self.now)
+        leases, change = self.stream.groups[name].expire(self.stream.log, self.now)
         assert sorted(offset for lease in leases for offset in range(*lease[:2])) == sorted(expired)
         assert (change is None) == (not expired)
         if change is not None:

@@ -104,8 +104,8 @@ def test_expiry_counts_from_the_first_delivery() -> None:
     group.deliver(log, 100, 2, (100, 0))
     group.deliver(log, 200, 2, (100, 9999))
     assert group.next_deadline() == 250
-    assert group.expire(249) == ([], None)
-    expired, change = group.expire(250)
+    assert group.expire(log, 249) == ([], None)
+    expired, change = group.expire(log, 250)
     assert expired == [Lease(1, 3, 300, 250, 0, 3, b"dead")]
     assert change == Change(3, 0, ((1, 3),))
     assert (group.pending_count, group.next_deadline()) == (0, None)
@@ -262,7 +262,7 @@ def test_replaying_changes_on_an_older_copy_gives_the_same_group(
         if action == "read":
             change = group.deliver(log, now, amount, (offset, 3 * offset), cap=12, dead_letter=b"d").change
         elif action == "expire":
-            _, change = group.expire(now)
+            _, change = group.expire(log, now)
         elif action == "ack":
             assert group.ack([(offset, offset + amount)]) == replica.ack([(offset, offset + amount)])
         else:

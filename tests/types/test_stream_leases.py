@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -47,27 +48,30 @@ def operations(call: Callable[[], object]) -> int:
     return count
 
 
+def worst_calls(log: Log, count: int) -> dict[str, int]:
+    """The most operations that each kind of call took, at a group with so many leases."""
+    group = with_leases(count)
+    worst: dict[str, int] = {}
+    for turn in range(400):
+        offset = count // 2 + turn
+        for name, call in {
+            "read": partial(group.deliver, log, 500, 1, (5000, 0), cap=10**7),
+            "retry": partial(group.deliver, log, 1000 + turn // 10, 1, (5000, 0), cap=10**7),
+            "acknowledge": partial(group.ack, [(offset, offset + 1)]),
+            "nack": partial(group.nack, [(offset + 1, offset + 2)], 4000),
+            "ask": partial(group.has_work, log, 500, True, 10**7),
+            "wake": group.next_deadline,
+            "list": partial(group.pending, offset, offset + 10**9, 3),
+        }.items():
+            worst[name] = max(worst.get(name, 0), operations(call))
+    group.check()
+    return worst
+
+
 def test_a_call_with_many_leases_costs_what_it_costs_with_few() -> None:
     log = filled(MANY + 5000)
-    worst: dict[int, dict[str, int]] = {}
-    for count in (FEW, MANY):
-        group = with_leases(count)
-        most = worst[count] = dict.fromkeys(["read", "retry", "acknowledge", "nack", "ask", "wake", "list"], 0)
-
-        def run(name: str, call: Callable[[], object], most: dict[str, int] = most) -> None:
-            most[name] = max(most[name], operations(call))
-
-        for turn in range(400):
-            offset = count // 2 + turn
-            run("read", lambda: group.deliver(log, 500, 1, (5000, 0), cap=10**7))
-            run("retry", lambda turn=turn: group.deliver(log, 1000 + turn // 10, 1, (5000, 0), cap=10**7))
-            run("acknowledge", lambda offset=offset: group.ack([(offset, offset + 1)]))
-            run("nack", lambda offset=offset: group.nack([(offset + 1, offset + 2)], 4000))
-            run("ask", lambda: group.has_work(log, 500, True, 10**7))
-            run("wake", group.next_deadline)
-            run("list", lambda offset=offset: group.pending(offset, offset + 10**9, 3))
-        group.check()
-    assert all(worst[MANY][name] <= 1.5 * few + 10 for name, few in worst[FEW].items()), worst
+    few, many = worst_calls(log, FEW), worst_calls(log, MANY)
+    assert all(many[name] <= 1.5 * few[name] + 10 for name in few), (few, many)
 
 
 def test_what_many_leases_are_kept_in_neither_grows_as_one_nor_is_walked_by_the_collector() -> None:
@@ -115,22 +119,29 @@ def test_expired_leases_are_dropped_in_slices_and_never_delivered(dead_letter: b
     assert delivery.runs == [(5001, 5002)]
     assert SLICE <= len(delivery.expired) <= 2 * SLICE
     expired = len(delivery.expired)
-    while (slice_ := group.expire(5000)[0]) != []:
+    while (slice_ := group.expire(log, 5000)[0]) != []:
         assert len(slice_) <= SLICE
         expired += len(slice_)
     assert (expired, group.pending_count) == (5000, 1)
 
 
 def test_a_long_lease_with_a_dead_letter_key_expires_in_pieces() -> None:
-    group = Group(10_001)
+    log, group = filled(10_000), Group(10_001)
     group.leases.put(Lease(1, 10_001, 1000, 2000, 0, 3, b"dead"))
-    given_up, change = group.expire(3000)
+    given_up, change = group.expire(log, 3000)
     assert [lease[:2] for lease in given_up] == [(1, 1 + SLICE)]
     assert change is not None
     assert change.removed == ((1, 1 + SLICE),)
     assert group.pending_count == 10_000 - SLICE
     assert group.next_deadline() == 1000
     group.check()
+
+
+def test_a_lease_of_messages_that_are_not_there_expires_at_once() -> None:
+    log, group = filled(10), Group(1)
+    group.leases.put(Lease(5, 1 << 62, 1000, 2000, 0, 3, b"dead"))
+    assert group.deliver(log, 3000, 2, (5000, 0), cap=1).runs == [(1, 2)]
+    assert group.pending_count == 1
 
 
 def test_offsets_and_times_as_large_as_they_get_are_kept_apart() -> None:

@@ -177,7 +177,7 @@ class Streams:
     def _expire_leases(self, database: Database, key: bytes, stream: Stream, until: int) -> None:
         now = self._engine.clock.now
         for name, group in stream.groups.items():
-            while (expired := group.expire(now))[1] is not None:
+            while (expired := group.expire(stream.log, now))[1] is not None:
                 change = expired[1]
                 self._engine.propagate(database, self.settle(database, key, name, stream, change, expired[0]))
                 if perf_counter_ns() >= until:

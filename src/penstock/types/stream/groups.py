@@ -136,7 +136,7 @@ class Group:
         retry_at = now + max(retry[0], 1)
         expired: list[Lease] = []
         removed: list[Range] = []
-        self._make_room(now, log.first, cap, expired, removed)
+        self._make_room(log, now, cap, expired, removed)
         leases, left_bytes = self._take_due(log, now, retry_at, count, max_bytes, expired, removed)
         left = count - sum(lease.end - lease.start for lease in leases)
         if left > 0 and (left_bytes is None or left_bytes > 0):
@@ -168,18 +168,18 @@ class Group:
             or (first is not None and first < log.first)
         )
 
-    def _make_room(self, now: int, first: int, cap: int, expired: list[Lease], removed: list[Range]) -> None:
+    def _make_room(self, log: Log, now: int, cap: int, expired: list[Lease], removed: list[Range]) -> None:
         """Drop a slice of what expired and of what was evicted, and as much more as it takes to get below the cap.
 
         What was evicted can never be delivered: it must not fill the cap (redis#6199).
         """
         leases = self.leases
         while leases.messages:
-            given_up = self._drop_expired(now, SLICE)
+            given_up = self._drop_expired(log, now, SLICE)
             expired += given_up
             removed += [(lease.start, lease.end) for lease in given_up]
             pending = leases.messages
-            gone = leases.drop_before(first, SLICE)
+            gone = leases.drop_before(log.first, SLICE)
             if gone is not None:
                 self.lost += pending - leases.messages
                 removed.append(gone)
@@ -201,7 +201,7 @@ class Group:
         patience = SLICE
         while count > 0 and patience and (due := self.leases.due(now)) is not None:
             if 0 < due.expire_at <= now:
-                given_up = self._give_up(due, patience)
+                given_up = self._give_up(log, due, patience)
                 expired.append(given_up)
                 removed.append((given_up.start, given_up.end))
                 patience -= _trouble(given_up)
@@ -226,24 +226,25 @@ class Group:
                     break
         return leases, max_bytes
 
-    def expire(self, now: int) -> tuple[list[Lease], Change | None]:
+    def expire(self, log: Log, now: int) -> tuple[list[Lease], Change | None]:
         """Drop a slice of what was given up on; answer it, for its dead letter keys, and the change to log."""
-        expired = self._drop_expired(now, SLICE)
+        expired = self._drop_expired(log, now, SLICE)
         if not expired:
             return expired, None
         return expired, Change(self.position, self.lost, tuple((lease.start, lease.end) for lease in expired))
 
-    def _drop_expired(self, now: int, limit: int) -> list[Lease]:
+    def _drop_expired(self, log: Log, now: int, limit: int) -> list[Lease]:
         expired: list[Lease] = []
         while limit > 0 and (lease := self.leases.expired(now)) is not None:
-            expired.append(self._give_up(lease, limit))
+            expired.append(self._give_up(log, lease, limit))
             limit -= _trouble(expired[-1])
         return expired
 
-    def _give_up(self, lease: Lease, limit: int) -> Lease:
-        """Drop a lease, or as much of it as a limit allows."""
-        if lease.dead_letter is not None:
-            lease = lease._replace(end=min(lease.end, lease.start + limit))
+    def _give_up(self, log: Log, lease: Lease, limit: int) -> Lease:
+        """Drop a lease, or as much of it as makes so many letters."""
+        reach = max(lease.start, log.first) + limit
+        if lease.dead_letter is not None and reach < min(lease.end, log.last):
+            lease = lease._replace(end=reach)
         self.leases.drop(lease.start, lease.end)
         return lease
 
