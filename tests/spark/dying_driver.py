@@ -1,9 +1,10 @@
-"""A streaming query from stream to stream, as a program of its own that kills its own JVM at a chosen point of a batch.
+"""A streaming query from stream to stream, as a program of its own in which things die at chosen points.
 
-    python -m tests.spark.dying_driver URL FOLDER POINT BATCH
+    python -m tests.spark.dying_driver URL FOLDER [DEATH@BATCH ...]
 
-POINT is `before` the commit of that batch, `inside` (the server has committed, Spark does not know it), `after` (Spark
-knows it), `worker` (a Python worker dies in the middle of reading, once) or `never`.
+A death is of the driver's JVM: `before` the commit of that batch, `inside` (the server has committed, Spark does not know it) or `after`
+(Spark knows it). Or of a Python `worker`, when it has read some of that batch, once. Or of the `server`, when that batch is staged and
+not committed: its process id is in FOLDER/server.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWriter, InputPartition
 from pyspark.sql.types import StructType
@@ -27,33 +29,40 @@ from penstock.spark.source import StreamReader
 ROWS_A_BATCH = 500
 
 
-def kill_driver(folder: str) -> None:
-    os.kill(int(Path(folder, "jvm").read_text()), signal.SIGKILL)
+def is_to_die(who: str, batch: int) -> bool:
+    return f"{who}@{batch}" in os.environ["DEATHS"].split()
+
+
+def kill(who: str) -> None:
+    os.kill(int(Path(os.environ["DEATHS_IN"], who).read_text()), signal.SIGKILL)
 
 
 class DyingWriter(StreamWriter):
     """The sink, with a death in its commit."""
 
     def commit(self, messages: list[Any], batchId: int) -> None:
-        point, batch, folder = os.environ["DIE_AT"].split()
-        if (point, int(batch)) == ("before", batchId):
-            kill_driver(folder)
+        if is_to_die("server", batchId):
+            kill("server")
+        if is_to_die("before", batchId):
+            kill("jvm")
+            os._exit(1)  # this process would live a moment longer, and commit
         super().commit(messages, batchId)
-        if (point, int(batch)) == ("inside", batchId):
-            kill_driver(folder)
+        if is_to_die("inside", batchId):
+            kill("jvm")
 
 
 class DyingReader(StreamReader):
-    """The source, with a worker that dies in its second batch of rows, the first time."""
+    """The source, with a worker that dies when it has read something, the first time."""
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        point, _, folder = os.environ["DIE_AT"].split()
-        for number, batch in enumerate(super().read(partition)):
-            marker = Path(folder) / "a worker died"
-            if point == "worker" and number == 0 and not marker.exists():
+        context = TaskContext.get()
+        assert context is not None
+        batch = int(context.getLocalProperty("streaming.sql.batchId") or -1)
+        for rows in super().read(partition):
+            if is_to_die("worker", batch) and not (marker := Path(os.environ["DEATHS_IN"], "a worker died")).exists():
                 marker.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
-            yield batch
+            yield rows
 
 
 class DyingSource(PenstockDataSource):
@@ -68,9 +77,9 @@ class DyingSource(PenstockDataSource):
         return DyingWriter(self._options(), schema)
 
 
-def main(url: str, folder: str, point: str, batch: str) -> None:
+def main(url: str, folder: str, *deaths: str) -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["DIE_AT"] = f"{point} {batch} {folder}"  # every Python process of Spark inherits it
+    os.environ |= {"DEATHS": " ".join(deaths), "DEATHS_IN": folder}  # every Python process of Spark inherits them
     builder = SparkSession.builder.master("local[2, 4]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.local.dir", folder).config("spark.driver.host", "127.0.0.1")
     builder = builder.config("spark.sql.warehouse.dir", f"{folder}/warehouse")
@@ -82,6 +91,7 @@ def main(url: str, folder: str, point: str, batch: str) -> None:
     spark.dataSource.register(DyingSource)
     frame = (
         spark.readStream.format("dying")
+        .schema("tag binary, entry binary, n int").option("badEntries", "deadletter").option("deadLetterStream", "dead")
         .option("url", url).option("stream", "in").option("maxRowsPerTrigger", ROWS_A_BATCH).option("minPartitions", 2)
         .load().select("tag", "entry")
     )  # fmt: skip
@@ -89,10 +99,8 @@ def main(url: str, folder: str, point: str, batch: str) -> None:
     query = writer.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True).start()
     while query.isActive:
         query.awaitTermination(0.02)
-        done = query.lastProgress
-        Path(folder, "batch").write_text(str(done.batchId if done else -1))
-        if point == "after" and done is not None and done.batchId >= int(batch):
-            kill_driver(folder)
+        if (done := query.lastProgress) and is_to_die("after", done.batchId):
+            kill("jvm")
     query.awaitTermination()
     spark.stop()
 

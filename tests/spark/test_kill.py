@@ -1,14 +1,15 @@
-"""kill -9 of the driver's JVM before, inside and after a commit, of a Python worker, and of the server: each row is there once.
+"""kill -9 of the driver's JVM before, inside and after a commit, of a Python worker, and of the server: each row is there once, and so
+is a dead letter for each entry that does not parse.
 
-Without the fence of TCOMMIT the batch that died inside its commit would be written twice.
+Without the fence of TCOMMIT the batch that died inside its commit would be written twice; without the numbers of their producers the
+letters of a batch that is run again would.
 """
 
 from __future__ import annotations
 
-import os
+import json
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,65 +19,57 @@ import redis
 from tests.server_process import Process, free_port
 from tests.spark.dying_driver import ROWS_A_BATCH
 
-BATCHES = 14
-
-
-def drive(port: int, folder: Path, point: str, batch: int = 0) -> int:
-    """Run the driver; how it ended."""
-    words = [f"redis://127.0.0.1:{port}", str(folder), point, str(batch)]
-    with (folder / "driver.log").open("ab") as log:
-        ended = subprocess.run(
-            [sys.executable, "-m", "tests.spark.dying_driver", *words],
-            stdout=log,
-            stderr=log,
-            env=os.environ,
-            timeout=400,
-        )
-    return ended.returncode
-
-
-def batches_done(folder: Path) -> int:
-    try:
-        return int((folder / "batch").read_text() or -1)
-    except FileNotFoundError:
-        return -1
+BATCHES = 6
+LIVES = (("worker@0", "server@1", "before@2"), ("inside@2",), ("after@3",), ())
+"""What is to die in each start of the driver; see dying_driver.py."""
 
 
 @pytest.fixture
 def servers(tmp_path: Path) -> Iterator[list[Process]]:
-    """Servers that a test starts; none is left behind."""
-    started: list[Process] = []
+    """The server, begun anew whenever it dies; none is left behind."""
+    started = [serve(tmp_path, free_port())]
     yield started
-    for server in started:
-        server.kill()
+    started[-1].kill()
+
+
+def serve(folder: Path, port: int) -> Process:
+    server = Process(folder, port)
+    (folder / "server").write_text(str(server.process.pid))
+    return server
+
+
+def drive(folder: Path, servers: list[Process], *deaths: str) -> int:
+    """Run the driver, and the server again when it dies; how the driver ended."""
+    port = servers[-1].port
+    words = [f"redis://127.0.0.1:{port}", str(folder), *deaths]
+    with (
+        (folder / "driver.log").open("ab") as log,
+        subprocess.Popen([sys.executable, "-m", "tests.spark.dying_driver", *words], stdout=log, stderr=log) as driver,
+    ):
+        try:
+            while driver.poll() is None:
+                if servers[-1].process.poll() is not None:
+                    servers[-1].kill()
+                    servers.append(serve(folder, port))
+                time.sleep(0.02)
+        finally:
+            driver.kill()
+    return driver.returncode
 
 
 @pytest.mark.timeout(600)  # four starts of Spark, with all that may happen on a busy machine
-def test_every_row_is_there_once_whatever_dies(tmp_path: Path, servers: list[Process]) -> None:
-    port = free_port()
-    servers.append(Process(tmp_path, port))
-    rows = [b"%d" % number for number in range(BATCHES * ROWS_A_BATCH)]
-    with redis.Redis(port=port) as client:
+def test_every_row_and_every_dead_letter_is_there_once_whatever_dies(tmp_path: Path, servers: list[Process]) -> None:
+    rows = [b"%d" % n if n % 50 == 7 else b'{"n": %d}' % n for n in range(BATCHES * ROWS_A_BATCH)]
+    with redis.Redis(port=servers[0].port) as client:
         client.execute_command("TWRITE", "in", "ENTRIES", *(word for row in rows for word in (b"t", row)))
-
-    for point, batch in (("before", 1), ("inside", 3), ("after", 5)):
-        assert drive(port, tmp_path, point, batch) != 0, f"the driver was to die {point} the commit of batch {batch}"
-        assert batches_done(tmp_path) >= batch - 1
-        with redis.Redis(port=port) as client:
-            visible = client.execute_command("TREAD", "out", 1, 0, "WITHINFO")[0][1]
-        assert visible % ROWS_A_BATCH == 0, "no half of a batch is ever visible"
-
-    (tmp_path / "batch").write_text("")
-    last = threading.Thread(target=drive, args=(port, tmp_path, "worker"))
-    last.start()
-    while batches_done(tmp_path) < 8 and last.is_alive():
-        time.sleep(0.02)
-    assert last.is_alive(), "the query ended before the server could be killed"
-    servers.pop().kill()
-    servers.append(Process(tmp_path, port))
-    last.join()
-
-    assert (tmp_path / "a worker died").exists()
-    with redis.Redis(port=port) as client:
-        out = client.execute_command("TREAD", "out", 1, 2 * len(rows))
-        assert [message[2] for message in out] == rows, (tmp_path / "driver.log").read_text()[-2000:]
+        for deaths, visible in zip(LIVES, (2, 3, None, BATCHES), strict=True):
+            ended = drive(tmp_path, servers, *deaths)
+            assert (ended != 0) == bool(deaths), (tmp_path / "driver.log").read_text()[-2000:]
+            there = client.execute_command("TREAD", "out", 1, 0, "WITHINFO")[0][1]
+            assert there % ROWS_A_BATCH == 0, "no half of a batch is ever visible"
+            assert visible is None or there == visible * ROWS_A_BATCH
+        assert len(servers) == 2, "the server was to die once"
+        assert (tmp_path / "a worker died").exists()
+        assert [message[2] for message in client.execute_command("TREAD", "out", 1, 2 * len(rows))] == rows
+        letters = [json.loads(message[2]) for message in client.execute_command("TREAD", "dead", 1, len(rows))]
+    assert sorted(each["offset"] for each in letters) == [at + 1 for at in range(7, len(rows), 50)]

@@ -89,6 +89,24 @@ def test_an_entry_that_does_not_parse_can_be_null_or_a_dead_letter(world: World)
     assert "not JSON" in letter["why"]
 
 
+def test_a_dead_letter_is_written_once_a_query_however_often_its_batch_is_read(world: World) -> None:
+    world.call(
+        "TWRITE", "s", "ENTRIES", "t", '{"n": 1}', "t", "no json", b"\xff", '{"n": 3}', b"\xff", b"\xff", "t", "[]"
+    )
+    schema = "tag string, entry string, n int"
+    frame = world.follow(schema, stream="s", badEntries="deadletter", deadLetterStream="dead", minPartitions=2)
+    seen: list[int] = []
+
+    def twice(batch: Any, number: int) -> None:
+        seen.extend(batch.count() for _ in range(2))
+
+    query = frame.writeStream.foreachBatch(twice).trigger(availableNow=True)
+    query.option("checkpointLocation", str(world.folder / "twice")).start().awaitTermination()
+    assert seen == [5, 5]
+    letters = [json.loads(entry) for entry in world.entries("dead")]
+    assert sorted(letter["offset"] for letter in letters) == [2, 3, 4, 5], "one for each, whatever is wrong with it"
+
+
 def test_text_that_is_not_utf8_is_a_bad_entry(world: World) -> None:
     world.write("s", b"good", b"\xff\xfe")
     assert "stream s, offset 2: " in failure(world.read("entry string", stream="s"))

@@ -48,7 +48,7 @@ class _MemoryReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, StreamPartition)
         wanted = partition.range
-        converter = Converter(self._schema, self._options, lambda *_: None)
+        converter = Converter(self._schema, self._options)
         entries = pa.array([entry(number) for number in range(NODE)], pa.binary())
         tags, times = pa.array([TAG] * NODE, pa.binary()), pa.array([1_700_000_000_000] * NODE, pa.int64())
         for start in range(wanted.start, wanted.end, NODE):

@@ -1,4 +1,8 @@
-"""`format("penstock")`: what Spark asks first, and who answers."""
+"""`format("penstock")`: what Spark asks first, and who answers.
+
+Spark starts half a dozen Python processes for a first query, and each imports this. What only tables of keys need (the cluster's client,
+pandas: a quarter of a second) is imported by those who ask for keys.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,6 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.spark import options as options_
-from penstock.spark.keys import KeyReader, KeyStreamWriter, KeyWriter, infer_schema
 from penstock.spark.rows import check_schema, default_schema
 from penstock.spark.sink import StreamBatchWriter, StreamWriter
 from penstock.spark.source import StreamBatchReader, StreamReader
@@ -31,11 +34,17 @@ class PenstockDataSource(DataSource):
     def schema(self) -> StructType:
         options = self._options()
         options_.need_source(options)
-        return infer_schema(options) if options.of_keys else default_schema(options)
+        if options.of_keys:
+            from penstock.spark.keys import infer_schema
+
+            return infer_schema(options)
+        return default_schema(options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = self._options()
         if options.of_keys:
+            from penstock.spark.keys import KeyReader
+
             options_.need_source(options)
             return KeyReader(options, schema)
         return StreamBatchReader(self._to_read(schema), schema)
@@ -55,9 +64,16 @@ class PenstockDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         options = self._options()
-        kind = KeyWriter if options.of_keys else StreamBatchWriter
-        return kind(options, schema, overwrite)
+        if options.of_keys:
+            from penstock.spark.keys import KeyWriter
+
+            return KeyWriter(options, schema, overwrite)
+        return StreamBatchWriter(options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         options = self._options()
-        return KeyStreamWriter(options, schema) if options.of_keys else StreamWriter(options, schema)
+        if options.of_keys:
+            from penstock.spark.keys import KeyStreamWriter
+
+            return KeyStreamWriter(options, schema)
+        return StreamWriter(options, schema)

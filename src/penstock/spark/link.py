@@ -89,12 +89,20 @@ class Link:
 
     def together(self, *commands: Sequence[str | bytes | int]) -> list[Any]:
         """Run commands as one transaction."""
+        return self._transaction(commands, raise_on_error=True)
 
+    def together_unless_fenced(self, *commands: Sequence[str | bytes | int]) -> None:
+        """Run writes of producers as one transaction; those that the server takes for old were made before."""
+        for reply in self._transaction(commands, raise_on_error=False):
+            if isinstance(reply, redis.ResponseError) and not str(reply).startswith("FENCED"):
+                raise reply
+
+    def _transaction(self, commands: Sequence[Sequence[str | bytes | int]], raise_on_error: bool) -> list[Any]:
         def ask() -> list[Any]:
             with self._client.pipeline(transaction=True) as pipe:
                 for words in commands:
                     pipe.execute_command(*words)
-                replies: list[Any] = pipe.execute()
+                replies: list[Any] = pipe.execute(raise_on_error)
             return replies
 
         return self.repeat(ask)

@@ -19,6 +19,7 @@ import pyarrow.json
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructType, TimestampType
 
+from penstock.spark.letters import BadMessage, DeadLetters
 from penstock.spark.options import OptionError, Options
 
 OWN_COLUMNS: dict[str, tuple[type[DataType], ...]] = {
@@ -29,9 +30,6 @@ OWN_COLUMNS: dict[str, tuple[type[DataType], ...]] = {
     "entry": (BinaryType, StringType),
 }
 """What a message has, and as which types it can be had."""
-
-Bury = Callable[[str, int, bytes, bytes, str], None]
-"""Write a dead letter: stream, offset, tag, entry, why."""
 
 
 class BadEntry(ValueError):
@@ -63,15 +61,23 @@ def check_schema(schema: StructType) -> None:
 class Converter:
     """One query's way from the server's batches to Spark's."""
 
-    def __init__(self, schema: StructType, options: Options, bury: Bury) -> None:
+    def __init__(self, schema: StructType, options: Options, letters: DeadLetters | None = None) -> None:
         self._wanted = to_arrow_schema(schema, timezone="UTC")
         fields = [field for field in self._wanted if field.name not in OWN_COLUMNS]
         self._fields = pa.schema([field.with_nullable(True) for field in fields])
         self._options = options
-        self._bury = bury
+        self._letters = letters
+        self._bad_messages: dict[int, BadMessage] = {}  # of the rows at hand, by offset
 
     def convert(self, stream: str, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Some messages as the query wants them."""
+        """Some messages as the query wants them; letters about the bad ones are written when this returns."""
+        converted = self._convert(stream, batch)
+        if self._bad_messages and self._letters is not None:
+            self._letters.write(self._bad_messages)
+            self._bad_messages.clear()
+        return converted
+
+    def _convert(self, stream: str, batch: pa.RecordBatch) -> pa.RecordBatch:
         parsed = self._parse(stream, batch) if len(self._fields) else None
         columns = []
         for field in self._wanted:
@@ -131,8 +137,8 @@ class Converter:
                 f"stream {stream}, offset {offset}: {why}. The entry begins with {entry[:80]!r}. Option badEntries=null gives nulls "
                 "instead, badEntries=deadletter also writes it to deadLetterStream"
             )
-        if self._options.badEntries == "deadletter":
-            self._bury(stream, offset, tag, entry, why)
+        if self._letters is not None:
+            self._bad_messages.setdefault(offset, BadMessage(tag, entry, why))  # a message is bad once
 
 
 def _parse_json(entries: pa.Array, fields: pa.Schema) -> pa.RecordBatch:

@@ -25,6 +25,7 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 
 from penstock.spark.link import Link
 from penstock.spark.options import OptionError, Options
+from penstock.spark.task import query_of_task
 
 BYTES_A_STAGE = 8 << 20
 _ENTRIES = pa.schema([("tag", pa.binary()), ("entry", pa.binary())])
@@ -190,11 +191,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        context = TaskContext.get()
-        query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
-        if not query:
-            raise RuntimeError("Spark did not say which query this is (sql.streaming.queryId)")
-        return stage(self._options, query, iterator)
+        return stage(self._options, query_of_task(), iterator)
 
     def commit(self, messages: list[Any], batchId: int) -> None:
         queries = {each.query for each in messages if each is not None}

@@ -10,11 +10,10 @@ so it is always noticed. Messages that compaction removed are not loss: their ta
 
 from __future__ import annotations
 
-import json
+import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -27,10 +26,12 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from penstock.spark.letters import DeadLetters
 from penstock.spark.link import Link
 from penstock.spark.options import OptionError, Options, Place, Places
 from penstock.spark.ranges import Bounds, Range, cut, limited
 from penstock.spark.rows import Converter
+from penstock.spark.task import query_of_task
 
 
 class DataLoss(RuntimeError):
@@ -39,19 +40,21 @@ class DataLoss(RuntimeError):
 
 @dataclass
 class StreamPartition(InputPartition):
-    """What one task reads."""
+    """What one task reads. A batch has no name of its own: its plan gets one, for the dead letters of its tasks."""
 
     range: Range
+    plan: str = ""
 
-    def __init__(self, range: Range) -> None:
+    def __init__(self, range: Range, plan: str = "") -> None:
         super().__init__(range)
-        self.range = range
+        self.range, self.plan = range, plan
 
 
-def read_partition(options: Options, schema: StructType, wanted: Range) -> Iterator[pa.RecordBatch]:
+def read_partition(options: Options, schema: StructType, wanted: Range, query: str) -> Iterator[pa.RecordBatch]:
     """The messages of a range, as the query wants them."""
     with Link(options) as link:
-        converter = Converter(schema, options, _burier(link, options))
+        letters = DeadLetters(link, options, schema, query, wanted) if options.deadLetterStream else None
+        converter = Converter(schema, options, letters)
         expected = wanted.start
         for batch in link.read(wanted.stream, wanted.start, wanted.end):
             first = batch.column("offset")[0].as_py()
@@ -79,14 +82,6 @@ def _look_for_loss(link: Link, options: Options, missing: Range) -> None:
             f"stream {missing.stream}: offsets {missing.start} to {missing.end - 1} cannot be read, {problem}. Keep messages longer "
             "(TRETAIN), or set failOnDataLoss=false to go on with what there is"
         )
-
-
-def _burier(link: Link, options: Options) -> Any:
-    def bury(stream: str, offset: int, tag: bytes, entry: bytes, why: str) -> None:
-        letter = {"stream": stream, "offset": offset, "why": why, "entry": entry.decode("utf-8", "backslashreplace")}
-        link.call("TWRITE", options.deadLetterStream, tag, json.dumps(letter))
-
-    return bury
 
 
 class _Planner:
@@ -146,11 +141,12 @@ class StreamBatchReader(DataSourceReader):
         starts, ends = planner.starts(bounds), planner.ends(bounds)
         ranges = [Range(stream, starts[stream], ends[stream]) for stream in bounds if starts[stream] < ends[stream]]
         pieces = cut(ranges, self._options.minPartitions) or [Range("", 1, 1)]  # of no partition Spark makes a None
-        return [StreamPartition(each) for each in pieces]
+        plan = f"batch/{uuid.uuid4()}"
+        return [StreamPartition(each, plan) for each in pieces]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, StreamPartition)
-        return read_partition(self._options, self._schema, partition.range)
+        return read_partition(self._options, self._schema, partition.range, partition.plan)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -222,7 +218,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, StreamPartition)
-        return read_partition(self._options, self._schema, partition.range)
+        return read_partition(self._options, self._schema, partition.range, query_of_task())
 
     def commit(self, end: dict[str, int]) -> None:
         self._publish(end)
