@@ -183,7 +183,7 @@ def test_a_cancelled_command_leaves_the_connection_in_step() -> None:
     world = up()
     first, second = world.submit(single("INCR", "a")), world.submit(single("INCR", "b"))
     world.write()
-    world.engine.cancel(first)
+    world.engine.cancel(first, world.now)
     world.settle_down()
     assert isinstance(first.results[0], OutcomeUnknown) and second.results == [1]
     assert world.settled.count(first) == 1
@@ -192,7 +192,7 @@ def test_a_cancelled_command_leaves_the_connection_in_step() -> None:
 def test_a_command_cancelled_before_it_is_written_is_not_written() -> None:
     world = up()
     batch = world.submit(single("INCR", "a"))
-    world.engine.cancel(batch)
+    world.engine.cancel(batch, world.now)
     world.settle_down()
     assert isinstance(batch.results[0], NotSent) and not world.server.runs
 
@@ -201,7 +201,7 @@ def test_a_cancelled_command_is_not_replayed() -> None:
     world = up()
     batch, other = world.submit(single("INCR", "a")), world.submit(single("INCR", "b"))
     world.write()
-    world.engine.cancel(batch)
+    world.engine.cancel(batch, world.now)
     world.cut()
     world.settle_down()
     assert world.server.runs == {b"b": 1} and other.results == [1]
@@ -515,7 +515,7 @@ class Machine:
                 world.connect()
         elif action == "cancel":
             if size < len(self.keys):
-                world.engine.cancel(self.keys[size][0])
+                world.engine.cancel(self.keys[size][0], world.now)
                 world.collect()
                 self.cancelled.add(self.keys[size][0])
         elif action == "wait":

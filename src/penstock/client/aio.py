@@ -8,6 +8,7 @@ async with aio.Client.from_url("redis://localhost") as client:
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -74,7 +75,7 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.asyncio.Redi
 
     async def run(self, batch: Batch) -> None:
         """Have a batch settled, on a connection that suits it."""
-        if batch.patience and self._is_shared:  # it may hold the connection up for others
+        if batch.blocks and self._is_shared:  # it may hold the connection up for others
             with self.own_link() as link:
                 await link.run(batch)
         else:
@@ -91,6 +92,10 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.asyncio.Redi
         for link in self._links():
             await link.aclose()
         await super().aclose(close_connection_pool)
+
+    def __del__(self, _warn: Any = warnings.warn, _grl: Any = None) -> None:
+        if hasattr(self, "_link") and sum(link.forsake() for link in self._links()):
+            _warn(f"unclosed client {self!r}: use `async with`, or await aclose()", ResourceWarning, source=self)
 
 
 class Pipeline(PipelineBody, StreamCommands, QuickCommands, redis.asyncio.client.Pipeline):  # type: ignore[misc]
@@ -112,6 +117,7 @@ class Pipeline(PipelineBody, StreamCommands, QuickCommands, redis.asyncio.client
             batch = batch_of(stack, self.is_transaction or self.explicit_transaction)
             with self.as_watch_error():
                 await (self._link or self._client).run(batch)
+                self.unwatched_by(batch)
                 results = results_of(batch, stack, self.response_callbacks, raise_on_error, self)
             return [await result if inspect.isawaitable(result) else result for result in results]
         finally:

@@ -23,7 +23,7 @@ from penstock.client.batch import Batch
 from penstock.client.engine import Engine, PrefaceRefused
 from penstock.client.errors import BufferFull
 from penstock.client.events import Event
-from penstock.client.opening import as_lost, give_up_soon, is_refusal
+from penstock.client.opening import as_lost, give_up_soon, is_refusal, not_opened
 
 _links: weakref.WeakSet[Link] = weakref.WeakSet()
 _of_parents: list[_Wire] = []  # in a child: what must not even be collected
@@ -67,7 +67,9 @@ class Link:
             await waiter
         finally:
             if not batch.settled:
-                engine.cancel(batch)
+                if engine.cancel(batch, loop.time()):
+                    self._drop()
+                    self._act(loop)
                 self._wake_settled()
 
     def change(self, change: Callable[[Engine, float], object]) -> None:
@@ -91,6 +93,17 @@ class Link:
         self._wake_settled()
         await asyncio.sleep(0)  # the transport closes in the loop's next turn
 
+    def forsake(self) -> bool:
+        """The client is gone, and was not closed: end the connection, from whichever thread. Whether there was one."""
+        loop, wire, self._wire = self._loop, self._wire, None
+        if loop is None or wire is None:
+            return False
+        if not loop.is_closed():
+            if self._timer is not None:
+                loop.call_soon_threadsafe(self._timer.cancel)
+            loop.call_soon_threadsafe(wire.close)
+        return True
+
     async def _wait_for_room(self, batch: Batch) -> None:
         """Until the batch fits. Raises BufferFull if that is not wanted, or takes too long."""
         engine, loop = self.engine, self._loop
@@ -109,13 +122,18 @@ class Link:
     # -- the loop ---------------------------------------------------------------------------------------------
 
     def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
-        """A client may outlive a loop (`asyncio.run` twice); its connection does not."""
+        """A client may outlive a loop (`asyncio.run` twice); its connection does not, nor do calls that nobody finished there."""
+        if self._loop is not None and self._loop.is_running():
+            raise RuntimeError(
+                "this client is at work in another event loop, which is still running; make one client for each loop"
+            )
+        self.engine.cancel_all("its event loop has ended")
         if self._wire is not None:
             self.engine.lost(redis.ConnectionError("the event loop of the connection has ended"), loop.time())
             self._drop()
         self._loop, self._connector, self._timer, self._flushing = loop, None, None, False
         self._for_room.clear()
-        self.engine.take_settled()
+        self._wake_settled()
 
     def _act(self, loop: asyncio.AbstractEventLoop) -> None:
         """Arrange for what the engine wants next."""
@@ -152,7 +170,7 @@ class Link:
     def _wake_settled(self) -> None:
         for batch in self.engine.take_settled():
             waiter = batch.waiter
-            if waiter is not None and not waiter.done():
+            if waiter is not None and not waiter.done() and not waiter.get_loop().is_closed():
                 waiter.set_result(None)
         if self._for_room:
             for room in self._for_room:
@@ -188,7 +206,7 @@ class Link:
             await connection.connect()
         except Exception as error:
             failed = self.engine.refused if is_refusal(error) else self.engine.connect_failed
-            failed(error if is_refusal(error) else as_lost(error), loop.time())
+            failed(error if is_refusal(error) else not_opened(error, connection), loop.time())
             return
         except BaseException:
             self.engine.connect_failed(redis.ConnectionError("connecting was interrupted"), loop.time())

@@ -34,6 +34,8 @@ class Batch:
     """Indices of the commands whose replies are not decoded, whatever decode_responses says."""
     patience = 0.0
     """Seconds the commands may wait on the server; added to every limit."""
+    blocks = False
+    """It waits on the server until others do something. Given up, it must be taken back: it would run when nobody wants it."""
     notable: dict[int, Kind] | None = None
     """Commands that change the connection, by index."""
     is_preface = False

@@ -14,7 +14,7 @@ from hiredis import pack_command
 from redis.client import EMPTY_RESPONSE, NEVER_DECODE
 
 from penstock.client.batch import Batch
-from penstock.client.commands import PLAIN, Kind, kind_of, name_of, patience
+from penstock.client.commands import PLAIN, WAITS, Kind, kind_of, name_of, patience
 from penstock.client.encoding import pack
 
 _RAW = (0,)
@@ -39,14 +39,20 @@ def call(arguments: tuple[Any, ...], options: dict[str, Any], is_shared: bool) -
 
 def _mind(batch: Batch, kind: Kind, is_shared: bool) -> None:
     arguments = split_name(batch.commands[0])
-    if kind is Kind.BLOCKING:
+    if kind in WAITS:
         batch.patience = patience(arguments) or math.inf
+        batch.blocks = kind is Kind.BLOCKING
+        return
+    if kind is Kind.STREAMING and name_of(arguments) == "QUIT":
+        batch.blocks = True  # that is, it ends a connection of its own, and not the one that others share
         return
     refuse_unsharable(arguments, kind, is_shared)
     batch.notable = {0: kind}
 
 
 def refuse_unsharable(arguments: Sequence[Any], kind: Kind, is_shared: bool) -> None:
+    if kind is Kind.STREAMING and name_of(arguments) == "QUIT":
+        raise redis.RedisError("QUIT would end the connection of all who share this client; use close()")
     if kind is Kind.STREAMING:
         raise redis.RedisError(
             f"{name_of(arguments)} ends the order of commands and replies on a connection; use pubsub() or monitor(), which have their own"

@@ -18,9 +18,11 @@ class Kind(enum.Enum):
 
     ORDINARY = "ordinary"
     BLOCKING = "blocking"  # holds the connection up: needs one of its own for a while
+    WAITING = "waiting"  # holds it up too, but asks about what was written on this very connection
     SESSION = "session"  # changes the connection's state, to be restored on the next one
     TRANSACTION = "transaction"  # catches the commands that follow it: needs a connection of its own
     STREAMING = "streaming"  # the replies do not match the commands any more
+    FINAL = "final"  # has no reply if it succeeds; a second time would hit whoever has come back since
 
 
 Arguments = Sequence[Any]
@@ -51,7 +53,7 @@ def name_of(arguments: Arguments) -> str:
 
 _SESSION = frozenset(
     ["SELECT", "AUTH", "HELLO", "READONLY", "READWRITE", "RESET"]
-    + [f"CLIENT {sub}" for sub in ("SETNAME", "SETINFO", "NO-EVICT", "NO-TOUCH", "TRACKING", "CACHING")]
+    + [f"CLIENT {sub}" for sub in ("SETNAME", "SETINFO", "NO-EVICT", "NO-TOUCH", "TRACKING")]
 )
 _TRANSACTION = frozenset(["MULTI", "EXEC", "DISCARD", "WATCH", "UNWATCH"])
 _STREAMING = frozenset(
@@ -105,11 +107,15 @@ _PATIENCE: dict[str, Callable[[Arguments], float | None]] = {
     "WAITAOF": _last_milliseconds,
 }
 
+WAITS = (Kind.BLOCKING, Kind.WAITING)
+
 _SPECIAL: dict[str, Kind] = {
     **dict.fromkeys(_SESSION, Kind.SESSION),
     **dict.fromkeys(_TRANSACTION, Kind.TRANSACTION),
     **dict.fromkeys(_STREAMING, Kind.STREAMING),
     **dict.fromkeys(_PATIENCE, Kind.BLOCKING),
+    **dict.fromkeys(["WAIT", "WAITAOF"], Kind.WAITING),
+    "SHUTDOWN": Kind.FINAL,
 }
 _SPECIAL_WORDS = frozenset(name.partition(" ")[0] for name in _SPECIAL)
 
@@ -138,7 +144,7 @@ def kind_of(arguments: Arguments) -> Kind:
         return Kind.ORDINARY
     spelled = (*words, *arguments[1:])
     kind = _SPECIAL.get(name_of(spelled), Kind.ORDINARY)
-    if kind is Kind.BLOCKING and patience(spelled) is None:
+    if kind in WAITS and patience(spelled) is None:
         return Kind.ORDINARY
     return kind
 

@@ -18,8 +18,12 @@ def pack(arguments: Sequence[Any]) -> bytes:
     >>> pack(("CONFIG GET", b"save"))
     b'*3\\r\\n$6\\r\\nCONFIG\\r\\n$3\\r\\nGET\\r\\n$4\\r\\nsave\\r\\n'
     """
+    if not arguments or (type(arguments) is not tuple and not isinstance(arguments, list | tuple)):
+        raise redis.DataError(f"{arguments!r} is no command: give a tuple of its words, as in ('SET', 'key', 'value')")
     head = arguments[0]
-    if (" " if type(head) is str else b" ") in head:
+    if not isinstance(head, str | bytes) or not head.strip():
+        raise redis.DataError(f"{head!r} is no name of a command: give it as str or bytes")
+    if " " in head if isinstance(head, str) else b" " in head:
         arguments = (*head.split(), *arguments[1:])
     try:
         packed: bytes = pack_command(arguments if type(arguments) is tuple else tuple(arguments))

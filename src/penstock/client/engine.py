@@ -25,7 +25,7 @@ How to drive it:
       -> begin_write(n) before giving n bytes to the system, end_write(m) when it has taken m
     engine.received(data, now)           may raise redis.InvalidResponse: then drop the connection and call lost()
     engine.lost(error, now)              the connection is gone, whoever ended it
-    engine.tick(now) at engine.next_tick time-outs; may answer that the connection is to be dropped
+    engine.tick(now) at engine.next_tick time-outs; may answer that the connection is to be dropped, and so may cancel(batch, now)
     engine.take_settled()                wake whoever waits for these
     engine.take_events()                 Reconnected, Replayed: for callbacks, outside of any lock
 
@@ -46,7 +46,7 @@ import redis
 
 from penstock.client.backoff import Backoff
 from penstock.client.batch import Batch
-from penstock.client.commands import name_of
+from penstock.client.commands import Kind, name_of
 from penstock.client.delivery import Counters, Delivery, ReplayFilter, Settings, State
 from penstock.client.errors import (
     BufferFull,
@@ -99,6 +99,7 @@ class Engine:
         self._heard = 0.0  # when the last byte came, or the first reply became owed
         self._backoff = Backoff(settings, jitter)
         self._lost_at: float | None = None
+        self._trouble = ""  # why there is no connection
         self._ever_up = False
         self._connecting = False
         self.is_closed = False
@@ -190,18 +191,35 @@ class Engine:
         if name not in ("WATCH", "UNWATCH"):
             raise TransactionLost(f"{name} was not sent: the connection with its WATCH or MULTI is gone; begin again")
 
-    def cancel(self, batch: Batch) -> None:
-        """Nobody waits for it any more: not written if it still can be helped, and never again."""
-        self._abandon(batch, "it was cancelled", NotSent, OutcomeUnknown)
+    def cancel(self, batch: Batch, now: float) -> bool:
+        """Nobody waits for it any more: not written if it still can be helped, and never again. True: as for `tick`."""
+        if not self._abandon(batch, "it was cancelled", NotSent, OutcomeUnknown):
+            return False
+        self._take_back_blocked(now)
+        return True
 
-    def _abandon(self, batch: Batch, why: str, unsent: type[NotSent], unknown: type[OutcomeUnknown]) -> None:
+    def cancel_all(self, why: str) -> None:
+        """Nobody is there any more who waits for any of it."""
+        for batch in [*self._awaiting, *self._pending]:
+            self._abandon(batch, why, NotSent, OutcomeUnknown)
+
+    def _abandon(self, batch: Batch, why: str, unsent: type[NotSent], unknown: type[OutcomeUnknown]) -> bool:
+        """Settle it without a reply. True if it blocks on the server meanwhile: then the connection has to go, too."""
         if batch.settled or not batch.held:
-            return
-        if self.up and batch.connection == self._connections:
+            return False
+        was_given = self.up and batch.connection == self._connections
+        if was_given:
             batch.remember(self._given, self._sent)  # what was given out will be written
         else:
             batch.chunks = []  # it will be passed over in the queue; no need to keep its bytes there
         self._settle(batch, batch.failures(why, unsent, unknown))
+        return was_given and batch.blocks
+
+    def _take_back_blocked(self, now: float) -> None:
+        """End the connection of a blocked command: left alone it would take, for nobody, what is pushed to its key next."""
+        self._backoff.failures = 0  # the server is well
+        self.lost(redis.ConnectionError("a command that blocked was given up"), now)
+        self._lost_at = None  # nor is it an outage
 
     # -- the connection ---------------------------------------------------------------------------------------
 
@@ -242,9 +260,11 @@ class Engine:
     def connect_failed(self, error: Exception, now: float) -> None:
         """No connection came about. Before the first one ever that is told at once; later it is tried again."""
         self._connecting = False
+        self._trouble = str(error)
         self._back_off(now)
         if not self._ever_up or self.settings.delivery is Delivery.AT_MOST_ONCE:
-            self._fail_pending(str(error), NotSent, OutcomeUnknown, error)
+            unsent = NotSentInTime if isinstance(error, redis.TimeoutError) else NotSent
+            self._fail_pending(str(error), unsent, OutcomeUnknown, error)
 
     def refused(self, error: Exception, now: float) -> None:
         """The server answered and does not want us (a wrong password): trying again would not help, so all is failed."""
@@ -261,7 +281,7 @@ class Engine:
             return
         self.up, self._lost_at = False, now
         self._take_back()
-        why = str(error) or type(error).__name__
+        self._trouble = why = str(error) or type(error).__name__
         if self.session.in_transaction:
             self._transaction_lost = True
             self.session.watching = self.session.queueing = False
@@ -284,7 +304,11 @@ class Engine:
             batch.remember(self._handed, self._sent)
             if batch.atomic:
                 batch.replies.clear()  # replies of a part of it count for nothing
-        self._pending.extendleft(reversed(waiting))
+            if batch.notable and Kind.FINAL in batch.notable.values():
+                batch.filter(lambda command: command.name == "SHUTDOWN", "it is not sent to whoever comes back")
+                if len(batch.replies) == batch.count:
+                    self._settle(batch, list(batch.replies))
+        self._pending.extendleft(batch for batch in reversed(waiting) if not batch.settled)
 
     def _back_off(self, now: float) -> None:
         at = self._backoff.failed(now)
@@ -421,11 +445,11 @@ class Engine:
                 self.on_push(reply)
 
     def _complete(self, batch: Batch) -> None:
-        self._backoff.failures = 0
         if batch.is_preface:
             self._preface.popleft()
             self._take_preface_reply(batch)
             return
+        self._backoff.failures = 0
         if batch.notable:
             self.session.learn(batch)
         if self._numbers is not None and batch.numbered is not None:
@@ -563,12 +587,13 @@ class Engine:
     # -- time -------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> bool:
-        """Let time-outs happen. True: the connection is silent and was given up; the driver is to close it."""
+        """Let time-outs happen. True: the connection is silent, or blocked, and was given up; the driver is to close it."""
         if now < self.next_tick:
             return False
+        blocked = False
         for batch in [*self._awaiting, *self._pending]:
             if batch.deadline is not None and batch.deadline <= now and not batch.settled:
-                self._abandon(batch, "its time is up", NotSentInTime, NoReplyInTime)
+                blocked |= self._abandon(batch, self._late(), NotSentInTime, NoReplyInTime)
         silent = now >= self._silent_at()
         if silent:
             head = self._awaiting[0]
@@ -579,8 +604,21 @@ class Engine:
                 if len(head.replies) == head.count:
                     self._settle(head, list(head.replies))
             self.lost(redis.TimeoutError("nothing came from the server"), now)
+        elif blocked:
+            self._take_back_blocked(now)
         self.next_tick = self._next_tick()
-        return silent
+        return silent or blocked
+
+    def _late(self) -> str:
+        """Why a command is given up by the clock."""
+        down = "" if self.up or not self._trouble else f", and there is no connection: {self._trouble}"
+        return f"its time is up, command_timeout={self.settings.command_timeout}{down}"
+
+    def time_left(self, now: float) -> float | None:
+        """Seconds until the first command that waits is given up; None: all may wait for ever."""
+        deadlines = (batch.deadline for batch in self._pending if batch.deadline is not None and not batch.settled)
+        first = min(deadlines, default=math.inf)
+        return None if first == math.inf else max(first - now, 0.001)
 
     def _silent_at(self) -> float:
         """When the connection counts as silent, if nothing comes until then."""

@@ -47,6 +47,25 @@ def as_lost(error: BaseException) -> Exception:
     return redis.ConnectionError(str(error) or type(error).__name__)
 
 
+def not_opened(error: Exception, connection: Any) -> Exception:
+    """Why there is no connection, with the address, which redis-py leaves out once the socket is open."""
+    lost = as_lost(error)
+    where = str(
+        getattr(connection, "path", "") or f"{getattr(connection, 'host', '')}:{getattr(connection, 'port', '')}"
+    )
+    if where not in str(lost):
+        lost.args = (f"{where}: {lost}",)
+    return lost
+
+
+def limit_opening(connection: Any, seconds: float | None) -> None:
+    """Have the opening end when the first who waits for it gives up: a thread that is in it looks at no clock."""
+    if seconds is not None:
+        for name in ("socket_timeout", "socket_connect_timeout"):
+            own = getattr(connection, name, None)
+            setattr(connection, name, seconds if own is None else min(own, seconds))
+
+
 SETTINGS = (
     "delivery", "replay_filter", "command_timeout", "max_buffered_commands", "max_buffered_bytes", "when_full",
     "backoff_base", "backoff_cap",
@@ -56,8 +75,10 @@ SETTINGS = (
 def settings_from(pool: Any, given: dict[str, Any]) -> Settings:
     """Settings from keyword arguments, and from the query of a URL (`?delivery=at-most-once`), which end up in the pool."""
     found: dict[str, Any] = {}
-    for name in SETTINGS:
-        value = pool.connection_kwargs.pop(name, None)
+    # Not for redis-py's connections; but the next client of the same pool is to find them, too.
+    in_url = pool.__dict__.setdefault("_penstock_settings", {})
+    in_url.update({name: pool.connection_kwargs.pop(name) for name in SETTINGS if name in pool.connection_kwargs})
+    for name, value in in_url.items():
         if isinstance(value, str):
             value = _from_query(name, value)
         if value is not None:

@@ -20,7 +20,7 @@ from redis.client import EMPTY_RESPONSE, NEVER_DECODE
 
 from penstock.client.batch import Batch
 from penstock.client.calls import answer, refuse_unsharable, split_name
-from penstock.client.commands import Kind, kind_of, patience
+from penstock.client.commands import WAITS, Kind, kind_of, patience
 from penstock.client.delivery import Counters
 from penstock.client.encoding import pack
 from penstock.client.errors import DeliveryError, NotSent
@@ -62,6 +62,11 @@ class PipelineBody:
         self.watching = name == "WATCH" or (self.watching and name != "UNWATCH")
         return result
 
+    def unwatched_by(self, batch: Batch) -> None:
+        """An EXEC that was answered, however, has ended the WATCH: nobody needs to send UNWATCH."""
+        if batch.atomic and not isinstance(batch.results[-1], DeliveryError):
+            self.watching = False
+
     @contextmanager
     def as_watch_error(self) -> Iterator[None]:
         """A lost connection has lost its WATCH: try again, says WatchError. But not if EXEC may have run."""
@@ -99,12 +104,12 @@ def bulk_batch(commands: Sequence[Sequence[Any]]) -> Batch:
 
 def _pack_all(commands: Sequence[Sequence[Any]]) -> list[bytes]:
     if all(type(command) is tuple for command in commands):
-        heads = {command[0] for command in commands}
-        if not any(" " in head if type(head) is str else b" " in head for head in heads):
-            try:
+        try:
+            heads = {command[0] for command in commands}
+            if not any(" " in head if type(head) is str else b" " in head for head in heads):
                 return [pack_command(command) for command in commands]  # type: ignore[arg-type]
-            except (TypeError, UnicodeEncodeError):
-                pass  # one of them needs a closer look
+        except (IndexError, TypeError, UnicodeEncodeError):
+            pass  # one of them needs a closer look
     return [pack(command) for command in commands]
 
 
@@ -119,9 +124,10 @@ def _mind(batch: Batch) -> None:
         kind = kind_of(command)
         if kind is Kind.ORDINARY or (batch.atomic and index in (0, batch.count - 1)):
             continue
-        if kind is Kind.BLOCKING:
+        if kind in WAITS:
             if not batch.atomic:  # in a transaction nothing blocks
                 batch.patience += patience(split_name(command)) or math.inf
+                batch.blocks = batch.blocks or kind is Kind.BLOCKING
             continue
         refuse_unsharable(split_name(command), kind, is_shared=True)
         batch.notable = {**(batch.notable or {}), index: kind}

@@ -52,7 +52,11 @@ class Session:
                 self.watching = self.queueing = False
             return
         for index, kind in batch.notable.items():
-            if batch.learned <= index < known and not isinstance(batch.replies[index], Exception):
+            if (
+                kind is not Kind.FINAL
+                and batch.learned <= index < known
+                and not isinstance(batch.replies[index], Exception)
+            ):
                 self._note(name_of(batch.commands[index]), batch.chunks[index], kind)
         batch.learned = known
 

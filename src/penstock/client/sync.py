@@ -81,7 +81,7 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.Redis):
 
     def run(self, batch: Batch) -> None:
         """Have a batch settled, on a connection that suits it."""
-        if not (batch.patience and self._is_shared):  # it does not hold the connection up for others
+        if not (batch.blocks and self._is_shared):  # it does not hold the connection up for others
             try:
                 self._link.run(batch)
                 return
@@ -124,6 +124,7 @@ class Pipeline(PipelineBody, StreamCommands, QuickCommands, redis.client.Pipelin
             batch = batch_of(stack, self._is_transaction or self.explicit_transaction)
             with self.as_watch_error():
                 (self._link or self._client).run(batch)
+                self.unwatched_by(batch)
                 return results_of(batch, stack, self.response_callbacks, raise_on_error, self)
         finally:
             self.reset()

@@ -38,7 +38,7 @@ from penstock.client.batch import Batch
 from penstock.client.engine import Engine, PrefaceRefused
 from penstock.client.errors import BufferFull, NotSent
 from penstock.client.events import Event
-from penstock.client.opening import as_lost, give_up_soon, is_refusal
+from penstock.client.opening import as_lost, give_up_soon, is_refusal, limit_opening, not_opened
 
 READ = 128 * 1024
 PAUSE = 0.01
@@ -184,7 +184,8 @@ class Link:
         with self._lock:
             if batch is not None:
                 batch.waiter = None
-                self.engine.cancel(batch)
+                if self.engine.cancel(batch, monotonic()):
+                    self._drop()
             if self._leader is batch or batch is None:
                 self._lose(redis.ConnectionError("the thread that used the connection was interrupted"))
             self._wake_settled()
@@ -344,13 +345,15 @@ class Link:
     def _open(self) -> None:
         with self._lock:
             self.engine.connecting()
+            seconds = self.engine.time_left(monotonic())
         connection = self._make_connection()
+        limit_opening(connection, seconds)
         try:
             connection.connect()
         except Exception as error:
             with self._lock:
                 failed = self.engine.refused if is_refusal(error) else self.engine.connect_failed
-                failed(error if is_refusal(error) else as_lost(error), monotonic())
+                failed(error if is_refusal(error) else not_opened(error, connection), monotonic())
             return
         except BaseException:
             with self._lock:

@@ -1,0 +1,290 @@
+"""What is given up must not live on: a blocked command that nobody waits for, a shutdown that meets the next server, an attempt
+to connect that outlasts the patience of whoever waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from tests.client.conftest import Connect
+from tests.client.scripted import World, many, single
+
+from penstock import Client, Server, State, aio
+from penstock.client.batch import Batch
+from penstock.client.commands import Kind
+from penstock.client.delivery import Delivery
+from penstock.client.errors import NoReplyInTime, NotReplayed, NotSent, NotSentInTime, OutcomeUnknown
+from penstock.testing.redis import RedisServer
+
+
+def up(**settings: Any) -> World:
+    world = World(**settings)
+    world.connect()
+    world.settle_down()
+    return world
+
+
+def blocked(world: World, patience: float = 30) -> Batch:
+    batch = single("BLPOP", "a", patience)
+    batch.patience, batch.blocks = patience, True
+    world.submit(batch)
+    world.write()
+    return batch
+
+
+def test_the_connection_of_a_blocked_command_ends_with_it() -> None:
+    world = up()
+    batch, behind = blocked(world), world.submit(single("INCR", "b"))
+    world.write()
+    assert world.engine.cancel(batch, world.now) and not world.engine.up
+    world.settle_down()
+    assert isinstance(batch.results[0], OutcomeUnknown) and behind.results == [1]
+    assert world.engine.counters.reconnects == 0  # nothing was wrong
+
+
+def test_a_blocked_command_that_was_not_sent_leaves_the_connection_alone() -> None:
+    world = up()
+    batch = single("BLPOP", "a", 30)
+    batch.blocks = True
+    world.submit(batch)
+    assert not world.engine.cancel(batch, world.now) and world.engine.up
+    assert isinstance(batch.results[0], NotSent)
+
+
+def test_a_blocked_command_whose_time_is_up_is_taken_back() -> None:
+    world = up(silence_timeout=None, command_timeout=10)
+    batch = blocked(world)
+    world.now += 40
+    assert world.engine.tick(world.now) and not world.engine.up
+    assert isinstance(batch.results[0], NoReplyInTime) and "command_timeout=10" in str(batch.results[0])
+
+
+def test_commands_given_up_again_and_again_slow_nothing_down() -> None:
+    world = up(delivery=Delivery.AT_MOST_ONCE, backoff_base=1)
+    for _ in range(5):
+        batch = blocked(world)
+        world.engine.cancel(batch, world.now)
+        world.submit(single("INCR", "a"))  # not refused
+        world.settle_down()
+    assert world.server.runs[b"a"] == 5
+
+
+def test_a_shutdown_is_not_sent_to_whoever_comes_back() -> None:
+    world = up()
+    batch = many(("INCR", "a"), ("SHUTDOWN",), ("INCR", "b"))
+    batch.notable = {1: Kind.FINAL}
+    world.submit(batch)
+    world.write()
+    world.cut()
+    world.settle_down()
+    assert batch.results[0] == 1 and isinstance(batch.results[1], NotReplayed) and batch.results[2] == 1
+    assert (b"SHUTDOWN",) not in world.server.log
+
+
+def test_a_command_that_ends_every_connection_is_sent_less_and_less_often() -> None:
+    """Such as one whose reply is over the server's limit: each new connection answers its PING, and that is no progress."""
+    world = up(backoff_base=1, backoff_cap=4)
+    world.submit(single("INCR", "a"))
+    delays = []
+    for _ in range(5):
+        assert world.write()  # the command
+        world.cut()
+        assert world.engine.connect_at is not None
+        delays.append(world.engine.connect_at - world.now)
+        world.now = world.engine.connect_at
+        world.connect()
+        world.write()
+        world.serve()
+        world.read()  # PONG
+    assert delays == [0, 1, 2, 4, 4]
+
+
+# -- on servers -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_single", [False, True])
+def test_a_cancelled_blpop_takes_nothing_and_holds_nobody_up(peer: str, is_single: bool) -> None:
+    async def main() -> None:
+        async with (
+            aio.Client.from_url(peer, single_connection_client=is_single) as client,
+            aio.Client.from_url(peer) as other,
+        ):
+            await other.flushall()
+            for _ in range(3):
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(client.blpop("queue", 0), 0.05)
+            while (await other.info("clients"))["blocked_clients"]:
+                await asyncio.sleep(0.001)
+            await other.rpush("queue", "x")
+            assert await other.llen("queue") == 1
+            assert list(await client.blpop("queue", 0)) == [b"queue", b"x"]
+            assert client.counters.reconnects == 0
+
+    asyncio.run(main())
+
+
+def test_wait_is_about_the_writes_of_the_same_connection(client: Any) -> None:
+    """On another one it would answer at once, whatever the replicas have."""
+    number = client.client_id()
+    assert client.wait(0, 10) == 0
+    pipe = client.pipeline(transaction=False)
+    assert pipe.set("a", 1).wait(0, 10).execute() == [True, 0]
+    assert [int(row["id"]) for row in client.client_list() if row["cmd"] == "wait"] == []
+    assert client.client_id() == number and len(client._own_links) == 0
+
+
+def test_shutdown_ends_one_server_and_is_not_sent_to_the_next(connect: Connect) -> None:
+    with RedisServer() as server:
+        client = connect(server.url)
+        client.ping()
+        client.shutdown(nosave=True)  # which waits for the end of the connection
+        assert client.counters.replayed == 0 and client.counters.buffered_commands == 0
+
+
+@pytest.fixture
+def mute() -> Iterator[int]:
+    """A port where somebody takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+@pytest.mark.parametrize("socket_timeout", [None, 600])
+def test_a_server_that_says_nothing_costs_no_more_than_the_commands_time(
+    connect: Connect, mute: int, socket_timeout: float | None
+) -> None:
+    client = connect(f"redis://127.0.0.1:{mute}", command_timeout=0.2, socket_timeout=socket_timeout)
+    with pytest.raises(NotSentInTime, match="was not sent") as failure:
+        client.get("a")
+    assert failure.value.state is State.QUEUED and isinstance(failure.value, redis.TimeoutError)
+
+
+def test_a_handshake_without_an_answer_names_the_server(connect: Connect, mute: int) -> None:
+    client = connect(f"redis://127.0.0.1:{mute}", socket_timeout=0.1)
+    with pytest.raises(NotSentInTime, match=f"127.0.0.1:{mute}"):
+        client.get("a")
+
+
+def test_a_command_that_waited_in_vain_says_what_for(connect: Connect) -> None:
+    with RedisServer() as server:
+        client = connect(server.url, command_timeout=0.2, backoff_base=0.01)
+        client.ping()
+        port = server.port
+    with pytest.raises(NotSentInTime, match=rf"command_timeout=0.2, and there is no connection.*{port}"):
+        client.get("a")
+
+
+def test_a_client_of_a_loop_that_still_runs_says_so_in_another(ours: Server) -> None:
+    """Redis-py's goes astray, silently."""
+    client = aio.Client.from_url(ours.url)
+    began, may_end = threading.Event(), threading.Event()
+
+    async def first() -> None:
+        await client.ping()
+        began.set()
+        await asyncio.to_thread(may_end.wait)
+        assert await client.ping()
+        await client.aclose()
+
+    async def second() -> None:
+        with pytest.raises(RuntimeError, match="another event loop"):
+            await client.ping()
+
+    thread = threading.Thread(target=asyncio.run, args=(first(),))
+    thread.start()
+    began.wait()
+    asyncio.run(second())
+    may_end.set()
+    thread.join()
+
+
+def test_calls_left_in_a_loop_that_is_gone_harm_nobody_in_the_next(ours: Server) -> None:
+    client = aio.Client.from_url(ours.url)
+    old = asyncio.new_event_loop()
+
+    async def begin() -> asyncio.Task[Any]:
+        await client.delete("a")
+        task = asyncio.ensure_future(client.eval("local n = 0 for i = 1, 300000 do n = n + 1 end return n", 0))
+        await asyncio.sleep(0)  # it is queued
+        return task
+
+    async def go_on() -> int:
+        async with client:
+            return int(await client.incr("a"))
+
+    task = old.run_until_complete(begin())
+    assert asyncio.run(go_on()) == 1
+    with pytest.raises((OutcomeUnknown, NotSent)):
+        old.run_until_complete(task)
+    old.close()
+
+
+def test_an_asyncio_client_that_was_not_closed_is_told_of_and_leaves_nothing_open(theirs: RedisServer) -> None:
+    async def use() -> None:
+        client = aio.Client.from_url(theirs.url)
+        await client.ping()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(client.blpop("nothing", 0), 0.01)
+
+    async def main() -> None:
+        with redis.Redis.from_url(theirs.url) as plain:
+            before = plain.info("clients")["connected_clients"]
+            with pytest.warns(ResourceWarning, match="unclosed client"):
+                await use()
+                gc.collect()
+            while plain.info("clients")["connected_clients"] > before:
+                await asyncio.sleep(0.001)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("bad", "word"),
+    [((), "no command"), ("GET a", "no command"), ((None,), "no name"), ((5,), "no name"), (("  ",), "no name")],
+)
+def test_what_is_no_command_is_refused_by_name(client: Any, bad: Any, word: str) -> None:
+    with pytest.raises(redis.DataError, match=word):
+        client.execute_many([("GET", "a"), bad])
+    if isinstance(bad, tuple) and bad:
+        with pytest.raises(redis.DataError, match=word):
+            client.execute_command(*bad)
+    assert client.ping() and client.counters.failed == 0
+
+
+def test_quit_ends_a_connection_but_not_the_one_that_others_share(client: Any) -> None:
+    number = client.client_id()
+    assert client.quit() and client.quit()
+    assert client.client_id() == number and client.blpop("nothing", 0.01) is None
+    with pytest.raises(redis.RedisError, match=r"close\(\)"):
+        client.execute_many([("QUIT",)])
+
+
+def test_an_exec_is_the_end_of_its_watch(client: Any, peer: str) -> None:
+    """One round trip less than with an UNWATCH after it."""
+    client.config_resetstat()
+    with client.pipeline() as pipe:
+        pipe.watch("a")
+        pipe.multi()
+        assert pipe.set("a", 1).execute() == [True]
+    with client.pipeline() as pipe, redis.Redis.from_url(peer) as other:
+        pipe.watch("a")
+        other.set("a", 2)
+        pipe.multi()
+        pipe.set("a", 3)
+        with pytest.raises(redis.WatchError):
+            pipe.execute()
+    assert client.info("commandstats").get("cmdstat_unwatch", {"calls": 0})["calls"] == 0
+    with client.pipeline() as pipe:
+        pipe.watch("a")
+    assert client.info("commandstats")["cmdstat_unwatch"]["calls"] == 1
+
+
+def test_options_in_the_url_of_a_pool_hold_for_all_its_clients(ours: Server) -> None:
+    with redis.ConnectionPool.from_url(f"{ours.url}?delivery=at-most-once") as pool:
+        levels = [Client(connection_pool=pool).delivery for _ in range(2)]
+    assert levels == [Delivery.AT_MOST_ONCE] * 2
