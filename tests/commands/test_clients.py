@@ -10,6 +10,7 @@ import pytest
 import redis
 from tests.raw_client import RawClient
 
+from penstock import Server
 from penstock.protocol.resp import pack
 
 
