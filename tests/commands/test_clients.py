@@ -10,6 +10,7 @@ import pytest
 import redis
 from tests.raw_client import RawClient
 
+from penstock import Server
 from penstock.protocol.resp import pack
 
 
@@ -303,3 +304,45 @@ def test_others_are_served_while_many_are_held(peer: str) -> None:
         admin.ask("DEL order")
         for client in held:
             client.close()
+
+
+def test_no_key_is_deleted_during_a_pause_though_nobody_finds_it(r: redis.Redis) -> None:
+    r.mset({"k": "v", "other": "v"})
+    r.config_resetstat()
+    with r.pipeline() as pipe:
+        pipe.pexpire("k", 1)
+        pipe.client_pause(60_000, all=False)
+        pipe.execute()
+    try:
+        while r.exists("k"):
+            pass
+        assert (r.get("k"), r.type("k"), r.keys()) == (None, b"none", [b"other"])
+        assert (r.dbsize(), r.info("stats")["expired_keys"]) == (2, 0)
+    finally:
+        r.client_unpause()
+    assert r.get("k") is None
+    assert r.dbsize() == 1
+
+
+def test_during_a_pause_what_expired_is_neither_drawn_nor_in_the_way(ours: Server) -> None:
+    with redis.Redis.from_url(ours.url) as r:
+        r.flushall()
+        r.execute_command("DEBUG SET-ACTIVE-EXPIRE 0")
+        r.rpush("list", "old")
+        r.set("number", 7)
+        gone = sum(part * unit for part, unit in zip(r.time(), (1000, 0.001), strict=True)) + 20
+        for key in ("list", "number"):
+            r.pexpireat(key, int(gone))
+        while sum(part * unit for part, unit in zip(r.time(), (1000, 0.001), strict=True)) <= gone:
+            pass
+        assert r.dbsize() == 2  # nobody came upon them yet
+        with r.pipeline() as pipe:
+            pipe.client_pause(60_000, all=False)
+            pipe.randomkey()  # Redis 7.0 does not come back from this
+            pipe.rpush("list", "new")
+            pipe.incr("number")
+            pipe.client_unpause()
+            replies = pipe.execute()
+        r.execute_command("DEBUG SET-ACTIVE-EXPIRE 1")
+        assert replies[1:4] == [None, 1, 1]
+        assert (r.lrange("list", 0, -1), r.get("number"), r.ttl("list"), r.ttl("number")) == ([b"new"], b"1", -1, -1)

@@ -13,6 +13,7 @@ All of this is owned by the loop thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from random import choice
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -59,6 +60,9 @@ class Keyspace:
         self.dirty = 0  # changes ever made; save rules and dispatch compare it with an earlier reading
         self.ready: list[tuple[Database, bytes]] = []  # changed keys that blocked commands wait for; never replaced
         self.expiring = True  # off while loading: the log itself says what expired, and when
+        self.frozen = (
+            False  # during CLIENT PAUSE: who looks for a key whose time has come does not find it, but it stays
+        )
         self.on_expired: Callable[[Database, bytes], None] = lambda database, key: None
         # Runs what may still see a key whose time has come; whether there was any. None while nothing is queued.
         self.before_expiry: Callable[[Database, bytes], bool] | None = None
@@ -88,10 +92,12 @@ class Keyspace:
             database.touch_observed(existing_only=True)
 
     def expire_cycle(self, nanoseconds: int = EXPIRY_SLICE) -> bool:
-        """Delete keys whose time has come, for about so long; whether more are due.
+        """Delete keys whose time has come, for about so long; whether more are due. Not while the keyspace is frozen.
 
         Databases take turns, so that one in which keys expire all the time does not keep the others waiting.
         """
+        if self.frozen:
+            return False
         until = perf_counter_ns() + nanoseconds
         for _ in self.databases:
             database = self.databases[self._expiry_turn]
@@ -153,6 +159,8 @@ class Database:
         value = self.get(key)
         if value is None:
             value = self.data[key] = kind()
+            if self.expires:
+                self.persist(key)  # of what a pause keeps there unseen
         elif type(value) is not kind:
             raise WrongType
         return value
@@ -189,6 +197,9 @@ class Database:
 
     def random_key(self) -> bytes | None:
         """A live key, each as likely as any other, or None; random_keys.py says how."""
+        if self.keyspace.frozen:  # drawing until one is alive may take for ever
+            live = list(self.live_keys())
+            return choice(live) if live else None
         while (key := self._sampler.draw(self.data, self.keyspace.dirty)) is not None:
             if self.get(key) is not None:
                 return key
@@ -207,6 +218,8 @@ class Database:
 
     def replace(self, key: bytes, value: Value) -> None:
         """Install a value and keep the key's expiry time."""
+        if self.expires and self.keyspace.frozen and self.is_expired(key):
+            self.persist(key)  # it replaces what is there unseen
         self.data[key] = value
         self.keyspace.dirty += 1
         if self.observed:
@@ -286,6 +299,8 @@ class Database:
     def expire_now(self, key: bytes) -> bool:
         """Delete a key whose time has come and have that logged; False while loading, or if its time was taken away.
 
+        While the keyspace is frozen it counts as deleted, and is later.
+
         It does not count as a change (`dirty`): the command that came upon the key did not make it, and must not
         be logged for it.
         """
@@ -295,6 +310,8 @@ class Database:
         before = keyspace.before_expiry
         if before is not None and before(self, key) and not self.is_expired(key):
             return False
+        if keyspace.frozen:
+            return True
         self._drop(key)
         keyspace.expired_count += 1
         keyspace.on_expired(self, key)

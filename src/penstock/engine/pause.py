@@ -2,7 +2,8 @@
 
 A held session is blocked like one that waits for a key, but for nothing: its command goes back to it
 (`session.postponed`) and is run from the start, gates included, when the pause ends; sessions go on in the order in
-which they were held. While a pause lasts the fast path is off, so no command passes by.
+which they were held. While a pause lasts the fast path is off, so no command passes by; and no key is deleted because it
+expired, since that is a write too: nobody finds it any more, and it goes when the pause ends.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class Pause:
         now = self._engine.clock.now
         self.everything = everything or (self.until > now and self.everything)
         self.until = max(self.until, now + milliseconds)
+        self._engine.keyspace.frozen = True
         self._engine.require_gates("pause", True)
         timers = self._engine.timers
         timers.cancel(self._timer)
@@ -50,6 +52,7 @@ class Pause:
     def end(self) -> None:
         """Go on with everything that waits."""
         self.until = 0
+        self._engine.keyspace.frozen = False
         timers = self._engine.timers
         timers.cancel(self._timer)
         self._timer = None
