@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -102,10 +103,28 @@ def _wait(port: int, seconds: float = 20) -> None:
             time.sleep(0.05)
 
 
+@functools.cache
+def cores() -> list[int]:
+    """Those that the bench was given. Asked before it keeps to some of them itself."""
+    return sorted(os.sched_getaffinity(0))
+
+
 def pin(pid: int, core: int) -> None:
     """Keep a server on one core, all its threads, so that two runs differ by less; the load stays off that core."""
-    cores = sorted(os.sched_getaffinity(0))
-    if len(cores) < 2:
-        return
+    if len(cores()) > 1:
+        _keep_to(pid, {cores()[core]})
+
+
+@contextmanager
+def unpinned(server: Running) -> Iterator[None]:
+    """Let a server use every core, as its users do: for what it has threads for."""
+    _keep_to(server.pid, set(cores()))
+    try:
+        yield
+    finally:
+        pin(server.pid, 0)
+
+
+def _keep_to(pid: int, chosen: set[int]) -> None:
     for thread in Path(f"/proc/{pid}/task").iterdir():
-        os.sched_setaffinity(int(thread.name), {cores[core]})
+        os.sched_setaffinity(int(thread.name), chosen)
