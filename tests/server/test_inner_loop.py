@@ -93,6 +93,20 @@ def test_replies_come_in_order_whichever_way_a_command_takes(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_large_value_leaves_from_where_it_is_and_in_its_place(kind: str) -> None:
+    loop = _loop(KINDS[kind])
+    large = b"x" * (inner_loop.WORTH_COPYING + 1)
+    handed: list[Any] = []
+    loop.flush = loop.finish = lambda: (handed.extend(loop.out), loop.out.clear())
+    loop.data_received(pack(b"SET", b"k", large) + pack(b"SET", b"small", b"1"))
+    loop.data_received((pack(b"GET", b"small") + pack(b"GET", b"k")) * 5 + pack(b"GET", b"small"))
+    small, whole = b"$1\r\n1\r\n", b"$%d\r\n%b\r\n" % (len(large), large)
+    assert b"".join(handed) == b"+OK\r\n+OK\r\n" + (small + whole) * 5 + small
+    kept = loop.session.db.get(b"k")
+    assert sum(piece is kept for piece in handed) == 5
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_nothing_runs_while_held_back(kind: str) -> None:
     loop = _loop(KINDS[kind])
     loop.held_back = True

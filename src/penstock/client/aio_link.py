@@ -25,6 +25,7 @@ from penstock.client.errors import BufferFull
 from penstock.client.events import Event
 from penstock.client.opening import as_lost, give_up_soon, is_refusal, not_opened
 
+READ = 128 * 1024
 _links: weakref.WeakSet[Link] = weakref.WeakSet()
 _of_parents: list[_Wire] = []  # in a child: what must not even be collected
 
@@ -216,7 +217,7 @@ class Link:
         self.engine.connected(loop.time())
         self._act(loop)
 
-    def received(self, wire: _Wire, data: bytes) -> None:
+    def received(self, wire: _Wire, data: memoryview | bytes) -> None:
         loop = self._loop
         if wire is not self._wire or loop is None:
             return
@@ -231,6 +232,10 @@ class Link:
         self._wake_settled()
         if self.engine.has_output or self._wire is None:
             self._act(loop)
+
+    def filled(self, wire: _Wire, count: int) -> None:
+        if wire is self._wire and self._loop is not None:
+            self.engine.filled(count, self._loop.time())
 
     def lost(self, wire: _Wire, error: Exception) -> None:
         loop = self._loop
@@ -257,7 +262,7 @@ class Link:
         self._begin()
 
 
-class _Wire(asyncio.Protocol):
+class _Wire(asyncio.BufferedProtocol):
     """One connection: what redis-py opened, with our protocol on its transport."""
 
     def __init__(self, link: Link, connection: Any) -> None:
@@ -265,6 +270,8 @@ class _Wire(asyncio.Protocol):
         self._connection = connection  # keeps redis-py's stream objects, whose end would close the transport
         self._is_full = False
         self._unwritten = 0
+        self._buffer = memoryview(bytearray(READ))
+        self._room: memoryview | None = None  # where a large reply is being received, in the place of our buffer
         self.transport = connection._writer.transport
         stream = connection._reader
         self.transport.set_protocol(self)
@@ -272,7 +279,7 @@ class _Wire(asyncio.Protocol):
         # What came before the transport was ours does not come again: neither bytes nor the end.
         loop = asyncio.get_running_loop()
         if stream._buffer:
-            loop.call_soon(self.data_received, bytes(stream._buffer))
+            loop.call_soon(link.received, self, bytes(stream._buffer))
         if stream._eof or self.transport.is_closing():
             loop.call_soon(self.connection_lost, None)
 
@@ -299,8 +306,15 @@ class _Wire(asyncio.Protocol):
         self._unwritten = 0
         self.flush()
 
-    def data_received(self, data: bytes) -> None:
-        self._link.received(self, data)
+    def get_buffer(self, sizehint: int) -> memoryview:
+        self._room = self._link.engine.room()
+        return self._buffer if self._room is None else self._room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._room is None:
+            self._link.received(self, self._buffer[:nbytes])
+        else:
+            self._link.filled(self, nbytes)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._link.lost(self, as_lost(exc or ConnectionError("the server closed the connection")))

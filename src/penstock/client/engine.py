@@ -24,6 +24,7 @@ How to drive it:
     data = engine.output()               bytes to write next, b"" if none; given out once
       -> begin_write(n) before giving n bytes to the system, end_write(m) when it has taken m
     engine.received(data, now)           may raise redis.InvalidResponse: then drop the connection and call lost()
+    engine.room()                        where to receive instead, for as long as it is not None; then filled(n, now)
     engine.lost(error, now)              the connection is gone, whoever ended it
     engine.tick(now) at engine.next_tick time-outs; may answer that the connection is to be dropped, and so may cancel(batch, now)
     engine.take_settled()                wake whoever waits for these
@@ -62,6 +63,7 @@ from penstock.client.errors import (
     reply_error,
 )
 from penstock.client.events import Event, Reconnected, Replayed
+from penstock.client.landing import HINT, Landing
 from penstock.client.once import REMEMBERS, Numbers, Writes, doubt_forgotten, is_forgotten, new_client_id
 from penstock.client.session import Session
 
@@ -89,6 +91,8 @@ class Engine:
         self.on_push: Callable[[Any], None] | None = None
         self._reader_options = {"encoding": encoding, "errors": encoding_errors}
         self._reader: Any = None
+        self._between = True  # the reader holds no part of a reply
+        self._landing: Landing | None = None  # of the reply that is coming in, if it is a large one
         self._pending: deque[Batch] = deque()
         self._awaiting: deque[Batch] = deque()
         self._preface: deque[Batch] = deque()  # our own commands; nothing else is given out before their replies
@@ -234,6 +238,7 @@ class Engine:
         self._reader = hiredis.Reader(
             protocolError=redis.InvalidResponse, replyError=reply_error, notEnoughData=_MORE, **self._reader_options
         )
+        self._between = True
         self._given = self._handed = self._sent = 0
         self._heard = now
         self._connections += 1
@@ -295,6 +300,7 @@ class Engine:
     def _take_back(self) -> None:
         """What was given out and has no reply goes back to the head of the queue, in order; tombstones go away."""
         self._preface.clear()
+        self._landing = None
         waiting = [batch for batch in self._awaiting if not batch.settled and not batch.is_preface]
         for batch in self._awaiting:
             if batch.notable:
@@ -397,10 +403,32 @@ class Engine:
         self._sent += count
         self._handed = self._sent
 
+    def room(self) -> memoryview | None:
+        """Where the next bytes are to be received, and no more than fit; None: anywhere, to be given to `received`."""
+        return None if self._landing is None else self._landing.room() or None
+
+    def filled(self, count: int, now: float) -> None:
+        """So many bytes came where `room` said."""
+        self._heard = now
+        assert self._landing is not None
+        self._landing.filled(count)
+
     def received(self, data: Any, now: float) -> None:
         """Bytes came. Raises redis.InvalidResponse if they are no replies to what was asked."""
         self._heard = now
         reader, awaiting = self._reader, self._awaiting
+        if self._landing is not None:
+            data = self._landing.take(data)
+            if not self._landing.is_whole:
+                return
+            self._landed(self._landing.value())
+            if not data:
+                return
+        if self._between and len(data) >= HINT and awaiting:
+            self._landing = Landing.of(data)
+            if self._landing is not None:
+                return
+        self._between = False
         reader.feed(data)
         gets = reader.gets
         while awaiting:
@@ -431,7 +459,28 @@ class Engine:
                     continue
             awaiting.popleft()
             self._complete(batch)
+            if not reader.has_data():
+                self._between = True
+                return
         self._read_unasked(gets)
+
+    def _landed(self, reply: Any) -> None:
+        """A large reply is whole: what `received` does with one of the reader's."""
+        self._landing = None
+        batch = self._awaiting[0]
+        encoding = self._reader_options["encoding"]
+        if encoding is not None and (batch.raw is None or len(batch.replies) not in batch.raw):
+            try:
+                reply = reply.decode(encoding, self._reader_options["errors"])
+            except ValueError as error:
+                reply = error
+                reply.state = State.REPLIED
+        batch.replies.append(reply)
+        if batch.skipped:
+            batch.take_skipped()
+        if len(batch.replies) >= batch.count:
+            self._awaiting.popleft()
+            self._complete(batch)
 
     def _read_unasked(self, gets: Callable[[], Any]) -> None:
         """Nothing is owed: only pushes may come."""
@@ -443,6 +492,7 @@ class Engine:
                 raise redis.InvalidResponse(f"a reply nobody asked for: {reply!r}")
             if self.on_push is not None:
                 self.on_push(reply)
+        self._between = True
 
     def _complete(self, batch: Batch) -> None:
         if batch.is_preface:

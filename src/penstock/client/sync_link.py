@@ -311,12 +311,13 @@ class Link:
 
     def _exchange(self, sock: Any) -> None:
         """The socket has something for us, or room: read once, and write what waits."""
+        room = self.engine.room()  # only who leads reads, so it stays what it is without the lock
         try:
             if self._tls is None:
-                data = sock.recv(READ)
+                data = sock.recv(READ) if room is None else sock.recv_into(room)
             else:
                 with self._tls:
-                    data = sock.recv(READ)
+                    data = sock.recv(READ) if room is None else sock.recv_into(room)
         except _WOULD_BLOCK:
             data = None
         except OSError as error:
@@ -326,8 +327,10 @@ class Link:
         with self._lock:
             if sock is not self._socket:
                 return
-            if data == b"":
+            if data is not None and not data:
                 self._lose(failure)
+            elif data and room is not None:
+                self.engine.filled(data, monotonic())
             elif data:
                 try:
                     self.engine.received(data, monotonic())

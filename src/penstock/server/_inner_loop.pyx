@@ -36,6 +36,7 @@ cdef dict _NO_COMMANDS = {}
 cdef enum:
     STACK = 8192
     RELIEF = 262144
+    WORTH_COPYING = 65536
     LONGEST_RUN = 1000
     GULP = 1048576
     COMMANDS = 0
@@ -256,6 +257,7 @@ cdef class InnerLoop:
         cdef char stack[STACK]
         cdef Block block
         cdef Py_ssize_t count = 0, copies, size
+        cdef Py_ssize_t gathered = 0  # bytes of large replies, which are sent from where they are
         cdef long long low, high, number
         cdef PyObject *found
         cdef object argv, reply, raw, commit
@@ -300,7 +302,12 @@ cdef class InnerLoop:
                     elif PyBytes_CheckExact(reply):
                         size = PyBytes_GET_SIZE(reply)
                         put_number(&block, b"$", size)
-                        put(&block, PyBytes_AS_STRING(reply), size)
+                        if size > WORTH_COPYING:
+                            empty_into(&block, self.out)
+                            self.out.append(reply)
+                            gathered += size
+                        else:
+                            put(&block, PyBytes_AS_STRING(reply), size)
                         put(&block, b"\r\n", 2)
                     elif PyLong_CheckExact(reply):
                         number = PyLong_AsLongLong(reply)
@@ -328,7 +335,8 @@ cdef class InnerLoop:
                 if ready:
                     empty_into(&block, self.out)
                     self.engine.blocking.serve()
-                if block.used > RELIEF:
+                if block.used + gathered > RELIEF:
+                    gathered = 0
                     empty_into(&block, self.out)
                     self.flush()
                     if self.held_back:

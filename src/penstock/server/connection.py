@@ -20,7 +20,7 @@ from penstock.engine.spec import Argv
 from penstock.protocol.errors import ReplyError
 from penstock.protocol.requests import RequestReader
 from penstock.protocol.resp import NO_REPLY, Raw, RawPieces, encode
-from penstock.server.inner_loop import RELIEF, SETTLE, InnerLoop
+from penstock.server.inner_loop import RELIEF, SETTLE, WORTH_COPYING, InnerLoop
 
 if TYPE_CHECKING:
     from penstock.server.app import App
@@ -31,8 +31,6 @@ UNAUTHENTICATED = (16384, 10)
 """Longest argument and most arguments of a client that has not logged in."""
 STRIDE = 1 << 22
 """Bytes of a large reply that are sent while the rest is still being made."""
-WORTH_COPYING = 1 << 16
-"""Bytes of replies that are made one block; above that, copying takes longer than to hand over many."""
 LAST_WORDS = 10
 """Seconds a client that is being closed has for reading its last replies."""
 MAX_WAITING = 1 << 20

@@ -23,6 +23,8 @@ from penstock.protocol.resp import INTEGERS, OK, encode
 
 SETTLE = 1 << 16
 """Bytes of input after which the reader is asked how many of them it still holds."""
+WORTH_COPYING = 1 << 16
+"""Bytes of replies that are made one block; above that, copying takes longer than to hand over many."""
 RELIEF = 1 << 18
 """Bytes of replies after which they are sent before anything more runs, so that a slow reader is noticed in time."""
 
@@ -149,7 +151,10 @@ class InnerLoop(Hooks):
                         push(INTEGERS[reply] if 0 <= reply < _SMALL else b":%d\r\n" % reply)
                     elif type(reply) is bytes:
                         size += len(reply)
-                        push(b"$%d\r\n%b\r\n" % (len(reply), reply))
+                        if len(reply) > WORTH_COPYING:
+                            self.out += (b"$%d\r\n" % len(reply), reply, b"\r\n")
+                        else:
+                            push(b"$%d\r\n%b\r\n" % (len(reply), reply))
                     elif reply is None:
                         push(b"$-1\r\n" if session.protocol == 2 else b"_\r\n")
                     else:
