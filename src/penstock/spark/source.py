@@ -31,6 +31,7 @@ from penstock.spark.link import Link
 from penstock.spark.options import OptionError, Options, Place, Places
 from penstock.spark.ranges import Bounds, Range, cut, limited
 from penstock.spark.rows import Converter
+from penstock.spark.worker import settle_in
 
 
 class DataLoss(RuntimeError):
@@ -50,6 +51,7 @@ class StreamPartition(InputPartition):
 
 def read_partition(options: Options, schema: StructType, wanted: Range) -> Iterator[pa.RecordBatch]:
     """The messages of a range, as the query wants them."""
+    settle_in()
     with Link(options) as link:
         converter = Converter(schema, options, _burier(link, options))
         expected = wanted.start
