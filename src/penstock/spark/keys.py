@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pandas as pd
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
@@ -25,7 +24,7 @@ from pyspark.sql.datasource import (
     InputPartition,
     WriterCommitMessage,
 )
-from pyspark.sql.pandas.functions import pandas_udf
+from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructType
 
@@ -33,6 +32,7 @@ from penstock.protocol.slots import SLOTS, key_slot
 from penstock.spark.nodes import Nodes
 from penstock.spark.options import OptionError, Options
 from penstock.spark.rows import BadEntry
+from penstock.spark.worker import settle_in
 
 KEYS_A_READ = 1000
 ROWS_A_WRITE = 5000
@@ -104,6 +104,7 @@ class KeyReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SlotPartition)
+        settle_in()
         options, arrow = self._options, to_arrow_schema(self._schema, timezone="UTC")
         fields = [name for name in arrow.names if name != options.keyColumn]
         with Nodes(options) as nodes:
@@ -173,6 +174,7 @@ class _KeyWriting:
         self._overwrite = overwrite
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        settle_in()
         written = 0
         with Nodes(self._options) as nodes:
             for batch in iterator:
@@ -247,10 +249,9 @@ def by_slot(frame: DataFrame, partitions: int, key: str = "key") -> DataFrame:
     by_slot(users, 12).write.format("penstock").option("url", ...).mode("append").save()
     """
 
-    def partitions_of(keys: pd.Series) -> pd.Series:
-        return keys.map(
-            lambda each: key_slot(each if isinstance(each, bytes) else str(each).encode()) * partitions // SLOTS
-        )
+    def partitions_of(keys: pa.Array) -> pa.Array:
+        slots = map(key_slot, keys.cast(pa.binary()).to_pylist())
+        return pa.array([slot * partitions // SLOTS for slot in slots], pa.int32())
 
-    partition_of: Any = pandas_udf(partitions_of, IntegerType())  # type: ignore[call-overload]
-    return frame.repartitionById(partitions, partition_of(f.col(key)))
+    partition_of: Any = arrow_udf(partitions_of, IntegerType())  # type: ignore[call-overload]
+    return frame.repartitionById(partitions, partition_of(f.col(key).cast("binary")))

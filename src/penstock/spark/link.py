@@ -2,7 +2,12 @@
 
 A server that does not answer is asked again until `retryTimeout` is over, and the error then names it: a restart of the
 server in the middle of a query is a pause, not a failure. Everything here may be repeated: reads change nothing, a
-commit is fenced by its epoch, and entries that may have been staged are staged again under another token.
+commit is fenced by its epoch, and entries that may have been staged are staged again under another token. That last one
+is why the client's level is at-most-once, and repeating is done here: to send the same bytes again, as the level
+at-least-once does, would stage them twice.
+
+A long range is read in windows of some megabytes, each of which becomes one record batch: what Arrow, Python and Java do for a batch costs
+as much as for a thousand rows. The next window is fetched by a thread while Spark has the present one.
 """
 
 from __future__ import annotations
@@ -10,22 +15,23 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
 import redis
 
-from penstock.spark.fetching import Fetcher, Words
+from penstock.client.delivery import Delivery
+from penstock.client.errors import ClientClosed
+from penstock.client.sync import Client
 from penstock.spark.options import Options
 from penstock.spark.ranges import Bounds
 
 T = TypeVar("T")
-ROWS_A_READ = 10_000
-"""Of the first read; the next ones are as large as their messages let them be."""
-MOST_ROWS_A_READ = 1_000_000
 BYTES_A_READ = 8 << 20
+SILENCE = 30
+"""Seconds without a byte from a server that owes a reply, after which it counts as away."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 
 
@@ -55,14 +61,14 @@ class Link:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._patience = options.retryTimeout / 1000
-        self._client: Any = redis.Redis.from_url(options.url, protocol=2, retry=None, socket_timeout=30)
-        self._fetcher = Fetcher(self._client)
+        self._client: Any = Client.from_url(
+            options.url, protocol=2, delivery=Delivery.AT_MOST_ONCE, command_timeout=None, socket_timeout=SILENCE
+        )
 
     def __enter__(self) -> Link:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._fetcher.close()
         self._client.close()
 
     def repeat(self, ask: Callable[[], T]) -> T:
@@ -72,7 +78,7 @@ class Link:
             try:
                 return ask()
             except (redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError) as error:
-                if isinstance(error, redis.AuthenticationError):
+                if isinstance(error, redis.AuthenticationError | ClientClosed):
                     raise
                 if time.monotonic() + pause > deadline:
                     raise _unreachable(self._options, error) from None
@@ -142,27 +148,26 @@ class Link:
 
     def bytes_a_message(self, stream: str) -> int:
         """About how large the messages of a stream are."""
-        described = self.call("TINFO", stream)
-        fields = described if isinstance(described, dict) else dict(zip(described[::2], described[1::2], strict=True))
-        return max(int(fields[b"bytes-raw"]) // max(int(fields[b"length"]), 1), 1)
+        described = self.repeat(lambda: self._client.tinfo(stream))
+        return max(int(described.bytes_raw) // max(int(described.length), 1), 1)
 
     def read(self, stream: str, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """The messages of a range that are still there: offset, time, tag, entry."""
-        at, count = start, ROWS_A_READ
-        while at < end:
-            words = _read_words(stream, at, min(count, end - at))
-            payload = self.repeat(partial(self._fetcher.fetch, words))
-            at += count
-            count = max(min(count * BYTES_A_READ // len(payload), 2 * count, MOST_ROWS_A_READ), 1)
-            if at < end:
-                self._fetcher.ask_ahead(_read_words(stream, at, min(count, end - at)))
-            for batch in pa.ipc.open_stream(payload):
-                if batch.num_rows:
-                    yield batch
+        ahead = ThreadPoolExecutor(1, "penstock-fetch")
+        try:
+            window = self._window(stream, start, end)
+            while window is not None:
+                at = window.column("offset")[-1].as_py() + 1
+                coming = ahead.submit(self._window, stream, at, end) if at < end else None
+                yield window
+                window = coming.result() if coming is not None else None
+        finally:
+            ahead.shutdown(wait=False, cancel_futures=True)  # one that is under way ends with the client
 
-
-def _read_words(stream: str, at: int, count: int) -> Words:
-    return ("TREAD", stream, at, count, "FORMAT", "ARROW")
+    def _window(self, stream: str, at: int, end: int) -> pa.RecordBatch | None:
+        """The next messages of a range, as many as are worth a batch; None if there are no more."""
+        found = self.repeat(lambda: self._client.read_arrow(stream, at, end - at, max_bytes=BYTES_A_READ))
+        return pa.concat_batches(found.to_batches()) if found.num_rows else None
 
 
 def _pauses() -> Iterator[float]:

@@ -26,6 +26,7 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 from penstock.spark.link import Link
 from penstock.spark.options import OptionError, Options
 from penstock.spark.task import query_of_task
+from penstock.spark.worker import settle_in
 
 BYTES_A_STAGE = 8 << 20
 _ENTRIES = pa.schema([("tag", pa.binary()), ("entry", pa.binary())])
@@ -63,6 +64,7 @@ def check_columns(schema: StructType, options: Options) -> None:
 
 def stage(options: Options, query: str, batches: Iterator[pa.RecordBatch]) -> Staged:
     """Put a task's rows aside; runs on an executor."""
+    settle_in()
     context = TaskContext.get()
     assert context is not None, "a writer runs in a task"
     with Link(options) as link:
@@ -173,11 +175,20 @@ class StreamBatchWriter(DataSourceArrowWriter):
         return stage(self._options, "batch", iterator)
 
     def commit(self, messages: list[Any]) -> None:
-        targets = {stream for each in messages if each is not None for stream in each.tokens} | set(
-            self._options.stream
-        )
-        emptied = [("TEVICT", stream, (1 << 63) - 1) for stream in sorted(targets)] if self._overwrite else []
+        emptied = self._evictions(messages) if self._overwrite else []
         commit(self._options, messages, f"batch/{uuid.uuid4()}", 0, emptied)
+
+    def _evictions(self, messages: list[Any]) -> list[Any]:
+        """Commands that take away what is there now. Not simply all: repeated, because the reply to a commit was lost, that would
+        take away what was committed."""
+        targets = {stream for each in messages if each is not None for stream in each.tokens} | {*self._options.stream}
+        with Link(self._options) as link:
+            bounds = link.bounds(sorted(targets))
+        return [
+            ("TEVICT", stream, there_is.end - 1)
+            for stream, there_is in bounds.items()
+            if there_is is not None and there_is.end > 1
+        ]
 
     def abort(self, messages: list[Any]) -> None:
         abort(self._options, messages)

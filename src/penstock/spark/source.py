@@ -32,6 +32,7 @@ from penstock.spark.options import OptionError, Options, Place, Places
 from penstock.spark.ranges import Bounds, Range, cut, limited
 from penstock.spark.rows import Converter
 from penstock.spark.task import query_of_task
+from penstock.spark.worker import settle_in
 
 
 class DataLoss(RuntimeError):
@@ -52,6 +53,7 @@ class StreamPartition(InputPartition):
 
 def read_partition(options: Options, schema: StructType, wanted: Range, query: str) -> Iterator[pa.RecordBatch]:
     """The messages of a range, as the query wants them."""
+    settle_in()
     with Link(options) as link:
         letters = DeadLetters(link, options, schema, query, wanted) if options.deadLetterStream else None
         converter = Converter(schema, options, letters)

@@ -211,6 +211,8 @@ class Node:
     def fit(self, start: int, end: int, budget: int) -> tuple[int, int]:
         """(end, cost) of the part of a run that uses up a budget of bytes: it ends with the message that reaches it."""
         a, b = self.row(start), self.row(end)
+        if b - a == self.count and self.raw < budget:
+            return end, self.raw  # a cold node is not decoded to be counted
         before = self._cost(a)
         b = min(b, a + 1 + bisect_left(range(a + 1, b + 1), before + budget, key=self._cost))
         return start + b - a, self._cost(b) - before
