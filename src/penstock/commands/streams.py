@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from penstock.engine.arguments import INT64_MAX, to_integer
-from penstock.engine.keyspace import Database
+from penstock.engine.keyspace import Database, Value
 from penstock.engine.session import Session
 from penstock.engine.spec import Access, Argv, Flag, KeySpec, NotLazy, Reply, command, key
 from penstock.protocol.errors import Fenced, ReplyError, Unblocked
@@ -243,9 +243,12 @@ class _Read:
 
     # What it waits for when it blocks: engine.blocking.Wish.
 
-    def came_upon(self, stream: Stream | None) -> bool:
+    def came_upon(self, value: Value | None) -> bool:
         """Whether this is the stream that was there when the read came."""
-        return self.origin is not None and self.origin() is stream
+        return self.origin is not None and self.origin() is value
+
+    def goes_on_with(self, value: Value | None) -> None:
+        self.origin = weakref.ref(value) if type(value) is Stream else None
 
     @property
     def shared(self) -> bool:
