@@ -122,12 +122,16 @@ class _Write:
 
 
 def _twrite_together(session: Session, run: list[Argv]) -> int:
-    """Several `TWRITE key tag entry` with the same key, as if one came after the other."""
+    """Several `TWRITE key tag entry` with the same key, as if one came after the other; logged as one with ENTRIES."""
     db = session.db
     name = run[0][1]
     stream = db.obtain(name, Stream)
+    first = stream.log.first
     offset = stream.log.append_many(db.clock.now, [argv[2] for argv in run], [argv[3] for argv in run])
     retain(session, name, stream, offset)
+    if session.engine.log is not None:
+        pairs = chain.from_iterable([argv[2:] for argv in run])
+        log_at(session, [b"TWRITE", name, b"ENTRIES", *pairs], stream.log.first - 1 if stream.log.first != first else 0)
     db.keyspace.dirty += len(run) - 1
     db.changed(name)
     return offset
