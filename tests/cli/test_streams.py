@@ -272,3 +272,15 @@ def test_a_bad_place_is_refused(start: str, ours: Server) -> None:
     done = run("tail", "events", "--from", start, "--url", ours.url)
     assert done.returncode == 1
     assert b"--from takes an offset from 1 on, 'first' or 'new'" in done.stderr
+
+
+def test_tail_ends_when_nobody_reads_it_any_more_though_nothing_comes(ours: Server) -> None:
+    with redis.Redis.from_url(ours.url) as client:
+        client.execute_command("TWRITE", "quiet", "t", "only")
+    with running("tail", "quiet", "--from", "first", "--url", ours.url) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"1\tt\tonly\n"
+        process.stdout.close()
+        assert process.wait(30) == 0
+        assert process.stderr.read() == b""

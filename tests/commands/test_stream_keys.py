@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import redis
 from tests.commands.stream_world import World
+from tests.raw_client import RawClient
 
 from penstock import Server
 
@@ -95,6 +96,24 @@ def test_leases_expire_after_a_reload(tmp_path: Path) -> None:
             pass
         call("DEBUG", "RELOAD", "NOSAVE")
         assert call("TREAD", "dead", 1, 1, "BLOCK", 10_000)[0][:2] == [1, b"t"]
+
+
+@pytest.mark.parametrize("reload", ["RELOAD", "LOADAOF"])
+@pytest.mark.parametrize("options", [[], ["GROUP", "g"], ["GROUP", "g", "RETRY", 50, 0]], ids=str)
+def test_a_reader_of_what_is_new_goes_on_after_a_reload(tmp_path: Path, reload: str, options: list[object]) -> None:
+    with (
+        Server(dir=str(tmp_path), appendonly=True) as server,
+        redis.Redis.from_url(server.url) as client,
+        RawClient(server.port) as reader,
+    ):
+        client.execute_command("TWRITE", "k", "t", "old")
+        reader.command("TREAD", "k", "$", "10", "BLOCK", "0", *map(str, options))
+        while client.info("clients")["blocked_clients"] == 0:
+            pass
+        client.execute_command("DEBUG", reload)
+        assert client.info("clients")["blocked_clients"] == 1
+        client.execute_command("TWRITE", "k", "t", "new")
+        assert reader.read() == [[2, b"t", b"new"]]
 
 
 @pytest.mark.parametrize("moved", [rename, copy, restore])

@@ -296,3 +296,10 @@ def test_a_lease_beyond_the_log_is_dropped_when_due() -> None:
     group.apply(Change(3, 0, (), (Lease(1, 9, 5, 0, 0, 1, None),)))
     assert group.deliver(log, 10, 100, (10, 0)).runs == [(1, 3)]
     assert (group.pending_count, group.lost) == (2, 6)
+
+
+@pytest.mark.parametrize(("start", "end"), [(-3, 5), (0, 5), (5, 5), (6, 5)])
+def test_a_lease_of_no_offsets_is_refused(start: int, end: int) -> None:
+    change = Change(7, 0, (), (Lease(start, end, 50, 60, 40, 1, None),))
+    with pytest.raises(CorruptValue, match="no offsets"):
+        Change.decode(change.encode())

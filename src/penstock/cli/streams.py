@@ -24,7 +24,7 @@ from penstock.cli.server_link import LOST, URL, Link
 
 _BATCH = 1000  # messages read or written at once, at the most
 _BATCH_BYTES = 1 << 20
-_BLOCK_MS = 5000
+_BLOCK_MS = 1000  # then it is looked whether anybody still reads what is printed
 _RETRY_MS = 60_000  # a message that a tail of a group took and did not print is given again after that
 _LINGER = 0.2  # seconds a line of input may wait for others
 _PAUSE = 1.0  # seconds between attempts to reach a server that went away
@@ -90,6 +90,15 @@ def tail(
             finally:
                 source.printed(messages[:printed])
             left -= printed
+            if not messages and _nobody_reads(sys.stdout.fileno()):
+                raise BrokenPipeError
+
+
+def _nobody_reads(descriptor: int) -> bool:
+    """Whether the other end of a pipe was closed: nobody would learn that from writing, if there is nothing to write."""
+    pipe = select.poll()
+    pipe.register(descriptor, 0)
+    return any(event & select.POLLERR for _, event in pipe.poll(0))
 
 
 def _as_text(offset: int, tag: bytes, entry: bytes) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from penstock.engine.arguments import INT64_MAX, to_integer
-from penstock.engine.keyspace import Database
+from penstock.engine.keyspace import Database, Value
 from penstock.engine.session import Session
 from penstock.engine.spec import Access, Argv, Flag, KeySpec, NotLazy, Reply, command, key
 from penstock.protocol.errors import Fenced, ReplyError, Unblocked
@@ -122,12 +122,16 @@ class _Write:
 
 
 def _twrite_together(session: Session, run: list[Argv]) -> int:
-    """Several `TWRITE key tag entry` with the same key, as if one came after the other."""
+    """Several `TWRITE key tag entry` with the same key, as if one came after the other; logged as one with ENTRIES."""
     db = session.db
     name = run[0][1]
     stream = db.obtain(name, Stream)
+    first = stream.log.first
     offset = stream.log.append_many(db.clock.now, [argv[2] for argv in run], [argv[3] for argv in run])
     retain(session, name, stream, offset)
+    if session.engine.log is not None:
+        pairs = chain.from_iterable([argv[2:] for argv in run])
+        log_at(session, [b"TWRITE", name, b"ENTRIES", *pairs], stream.log.first - 1 if stream.log.first != first else 0)
     db.keyspace.dirty += len(run) - 1
     db.changed(name)
     return offset
@@ -243,9 +247,12 @@ class _Read:
 
     # What it waits for when it blocks: engine.blocking.Wish.
 
-    def came_upon(self, stream: Stream | None) -> bool:
+    def came_upon(self, value: Value | None) -> bool:
         """Whether this is the stream that was there when the read came."""
-        return self.origin is not None and self.origin() is stream
+        return self.origin is not None and self.origin() is value
+
+    def goes_on_with(self, value: Value | None) -> None:
+        self.origin = weakref.ref(value) if type(value) is Stream else None
 
     @property
     def shared(self) -> bool:

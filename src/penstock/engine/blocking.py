@@ -29,7 +29,7 @@ from penstock.protocol.resp import NO_REPLY, encode
 
 if TYPE_CHECKING:
     from penstock.engine.dispatch import Engine
-    from penstock.engine.keyspace import Database
+    from penstock.engine.keyspace import Database, Value
     from penstock.engine.session import Session
 
 log = logging.getLogger("penstock.engine")
@@ -47,6 +47,12 @@ class Wish(Protocol):
 
     def is_met(self, session: Session) -> bool:
         """Whether the command would find something now. Where time alone will change that, see that somebody looks again."""
+
+    def came_upon(self, value: Value | None) -> bool:
+        """Whether this is the very value that was there when the command came, and not one that took its place."""
+
+    def goes_on_with(self, value: Value | None) -> None:
+        """The value was written to disk and read back: this is what it came upon."""
 
 
 class Waiter:
@@ -135,6 +141,21 @@ class Blocking:
             return False
         self.answer(waiter, Unblocked() if with_error else waiter.timeout_reply)
         return True
+
+    def before_reload(self) -> list[Waiter]:
+        """Those who are to be told by `after_reload` that what is at their key is what they came upon."""
+        waiters = [session.waiter for session in self._engine.sessions.values() if session.waiter is not None]
+        return [
+            waiter
+            for waiter in waiters
+            if waiter.wish is not None and waiter.wish.came_upon(waiter.database.data.get(waiter.keys[0]))
+        ]
+
+    def after_reload(self, waiters: list[Waiter]) -> None:
+        """Everything was written to disk and read back: values are others, and the same."""
+        for waiter in waiters:
+            assert waiter.wish is not None
+            waiter.wish.goes_on_with(waiter.database.data.get(waiter.keys[0]))
 
     def serve(self) -> None:
         """Run again every command that waits for a key that changed, first come first served.

@@ -187,11 +187,12 @@ class Engine:
             self._fast_ungated = self.every_fast
         else:
             self._fast_ungated = {}
-            for name, (handler, low, high, _) in self.every_fast.items():
+            for name, (handler, low, high, together) in self.every_fast.items():
                 if not REGISTRY.by_name[name.upper()].writes:
-                    self._fast_ungated[name] = (handler, low, high, None)
+                    self._fast_ungated[name] = (handler, low, high, together)
                 elif not strict:
-                    self._fast_ungated[name] = (self._logged(handler, commit.append), low, high, None)
+                    together = self._logged_together(together) if together is not None else None
+                    self._fast_ungated[name] = (self._logged(handler, commit.append), low, high, together)
         self.fast = {} if self._gate_reasons else self._fast_ungated
 
     def _logged(self, handler: Handler, append: Callable[[int, Argv], None]) -> Handler:
@@ -209,6 +210,19 @@ class Engine:
                         append(session.db.index, argv)
                     else:
                         self.propagate(session.db, session.effects)
+
+        return run
+
+    def _logged_together(self, together: Together) -> Together:
+        """The same for several at once, which say themselves what they did (`session.log`)."""
+
+        def run(session: Session, commands: list[Argv]) -> int:
+            session.effects = None
+            try:
+                return together(session, commands)
+            finally:
+                if session.effects is not None:
+                    self.propagate(session.db, session.effects)
 
         return run
 

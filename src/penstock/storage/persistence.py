@@ -441,18 +441,20 @@ class Persistence:
         if save:
             self._end_child(rewrites=False)
             self.save()
-        self._load_again(self._load_snapshot, flush)
+        self._load_again(self._load_snapshot, flush, unchanged=save and flush)
         if self._aof.writer is not None and not (save and flush):
             self._rewrite_scheduled = True  # what was loaded is not what was logged
 
     def reload_log(self) -> None:
         if self._aof.writer is not None:
             self._aof.writer.drain()
-        self._load_again(self._load_log, flush=True)
+        self._load_again(self._load_log, flush=True, unchanged=True)
 
-    def _load_again(self, load: Callable[[], Iterator[None]], flush: bool) -> None:
+    def _load_again(self, load: Callable[[], Iterator[None]], flush: bool, unchanged: bool) -> None:
+        """Read what is on disk; `unchanged` says that it is what memory holds."""
         engine, keyspace = self._engine, self._engine.keyspace
         engine.lazy.drain()
+        waiting = engine.blocking.before_reload() if unchanged else []
         dirty = keyspace.dirty
         if flush:
             for database in keyspace.databases:
@@ -469,6 +471,7 @@ class Persistence:
             engine.loading, keyspace.expiring = False, True
             keyspace.dirty = dirty
         engine.streams.find_all()
+        engine.blocking.after_reload(waiting)
         for database in keyspace.databases:
             database.touch_observed()
 

@@ -73,6 +73,8 @@ class Change(NamedTuple):
             )
         except (struct.error, ValueError, IndexError) as error:
             raise CorruptValue(f"a group change is damaged: {error}") from error
+        if any(not 1 <= lease.start < lease.end for lease in leases):
+            raise CorruptValue("a group change has a lease of no offsets")
         return cls(position, lost, removed, leases)
 
 
