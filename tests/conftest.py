@@ -18,6 +18,7 @@ import pytest
 import redis
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
+from tests.engine.lock_world import Slow, slow_commands
 
 from penstock import Server, commands
 from penstock.testing.cluster import RedisCluster
@@ -48,6 +49,13 @@ def _interruptible() -> None:
     """Children must get Ctrl-C as from a terminal, also where the tests themselves run in the background of a script."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def slow() -> Iterator[Slow]:
+    """Commands that are done when the test says so."""
+    with slow_commands() as slow:
+        yield slow
 
 
 @pytest.fixture(scope="session")

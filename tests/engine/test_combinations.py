@@ -2,27 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-from tests.engine.lock_world import Slow, World, slow_commands
+from tests.engine.lock_world import Slow, World
 
 ENQUEUED = b"+LAZY-ENQUEUED\r\n"
 ONE, TWO = b":1\r\n", b":2\r\n"
-
-
-@pytest.fixture
-def slow() -> Iterator[Slow]:
-    with slow_commands() as slow:
-        yield slow
-
-
-@pytest.fixture
-def world(slow: Slow) -> Iterator[World]:
-    world = World()
-    yield world
-    slow.go.set()
-    world.close()
 
 
 # -- ONCE and LAZY --------------------------------------------------------------------------------------------

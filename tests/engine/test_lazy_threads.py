@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-from tests.engine.lock_world import Slow, World, slow_commands
+from tests.engine.lock_world import Slow, World
 
 from penstock.commands.locks import locks
 from penstock.engine.spec import REGISTRY
@@ -14,21 +11,6 @@ from penstock.types.set import Set
 ENQUEUED = b"+LAZY-ENQUEUED\r\n"
 OK, ZERO, ONE, TWO = b"+OK\r\n", b":0\r\n", b":1\r\n", b":2\r\n"
 QUIET = 20  # milliseconds in which the queue is looked at, more than once
-
-
-@pytest.fixture
-def slow() -> Iterator[Slow]:
-    with slow_commands() as slow:
-        yield slow
-
-
-@pytest.fixture
-def world(slow: Slow) -> Iterator[World]:
-    world = World()
-    yield world
-    slow.go.set()
-    world.engine.lazy.check()
-    world.close()
 
 
 def status(world: World, name: str) -> int | str:

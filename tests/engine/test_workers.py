@@ -6,29 +6,14 @@ import gc
 import logging
 import sys
 import threading
-from collections.abc import Iterator
 
 import pytest
-from tests.engine.lock_world import Slow, World, slow_commands
+from tests.engine.lock_world import Slow, World
 
 from penstock.engine.spec import REGISTRY
 from penstock.engine.workers import NEVER, STOP_PATIENCE, SWITCH_INTERVAL
 
 OK = b"+OK\r\n"
-
-
-@pytest.fixture
-def slow() -> Iterator[Slow]:
-    with slow_commands() as slow:
-        yield slow
-
-
-@pytest.fixture
-def world(slow: Slow) -> Iterator[World]:
-    world = World()
-    yield world
-    slow.go.set()
-    world.close()
 
 
 def members(*names: str) -> bytes:

@@ -8,17 +8,11 @@ from typing import Any
 
 import pytest
 import redis
-from tests.engine.lock_world import Slow, slow_commands
+from tests.engine.lock_world import Slow
 from tests.raw_client import RawClient
 
 from penstock import Server
 from penstock.server import app
-
-
-@pytest.fixture
-def slow() -> Iterator[Slow]:
-    with slow_commands() as slow:
-        yield slow
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from py4j.protocol import Py4JError
 from penstock.spark.link import Link
 from penstock.spark.options import parse
 from penstock.spark.session import Session
+from penstock.spark.sql_files import short
 
 EVERY = 0.4  # seconds
 
@@ -137,12 +138,3 @@ class Progress:
                         if (there_is := bounds.get(stream))
                     ]
                     self._flows[name] = replace(flow, lag=sum(behind))
-
-
-def short(name: str) -> str:
-    """A table's name without the catalog and the database that are everybody's.
-
-    >>> short("spark_catalog.default.clicks"), short("lake.sales.clicks")
-    ('clicks', 'lake.sales.clicks')
-    """
-    return name.removeprefix("spark_catalog.").removeprefix("default.")

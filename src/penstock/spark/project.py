@@ -10,7 +10,7 @@ Relative paths for `storage` are taken from the project's folder, so that a proj
 from __future__ import annotations
 
 import importlib.util
-from collections import defaultdict
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,12 @@ from pyspark.pipelines.block_session_mutations import block_session_mutations
 from pyspark.pipelines.cli import PIPELINE_SPEC_FILE_NAMES, PipelineSpec, change_dir, load_pipeline_spec
 from pyspark.pipelines.flow import AutoCdcFlow, Flow
 from pyspark.pipelines.graph_element_registry import GraphElementRegistry, graph_element_registration_context
-from pyspark.pipelines.output import Output, StreamingTable
+from pyspark.pipelines.output import Output, StreamingTable, Table
+from pyspark.pipelines.source_code_location import SourceCodeLocation
 
+from penstock.spark.ledger import Ledger
 from penstock.spark.problems import Finding, Place, Problem, of_exception, sentence
-from penstock.spark.sql_files import plain, statements
+from penstock.spark.sql_files import plain, short, statements
 
 STATE = ".penstock"
 """The folder in a project for everything that runs leave behind."""
@@ -50,6 +52,19 @@ class Project:
         """Where Spark keeps checkpoints, as a URI."""
         named = self.spec.storage
         return named if urlsplit(named).scheme else (self.folder / named).resolve().as_uri()
+
+    @property
+    def ledger(self) -> Ledger:
+        return Ledger(self.state / "flows.json")
+
+    def full_name(self, name: str) -> str:
+        """A name of a table or a flow as Spark completes it: one thing may be spelt in three ways.
+
+        `t`, `default.t` and `spark_catalog.default.t` are one table.
+        """
+        parts = plain(name).split(".")
+        missing = 3 - len(parts)
+        return ".".join([self.spec.catalog or "spark_catalog", self.spec.database or "default"][:missing] + parts)
 
     def files(self) -> list[Path]:
         """The files with declarations, in the order of their names."""
@@ -107,11 +122,15 @@ def _check_syntax(file: Path, folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A flow into a target."""
+    """A flow into a target; their names in full."""
 
     flow: str
     target: str
     place: Place
+
+
+def _place(location: SourceCodeLocation) -> Place:
+    return Place(Path(location.filename), location.line_number)
 
 
 class Declarations(GraphElementRegistry):
@@ -121,40 +140,67 @@ class Declarations(GraphElementRegistry):
         self._beneath = beneath
         self._project = project
         self._flows: list[_Source] = []
-        self._tables: dict[str, str] = {}  # streaming tables and their formats
+        self._tables: set[str] = set()  # also materialized views
+        self._formats: dict[str, str] = {}  # of streaming tables
 
     def register_output(self, output: Output) -> None:
+        name = self._project.full_name(output.name)
+        if isinstance(output, Table):
+            self._tables.add(name)
         if isinstance(output, StreamingTable):
-            self._tables[plain(output.name)] = output.format or self._default_format
+            self._formats[name] = output.format or self._default_format
         self._beneath.register_output(output)
 
     def register_flow(self, flow: Flow) -> None:
-        self._remember(flow.name, flow.target, flow.source_code_location)
+        self._remember(flow.name, flow.target, _place(flow.source_code_location))
         self._beneath.register_flow(flow)
 
     def register_auto_cdc_flow(self, flow: AutoCdcFlow) -> None:
-        self._remember(flow.name or flow.target, flow.target, flow.source_code_location)
+        self._remember(flow.name or flow.target, flow.target, _place(flow.source_code_location))
         self._beneath.register_auto_cdc_flow(flow)
 
     def register_sql(self, sql_text: str, file_path: Path) -> None:
         file = self._project.folder / file_path
         for each in statements(sql_text):
+            target = self._project.full_name(each.target)
+            if each.table:
+                self._tables.add(target)
             if each.streaming_table:
-                self._tables[each.target] = each.format or self._default_format
+                self._formats[target] = each.format or self._default_format
             if each.flow:
-                self._flows.append(_Source(each.flow, each.target, Place(file, each.line)))
+                self._remember(each.flow, each.target, Place(file, each.line))
         self._beneath.register_sql(sql_text, file_path)
 
     @property
     def _default_format(self) -> str:
         return self._project.spec.configuration.get("spark.sql.sources.default", "parquet")
 
-    def _remember(self, flow: str, target: str, location: Any) -> None:
-        self._flows.append(_Source(plain(flow), plain(target), Place(Path(location.filename), location.line_number)))
+    def _remember(self, flow: str, target: str, place: Place) -> None:
+        full = self._project.full_name
+        self._flows.append(_Source(full(flow), full(target), place))
 
     def place_of(self, flow: str) -> Place | None:
-        """Where a flow is declared; Spark puts the catalog and the database before its name."""
-        return next((each.place for each in self._flows if f".{plain(flow)}".endswith(f".{each.flow}")), None)
+        """Where a flow is declared."""
+        name = self._project.full_name(flow)
+        return next((each.place for each in self._flows if each.flow == name), None)
+
+    def tables_named(self, option: str, names: Sequence[str]) -> list[str]:
+        """The tables of these names, in full; Problem if the project has no such table, which Spark would pass by."""
+        found = [self._project.full_name(name) for name in names]
+        for name, full in zip(names, found, strict=True):
+            if full not in self._tables:
+                there_are = ", ".join(sorted(map(short, self._tables))) or "none"
+                raise Problem(
+                    Finding(f"{option} {name}: there is no such table in this project; there are: {there_are}")
+                )
+        return found
+
+    def flows_into_files(self) -> dict[str, str]:
+        """The flow into each streaming table that is made of files."""
+        return {each.target: each.flow for each in self._flows if self._is_of_files(each.target)}
+
+    def _is_of_files(self, table: str) -> bool:
+        return self._formats.get(table, "").lower() in FILE_FORMATS
 
     def check(self) -> None:
         """Refuse what Spark would run and get wrong.
@@ -162,23 +208,35 @@ class Declarations(GraphElementRegistry):
         A table of files keeps, with its files, which numbers of batches it has. Two flows both begin with batch 0: of two batches with
         one number the table takes the first and lets the second go, without a word.
         """
-        into: defaultdict[str, list[_Source]] = defaultdict(list)
-        for each in self._flows:
-            into[each.target].append(each)
+        first: dict[str, _Source] = {}
         findings = []
-        for target, flows in into.items():
-            format = self._tables.get(target)
-            if len(flows) > 1 and format is not None and format.lower() in FILE_FORMATS:
-                first, *others = flows
-                findings += [
+        for each in self._flows:
+            other = first.setdefault(each.target, each)
+            if other is not each and self._is_of_files(each.target):
+                findings.append(
                     Finding(
-                        f"flow {other.flow} and flow {first.flow} ({first.place}) both write to the table {target}, which is made of "
-                        f"{format} files: rows would be lost in silence. Give each a table of its own, or read both in one flow "
-                        "with union()",
-                        other.place,
+                        f"flow {short(each.flow)} and flow {short(other.flow)} ({other.place}) both write to the table "
+                        f"{short(each.target)}, which is made of {self._formats[each.target]} files: rows would be lost in "
+                        "silence. Give each a table of its own, or read both in one flow with union()",
+                        each.place,
                     )
-                    for other in others
-                ]
+                )
+        if findings:
+            raise Problem(*findings)
+
+    def check_ledger(self, emptied: Collection[str]) -> None:
+        """Refuse a flow into a table of files that a flow of another name has filled; see ledger.py."""
+        known = self._project.ledger.flows()
+        findings = [
+            Finding(
+                f"flow {short(flow)} writes to the table {short(table)}, which is made of {self._formats[table]} files that came from "
+                f"flow {short(before)}: rows would be lost in silence. Name the flow {short(before)} again, or empty the table with "
+                f"--full-refresh {short(table)}",
+                self.place_of(flow),
+            )
+            for table, flow in self.flows_into_files().items()
+            if (before := known.get(table, flow)) != flow and table not in emptied
+        ]
         if findings:
             raise Problem(*findings)
 

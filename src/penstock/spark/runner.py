@@ -27,6 +27,8 @@ from penstock.spark.session import Session
 _STATE = re.compile(r"Flow '?(?P<flow>[^']+?)'? (?:is|has) (?P<state>[A-Z]+)")
 _FAILURE = re.compile(r"(?:Failed to resolve flow: '(?P<unresolved>[^']+)'|Flow '(?P<failed>[^']+)' has FAILED).*?\nError: (?P<error>.*)", re.S)  # fmt: skip
 
+_IN_FLOW = re.compile(r"in flow: ([\w.`]*\w`?)")
+
 
 @dataclass(frozen=True, slots=True)
 class Selection:
@@ -55,7 +57,7 @@ class Runner:
             try:
                 registry = SparkConnectGraphElementRegistry(spark, graph)
                 declarations = declare(self._project, spark, graph, registry)
-                self._follow(graph, declarations, selection)
+                self._run(graph, declarations, selection)
             finally:
                 self._drop(graph)
         except (Problem, RunFailed) as error:
@@ -64,6 +66,21 @@ class Runner:
             raise
         except PySparkException as error:
             raise RunFailed(Finding(sentence(error))) if self._session.alive else self._spark_died() from error
+
+    def _run(self, graph: str, declarations: Declarations, selection: Selection) -> None:
+        """Run what is selected, if it can be; the ledger is kept."""
+        declarations.tables_named("--refresh", selection.refresh)
+        emptied = declarations.tables_named("--full-refresh", selection.full_refresh)
+        flows = declarations.flows_into_files()
+        if selection.full_refresh_all:
+            emptied = list(flows)
+        declarations.check_ledger(emptied)
+        ledger = self._project.ledger
+        if not selection.dry:
+            ledger.enter_new(flows, emptied)
+        self._follow(graph, declarations, selection)
+        if not selection.dry:
+            ledger.enter_emptied(flows, emptied)
 
     def _spark_died(self) -> RunFailed:
         return RunFailed(Finding("Spark's Java process ended unexpectedly"))
@@ -92,7 +109,12 @@ class Runner:
         except PySparkException as error:
             if unresolved:
                 raise Problem(*unresolved) from error
-            raise RunFailed(*(failed.values() or [Finding(sentence(error))])) from error
+            raise RunFailed(*(failed.values() or [self._at_flow(error, declarations)])) from error
+
+    def _at_flow(self, error: PySparkException, declarations: Declarations) -> Finding:
+        """A refusal of the graph, at the flow it names if it names one."""
+        named = _IN_FLOW.search(str(error))
+        return Finding(sentence(error), declarations.place_of(named[1]) if named else None)
 
     def _drop(self, graph: str) -> None:
         """Let Spark forget a graph that was run."""

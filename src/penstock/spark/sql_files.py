@@ -27,7 +27,8 @@ class Statement:
     line: int
     flow: str | None  # the name of the flow it declares, if it declares one
     target: str  # the table or view it declares or writes to
-    streaming_table: bool  # it declares one
+    table: bool  # it declares one, or a materialized view
+    streaming_table: bool
     format: str | None = None
 
 
@@ -43,14 +44,21 @@ def statements(text: str) -> Iterator[Statement]:
         line = code.count("\n", 0, at + len(part) - len(part.lstrip())) + 1
         at += len(part) + 1
         if flow := _FLOW.match(part):
-            yield Statement(line, plain(flow["name"]), plain(flow["target"]), False)
+            yield Statement(line, plain(flow["name"]), plain(flow["target"]), table=False, streaming_table=False)
         elif table := _TABLE.match(part):
             head = part[table.end() :]
             query = _QUERY.search(head)
             format = _FORMAT.search(head[: query.start()] if query else head)
             name = plain(table["name"])
-            streaming = table["kind"].upper().startswith("STREAMING")
-            yield Statement(line, name if query else None, name, streaming, format[1] if format else None)
+            kind = table["kind"].upper()
+            yield Statement(
+                line,
+                name if query else None,
+                name,
+                table=not kind.startswith("TEMPORARY"),
+                streaming_table=kind.startswith("STREAMING"),
+                format=format[1] if format else None,
+            )
 
 
 def plain(name: str) -> str:
@@ -60,3 +68,12 @@ def plain(name: str) -> str:
     'spark_catalog.default.a b'
     """
     return ".".join(part.strip().strip("`") for part in name.split("."))
+
+
+def short(name: str) -> str:
+    """A table's name without the catalog and the database that are everybody's.
+
+    >>> short("spark_catalog.default.clicks"), short("lake.sales.clicks")
+    ('clicks', 'lake.sales.clicks')
+    """
+    return name.removeprefix("spark_catalog.").removeprefix("default.")
