@@ -1,13 +1,16 @@
 """Arguments to bytes, before a command is queued: what cannot be encoded fails its caller and nobody else.
 
 redis-py names some commands by two words in one argument ("CLIENT SETNAME"); on the wire they are two.
+
+What is a table already, a command a row, comes encoded (`Encoded`): then nobody makes a tuple of each row to take it apart again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
+import hiredis
 import redis
 from hiredis import pack_command
 
@@ -45,3 +48,33 @@ def _plain(argument: Any) -> bytes | str | int | float:
         except UnicodeEncodeError as error:
             raise redis.DataError(f"{argument!r} cannot be encoded as UTF-8: {error.reason}; give bytes") from error
     return argument
+
+
+class Encoded(Sequence[Sequence[Any]]):
+    """Commands as they travel, for `execute_many`. Each has one key, its first argument, and is of an ordinary kind: it does not
+    block, and changes nothing about a connection. Nobody checks that.
+
+    As a sequence they are words again, for whoever must name one: a replay filter, an error.
+    """
+
+    __slots__ = ("slots", "wire")
+
+    def __init__(self, wire: list[bytes], slots: Sequence[int]) -> None:
+        self.wire = wire
+        self.slots = slots
+        """Of the keys, one a command; a single server does not look at them."""
+
+    def __len__(self) -> int:
+        return len(self.wire)
+
+    @overload
+    def __getitem__(self, index: int) -> Sequence[Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> Encoded: ...
+    def __getitem__(self, index: int | slice) -> Sequence[Any]:
+        if isinstance(index, slice):
+            return Encoded(self.wire[index], self.slots[index])
+        reader = hiredis.Reader()
+        reader.feed(self.wire[index])
+        words: list[bytes] = reader.gets()
+        return tuple(words)

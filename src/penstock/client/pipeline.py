@@ -22,7 +22,7 @@ from penstock.client.batch import Batch
 from penstock.client.calls import answer, refuse_unsharable, split_name
 from penstock.client.commands import WAITS, Kind, kind_of, patience
 from penstock.client.delivery import Counters
-from penstock.client.encoding import pack
+from penstock.client.encoding import Encoded, pack
 from penstock.client.errors import DeliveryError, NotSent
 
 Stack = list[tuple[tuple[Any, ...], dict[str, Any]]]
@@ -97,6 +97,8 @@ def batch_of(stack: Stack, is_transaction: bool) -> Batch:
 
 def bulk_batch(commands: Sequence[Sequence[Any]]) -> Batch:
     """Ready commands, encoded."""
+    if isinstance(commands, Encoded):
+        return Batch(commands, list(commands.wire))  # a list of its own: ONCE writes its numbers into it
     batch = Batch(commands, _pack_all(commands))
     _mind(batch)
     return batch

@@ -71,7 +71,7 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.Redis):
     def execute_many(self, commands: Sequence[Sequence[Any]], raise_on_error: bool = True) -> list[Any]:
         """Run ready commands, such as `(b"SET", key, value)`, in one go: the replies as the server gave them, in order.
 
-        Faster than a pipeline, whose methods and conversions of replies it leaves out.
+        Faster than a pipeline, whose methods and conversions of replies it leaves out. Commands that are `Encoded` need no packing.
         """
         if not commands:
             return []

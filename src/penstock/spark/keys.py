@@ -4,6 +4,8 @@ A key's slot says which node of a cluster has it, and it is as good a way to sha
 reading task walks over the keys of one node and takes those of its slots; a writing task sends its rows in batches that the
 client packs for each node, so a frame that was partitioned by slot first (`by_slot`) has tasks that talk to one node each.
 
+The rows of a writing task never become Python objects: commands are made of Arrow's columns (protocol/columns.py).
+
 Rejected: having the driver list all keys. It would be the one task that does not get shorter with more executors.
 """
 
@@ -15,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.datasource import (
@@ -28,6 +31,8 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructType
 
+from penstock.client.encoding import Encoded
+from penstock.protocol.columns import Column, column_slots, pack_rows
 from penstock.protocol.slots import SLOTS, key_slot
 from penstock.spark.nodes import Nodes
 from penstock.spark.options import OptionError, Options
@@ -180,32 +185,41 @@ class _KeyWriting:
             for batch in iterator:
                 for start in range(0, batch.num_rows, ROWS_A_WRITE):
                     part = batch.slice(start, ROWS_A_WRITE)
-                    nodes.run(list(self._commands(part)))
+                    nodes.run(self._commands(part))
                     written += part.num_rows
         return Written(written)
 
-    def _commands(self, batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
+    def _commands(self, batch: pa.RecordBatch) -> Encoded:
+        """The commands of some rows, in their order: one a row, or several for whole hashes that replace others or expire."""
         options = self._options
-        keys = _texts(batch.column(options.keyColumn)).to_pylist()
-        names = [name for name in batch.schema.names if name != options.keyColumn]
-        rows = zip(*(_texts(batch.column(name)).to_pylist() for name in names), strict=True)
-        if None in keys:
+        if batch.column(options.keyColumn).null_count:
             raise ValueError(f"a row has no key (null in the column {options.keyColumn!r})")
+        keys = column_of(batch.column(options.keyColumn))
+        slots = column_slots(keys)
+        names = [name for name in batch.schema.names if name != options.keyColumn]
         if options.type == "string":
-            expiry = ("PX", options.ttl) if options.ttl else ()
-            for key, (value,) in zip(keys, rows, strict=True):
-                yield ("DEL", key) if value is None else ("SET", key, value, *expiry)
-            return
-        for key, row in zip(keys, rows, strict=True):
-            if self._overwrite:
-                yield ("DEL", key)
-            pairs = [
-                word for name, value in zip(names, row, strict=True) if value is not None for word in (name, value)
-            ]
-            if pairs:
-                yield ("HSET", key, *pairs)
-                if options.ttl:
-                    yield ("PEXPIRE", key, options.ttl)
+            values = batch.column(options.valueColumn)
+            expiry = (b"PX", b"%d" % options.ttl) if options.ttl else ()
+            written = pack_rows(b"SET", keys, [(None, column_of(values))], expiry)
+            deleted = pack_rows(b"DEL", keys) if values.null_count else written
+            return Encoded([one or other for one, other in zip(written, deleted, strict=True)], slots)  # type: ignore[misc]
+        steps = [pack_rows(b"HSET", keys, [(name.encode(), column_of(batch.column(name))) for name in names])]
+        if self._overwrite:
+            steps.insert(0, pack_rows(b"DEL", keys))
+        if options.ttl:
+            expiring = pack_rows(b"PEXPIRE", keys, tail=[b"%d" % options.ttl])
+            steps.append([after and before and after for before, after in zip(steps[-1], expiring, strict=True)])
+        return _interleaved(steps, slots)
+
+
+def _interleaved(steps: list[list[bytes | None]], slots: Sequence[int]) -> Encoded:
+    """All steps of a row, then those of the next; without those that a row does not need."""
+    if len(steps) == 1 and None not in steps[0]:
+        return Encoded(steps[0], slots)  # type: ignore[arg-type]
+    wire = [
+        (command, slot) for slot, row in zip(slots, zip(*steps, strict=True), strict=True) for command in row if command
+    ]
+    return Encoded([command for command, _ in wire], [slot for _, slot in wire])
 
 
 class KeyWriter(_KeyWriting, DataSourceArrowWriter):
@@ -235,9 +249,16 @@ def _check_writable(options: Options, schema: StructType) -> None:
             )
 
 
-def _texts(column: pa.Array) -> pa.Array:
-    """Values as Redis has them: bytes, or text."""
-    return column if pa.types.is_binary(column.type) else column.cast(pa.string())
+def column_of(values: pa.Array) -> Column:
+    """Values as Redis has them, bytes or text, where Arrow has them."""
+    if not pa.types.is_binary(values.type):
+        values = values.cast(pa.string()).cast(pa.binary())
+    _, table, data = values.buffers()
+    rows = slice(values.offset, values.offset + len(values) + 1)
+    present = memoryview(values.is_valid().cast(pa.uint8()).buffers()[1]).cast("B") if values.null_count else None
+    return Column(
+        memoryview(table).cast("i")[rows], memoryview(data).cast("B") if data is not None else memoryview(b""), present
+    )
 
 
 # -- partitioning ---------------------------------------------------------------------------------------------
@@ -250,8 +271,8 @@ def by_slot(frame: DataFrame, partitions: int, key: str = "key") -> DataFrame:
     """
 
     def partitions_of(keys: pa.Array) -> pa.Array:
-        slots = map(key_slot, keys.cast(pa.binary()).to_pylist())
-        return pa.array([slot * partitions // SLOTS for slot in slots], pa.int32())
+        slots = pa.array(column_slots(column_of(keys)), pa.int32())
+        return pc.divide(pc.multiply(slots, partitions), SLOTS).cast(pa.int32())
 
     partition_of: Any = arrow_udf(partitions_of, IntegerType())  # type: ignore[call-overload]
-    return frame.repartitionById(partitions, partition_of(f.col(key).cast("binary")))
+    return frame.repartitionById(partitions, partition_of(f.col(key)))

@@ -65,7 +65,7 @@ class Nodes:
                 if not cursor:
                     break
 
-    def run(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+    def run(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         """Run commands, packed for each server; their replies in order."""
         with unreachable(self._options):
             replies: list[Any] = self._client.execute_many(commands)

@@ -17,7 +17,7 @@ from penstock.client.cluster.errors import CrossSlotRefused, NotRoutable
 from penstock.client.cluster.routing import CommandTable, Route, encoded
 from penstock.client.cluster.slot_map import Address, SlotMap
 from penstock.client.commands import Kind, kind_of, name_of, patience
-from penstock.client.encoding import pack
+from penstock.client.encoding import Encoded, pack
 from penstock.protocol.slots import SLOTS, key_slot
 
 LAST_SLOT = SLOTS - 1
@@ -46,7 +46,7 @@ class Plan:
 
     def __init__(self, table: CommandTable) -> None:
         self._table = table
-        self.commands: list[Call] = []
+        self.commands: list[Call] | Encoded = []
         self.packed: list[bytes] = []
         self.slots: list[int] = []
         self.several: set[int] = set()
@@ -99,6 +99,9 @@ class Plan:
 
     def add_all(self, calls: Sequence[Call], split: bool, slot_map: SlotMap) -> None:
         """Every call of a pipeline; the short way for commands of one key, well under a microsecond each."""
+        if isinstance(calls, Encoded):
+            self._add_encoded(calls)
+            return
         if self._add_plain(calls):
             return
         singles = self._table.singles
@@ -121,8 +124,15 @@ class Plan:
         return True
 
     def _extend(self, calls: Sequence[Call]) -> None:
+        assert isinstance(self.commands, list)
         self.commands += calls
         self._calls += len(calls)
+
+    def _add_encoded(self, calls: Encoded) -> None:
+        """Commands that are packed and have their slots; they are a plan of their own."""
+        assert not self.packed
+        self.packed, self.slots, self.commands = calls.wire, list(calls.slots), calls
+        self._calls = len(calls)
 
     def add(self, arguments: Call, split: bool, masters: Sequence[Address]) -> None:
         """One call of any kind."""
@@ -180,6 +190,7 @@ class Plan:
         self._part(first, _SPLITS[name](orders))
 
     def _append(self, arguments: Call, slot: int) -> None:
+        assert isinstance(self.commands, list)
         self.packed.append(pack(arguments))
         self.slots.append(slot)
         self.commands.append(arguments)
