@@ -77,6 +77,24 @@ def test_tables_go_in_and_come_out(streams: Any) -> None:
     assert streams.read_arrow("s", 3, 10, block_ms=10).num_rows == 0
 
 
+def test_a_table_tells_what_the_stream_has_and_where_to_go_on(streams: Any) -> None:
+    streams.write_arrow("s", pa.table({"tag": ["a"] * 30_000, "entry": [b"entry %d" % n for n in range(30_000)]}))
+    whole = streams.read_arrow("s", 1, 30_000)
+    assert whole == streams.read_arrow("s", 1, 30_000, compressed=False)
+    assert whole.column("entry").to_pylist() == [b"entry %d" % n for n in range(30_000)]
+    streams.tevict("s", 12_345)
+    info = streams.read_arrow("s", 1, 100, with_info=True)
+    assert info.num_rows == 0 and info.schema.metadata == {b"first": b"%019d" % 12_346, b"last": b"%019d" % 30_000}
+    part = streams.read_arrow("s", 12_346, 10_000, max_bytes=1000, with_info=True)
+    assert 0 < part.num_rows < 100 and part.column("offset")[0].as_py() == 12_346
+    grouped = streams.read_arrow("s", 0, 10, group="g", with_info=True)
+    assert (
+        grouped.column("offset").to_pylist() == list(range(12_346, 12_356))
+        and int(grouped.schema.metadata[b"last"]) == 30_000
+    )
+    assert pa.concat_tables([part, whole, grouped]).num_rows == part.num_rows + 30_010
+
+
 def test_stream_commands_in_a_pipeline(streams: Any) -> None:
     pipe = streams.pipeline(transaction=False)
     pipe.twrite("s", "t", "1")

@@ -167,9 +167,10 @@ class StreamMachine(RuleBasedStateMachine):
                 cost += 16 + len(self.messages[at][1]) + len(self.messages[at][2])
         assert [*self.stream.log.messages(offset, count, max_bytes)] == expected
 
-    @rule(offset=st.integers(1, 120), count=st.integers(0, 60))
-    def read_arrow(self, offset: int, count: int) -> None:
-        table = pa.ipc.open_stream(b"".join(self.stream.log.read_arrow(offset, count).pieces)).read_all()
+    @rule(offset=st.integers(1, 120), count=st.integers(0, 60), compressed=st.booleans())
+    def read_arrow(self, offset: int, count: int, compressed: bool) -> None:
+        found = self.stream.log.read_arrow(offset, count, compressed=compressed)
+        table = pa.ipc.open_stream(b"".join(found.pieces)).read_all()
         expected = [(at, *self.messages[at]) for at in range(offset, offset + count) if at in self.messages]
         assert [*zip(*(column.to_pylist() for column in table.columns), strict=True)] == expected
 

@@ -386,6 +386,31 @@ def test_whole_nodes_are_sent_as_pyarrow_would_send_them(
     assert read.schema == READ_SCHEMA
     assert read.to_pylist() == [message._asdict() for message in log.copy().messages(1, 3500)]
     assert [batch.num_rows for batch in read.to_batches()] == [1000, 3, 1000, 500]
+    as_stored = read_arrow(log, 1, 3500, None, True, True)
+    as_stored.validate(full=True)
+    assert as_stored.equals(read) and [batch.num_rows for batch in as_stored.to_batches()] == [1000, 3, 1000, 500]
+    assert {name: int(value) for name, value in as_stored.schema.metadata.items()} == {b"first": 1, b"last": 3500}
+
+
+@pytest.mark.parametrize(("compression", "most"), [("none", 1.01), ("lz4", 0.5), ("zstd", 0.3)])
+def test_a_compressed_read_sends_nodes_as_they_are_stored(
+    compression: Literal["none", "lz4", "zstd"], most: float
+) -> None:
+    log = Log(Storage(compression, hot_nodes=0))
+    log.append_many(0, [b"order"] * 3000, [b"an entry with the number %09d, as many are" % n for n in range(3000)])
+    plain, stored = log.read_arrow(1, 3000), log.read_arrow(1, 3000, None, True)
+    assert stored.size <= plain.size * most
+    bodies = [piece for piece in stored.pieces if isinstance(piece, memoryview)]
+    assert [body.obj for body in bodies] == [node.payload for node in log.nodes.values()]
+    assert all(node.batch is None for node in log.nodes.values() if node.compressed)
+
+
+def test_the_bounds_of_a_log_fit_whatever_their_digits() -> None:
+    log = filled(3)
+    for first, last in ((1, 3), (4, 3), (2222222222222222222, 2**63 - 1), (1111111111111111111, 1)):
+        log.first, log.last = first, last
+        metadata = pa.ipc.open_stream(b"".join(log.arrow_of([], with_bounds=True).pieces)).schema.metadata
+        assert (int(metadata[b"first"]), int(metadata[b"last"])) == (first, last)
 
 
 def test_an_arrow_read_of_whole_nodes_leaves_them_cold() -> None:
@@ -414,7 +439,7 @@ def test_a_payload_that_is_laid_out_in_another_way_is_refused() -> None:
     """What pyarrow reads is not enough: nodes are sent by where their buffers are."""
     node = filled(1000).nodes[0]
     old_style = node.message()[4:]  # before Arrow 0.15 there was no marker; pyarrow still reads it
-    for payload, compressed in ((old_style, False), (node.message(), True)):
+    for payload, compressed in ((old_style, False), (node.message(), True), (node.message() + b"x", False)):
         with pytest.raises(CorruptValue, match="node 0"):
             load_node(0, 0, node.newest, compressed, False, None, payload)
     load_node(0, 0, node.newest, False, False, None, node.message()).check()

@@ -20,6 +20,7 @@ from penstock.bench.messages import ARROW_ROWS, KEY, TAG, arrow_write, entry, fi
 from penstock.bench.row import Measure, Row, throughput
 from penstock.bench.servers import Running, configured, unpinned
 from penstock.bench.stream_length import Lengths, lengthen
+from penstock.client.sync import Client
 from penstock.protocol.resp import pack
 
 TWRITE = Work("twrite", ("TWRITE", "bench", "field", "value"))
@@ -83,22 +84,41 @@ def _read_1000(server: Running, scale: float) -> float:
     return rounds * 1000 / drive(server.port, requests, 4, rounds, size, None)
 
 
-def _read_table(server: Running, scale: float) -> float:
-    """Messages a second into a table of pyarrow, in Python, ten thousand a read."""
-    fill(server, _FILLED)
-    passes = max(int((20 if server.is_ours else 2) * scale), 1)
-    read: Callable[[Any, int], Any] = _arrow_table if server.is_ours else _redis_table
-    with server.client() as client:
-        read(client, 1)  # a connection, and the first use of everything
-        started = time.perf_counter()
-        for _ in range(passes):
-            tables = [read(client, place) for place in range(1, _FILLED, 10_000)]
-            rows = pa.concat_tables(tables).num_rows
-            assert rows == _FILLED, f"{rows} rows read, of {_FILLED}"
-        return passes * _FILLED / (time.perf_counter() - started)
+_COLD = {"stream-compression-backlog": "0"}  # all but the newest nodes are compressed as they are written
 
 
-def _arrow_table(client: Any, place: int) -> Any:
+def _read_tables(
+    read: Callable[[Any, int], Any], settings: dict[str, str] | None = None, redis_py: bool = False
+) -> Measure:
+    """Messages a second into tables of pyarrow, in Python, ten thousand a read; ours with one of the readers below."""
+
+    def measure(server: Running, scale: float) -> float:
+        with server.client() as admin, configured(admin, settings or {} if server.is_ours else {}):
+            fill(server, _FILLED)
+        if not server.is_ours:
+            with server.client() as client:
+                return _tables_a_second(client, _redis_table, max(int(2 * scale), 1))
+        with server.client() if redis_py else Client(port=server.port) as client:
+            return _tables_a_second(client, read, max(int(60 * scale), 1))
+
+    return measure
+
+
+def _tables_a_second(client: Any, read: Callable[[Any, int], Any], passes: int) -> float:
+    read(client, 1)  # a connection, and the first use of everything
+    started = time.perf_counter()
+    for _ in range(passes):
+        tables = [read(client, place) for place in range(1, _FILLED, 10_000)]
+        rows = pa.concat_tables(tables).num_rows
+        assert rows == _FILLED, f"{rows} rows read, of {_FILLED}"
+    return passes * _FILLED / (time.perf_counter() - started)
+
+
+def _our_table(client: Any, place: int) -> Any:
+    return client.read_arrow(KEY, place, 10_000)
+
+
+def _plain_table(client: Any, place: int) -> Any:
     return pa.ipc.open_stream(client.execute_command("TREAD", KEY, place, 10_000, "FORMAT", "ARROW")).read_all()
 
 
@@ -183,7 +203,15 @@ def _rows() -> list[Row]:
         Row("twrite.entries", "TWRITE ENTRIES 100 / XADD depth 100", rate, 3, _write_entries),
         Row("twrite.arrow", "TWRITE ARROW 10,000 / XADD depth 100", rate, 15, _write_arrow),
         Row("tread.1000", "TREAD 1000 / XRANGE COUNT 1000", rate, 8, _read_1000),
-        Row("tread.arrow", "TREAD ARROW / redis-py XRANGE, to a table", rate, 30, _read_table),
+        Row("tread.arrow", "read_arrow() / redis-py XRANGE, to a table", rate, 30, _read_tables(_our_table)),
+        Row("tread.arrow.cold", "the same of what is compressed", rate, None, _read_tables(_our_table, _COLD)),
+        Row(
+            "tread.arrow.redispy",
+            "TREAD ARROW with redis-py / the same",
+            rate,
+            None,
+            _read_tables(_plain_table, redis_py=True),
+        ),
         Row("group", "GROUP 100 + TACK / XREADGROUP 100 + XACK", rate, 2, _group),
     ]
     for name, compression, target in (("raw", "none", 0.95), ("lz4", "lz4", None), ("zstd", "zstd", 0.3)):

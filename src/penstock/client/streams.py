@@ -140,10 +140,20 @@ class StreamCommands:
     def read_arrow(
         self, key: Any, offset: int | str = 1, count: int = 100_000, *, block_ms: int | None = None, group: Any = None,
         retry_ms: int | None = None, expire_ms: int = 0, max_bytes: int | None = None, dead_letter: Any = None,
+        with_info: bool = False, compressed: bool = True,
     ) -> Any:  # fmt: skip
-        """As `tread`, as a pyarrow Table with the columns offset, time, tag and entry; messages that are gone are absent."""
+        """As `tread`, as a pyarrow Table with the columns offset, time, tag and entry; messages that are gone are absent.
+
+        `with_info` puts the stream's first and last offset in `table.schema.metadata`, as b"first" and b"last". What the
+        server has compressed is sent so, and unpacked here; `compressed=False` lets the server do it.
+        """
         words = _read_options(key, offset, count, block_ms, group, retry_ms, expire_ms, max_bytes, dead_letter)
-        return self.execute_command(*words, "FORMAT", "ARROW", reading="arrow", **{NEVER_DECODE: True})
+        words += ["FORMAT", "ARROW"]
+        if compressed:
+            words.append("COMPRESSED")
+        if with_info:
+            words.append("WITHINFO")
+        return self.execute_command(*words, reading="arrow", **{NEVER_DECODE: True})
 
     def tack(self, key: Any, group: Any, *offsets: int | str | range) -> Any:
         """Acknowledge messages: offsets, ranges such as "5-9", or Python ranges; how many were pending."""
@@ -296,7 +306,8 @@ def _table(reply: bytes | None) -> Any:
     if reply is None:
         schema = pa.schema([("offset", pa.int64()), ("time", pa.int64()), ("tag", pa.binary()), ("entry", pa.binary())])
         return schema.empty_table()
-    with pa.ipc.open_stream(reply) as reader:
+    # Without threads: a column of a batch is small, and to hand it to a thread takes longer than to decompress it.
+    with pa.ipc.open_stream(reply, options=pa.ipc.IpcReadOptions(use_threads=False)) as reader:
         return reader.read_all()
 
 

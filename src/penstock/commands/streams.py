@@ -242,6 +242,7 @@ class _Read:
     dead_letter: bytes | None = None
     with_info: bool = False
     arrow: bool = False
+    compressed: bool = False  # in Arrow's form, what is stored compressed may be sent so
     only_new: bool = False  # the offset was given as `$`
     origin: weakref.ref[Stream] | None = None  # the stream it waits at, if there was one; `offset` is then what is next
 
@@ -262,7 +263,8 @@ class _Read:
     def same(self) -> object:
         if self.group is None:
             at = id(self.origin()) if self.only_new and self.origin is not None else None
-            return self.offset, self.count, self.max_bytes, self.with_info, self.arrow, self.only_new, at
+            form = self.with_info, self.arrow, self.compressed
+            return self.offset, self.count, self.max_bytes, form, self.only_new, at
         return self.group, self.retry is None
 
     def is_met(self, session: Session) -> bool:
@@ -306,7 +308,7 @@ class _Read:
             at += size
         if read.group is None and offset == 0:
             raise ReplyError("offset must be at least 1; offsets start at 1, and 0 only places a new group")
-        if read.retry is not None or read.dead_letter is not None or read.arrow:
+        if read.retry is not None or read.dead_letter is not None or read.compressed:
             read._check()
         return read
 
@@ -325,6 +327,8 @@ class _Read:
             self.dead_letter = values[0]
         elif word == b"WITHINFO":
             self.with_info = True
+        elif word == b"COMPRESSED":
+            self.compressed = True
         elif values[0].upper() == b"ARROW":
             self.arrow = True
         else:
@@ -339,12 +343,13 @@ class _Read:
             raise ReplyError("DEADLETTER must be another key than the stream's own")
         if self.retry is not None and 0 < self.retry[1] < self.retry[0]:
             raise ReplyError("RETRY's expire-ms is before its retry-ms: the message would never be retried")
-        if self.arrow and self.with_info:
-            raise ReplyError("WITHINFO and FORMAT ARROW do not go together; the Arrow form has the offsets itself")
+        if self.compressed and not self.arrow:
+            raise ReplyError("COMPRESSED needs FORMAT ARROW: only record batches may be compressed")
 
 
 _SIZES = {
     b"BLOCK": 2, b"GROUP": 2, b"RETRY": 3, b"MAXBYTES": 2, b"DEADLETTER": 2, b"WITHINFO": 1, b"FORMAT": 2,
+    b"COMPRESSED": 1,
 }  # fmt: skip
 
 
@@ -371,7 +376,7 @@ def _dead_letter_key(argv: Sequence[bytes]) -> Iterable[int]:
     "TREAD", arity=-4, flags=Flag.WRITE | Flag.BLOCKING | Flag.MOVABLEKEYS, group="stream",
     keys=(*key(1, Access.UPDATE, _tread_access), KeySpec(Access.WRITE, find=_dead_letter_key)),
     syntax="key offset count [BLOCK ms] [GROUP name] [RETRY retry-ms expire-ms] [MAXBYTES bytes] [DEADLETTER key] [WITHINFO]"
-    " [FORMAT ARROW]",
+    " [FORMAT ARROW [COMPRESSED]]",
     cost="O(1) to find the offset, at any length, and O(bytes) to send; a group adds O(leases touched)",
 )  # fmt: skip
 def tread(session: Session, argv: Argv) -> Reply:
@@ -383,7 +388,8 @@ def tread(session: Session, argv: Argv) -> Reply:
     anything answers a null array. With GROUP the offset only places a group that does not exist yet (0 is the first
     available message); each message goes to one member, and with RETRY it comes again after retry-ms until it is
     acknowledged with TACK, or expires. WITHINFO puts [first, last] in front. FORMAT ARROW answers one bulk string that
-    pyarrow.ipc.open_stream reads.
+    pyarrow.ipc.open_stream reads; WITHINFO then puts first and last in the schema's metadata, and COMPRESSED lets record
+    batches come compressed as they are stored, which every Arrow with lz4 and zstd reads.
     """
     if len(argv) == 4 and argv[2] != b"$" and (offset := to_number(argv[2], "offset")):
         # What is asked most often, without the work for what else could be.
@@ -403,7 +409,7 @@ def _read_plain(session: Session, read: _Read) -> Reply:
         read.origin = weakref.ref(stream) if stream is not None else None
         return session.block([read.key], read.deadline, NULL_ARRAY, read)
     if read.arrow:
-        return _bulk(log.read_arrow(read.offset, read.count, read.max_bytes))
+        return _bulk(log.read_arrow(read.offset, read.count, read.max_bytes, read.compressed, read.with_info))
     return _messages(session, log, read.offset, read.count, read.max_bytes, read.with_info)
 
 
@@ -442,7 +448,7 @@ def _read_group(session: Session, read: _Read) -> Reply:
         read.origin, read.offset = weakref.ref(stream), log.last + 1
         return session.block([read.key], read.deadline, NULL_ARRAY, read)
     if read.arrow:
-        return _bulk(log.arrow_of(delivery.runs))
+        return _bulk(log.arrow_of(delivery.runs, read.compressed, read.with_info))
     count = sum(end - start for start, end in delivery.runs)
     return _array(log.pieces_of(delivery.runs), count, log if read.with_info else None)
 

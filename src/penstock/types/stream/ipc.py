@@ -3,13 +3,13 @@
 A node's payload is an IPC message of (time, tag, entry). To send it takes another description of the same buffers, with an
 offset column in front of them. pyarrow would make some twenty objects and two copies for that, and would decompress by
 handing five small buffers to other threads, which takes longer than decompressing them. So the little of the format that
-this needs is read and written here: where the buffers of a message are, and a description with other numbers in it. A
-compressed node is decompressed when its turn comes to be sent.
+this needs is read and written here: where the buffers of a message are, and a description with other numbers in it. What
+follows the description and the offsets is the payload's own body, one piece.
+
+A compressed node is sent as it is to who asked for that, and to others decompressed when its turn comes. Not to all as it
+is: pyarrow's reader, unless told otherwise, uses threads as above; docs/design/0011-large-replies.md has the figures.
 
 Invariant: `load_node` has had pyarrow check a payload, and compared what it found with `Layout`; others we wrote ourselves.
-
-Rejected: sending what is compressed as it is. It is a third or a tenth of the bytes, but pyarrow's reader, unless told
-otherwise, uses threads as above: docs/design/0004-streams.md has the figures.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ _AS_IT_IS = -1  # the real size of a buffer that compression would not have made
 _CODECS = ("lz4", "zstd")  # as the format numbers them
 _USED = (1, 3, 4, 6, 7)  # buffers of time; table and data of tag and of entry. The others, of nulls, are empty.
 _PADDING = [bytes(count) for count in range(8)]
+_NOT_SMALLER = struct.pack("<q", _AS_IT_IS)
 
 _unpack_numbers = struct.Struct("<16q").unpack_from
 _unpack_number = struct.Struct("<q").unpack_from
@@ -45,10 +46,25 @@ class ArrowPart(NamedTuple):
     pieces: Iterable[Piece]
 
 
-def stream_of(messages: Iterable[ArrowPart]) -> ArrowPart:
-    """A whole stream: its schema, some messages, its end."""
+def stream_of(messages: Iterable[ArrowPart], bounds: tuple[int, int] | None = None) -> ArrowPart:
+    """A whole stream: its schema, some messages, its end. The schema's metadata have the log's first and last, if given."""
+    head = _STREAM_HEAD if bounds is None else _head_with(*bounds)
     sizes, pieces = zip(*messages, (len(_STREAM_END), [_STREAM_END]), strict=True)
-    return ArrowPart(len(_STREAM_HEAD) + sum(sizes), chain([_STREAM_HEAD], *pieces))
+    return ArrowPart(len(head) + sum(sizes), chain([head], *pieces))
+
+
+_DIGITS = 19  # that an offset has at most
+_HEAD_WITH_BOUNDS = (
+    READ_SCHEMA.with_metadata({b"first": b"1" * _DIGITS, b"last": b"2" * _DIGITS}).serialize().to_pybytes()
+)
+_PLACES = [_HEAD_WITH_BOUNDS.index(digit * _DIGITS) for digit in (b"1", b"2")]
+
+
+def _head_with(*bounds: int) -> bytes:
+    head = bytearray(_HEAD_WITH_BOUNDS)
+    for place, bound in zip(_PLACES, bounds, strict=True):
+        head[place : place + _DIGITS] = b"%0*d" % (_DIGITS, bound)
+    return bytes(head)
 
 
 class Layout(NamedTuple):
@@ -73,11 +89,12 @@ class Layout(NamedTuple):
         return [_real_size(payload, at, size) for at, size in self.places]
 
     def buffers(self, payload: bytes) -> Iterator[Piece]:
-        """The buffers, decompressed one after the other in this thread."""
+        """The buffers of a compressed payload, decompressed one after the other in this thread."""
+        assert self.codec is not None
         view = memoryview(payload)
         for at, size in self.places:
-            if self.codec is None or not size:
-                yield view[at : at + size]
+            if not size:
+                yield b""
             elif (real := _unpack_number(payload, at)[0]) == _AS_IT_IS:
                 yield view[at + _PREFIX : at + size]
             else:
@@ -128,12 +145,34 @@ def rows_part(offsets: Any, batch: Any) -> ArrowPart:
     return ArrowPart(sum(map(len, pieces)), pieces)
 
 
-def node_part(payload: bytes, offsets: Callable[[], Piece]) -> ArrowPart:
-    """The message of a whole node: the column of its offsets, then what the payload holds."""
+def node_part(payload: bytes, offsets: Callable[[], Piece], compressed: bool) -> ArrowPart:
+    """The message of a whole node: the column of its offsets, then what the payload holds; compressed only if it may be."""
+    fields = _Fields(payload)
+    if fields.codec is None or compressed:
+        return _stored_part(payload, fields, offsets)
     layout = Layout.of(payload)
     sizes = layout.sizes(payload)
     body = 8 * layout.rows + sum(sizes) + sum([-size % 8 for size in sizes])
-    return ArrowPart(len(_DESCRIPTION) + body, _node_pieces(payload, offsets, layout, sizes, body))
+    return ArrowPart(len(_TEMPLATES[None].description) + body, _node_pieces(payload, offsets, layout, sizes, body))
+
+
+def _stored_part(payload: bytes, fields: _Fields, offsets: Callable[[], Piece]) -> ArrowPart:
+    """The payload's body as it is, behind the offsets, which are not compressed."""
+    rows: int = _unpack_number(payload, fields.length)[0] if fields.length else 0
+    size = 8 * rows + (len(_NOT_SMALLER) if fields.codec is not None else 0)
+    body = len(payload) - fields.body
+    numbers = list(_unpack_numbers(payload, fields.buffers))
+    numbers[::2] = [place + size for place in numbers[::2]]
+    head = _TEMPLATES[fields.codec].filled(rows, size + body, (0, 0, 0, size, *numbers))
+    if fields.codec is not None:
+        head += _NOT_SMALLER
+    return ArrowPart(len(head) + 8 * rows + body, _stored_pieces(head, offsets, memoryview(payload)[fields.body :]))
+
+
+def _stored_pieces(head: bytes, offsets: Callable[[], Piece], body: memoryview) -> Iterator[Piece]:
+    yield head
+    yield offsets()
+    yield body
 
 
 def _node_pieces(
@@ -177,16 +216,37 @@ def _followed(message: bytes, at: int) -> int:
 _int32 = struct.Struct("<i").unpack_from
 _directory = struct.Struct("<6H").unpack_from  # its size, the table's size, and where fields are in the table
 
-_SAMPLE = (
-    pa.RecordBatch.from_pylist([{"offset": 1, "time": 1, "tag": b"tag", "entry": b"entry"}], schema=READ_SCHEMA)
-    .serialize()
-    .to_pybytes()
-)
-_AT = _Fields(_SAMPLE)
-_DESCRIPTION = _SAMPLE[: _AT.body]
 _pack_number = struct.Struct("<q").pack_into
 _pack_rows = struct.Struct("<8q").pack_into
 _pack_buffers = struct.Struct("<20q").pack_into
+
+
+class _Template:
+    """The description of a message of four columns, as pyarrow writes it, to be filled with other numbers."""
+
+    def __init__(self, codec: str | None) -> None:
+        sample = pa.RecordBatch.from_pylist(
+            [{"offset": 1, "time": 1, "tag": b"tag", "entry": b"entry"}], schema=READ_SCHEMA
+        )
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, READ_SCHEMA, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
+            writer.write_batch(sample)
+        message = sink.getvalue().to_pybytes()[len(_STREAM_HEAD) :]
+        self._at = _Fields(message)
+        self.description = message[: self._at.body]
+
+    def filled(self, rows: int, body: int, buffers: Iterable[int]) -> bytes:
+        """For so many rows, in a body of a size, with ten buffers in it: where each is, and how long."""
+        message, at = bytearray(self.description), self._at
+        _pack_number(message, at.length, rows)
+        _pack_number(message, at.body_size, body)
+        _pack_rows(message, at.nodes, rows, 0, rows, 0, rows, 0, rows, 0)
+        _pack_buffers(message, at.buffers, *buffers)
+        return bytes(message)
+
+
+_TEMPLATES: dict[int | None, _Template] = {number: _Template(name) for number, name in enumerate(_CODECS)}
+_TEMPLATES[None] = _Template(None)  # not compressed
 
 
 def _described(rows: int, sizes: Iterable[int], body: int) -> bytes:
@@ -197,11 +257,5 @@ def _described(rows: int, sizes: Iterable[int], body: int) -> bytes:
         places.append((end, size))
         end += size + -size % 8
     time, tag_table, tags, entry_table, entries = places
-    message = bytearray(_DESCRIPTION)
-    _pack_number(message, _AT.length, rows)
-    _pack_number(message, _AT.body_size, body)
-    _pack_rows(message, _AT.nodes, rows, 0, rows, 0, rows, 0, rows, 0)
-    _pack_buffers(
-        message, _AT.buffers, 0, 0, 0, 8 * rows, 0, 0, *time, 0, 0, *tag_table, *tags, 0, 0, *entry_table, *entries
-    )  # fmt: skip
-    return bytes(message)
+    buffers = (0, 0, 0, 8 * rows, 0, 0, *time, 0, 0, *tag_table, *tags, 0, 0, *entry_table, *entries)
+    return _TEMPLATES[None].filled(rows, body, buffers)

@@ -321,20 +321,24 @@ class Log:
                 rows = slice(block.row(a), block.row(b))
                 yield from map(Message, *(column[rows] for column in block.lists()))
 
-    def read_arrow(self, offset: int, count: int, max_bytes: int | None = None) -> ArrowPart:
+    def read_arrow(
+        self, offset: int, count: int, max_bytes: int | None = None, compressed: bool = False, with_bounds: bool = False
+    ) -> ArrowPart:
         """An Arrow stream of (offset, time, tag, entry); what is gone is absent. A record batch a node.
 
-        As in `read`, count is a number of offsets, gone ones included.
+        As in `read`, count is a number of offsets, gone ones included. `compressed` lets nodes be as they are stored;
+        `with_bounds` puts the log's first and last in the schema's metadata.
         """
         stop = min(offset + count, self.last + 1)
         runs: list[Range] = [(max(offset, self.first), stop)]
         if max_bytes is not None:
             runs = self.take(offset, count, max_bytes, stop).runs
-        return self.arrow_of(runs)
+        return self.arrow_of(runs, compressed, with_bounds)
 
-    def arrow_of(self, runs: Iterable[Range]) -> ArrowPart:
+    def arrow_of(self, runs: Iterable[Range], compressed: bool = False, with_bounds: bool = False) -> ArrowPart:
         """As pieces_of, in Arrow. Its pieces may be made later, whatever happens to the log meanwhile."""
-        return stream_of(block.arrow(a, b) for run in runs for block, a, b in self._blocks(*run))
+        parts = (block.arrow(a, b, compressed) for run in runs for block, a, b in self._blocks(*run))
+        return stream_of(parts, (self.first, self.last) if with_bounds else None)
 
     # Forgetting.
 

@@ -260,15 +260,19 @@ class Node:
         _, entry_table, entries = batch.column(2).buffers()
         return columns_wire(self.start, self.offsets, (tag_table, tags), (entry_table, entries), first, end, self.large)
 
-    def arrow(self, start: int, end: int) -> ArrowPart:
-        """The messages between two offsets in Arrow's form. A cold node that is read as a whole stays cold."""
+    def arrow(self, start: int, end: int, compressed: bool = False) -> ArrowPart:
+        """The messages between two offsets in Arrow's form, compressed if they are and may be.
+
+        A cold node that is read as a whole stays cold.
+        """
         a, b = self.row(start), self.row(end)
         known = self.offsets
         if b - a == self.count and a < b and not self.large:
             self.own()
-            return node_part(self.payload, partial(counted, start, b - a) if known is None else known.tobytes)
-        offsets = offsets_from(start, b - a) if known is None else int64s(known).slice(a, b - a)
-        return rows_part(offsets, self.opened().slice(a, b - a))
+            offsets = partial(counted, start, b - a) if known is None else known.tobytes
+            return node_part(self.payload, offsets, compressed)
+        column = offsets_from(start, b - a) if known is None else int64s(known).slice(a, b - a)
+        return rows_part(column, self.opened().slice(a, b - a))
 
     def lists(self) -> tuple[list[int], list[int], list[bytes], list[bytes]]:
         """Offsets, times, tags and entries of all messages."""
@@ -376,7 +380,8 @@ def load_node(
         batch.validate(full=True)
         layout = Layout.of(payload)
         sizes = [buffer.size if buffer else 0 for column in batch for buffer in column.buffers()[1:]]
-        if (layout.codec is not None, layout.rows, layout.sizes(payload)) != (compressed, batch.num_rows, sizes):
+        found = (layout.codec is not None, layout.rows, layout.sizes(payload), len(payload) % 8)
+        if found != (compressed, batch.num_rows, sizes, 0):
             raise CorruptValue(f"stream node {number} is not laid out as its header says")
         node.count = batch.num_rows
         node.raw = node._cost(node.count) if node.count else 0
@@ -454,7 +459,7 @@ class Active:
             extend_wire(self.wire, begins, self.start, self.tags, self.entries, b)
         return bytes(self.wire[begins[a] : begins[b]])
 
-    def arrow(self, start: int, end: int) -> ArrowPart:
+    def arrow(self, start: int, end: int, compressed: bool = False) -> ArrowPart:
         rows = slice(start - self.start, end - self.start)
         batch = message_batch(self.times[rows], self.tags[rows], self.entries[rows])
         return rows_part(offsets_from(start, end - start), batch)
