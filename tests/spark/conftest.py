@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,27 +23,29 @@ def _java_for_a_short_life() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+def spark_server() -> Iterator[Server]:
+    with Server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory, spark_server: Server) -> Iterator[SparkSession]:
     folder = tmp_path_factory.mktemp("spark")
-    session = (
+    builder = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .config("spark.local.dir", str(folder))
         .config("spark.driver.host", "127.0.0.1")
-        .getOrCreate()
     )
+    with pytest.MonkeyPatch.context() as patch:  # what it inherits goes for whatever runs in it
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("PENSTOCK_URL", spark_server.url)
+        session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
-
-
-@pytest.fixture(scope="session")
-def spark_server() -> Iterator[Server]:
-    with Server() as server:
-        yield server
 
 
 class World:

@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 import redis
+from tests.test_docs import DOCS, blocks
 
 from penstock import Server
 from penstock.testing.redis import free_port
@@ -247,6 +248,16 @@ def test_tables_are_updated_and_emptied_by_name(tmp_path: Path, runs: Runs) -> N
         )
     assert runs.run(folder, full_refresh_all=True) == {"emptied": 50, "kept": 50}
     assert runs.count("kept") == 50
+
+
+def test_the_project_of_the_guide_runs(tmp_path: Path, runs: Runs) -> None:
+    guide = (DOCS / "pipelines.md").read_text(encoding="utf-8")
+    python, _ = blocks(guide, "python")
+    (sql,) = blocks(guide, "sql")
+    folder = project(tmp_path, python.removeprefix(HEAD), sql)
+    runs.client.execute_command("TWRITE", "clicks", "ENTRIES", "/", "a slow one", "/", "a quick one")
+    assert runs.run(folder) == {"clicks": 2, "find_slow_clicks": 2, "clicks_a_minute": 2}
+    assert entries(runs.client, "alerts") == [b"a slow one"]
 
 
 COPY = """\

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.base import StreamingQueryException
 from tests.spark.conftest import World
+
+from penstock.client.streams import arrow_stream
 
 
 def offsets(frame: Any) -> list[int]:
@@ -49,6 +52,32 @@ def test_places_by_offset_and_by_time(world: World) -> None:
     moment = int(world.client.time()[0] * 1000) + 5000
     assert offsets(world.read(stream="s", startingTimestamp=moment)) == []
     assert len(offsets(world.read(stream="s", endingTimestamp=moment))) == 10
+
+
+def test_a_stream_begins_at_an_offset_or_at_a_time(world: World) -> None:
+    times = pa.array([1000, 2000, 2000, 3000], pa.int64())
+    words = pa.array([b"1", b"2", b"3", b"4"], pa.binary())
+    world.call("TWRITE", "s", "FORMAT", "ARROW", arrow_stream(pa.table({"time": times, "tag": words, "entry": words})))
+    assert offsets(world.read(stream="s", startingTimestamp=2000, endingTimestamp=3000)) == [2, 3]
+    assert offsets(world.read(stream="s", startingTimestamp=2001)) == [4]
+    for number, places in enumerate(({"startingOffsets": '{"s": 3}'}, {"startingTimestamp": 2000})):
+        frame = world.follow(stream="s", **places).selectExpr(f"'out{number}' AS stream", "entry")
+        world.run(frame, f"checkpoint {number}")
+    assert (world.entries("out0"), world.entries("out1")) == ([b"3", b"4"], [b"2", b"3", b"4"])
+
+
+def test_a_query_that_runs_on_reads_what_comes_and_a_column_chooses_where_it_goes(world: World) -> None:
+    world.write("s", "a", "b")
+    frame = world.follow(stream="s", text=True).selectExpr("'to:' || tag AS stream", "entry")
+    writer = frame.writeStream.format("penstock").option("url", world.url)
+    query = writer.option("checkpointLocation", str(world.folder / "checkpoint")).start()
+    try:
+        query.processAllAvailable()
+        world.write("s", "a later one")
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert (world.entries("to:a"), world.entries("to:b")) == ([b"a", b"a later one"], [b"b"])
 
 
 def test_one_stream_is_read_by_many_tasks(world: World) -> None:

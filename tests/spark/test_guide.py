@@ -1,0 +1,49 @@
+"""What docs/spark.md and docs/pipelines.md show, run as it is written; only the places of files and servers are other ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.spark.conftest import World
+from tests.test_docs import DOCS, blocks
+
+
+def snippets(page: str, places: dict[str, str]) -> list[str]:
+    """The blocks of Python of a page, with other places in them."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    for shown, place in places.items():
+        assert shown in text
+        text = text.replace(shown, place)
+    return blocks(text, "python")
+
+
+def click(user: str, milliseconds: int) -> str:
+    return json.dumps({"page": "/", "user": user, "milliseconds": milliseconds})
+
+
+def test_the_snippets_of_the_spark_guide_run(world: World) -> None:
+    world.call("TWRITE", "clicks", "ENTRIES", "/", click("ada", 20), "/", click("bob", 1500))
+    world.client.hset("user:1", mapping={"name": "ada", "age": 36})
+    names: dict[str, Any] = {"spark": world.spark}
+    reading, fields, writing, keys = snippets("spark.md", {"/data/checkpoints": str(world.folder)})
+    exec(reading, names)
+    assert names["clicks"].columns == ["stream", "offset", "time", "tag", "entry"]
+    exec(fields, names)
+    exec(writing, names)
+    names["query"].processAllAvailable()
+    names["query"].stop()
+    ((_, tag, entry),) = world.call("TREAD", "alerts", 1, 10)
+    assert (tag, json.loads(entry)["milliseconds"]) == (b"bob", 1500)
+    exec(keys, names)
+    assert world.client.hgetall("user:1") == {b"name": b"ada", b"age": b"36"}
+    assert 0 < world.client.pttl("user:1") <= 86_400_000
+
+
+def test_the_job_for_a_cluster_runs(world: World) -> None:
+    world.write("clicks", "one", "two")
+    places = {"redis://events:6379": world.url, "s3a://bucket": Path(world.folder).as_uri()}
+    *_, job = snippets("pipelines.md", places)
+    exec(job, {"spark": world.spark})
+    assert sorted(world.entries("copied")) == [b"one", b"two"]
