@@ -5,15 +5,18 @@ A module of its own, because Spark's workers import it by name.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import redis
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from penstock.bench.messages import KEY, TAG, entry, redis_id
 from penstock.spark.data_source import PenstockDataSource
+from penstock.spark.link import BYTES_A_READ
 from penstock.spark.options import Options
 from penstock.spark.ranges import NODE, Range, cut
 from penstock.spark.rows import Converter, default_schema
@@ -23,7 +26,7 @@ XRANGE_ROWS = 10_000
 
 
 class MemorySource(PenstockDataSource):
-    """Our reader with the server left out: the rows are there already, in Arrow, a node at a time."""
+    """Our reader with the server left out: the rows are there already, in Arrow, in batches as large as our windows."""
 
     @classmethod
     def name(cls) -> str:
@@ -49,14 +52,22 @@ class _MemoryReader(DataSourceReader):
         assert isinstance(partition, StreamPartition)
         wanted = partition.range
         converter = Converter(self._schema, self._options)
-        entries = pa.array([entry(number) for number in range(NODE)], pa.binary())
-        tags, times = pa.array([TAG] * NODE, pa.binary()), pa.array([1_700_000_000_000] * NODE, pa.int64())
-        for start in range(wanted.start, wanted.end, NODE):
-            rows = min(NODE, wanted.end - start)
-            offsets = pa.array(range(start, start + rows), pa.int64())
-            columns = [offsets, *(column.slice(0, rows) for column in (times, tags, entries))]
-            batch = pa.RecordBatch.from_arrays(columns, names=["offset", "time", "tag", "entry"])
+        window = _window()
+        for start in range(wanted.start, wanted.end, window.num_rows):
+            batch = window.slice(0, min(window.num_rows, wanted.end - start))
+            batch = batch.set_column(0, "offset", pc.add(batch.column("offset"), start))
             yield converter.convert(wanted.stream, batch)
+
+
+@functools.cache
+def _window() -> pa.RecordBatch:
+    """As many rows as the server sends at a time, made once in each worker."""
+    size = BYTES_A_READ // (len(entry(0)) + len(TAG) + 16)
+    names = ["offset", "time", "tag", "entry"]
+    entries = pa.array([entry(number) for number in range(NODE)] * (size // NODE), pa.binary())
+    rows = len(entries)
+    tags, times = pa.array([TAG] * rows, pa.binary()), pa.array([1_700_000_000_000] * rows, pa.int64())
+    return pa.RecordBatch.from_arrays([pa.array(range(rows), pa.int64()), times, tags, entries], names=names)
 
 
 class RedisStreamSource(DataSource):
