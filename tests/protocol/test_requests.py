@@ -300,6 +300,29 @@ def test_chunks_that_come_before_any_is_taken_are_read_in_order(kind: type[Reade
 
 
 @both
+@settings(max_examples=400, deadline=None)
+@given(
+    commands=commands,
+    places=st.lists(st.integers(0, 1 << 16), max_size=12),
+    takes=st.lists(st.integers(0, 3), min_size=13, max_size=13),
+)
+def test_chunks_that_come_while_some_commands_still_wait_are_read_in_order(
+    kind: type[Reader], commands: list[Argv], places: list[int], takes: list[int]
+) -> None:
+    """A blocked client goes on sending: what comes then must not overtake what waits."""
+    reader, taken = kind(), []
+    for chunk, most in zip(cut(b"".join(pack(*argv) for argv in commands), places), takes, strict=False):
+        if chunk:
+            reader.feed(chunk)
+        for _ in range(most):
+            argv = reader.take()
+            if argv is not MORE:
+                taken.append(argv)
+    take_all(reader, taken)
+    assert taken == commands
+
+
+@both
 def test_many_arguments_are_one_command(kind: type[Reader]) -> None:
     command = [b"%d" % number for number in range(3000)]
     data = pack(*command)

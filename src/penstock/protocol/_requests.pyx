@@ -60,7 +60,7 @@ cdef class RequestReader:
         self.push(data)
 
     cdef int push(self, bytes data) except -1:
-        if self._at == PyBytes_GET_SIZE(self._data):
+        if self._at == PyBytes_GET_SIZE(self._data) and not self._later_size:
             self._data = data
             self._at = 0
         else:
