@@ -20,10 +20,11 @@ from typing import Any
 import redis
 
 from penstock.client.batch import Batch
-from penstock.client.engine import Engine, PrefaceRefused
+from penstock.client.engine import Engine
 from penstock.client.errors import BufferFull
 from penstock.client.events import Event
 from penstock.client.opening import as_lost, give_up_soon, is_refusal
+from penstock.client.preface import PrefaceRefused
 
 _links: weakref.WeakSet[Link] = weakref.WeakSet()
 _of_parents: list[_Wire] = []  # in a child: what must not even be collected

@@ -1,10 +1,13 @@
 """Arguments to bytes, before a command is queued: what cannot be encoded fails its caller and nobody else.
 
+Many commands become one piece of bytes, and the length of each in it: a third less memory than a piece each.
+
 redis-py names some commands by two words in one argument ("CLIENT SETNAME"); on the wire they are two.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,6 +29,31 @@ def pack(arguments: Sequence[Any]) -> bytes:
     except (TypeError, UnicodeEncodeError):
         packed = pack_command(tuple(_plain(argument) for argument in arguments))  # type: ignore[arg-type]
     return packed
+
+
+def pack_many(commands: Sequence[Sequence[Any]]) -> tuple[bytes, array[int]]:
+    """Commands as they travel, one after the other, and how long each is."""
+    parts: list[bytes] = []
+    lengths = array("Q")
+    for start in range(0, len(commands), _AT_ONCE):
+        chunks = _pack_each(commands[start : start + _AT_ONCE])
+        lengths.extend(map(len, chunks))
+        parts.append(b"".join(chunks))
+    return (parts[0] if len(parts) == 1 else b"".join(parts)), lengths
+
+
+_AT_ONCE = 8192  # pieces that exist beside what they become a part of
+
+
+def _pack_each(commands: Sequence[Sequence[Any]]) -> list[bytes]:
+    if all(type(command) is tuple for command in commands):
+        heads = {command[0] for command in commands}
+        if not any(" " in head if type(head) is str else b" " in head for head in heads):
+            try:
+                return [pack_command(command) for command in commands]  # type: ignore[arg-type]
+            except (TypeError, UnicodeEncodeError):
+                pass  # one of them needs a closer look
+    return [pack(command) for command in commands]
 
 
 def _plain(argument: Any) -> bytes | str | int | float:
