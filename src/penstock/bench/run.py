@@ -11,7 +11,7 @@ from itertools import groupby
 
 from penstock.bench.row import Measure, Row
 from penstock.bench.rows import ROWS
-from penstock.bench.servers import CORES, Running, penstock_server, redis_server
+from penstock.bench.servers import Running, penstock_server, redis_server
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,5 +74,6 @@ def run(rows: Iterable[Row], rounds: int | None, scale: float, say: Callable[[st
 
 
 def _leave_a_core_to_the_servers() -> None:
-    if len(CORES) > 1:
-        os.sched_setaffinity(0, set(CORES[1:]))
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) > 1:
+        os.sched_setaffinity(0, set(cores[1:]))

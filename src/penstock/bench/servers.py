@@ -16,9 +16,6 @@ import redis
 
 from penstock.testing.redis import RedisServer, free_port
 
-CORES = sorted(os.sched_getaffinity(0))
-"""What we were given, before the load keeps to its own part of it."""
-
 
 @dataclass(frozen=True, slots=True)
 class Running:
@@ -107,7 +104,8 @@ def _wait(port: int, seconds: float = 20) -> None:
 
 def pin(pid: int, core: int) -> None:
     """Keep a server on one core, all its threads, so that two runs differ by less; the load stays off that core."""
-    if len(CORES) < 2:
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
         return
     for thread in Path(f"/proc/{pid}/task").iterdir():
-        os.sched_setaffinity(int(thread.name), {CORES[core]})
+        os.sched_setaffinity(int(thread.name), {cores[core]})
