@@ -24,11 +24,11 @@ def call(arguments: tuple[Any, ...], options: dict[str, Any], is_shared: bool) -
     """The batch for one command; refuses what would confuse others on a shared connection."""
     if arguments[0] in PLAIN:
         try:
-            batch = Batch((arguments,), [pack_command(arguments)])
+            batch = Batch((arguments,), pack_command(arguments))
         except (TypeError, UnicodeEncodeError):
-            batch = Batch((arguments,), [pack(arguments)])
+            batch = Batch((arguments,), pack(arguments))
     else:
-        batch = Batch((arguments,), [pack(arguments)])
+        batch = Batch((arguments,), pack(arguments))
         kind = kind_of(arguments)
         if kind is not Kind.ORDINARY:
             _mind(batch, kind, is_shared)

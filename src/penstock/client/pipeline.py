@@ -15,14 +15,13 @@ from dataclasses import fields
 from typing import Any
 
 import redis
-from hiredis import pack_command
 from redis.client import EMPTY_RESPONSE, NEVER_DECODE
 
 from penstock.client.batch import Batch
 from penstock.client.calls import answer, refuse_unsharable, split_name
 from penstock.client.commands import WAITS, Kind, kind_of, patience
 from penstock.client.delivery import Counters
-from penstock.client.encoding import Encoded, pack
+from penstock.client.encoding import Encoded, pack_many
 from penstock.client.errors import DeliveryError, NotSent
 
 Stack = list[tuple[tuple[Any, ...], dict[str, Any]]]
@@ -86,7 +85,7 @@ def batch_of(stack: Stack, is_transaction: bool) -> Batch:
     else:
         sent = stack
         commands = [args for args, _ in stack]
-    batch = Batch(commands, _pack_all(commands))
+    batch = Batch(commands, *pack_many(commands))
     batch.atomic = is_transaction
     _mind(batch)
     raw = frozenset(index for index, (_, options) in enumerate(sent) if options and NEVER_DECODE in options)
@@ -97,22 +96,10 @@ def batch_of(stack: Stack, is_transaction: bool) -> Batch:
 
 def bulk_batch(commands: Sequence[Sequence[Any]]) -> Batch:
     """Ready commands, encoded."""
-    if isinstance(commands, Encoded):
-        return Batch(commands, list(commands.wire))  # a list of its own: ONCE writes its numbers into it
-    batch = Batch(commands, _pack_all(commands))
-    _mind(batch)
+    batch = Batch(commands, *pack_many(commands))
+    if not isinstance(commands, Encoded):
+        _mind(batch)
     return batch
-
-
-def _pack_all(commands: Sequence[Sequence[Any]]) -> list[bytes]:
-    if all(type(command) is tuple for command in commands):
-        try:
-            heads = {command[0] for command in commands}
-            if not any(" " in head if type(head) is str else b" " in head for head in heads):
-                return [pack_command(command) for command in commands]  # type: ignore[arg-type]
-        except (IndexError, TypeError, UnicodeEncodeError):
-            pass  # one of them needs a closer look
-    return [pack(command) for command in commands]
 
 
 def _mind(batch: Batch) -> None:

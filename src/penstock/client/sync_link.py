@@ -35,10 +35,11 @@ from typing import Any, NamedTuple
 import redis
 
 from penstock.client.batch import Batch
-from penstock.client.engine import Engine, PrefaceRefused
+from penstock.client.engine import Engine
 from penstock.client.errors import BufferFull, NotSent
 from penstock.client.events import Event
 from penstock.client.opening import as_lost, give_up_soon, is_refusal, limit_opening, not_opened
+from penstock.client.preface import PrefaceRefused
 
 READ = 128 * 1024
 PAUSE = 0.01

@@ -128,7 +128,7 @@ class Cluster(StreamCommands, QuickCommands, AsyncRedisModuleCommands, AsyncCore
             while True:
                 effect = logic.send(result)
                 if isinstance(effect, Exchange):
-                    result = await self._links.exchange(effect.batches)
+                    result = await self._links.exchange(effect.batches, effect.then)
                 elif isinstance(effect, Refresh):
                     result = await self._refresh(effect)
                 else:

@@ -70,11 +70,17 @@ class Outcome:
         return states
 
 
+Then = Callable[[Batch, Outcome], Sequence[Batch]]
+
+
 @dataclass(slots=True)
 class Exchange:
     """Write every batch, then read their replies; the result is a list of Outcomes, one a batch."""
 
     batches: Sequence[Batch]
+    then: Then | None = None
+    """Called with each batch and its outcome as soon as that is there. It may answer with more batches, which are part of the exchange
+    (and of whose outcomes it is told too); each waits until nothing else in the exchange is under way to its node."""
 
 
 @dataclass(slots=True)

@@ -135,7 +135,7 @@ class Cluster(StreamCommands, QuickCommands, RedisModuleCommands, CoreCommands):
             while True:
                 effect = logic.send(result)
                 if isinstance(effect, Exchange):
-                    result = self._links.exchange(effect.batches)
+                    result = self._links.exchange(effect.batches, effect.then)
                 elif isinstance(effect, Refresh):
                     result = self._refresh(effect)
                 else:
