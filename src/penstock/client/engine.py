@@ -38,7 +38,7 @@ from __future__ import annotations
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import hiredis
@@ -136,7 +136,11 @@ class Engine:
             self._apply_filter()
 
     def adopt_session(self, session: Session) -> None:
-        """Have the connection state another engine's connection has, on this connection and later ones."""
+        """Have the connection state another engine's connection has, on this connection and later ones; and no WATCH."""
+        if self.session.watching:  # its pipeline was never ended
+            self.session.watching = False
+            if self.up:
+                self._preface.append(Batch.preface("UNWATCH"))
         if self.session.adopt(session) and self.up:
             self._restore()
 
@@ -214,6 +218,22 @@ class Engine:
             batch.chunks = []  # it will be passed over in the queue; no need to keep its bytes there
         self._settle(batch, batch.failures(why, unsent, unknown))
         return was_given and batch.blocks
+
+    def rescue(self, batches: Iterable[Batch], was_leading: bool, now: float) -> None:
+        """After an interrupt in the middle of the work here: settle those that are in no queue any more, wherever they were going.
+
+        One who led may have been connecting; nobody is now.
+        """
+        if was_leading and not self.up:
+            self._connecting = False
+            self.connect_at = max(now, self._backoff.retry_at) if self._pending and not self.is_closed else None
+        queued = set(map(id, self._pending))
+        for batch in batches:
+            if batch.held and not batch.settled and id(batch) not in queued:
+                if batch.reached is State.QUEUED:
+                    batch.reached = State.WRITING
+                why = "the thread that had it in hand was interrupted"
+                self._settle(batch, batch.failures(why, NotSent, OutcomeUnknown))
 
     def _take_back_blocked(self, now: float) -> None:
         """End the connection of a blocked command: left alone it would take, for nobody, what is pushed to its key next."""
@@ -397,6 +417,10 @@ class Engine:
         self._sent += count
         self._handed = self._sent
 
+    def takes_bytes(self, now: float) -> None:
+        """The other side takes what is written, bit by bit: one who listens to something long is not silent."""
+        self._heard = now
+
     def received(self, data: Any, now: float) -> None:
         """Bytes came. Raises redis.InvalidResponse if they are no replies to what was asked."""
         self._heard = now
@@ -452,6 +476,8 @@ class Engine:
         self._backoff.failures = 0
         if batch.notable:
             self.session.learn(batch)
+        elif batch.atomic:
+            self.session.watching = False  # EXEC was answered
         if self._numbers is not None and batch.numbered is not None:
             self._numbers.settled(batch)
             if batch.numbered[0] is self._numbers and is_forgotten(batch):
@@ -510,6 +536,9 @@ class Engine:
 
     def _take_table(self, reply: Any) -> None:
         if isinstance(reply, Exception):
+            reply.args = (
+                f"{reply} (delivery level exactly-once asks COMMAND which commands write: let the user run it)",
+            )
             raise PrefaceRefused(reply)
         writes = Writes(reply)
         if not writes.has_once:

@@ -37,6 +37,8 @@ from penstock.client.events import Event
 from penstock.client.opening import as_lost, give_up_soon, is_refusal, limit_opening, not_opened
 
 READ = 128 * 1024
+PATROL = 1.0
+"""Seconds after which one who waits looks whether anybody reads for it: a thread can be interrupted between any two steps."""
 _WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 _links: weakref.WeakSet[Link] = weakref.WeakSet()
@@ -96,18 +98,19 @@ class Link:
 
     def run(self, batch: Batch) -> None:
         """Submit a batch and return when it is settled. Raises NotSent, or Reentered, if it was not taken."""
+        only_waits = False
         try:
             waiter = self._submit(batch)
             if waiter is not None:
-                waiter.acquire()
-                if self._leader is batch:
-                    self._leading = get_ident()
+                only_waits = True
+                self._follow(batch, waiter)
+                only_waits = False
             while not batch.settled:
                 self._turn()
         except (NotSent, Reentered):
             raise
         except BaseException:
-            self._interrupted(batch)
+            self._interrupted(batch, only_waits and self._leader is not batch)
             raise
         finally:
             if self._leader is batch:
@@ -117,35 +120,47 @@ class Link:
 
     def _submit(self, batch: Batch) -> threading.Lock | None:
         """Give a batch to the engine and write if writing is free. None: we lead; else what wakes us."""
-        waiter = None
-        with self._lock:
-            while not batch.held:
+        waiter = until = None
+        while not batch.held:
+            talks = None
+            with self._lock:
                 if self._leader is None:
                     self._leader, self._leading = batch, get_ident()
                     if self._socket is not None and self._poll.poll(0):
-                        self._look()
+                        # It was idle and has something to say, most likely that it is closed. Better know before writing.
+                        talks = self._socket
                 elif self._leading == get_ident() and self._leader is not batch:
                     raise Reentered
-                try:
-                    self.engine.submit(batch, monotonic())
-                except BufferFull:
-                    self._wait_for_room(batch)
-            if self._leader is not batch:
-                waiter = batch.waiter = threading.Lock()
-                waiter.acquire()
-                self._followers.append(batch)
-            turn = None if self._writing else self._claim()
+                if talks is None:
+                    try:
+                        self.engine.submit(batch, monotonic())
+                    except BufferFull:
+                        until = until or self._until_when_for_room()
+                        self._wait_for_room(batch, until)
+                    else:
+                        if self._leader is not batch:
+                            waiter = batch.waiter = threading.Lock()
+                            waiter.acquire()
+                            self._followers.append(batch)
+                        turn = None if self._writing else self._claim()
+            if talks is not None:
+                self._exchange(talks)
+            elif not batch.held and self._leader is batch:
+                self._turn()
         self._send(turn)
         return waiter
 
-    def _look(self) -> None:
-        """With the lock held: an idle connection has something to say, most likely that it is closed. Better know before writing."""
-        sock = self._socket
-        self._lock.release()
-        try:
-            self._exchange(sock)
-        finally:
-            self._lock.acquire()
+    def _follow(self, batch: Batch, waiter: threading.Lock) -> None:
+        """Wait until the batch is settled, or its thread is to lead: told so, or because the leader went without telling."""
+        while not waiter.acquire(timeout=PATROL):
+            with self._lock:
+                if batch.settled:
+                    return
+                if self._leader is None or self._leader.settled:
+                    self._leader, batch.waiter = batch, None
+                    break
+        if self._leader is batch:
+            self._leading = get_ident()
 
     def close(self) -> None:
         """Settle everything and end the connection; for any thread."""
@@ -165,35 +180,35 @@ class Link:
             turn = self._claim()
         self._send(turn)
 
-    def _interrupted(self, batch: Batch | None) -> None:
-        """KeyboardInterrupt and the like. In a leader, or one who writes (no batch): nobody knows how much was read or
-        written, so this connection ends. One who only waits leaves the others alone.
+    def _interrupted(self, batch: Batch | None, only_waits: bool = False) -> None:
+        """KeyboardInterrupt and the like, between any two steps. Nobody knows how much was read, written or noted down, so this
+        connection ends, and whatever is in no queue any more. One who only waits leaves the others alone.
         """
         with self._lock:
             if batch is not None and self.engine.cancel(batch, monotonic()):
                 self._drop()
-            if self._leader is batch or batch is None:
+            if not only_waits:
+                if batch is None:
+                    self._sending = None  # that was us
                 self._lose(redis.ConnectionError("the thread that used the connection was interrupted"))
+                self.engine.rescue(self._followers, self._leader is batch, monotonic())
             self._wake_settled()
 
-    def _wait_for_room(self, batch: Batch) -> None:
-        """With the lock held: let replies come until the batch fits. Raises BufferFull if that is not wanted, or takes too long."""
+    def _until_when_for_room(self) -> float:
+        patience = self.engine.settings.command_timeout
+        return math.inf if patience is None else monotonic() + patience
+
+    def _wait_for_room(self, batch: Batch, until: float) -> None:
+        """With the lock held: let others read replies until the batch fits. Raises BufferFull if that is not wanted, or too late."""
         engine = self.engine
-        patience = engine.settings.command_timeout
-        until = math.inf if patience is None else monotonic() + patience
-        while not engine.has_room(batch) and self._leader is not None:
-            if engine.settings.when_full == "raise" or monotonic() >= until:
+        if engine.settings.when_full == "raise" or monotonic() >= until:
+            raise engine.full()
+        while self._leader is not None and self._leader is not batch and not engine.has_room(batch):
+            if monotonic() >= until:
                 raise engine.full()
-            if self._leader is batch:
-                self._lock.release()
-                try:
-                    self._turn()
-                finally:
-                    self._lock.acquire()
-            else:
-                self._wants_room += 1
-                self._room.wait(None if until == math.inf else max(until - monotonic(), 0.001))
-                self._wants_room -= 1
+            self._wants_room += 1
+            self._room.wait(None if until == math.inf else max(until - monotonic(), 0.001))
+            self._wants_room -= 1
 
     # -- writing ----------------------------------------------------------------------------------------------
 
@@ -252,6 +267,8 @@ class Link:
                 self.engine.end_write(count)
                 if count < len(data):
                     self._rest = data[count:]
+                    if count:
+                        self.engine.takes_bytes(monotonic())
                     self._ring()  # the leader waits for the socket to take more
                     return
                 self._writing = False
@@ -332,18 +349,19 @@ class Link:
         limit_opening(connection, seconds)
         try:
             connection.connect()
+            sock = connection._sock
+            sock.setblocking(False)
+            give_up_soon(sock, self.engine.settings.silence_timeout)
         except Exception as error:
             with self._lock:
                 failed = self.engine.refused if is_refusal(error) else self.engine.connect_failed
                 failed(error if is_refusal(error) else not_opened(error, connection), monotonic())
             return
         except BaseException:
+            connection.disconnect()
             with self._lock:
                 self.engine.connect_failed(redis.ConnectionError("connecting was interrupted"), monotonic())
             raise
-        sock = connection._sock
-        sock.setblocking(False)
-        give_up_soon(sock, self.engine.settings.silence_timeout)
         with self._lock:
             self._connection, self._socket = connection, sock
             self._tls = threading.Lock() if isinstance(sock, ssl.SSLSocket) else None
