@@ -21,7 +21,7 @@ from redis.asyncio.lock import Lock
 from redis.commands import AsyncCoreCommands, AsyncRedisModuleCommands
 
 from penstock.client.cluster.aio_links import Links
-from penstock.client.cluster.calls import PipelineBody
+from penstock.client.cluster.calls import Levels, PipelineBody
 from penstock.client.cluster.core import ClusterCore, raise_first
 from penstock.client.cluster.effects import Exchange, Logic, Pause, Refresh
 from penstock.client.cluster.plan import Call
@@ -31,7 +31,7 @@ from penstock.client.quick import QuickCommands
 from penstock.client.streams import StreamCommands
 
 
-class Cluster(StreamCommands, QuickCommands, AsyncRedisModuleCommands, AsyncCoreCommands):  # type: ignore[misc]
+class Cluster(Levels, StreamCommands, QuickCommands, AsyncRedisModuleCommands, AsyncCoreCommands):  # type: ignore[misc]
     """A client of a whole cluster. ClusterCore lists the arguments."""
 
     _is_async_client: Literal[True] = True
