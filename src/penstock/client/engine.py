@@ -60,6 +60,7 @@ from penstock.client.errors import (
     OutcomeUnknown,
     TransactionLost,
     reply_error,
+    stated,
 )
 from penstock.client.events import Event, Reconnected, Replayed
 from penstock.client.once import REMEMBERS, Numbers, Writes, doubt_forgotten, is_forgotten, new_client_id
@@ -293,7 +294,7 @@ class Engine:
             self._lost_at = now
         self._connecting = self.up = False
         self._back_off(now)
-        self._fail_pending(str(error), NotSent, OutcomeUnknown, error, instead=error)
+        self._fail_pending(str(error), NotSent, OutcomeUnknown, error, instead=stated(error, State.QUEUED))
 
     def lost(self, error: Exception, now: float) -> None:
         """The connection is gone. What that means for each command is the table at the top."""
