@@ -17,7 +17,7 @@ from collections.abc import Collection, Sequence
 from itertools import accumulate
 from typing import Any
 
-from penstock.client.commands import Kind, name_of
+from penstock.client.commands import Kind, as_command
 from penstock.client.delivery import Command, ReplayFilter, State
 from penstock.client.encoding import count_words, pack
 from penstock.client.errors import NoReplyInTime, NotReplayed, NotSent, NotSentInTime, OutcomeUnknown
@@ -168,10 +168,7 @@ class Batch:
         return any(state > State.QUEUED for state in self.reached[len(self.replies) :])
 
     def described(self, index: int) -> Command:
-        arguments = self.commands[index]
-        name = name_of(arguments)
-        is_split = isinstance(arguments[0], str | bytes) and len(arguments[0]) < len(name)
-        return Command(name, tuple(arguments[1 + is_split :]), self.state(index))
+        return as_command(self.commands[index], self.state(index))
 
     def failure(self, index: int, why: str, unsent: type[NotSent], unknown: type[OutcomeUnknown]) -> Exception:
         """The error for a command that gets no reply; which one depends on how far it came."""

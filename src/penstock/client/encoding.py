@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from typing import Any, overload
 
 import hiredis
-import redis
 from hiredis import pack_command
+
+from penstock.client.errors import NotEncodable
 
 
 def pack(arguments: Sequence[Any]) -> bytes:
@@ -25,10 +26,10 @@ def pack(arguments: Sequence[Any]) -> bytes:
     b'*3\\r\\n$6\\r\\nCONFIG\\r\\n$3\\r\\nGET\\r\\n$4\\r\\nsave\\r\\n'
     """
     if not arguments or (type(arguments) is not tuple and not isinstance(arguments, list | tuple)):
-        raise redis.DataError(f"{arguments!r} is no command: give a tuple of its words, as in ('SET', 'key', 'value')")
+        raise NotEncodable(f"{arguments!r} is no command: give a tuple of its words, as in ('SET', 'key', 'value')")
     head = arguments[0]
     if not isinstance(head, str | bytes) or not head.strip():
-        raise redis.DataError(f"{head!r} is no name of a command: give it as str or bytes")
+        raise NotEncodable(f"{head!r} is no name of a command: give it as str or bytes")
     if " " in head if isinstance(head, str) else b" " in head:
         arguments = (*head.split(), *arguments[1:])
     try:
@@ -69,14 +70,14 @@ def _plain(argument: Any) -> bytes | str | int | float:
     if isinstance(argument, bytearray | memoryview):
         return bytes(argument)
     if isinstance(argument, bool) or not isinstance(argument, bytes | str | int | float):
-        raise redis.DataError(
+        raise NotEncodable(
             f"{argument!r} is a {type(argument).__name__}, which has no wire form: convert it to bytes, str, int or float"
         )
     if isinstance(argument, str):
         try:
             argument.encode()
         except UnicodeEncodeError as error:
-            raise redis.DataError(f"{argument!r} cannot be encoded as UTF-8: {error.reason}; give bytes") from error
+            raise NotEncodable(f"{argument!r} cannot be encoded as UTF-8: {error.reason}; give bytes") from error
     return argument
 
 

@@ -42,7 +42,7 @@ from __future__ import annotations
 import math
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import redis
@@ -60,6 +60,7 @@ from penstock.client.errors import (
     NotSentInTime,
     OutcomeUnknown,
     TransactionLost,
+    stated,
 )
 from penstock.client.events import Event, Reconnected, Replayed
 from penstock.client.held import Held
@@ -71,6 +72,8 @@ from penstock.client.session import Session
 
 CHUNK = 256 * 1024
 """About how many bytes `output` gives out at a time: a long queue is not copied whole to be written."""
+
+_INTERRUPTED = "the thread that used the connection was interrupted"
 
 
 class Engine:
@@ -134,7 +137,11 @@ class Engine:
             self._held.filter()
 
     def adopt_session(self, session: Session) -> None:
-        """Have the connection state another engine's connection has, on this connection and later ones."""
+        """Have the connection state another engine's connection has, on this connection and later ones; and no WATCH."""
+        if self.session.watching:  # its pipeline was never ended
+            self.session.watching = False
+            if self.up:
+                self._preface.ask("UNWATCH")
         if self.session.adopt(session) and self.up:
             self._preface.restore(self.session)
 
@@ -201,6 +208,17 @@ class Engine:
         self._held.settle(batch, batch.failures(why, unsent, unknown))
         return was_given and batch.blocks
 
+    def rescue(self, batches: Iterable[Batch], was_leading: bool, now: float) -> None:
+        """After an interrupt in the middle of the work here: settle those of all `batches` that are in no queue any more.
+
+        One who led may have been connecting, or just have learnt that the connection is lost; that is brought to its end.
+        """
+        if was_leading and not self.up:
+            self._connecting = False
+            self._hold_or_fail(redis.ConnectionError(_INTERRUPTED))
+            self.connect_at = max(now, self._backoff.retry_at) if self._held.pending and not self.is_closed else None
+        self._held.rescue(batches, _INTERRUPTED)
+
     def _take_back_blocked(self, now: float) -> None:
         """End the connection of a blocked command: left alone it would take, for nobody, what is pushed to its key next."""
         self._backoff.failures = 0  # the server is well
@@ -257,7 +275,7 @@ class Engine:
             self._lost_at = now
         self._connecting = self.up = False
         self._back_off(now)
-        self._fail_pending(str(error), NotSent, OutcomeUnknown, error, instead=error)
+        self._fail_pending(str(error), NotSent, OutcomeUnknown, error, instead=stated(error, State.QUEUED))
 
     def lost(self, error: Exception, now: float) -> None:
         """The connection is gone. What that means for each command is the table at the top."""
@@ -265,6 +283,11 @@ class Engine:
             return
         self.up, self._lost_at = False, now
         self._take_back()
+        self._hold_or_fail(error)
+        self._back_off(now)
+
+    def _hold_or_fail(self, error: Exception) -> None:
+        """There is no connection: what its loss means for all that waits."""
         self._trouble = why = str(error) or type(error).__name__
         if self.session.in_transaction:
             self._transaction_lost = True
@@ -274,7 +297,6 @@ class Engine:
             self._fail_pending(why, NotSent, OutcomeUnknown, error)
         else:
             self._held.filter()
-        self._back_off(now)
 
     def _take_back(self) -> None:
         """What was given out and has no reply goes back to the head of the queue, in order; tombstones go away."""
@@ -373,6 +395,10 @@ class Engine:
         self._sent += count
         self._handed = self._sent
 
+    def takes_bytes(self, now: float) -> None:
+        """The other side takes what is written, bit by bit: one who listens to something long is not silent."""
+        self._heard = now
+
     def room(self) -> memoryview | None:
         """Where the next bytes are to be received, and no more than fit; None: anywhere, to be given to `received`."""
         return self._replies.room()
@@ -394,6 +420,8 @@ class Engine:
         self._backoff.failures = 0
         if batch.notable:
             self.session.learn(batch)
+        elif batch.atomic:
+            self.session.watching = False  # EXEC was answered
         if batch.numbered is not None:
             self._numbering.answered(batch)
         if batch.settled:
@@ -468,8 +496,7 @@ class Engine:
 
     def time_left(self, now: float) -> float | None:
         """Seconds until the first command that waits is given up; None: all may wait for ever."""
-        deadlines = (batch.deadline for batch in self._held.pending if batch.deadline is not None and not batch.settled)
-        first = min(deadlines, default=math.inf)
+        first = self._held.first_deadline()
         return None if first == math.inf else max(first - now, 0.001)
 
     def _silent_at(self) -> float:

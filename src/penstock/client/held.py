@@ -6,12 +6,13 @@ that is. Every held batch is settled exactly once, and goes through `settle` or 
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from penstock.client.batch import Batch
-from penstock.client.delivery import Counters, Settings
+from penstock.client.delivery import Counters, Settings, State
 from penstock.client.errors import BufferFull, DeliveryError, NotSent, OutcomeUnknown
 
 
@@ -51,6 +52,11 @@ class Held:
         batch.held = True
         self.pending.append(batch)
 
+    def first_deadline(self) -> float:
+        """When the first of those that wait to be written is given up."""
+        deadlines = (batch.deadline for batch in self.pending if batch.deadline is not None and not batch.settled)
+        return min(deadlines, default=math.inf)
+
     # -- settling ---------------------------------------------------------------------------------------------
 
     def settle_replied(self, batch: Batch) -> None:
@@ -89,6 +95,15 @@ class Held:
                 if isinstance(result, DeliveryError) and result.__cause__ is None:
                     result.__cause__ = cause
             self.settle(batch, results)
+
+    def rescue(self, batches: Iterable[Batch], why: str) -> None:
+        """Settle those that are neither settled nor in the queue: they may have been written, and nobody will find them again."""
+        queued = set(map(id, self.pending))
+        for batch in batches:
+            if batch.held and not batch.settled and id(batch) not in queued:
+                if batch.reached is State.QUEUED:
+                    batch.reached = State.WRITING
+                self.settle(batch, batch.failures(why, NotSent, OutcomeUnknown))
 
     def review(self, look: Callable[[Batch], object]) -> None:
         """Let `look` skip commands of what waits to be written again; settle batches of which that leaves nothing."""

@@ -77,6 +77,9 @@ class Numbering:
     def take_table(self, reply: Any, held: Held, heard: float) -> None:
         """To COMMAND. What may have run before, and the server could not know again, is not to be written again."""
         if isinstance(reply, Exception):
+            reply.args = (
+                f"{reply} (delivery level exactly-once asks COMMAND which commands write: let the user run it)",
+            )
             raise PrefaceRefused(reply)
         writes = Writes(reply)
         if not writes.has_once:

@@ -15,7 +15,7 @@ import redis
 
 from penstock.client.batch import Batch
 from penstock.client.delivery import State
-from penstock.client.errors import reply_error
+from penstock.client.errors import reply_error, stated
 from penstock.client.landing import HINT, Landing
 
 _MORE: Final = object()
@@ -85,8 +85,7 @@ class Replies:
             except redis.InvalidResponse:
                 raise
             except Exception as error:
-                error.state = State.REPLIED  # type: ignore[attr-defined]
-                replies.append(error)
+                replies.append(stated(error, State.REPLIED))
                 if batch.skipped:
                     batch.take_skipped()
                 if len(replies) < batch.count:
@@ -115,8 +114,7 @@ class Replies:
             try:
                 reply = reply.decode(encoding, self._options["errors"])
             except ValueError as error:
-                reply = error
-                reply.state = State.REPLIED
+                reply = stated(error, State.REPLIED)
         batch.replies.append(reply)
         if batch.skipped:
             batch.take_skipped()

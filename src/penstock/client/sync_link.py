@@ -9,6 +9,9 @@ Threads whose replies have come are woken one by one: each wakes the next before
 them would fight for the interpreter. Most of them call again at once, so while they are being woken (`_waking`) nobody
 writes; the last one writes for all. No call waits for that longer than PAUSE.
 
+A thread can be interrupted between any two steps (KeyboardInterrupt). Unless it only waited, its connection ends then, and
+the engine settles what was in its hands. Whom it should have told something looks for itself, after PATROL.
+
 What is shared is under `_lock`, which is never held while waiting for the network. `_leader` is the batch whose thread
 leads; `_writing` says that some thread, or unsent bytes in `_rest`, own the right to write.
 
@@ -35,6 +38,7 @@ from typing import Any, NamedTuple
 import redis
 
 from penstock.client.batch import Batch
+from penstock.client.bell import Bell
 from penstock.client.engine import Engine
 from penstock.client.errors import BufferFull, NotSent
 from penstock.client.events import Event
@@ -44,6 +48,8 @@ from penstock.client.preface import PrefaceRefused
 READ = 128 * 1024
 PAUSE = 0.01
 """Seconds that a command may wait to be written together with those of threads that are just waking up."""
+PATROL = 1.0
+"""Seconds after which one who waits looks whether anybody reads for it: a thread can be interrupted between any two steps."""
 _WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 _links: weakref.WeakSet[Link] = weakref.WeakSet()
@@ -87,78 +93,90 @@ class Link:
         self._tls: threading.Lock | None = None  # of an SSL socket, which must not be read and written at once
         self._generation = 0
         self._writing = False
-        self._sending: Any = None  # the socket some thread is in `send` on
+        self._sending: Any = None  # the socket that some thread, `_sender`, is in `send` on
+        self._sender = 0
         self._rest = b""
         self._wants_room = 0
-        self._bell, self._ringer = socket.socketpair()
-        self._bell.setblocking(False)
-        self._ringer.setblocking(False)
-        self._bell_number = self._bell.fileno()
-        self._poll = self._new_poll()
-
-    def _new_poll(self) -> Any:
-        poll = select.poll()
-        poll.register(self._bell, select.POLLIN)
-        return poll
+        self._bell = Bell()
+        self._poll = self._bell.new_poll()
 
     # -- calls ------------------------------------------------------------------------------------------------
 
     def run(self, batch: Batch) -> None:
         """Submit a batch and return when it is settled. Raises NotSent, or Reentered, if it was not taken."""
-        thread = get_ident()
+        thread, only_waits = get_ident(), False
         if thread in self._inside:
             raise Reentered
         try:
             self._inside.add(thread)
-            waiter = self._submit(batch)
-            if waiter is not None:
-                if not waiter.acquire(timeout=PAUSE):
-                    self._wake_next()  # whoever should have is held up, as by a signal handler
-                    waiter.acquire()
-                self._wake_next()
+            waiter, patience = self._submit(batch), PAUSE
+            while waiter is not None:
+                only_waits = True
+                is_woken = waiter.acquire(timeout=patience)
+                only_waits = False
+                if is_woken or (patience == PATROL and self._is_passed_over(batch)):
+                    waiter = None
+                self._wake_next()  # not woken: whoever should have woken us is held up, as by a signal handler
+                patience = PATROL
             while not batch.settled:
                 self._turn()
         except NotSent:
             raise
         except BaseException:
-            self._interrupted(batch)
+            self._interrupted(batch, only_waits and self._leader is not batch)
             raise
         finally:
-            if self._leader is batch:
-                self._hand_over()
-            self._inside.discard(thread)
+            try:
+                if self._leader is batch:
+                    self._hand_over(batch)
+            finally:
+                self._inside.discard(thread)
             if self.engine.events:
                 self._tell()  # not while leading: a listener may use this client
 
     def _submit(self, batch: Batch) -> threading.Lock | None:
         """Give a batch to the engine and write if writing is free. None: we lead; else what wakes us."""
-        waiter = None
-        with self._lock:
-            while not batch.held:
+        waiter = turn = until = None
+        while not batch.held:
+            talks = None
+            with self._lock:
                 if self._leader is None:
                     self._leader = batch
                     if self._socket is not None and self._poll.poll(0):
-                        self._look()
-                try:
-                    self.engine.submit(batch, monotonic())
-                except BufferFull:
-                    self._wait_for_room(batch)
-            if self._leader is not batch:
-                waiter = batch.waiter = threading.Lock()
-                waiter.acquire()
-                self._followers.append(batch)
-            turn = None if self._writing or self._waking else self._claim()
+                        # It was idle and has something to say, most likely that it is closed. Better know before writing.
+                        talks = self._socket
+                if talks is None:
+                    try:
+                        self.engine.submit(batch, monotonic())
+                    except BufferFull:
+                        until = until or self._until_when_for_room()
+                        self._wait_for_room(batch, until)
+                    else:
+                        if self._leader is not batch:
+                            waiter = batch.waiter = threading.Lock()
+                            waiter.acquire()
+                            self._followers.append(batch)
+                        turn = None if self._writing or self._waking else self._claim()
+            if talks is not None:
+                self._exchange(talks)
+            elif not batch.held and self._leader is batch:
+                self._turn()
         self._send(turn)
         return waiter
 
-    def _look(self) -> None:
-        """With the lock held: an idle connection has something to say, most likely that it is closed. Better know before writing."""
-        sock = self._socket
-        self._lock.release()
-        try:
-            self._exchange(sock)
-        finally:
-            self._lock.acquire()
+    def _is_passed_over(self, batch: Batch) -> bool:
+        """Whether one who has waited for long need not: nobody told it that it is settled, or is to lead, or that nobody leads."""
+        with self._lock:
+            if not batch.settled and not self._leads(batch):
+                return False
+            batch.waiter = None
+            return True
+
+    def _leads(self, batch: Batch) -> bool:
+        """With the lock held: whether a batch's thread leads, as it does from now on if the leader went without handing over."""
+        if self._leader is None or self._leader.settled:
+            self._leader = batch
+        return self._leader is batch
 
     def close(self) -> None:
         """Settle everything and end the connection; for any thread."""
@@ -167,8 +185,8 @@ class Link:
             self._drop()
             self._wake_settled()
             if self._leader is None:
-                self._close_bell()
-        self._ring()
+                self._bell.close()
+        self._bell.ring()
 
     def change(self, change: Callable[[Engine, float], object]) -> None:
         """Let the engine's settings change, and wake whom that settles."""
@@ -176,40 +194,49 @@ class Link:
             change(self.engine, monotonic())
             self._wake_settled()
             turn = self._claim()
-        self._send(turn)
+        self._bell.ring()  # the leader may be one of them
+        try:
+            self._send(turn)
+        except BaseException:
+            self._interrupted(None)
+            raise
 
-    def _interrupted(self, batch: Batch | None) -> None:
-        """KeyboardInterrupt and the like. In a leader, or one who writes (no batch): nobody knows how much was read or
-        written, so this connection ends. One who only waits leaves the others alone.
+    def _interrupted(self, batch: Batch | None, only_waits: bool = False) -> None:
+        """KeyboardInterrupt and the like, between any two steps. Nobody knows how much was read, written or noted down, so this
+        connection ends, and whatever is in no queue any more. One who only waits leaves the others alone.
         """
         with self._lock:
+            if self._sender == get_ident():
+                self._sending = None  # nobody is in `send` any more
             if batch is not None:
                 batch.waiter = None
                 if self.engine.cancel(batch, monotonic()):
                     self._drop()
-            if self._leader is batch or batch is None:
+            if not only_waits:
                 self._lose(redis.ConnectionError("the thread that used the connection was interrupted"))
+                others = [*self._followers] if self._leader is None else [self._leader, *self._followers]
+                self.engine.rescue(others, self._leader is batch, monotonic())
             self._wake_settled()
+        self._bell.ring()  # the leader may be one of those that were settled
         self._wake_next()  # it may have been our turn to
 
-    def _wait_for_room(self, batch: Batch) -> None:
-        """With the lock held: let replies come until the batch fits. Raises BufferFull if that is not wanted, or takes too long."""
+    def _until_when_for_room(self) -> float:
+        patience = self.engine.settings.command_timeout
+        return math.inf if patience is None else monotonic() + patience
+
+    def _wait_for_room(self, batch: Batch, until: float) -> None:
+        """With the lock held: let others read replies until the batch fits. Raises BufferFull if that is not wanted, or too late."""
         engine = self.engine
-        patience = engine.settings.command_timeout
-        until = math.inf if patience is None else monotonic() + patience
-        while not engine.has_room(batch) and self._leader is not None:
-            if engine.settings.when_full == "raise" or monotonic() >= until:
+        if engine.settings.when_full == "raise" or monotonic() >= until:
+            raise engine.full()
+        while self._leader is not None and self._leader is not batch and not engine.has_room(batch):
+            if monotonic() >= until:
                 raise engine.full()
-            if self._leader is batch:
-                self._lock.release()
-                try:
-                    self._turn()
-                finally:
-                    self._lock.acquire()
-            else:
-                self._wants_room += 1
-                self._room.wait(None if until == math.inf else max(until - monotonic(), 0.001))
-                self._wants_room -= 1
+            self._wants_room += 1
+            is_told = self._room.wait(min(max(until - monotonic(), 0.001), PATROL))
+            self._wants_room -= 1
+            if not is_told:
+                self._leads(batch)
 
     # -- writing ----------------------------------------------------------------------------------------------
 
@@ -230,21 +257,12 @@ class Link:
         return self._claim()
 
     def _begin_write(self, data: bytes) -> _Write:
-        self._writing, self._sending = True, self._socket
+        self._writing, self._sending, self._sender = True, self._socket, get_ident()
         self.engine.begin_write(len(data))
         return _Write(data, self._socket, self._generation)
 
     def _send(self, turn: _Write | None) -> None:
         """Write, and whatever was queued meanwhile, until there is no more or the socket is full."""
-        if turn is None:
-            return
-        try:
-            self._send_all(turn)
-        except BaseException:
-            self._interrupted(None)
-            raise
-
-    def _send_all(self, turn: _Write | None) -> None:
         while turn is not None:
             data, sock, generation = turn
             try:
@@ -268,7 +286,9 @@ class Link:
                 self.engine.end_write(count)
                 if count < len(data):
                     self._rest = data[count:]
-                    self._ring()  # the leader waits for the socket to take more
+                    if count:
+                        self.engine.takes_bytes(monotonic())
+                    self._bell.ring()  # the leader waits for the socket to take more
                     return
                 self._writing = False
                 turn = self._claim()
@@ -303,9 +323,8 @@ class Link:
         """Sleep until the socket has something, somebody rings, or the time comes. True if it is the socket."""
         found = False
         for descriptor, _ in poll.poll(None if until == math.inf else max(until - now, 0.0) * 1000 + 1):
-            if descriptor == self._bell_number:
-                with contextlib.suppress(OSError):
-                    self._bell.recv(4096)
+            if descriptor == self._bell.number:
+                self._bell.hear()
             else:
                 found = True
         return found
@@ -354,18 +373,19 @@ class Link:
         limit_opening(connection, seconds)
         try:
             connection.connect()
+            sock = connection._sock
+            sock.setblocking(False)
+            give_up_soon(sock, self.engine.settings.silence_timeout)
         except Exception as error:
             with self._lock:
                 failed = self.engine.refused if is_refusal(error) else self.engine.connect_failed
                 failed(error if is_refusal(error) else not_opened(error, connection), monotonic())
             return
         except BaseException:
+            connection.disconnect()
             with self._lock:
                 self.engine.connect_failed(redis.ConnectionError("connecting was interrupted"), monotonic())
             raise
-        sock = connection._sock
-        sock.setblocking(False)
-        give_up_soon(sock, self.engine.settings.silence_timeout)
         with self._lock:
             self._connection, self._socket = connection, sock
             self._tls = threading.Lock() if isinstance(sock, ssl.SSLSocket) else None
@@ -387,7 +407,7 @@ class Link:
         self._writing, self._rest = False, b""
         if sock is None:
             return
-        self._poll = self._new_poll()
+        self._poll = self._bell.new_poll()
         with contextlib.suppress(OSError):
             sock.shutdown(socket.SHUT_RDWR)
         if self._sending is not sock:
@@ -422,9 +442,10 @@ class Link:
             turn = None if self._writing or self._waking else self._claim()
         self._send(turn)
 
-    def _hand_over(self) -> None:
+    def _hand_over(self, batch: Batch) -> None:
         with self._lock:
-            self._leader = None
+            if self._leader is not batch:
+                return  # one who waited for long has taken it
             while self._followers:
                 follower = self._followers.popleft()
                 if not follower.settled:
@@ -432,18 +453,11 @@ class Link:
                     waiter, follower.waiter = follower.waiter, None
                     waiter.release()
                     return
+            self._leader = None
             if self._wants_room:
                 self._room.notify_all()
             if self.engine.is_closed:
-                self._close_bell()
-
-    def _close_bell(self) -> None:
-        self._bell.close()
-        self._ringer.close()
-
-    def _ring(self) -> None:
-        with contextlib.suppress(OSError):
-            self._ringer.send(b"\0")
+                self._bell.close()
 
     def _tell(self) -> None:
         for event in self.engine.take_events():
@@ -454,10 +468,10 @@ class Link:
     def after_fork(self) -> None:
         """In a child: the connection is the parent's, and so is everything on it. A new engine has a new ONCE identity."""
         old = self.engine
-        for mine in (self._socket, self._bell, self._ringer):
-            if mine is not None:
-                with contextlib.suppress(OSError):
-                    os.close(mine.detach())
+        self._bell.close_in_child()
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                os.close(self._socket.detach())
         self.engine = self._make_engine()
         self.engine.session.adopt(old.session)
         self._begin()

@@ -44,7 +44,7 @@ from penstock.client.cluster.plan import UNKEYED, Plan
 from penstock.client.cluster.routing import Route
 from penstock.client.cluster.slot_map import Address, SlotMap, address_of, shown
 from penstock.client.commands import name_of
-from penstock.client.delivery import Command, Delivery, State
+from penstock.client.delivery import Delivery, State
 from penstock.client.errors import NotReplayed, NotSent, OutcomeUnknown
 from penstock.protocol.resp import pack
 
@@ -321,9 +321,9 @@ class Packed:
             )
             self.results[index] = _caused(OutcomeUnknown(text, state, name), error)
             return False
-        filtered = self._rules.replay_filter
-        if filtered is not None and filtered(Command(name, tuple(self._plan.commands[index]), state)):
-            text = f"{name} was sent to {shown(address)}, its reply never came ({error}), and the replay filter keeps it from being sent again"
+        why_not = self._rules.why_not_again(self._plan.commands[index], state)
+        if why_not is not None:
+            text = f"{name} was sent to {shown(address)}, its reply never came ({error}), and {why_not}"
             self.results[index] = _caused(NotReplayed(text, state, name), error)
             return False
         return True
