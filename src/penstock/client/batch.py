@@ -22,7 +22,7 @@ from penstock.client.delivery import Command, ReplayFilter, State
 from penstock.client.encoding import count_words, pack
 from penstock.client.errors import NoReplyInTime, NotReplayed, NotSent, NotSentInTime, OutcomeUnknown
 
-BATCH_BYTES = 480
+BATCH_BYTES = 570
 """What a held batch costs beside its commands, with whoever waits for it; tests/client/test_bounds.py measures it."""
 COMMAND_BYTES = 8
 """What a held command costs beside its words."""

@@ -30,8 +30,8 @@ How to drive it:
     engine.take_settled()                wake whoever waits for these
     engine.take_events()                 Reconnected, Replayed: for callbacks, outside of any lock
 
-Its parts, each an idea of its own: held.py (the queue, its bounds, settling), replies.py (reading), preface.py (what a
-connection begins with), session.py (what it must remember), numbering.py (ONCE).
+Its parts, each an idea of its own: held.py (the queue, its bounds, settling), outgoing.py (writing), replies.py (reading),
+preface.py (what a connection begins with), session.py (what it must remember), numbering.py (ONCE).
 
 Rejected: a coroutine that reads and writes by turns. It cannot write while it reads, which is what sharing one
 connection among many callers is about; and the order of events could not be chosen by a test.
@@ -41,7 +41,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -66,12 +65,10 @@ from penstock.client.events import Event, Reconnected, Replayed
 from penstock.client.held import Held
 from penstock.client.numbering import Numbering
 from penstock.client.once import doubt_forgotten
+from penstock.client.outgoing import Outgoing
 from penstock.client.preface import Preface
 from penstock.client.replies import Replies
 from penstock.client.session import Session
-
-CHUNK = 256 * 1024
-"""About how many bytes `output` gives out at a time: a long queue is not copied whole to be written."""
 
 _INTERRUPTED = "the thread that used the connection was interrupted"
 
@@ -92,11 +89,12 @@ class Engine:
         self.next_tick = math.inf
         """When `tick` has something to do at the earliest."""
         self._replies = Replies(encoding, encoding_errors)
-        self._awaiting: deque[Batch] = deque()
         self._preface = Preface()  # nothing else is given out before its replies
+        self._numbering = Numbering()
+        self._outgoing = Outgoing(self._held, self._preface, self._numbering)
+        self._awaiting = self._outgoing.awaiting
         self.events: list[Event] = []
         """What `take_events` will give."""
-        self._given = self._handed = self._sent = 0  # bytes of this connection: given out, may have left, have left
         self._heard = 0.0  # when the last byte came, or the first reply became owed
         self._backoff = Backoff(settings, jitter)
         self._lost_at: float | None = None
@@ -105,8 +103,6 @@ class Engine:
         self._connecting = False
         self.is_closed = False
         self._transaction_lost = False
-        self._connections = 0
-        self._numbering = Numbering()
 
     @property
     def counters(self) -> Counters:
@@ -200,9 +196,9 @@ class Engine:
         """Settle it without a reply. True if it blocks on the server meanwhile: then the connection has to go, too."""
         if batch.settled or not batch.held:
             return False
-        was_given = self.up and batch.connection == self._connections
+        was_given = self.up and self._outgoing.has_given(batch)
         if was_given:
-            batch.remember(self._given, self._sent)  # what was given out will be written
+            batch.remember(self._outgoing.given, self._outgoing.sent)  # what was given out will be written
         else:
             batch.data = b""  # it will be passed over in the queue; no need to keep its bytes there
         self._held.settle(batch, batch.failures(why, unsent, unknown))
@@ -236,9 +232,8 @@ class Engine:
         """A connection is open and shaken hands on."""
         self.up, self._connecting, self.connect_at = True, False, None
         self._replies.begin()
-        self._given = self._handed = self._sent = 0
+        self._outgoing.begin()
         self._heard = now
-        self._connections += 1
         self._numbering.forget_server()
         self._preface.restore(self.session)
         if self.settings.delivery is Delivery.EXACTLY_ONCE:
@@ -308,7 +303,7 @@ class Engine:
                 self.session.learn(batch)
         self._awaiting.clear()
         for batch in waiting:
-            batch.remember(self._handed, self._sent)
+            batch.remember(self._outgoing.handed, self._outgoing.sent)
             if batch.atomic:
                 batch.replies.clear()  # replies of a part of it count for nothing
             if batch.notable and Kind.FINAL in batch.notable.values():
@@ -340,46 +335,10 @@ class Engine:
         """Bytes to write next; b"" if there are none, or none may be given out yet."""
         if not self.up:
             return b""
-        if self._preface:
-            return self._give_preface()
-        pending, awaiting = self._held.pending, self._awaiting
-        if not pending:
-            return b""
-        pieces: list[bytes] = []
-        position, limit = self._given, self._given + CHUNK
-        number, connection = self._numbering.numberer(self._heard), self._connections
-        sent, was_idle = 0, not awaiting
-        while pending and position < limit:
-            batch = pending.popleft()
-            if batch.settled:
-                continue
-            if number is not None:
-                number(batch)
-            if batch.attempts:
-                count, data = batch.outstanding()
-                batch.first = len(batch.replies)
-                self.counters.replayed += count
-            else:
-                data = batch.data
-                sent += batch.count
-            batch.attempts += 1
-            batch.connection, batch.start = connection, position
-            pieces.append(data)
-            position += len(data)
-            batch.end = position
-            awaiting.append(batch)
-        self._given = position
-        self.counters.sent += sent
+        was_idle = not self._awaiting
+        data = self._outgoing.take(self._heard)
         if was_idle:
             self._owe()
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-    def _give_preface(self) -> bytes:
-        batches = self._preface.take()
-        self._awaiting += batches
-        data = b"".join([batch.data for batch in batches])
-        self._given += len(data)
-        self._owe()
         return data
 
     def _owe(self) -> None:
@@ -388,12 +347,12 @@ class Engine:
 
     def begin_write(self, count: int) -> None:
         """`count` more bytes are about to be given to the operating system."""
-        self._handed += count
+        self._outgoing.handed += count
 
     def end_write(self, count: int) -> None:
         """It has taken `count` of them; the others it has not, and they are to be offered again."""
-        self._sent += count
-        self._handed = self._sent
+        self._outgoing.sent += count
+        self._outgoing.handed = self._outgoing.sent
 
     def takes_bytes(self, now: float) -> None:
         """The other side takes what is written, bit by bit: one who listens to something long is not silent."""
@@ -479,7 +438,7 @@ class Engine:
             head = self._awaiting[0]
             if not head.is_preface and not head.settled:
                 # It may be what the server is so busy with: sent again it would only make things worse.
-                head.remember(self._handed, self._sent)
+                head.remember(self._outgoing.handed, self._outgoing.sent)
                 head.fail_first("nothing came from the server")
                 if len(head.replies) == head.count:
                     self._held.settle(head, list(head.replies))
