@@ -337,7 +337,7 @@ class Engine:
             return b""
         was_idle = not self._awaiting
         data = self._outgoing.take(self._heard)
-        if was_idle:
+        if was_idle and data:
             self._owe()
         return data
 

@@ -21,12 +21,9 @@ ending.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import select
-import socket
-import ssl
 import threading
 import weakref
 from collections import deque
@@ -42,15 +39,14 @@ from penstock.client.bell import Bell
 from penstock.client.engine import Engine
 from penstock.client.errors import BufferFull, NotSent
 from penstock.client.events import Event
-from penstock.client.opening import as_lost, give_up_soon, is_refusal, limit_opening, not_opened
+from penstock.client.opening import is_refusal, not_opened
 from penstock.client.preface import PrefaceRefused
+from penstock.client.wire import Wire
 
-READ = 128 * 1024
 PAUSE = 0.01
 """Seconds that a command may wait to be written together with those of threads that are just waking up."""
 PATROL = 1.0
 """Seconds after which one who waits looks whether anybody reads for it: a thread can be interrupted between any two steps."""
-_WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 _links: weakref.WeakSet[Link] = weakref.WeakSet()
 
@@ -59,8 +55,7 @@ class _Write(NamedTuple):
     """Bytes that one thread has the right to write, and where."""
 
     data: bytes
-    sock: Any
-    generation: int
+    wire: Wire
 
 
 class Reentered(Exception):
@@ -88,12 +83,9 @@ class Link:
         self._followers: deque[Batch] = deque()
         self._asleep: deque[Batch] = deque()  # settled, and their threads not woken yet
         self._waking = False  # a thread was woken, and has not woken the next one yet
-        self._connection: Any = None
-        self._socket: Any = None
-        self._tls: threading.Lock | None = None  # of an SSL socket, which must not be read and written at once
-        self._generation = 0
+        self._wire: Wire | None = None
         self._writing = False
-        self._sending: Any = None  # the socket that some thread, `_sender`, is in `send` on
+        self._sending: Wire | None = None  # the one that some thread, `_sender`, is in `send` on
         self._sender = 0
         self._rest = b""
         self._wants_room = 0
@@ -142,9 +134,9 @@ class Link:
             with self._lock:
                 if self._leader is None:
                     self._leader = batch
-                    if self._socket is not None and self._poll.poll(0):
+                    if self._wire is not None and self._poll.poll(0):
                         # It was idle and has something to say, most likely that it is closed. Better know before writing.
-                        talks = self._socket
+                        talks = self._wire
                 if talks is None:
                     try:
                         self.engine.submit(batch, monotonic())
@@ -242,45 +234,31 @@ class Link:
 
     def _claim(self) -> _Write | None:
         """With the lock held: what this thread is to write now, if writing is free."""
-        if self._writing or self._socket is None:
+        if self._writing or self._wire is None:
             return None
         data = self.engine.output()
-        if not data:
-            return None
-        return self._begin_write(data)
+        return self._begin_write(data, self._wire) if data else None
 
     def _claim_rest(self) -> _Write | None:
         """With the lock held: bytes the socket did not take earlier, or else new ones."""
         rest, self._rest = self._rest, b""
-        if rest:
-            return self._begin_write(rest)
+        if rest and self._wire is not None:
+            return self._begin_write(rest, self._wire)
         return self._claim()
 
-    def _begin_write(self, data: bytes) -> _Write:
-        self._writing, self._sending, self._sender = True, self._socket, get_ident()
+    def _begin_write(self, data: bytes, wire: Wire) -> _Write:
+        self._writing, self._sending, self._sender = True, wire, get_ident()
         self.engine.begin_write(len(data))
-        return _Write(data, self._socket, self._generation)
+        return _Write(data, wire)
 
     def _send(self, turn: _Write | None) -> None:
         """Write, and whatever was queued meanwhile, until there is no more or the socket is full."""
         while turn is not None:
-            data, sock, generation = turn
-            try:
-                if self._tls is None:
-                    count = sock.send(data)
-                else:
-                    with self._tls:
-                        count = sock.send(data)
-            except _WOULD_BLOCK:
-                count = 0
-            except OSError:
-                # The leader, who may be waiting on it, is told by the socket itself.
-                with contextlib.suppress(OSError):
-                    sock.shutdown(socket.SHUT_RDWR)
-                count = 0
+            data, wire = turn
+            count = wire.send(data)
             with self._lock:
-                if generation != self._generation:
-                    sock.close()  # it was lost while we were using it; its bytes are accounted for
+                if wire is not self._wire:
+                    wire.close()  # it was lost while we were using it; its bytes are accounted for
                     return
                 self._sending = None
                 self.engine.end_write(count)
@@ -299,18 +277,18 @@ class Link:
         """Wait for one thing to happen, and deal with it."""
         engine = self.engine
         with self._lock:
-            sock, poll, connect_at, next_tick = self._socket, self._poll, engine.connect_at, engine.next_tick
+            wire, poll, connect_at, next_tick = self._wire, self._poll, engine.connect_at, engine.next_tick
             waking = self._waking
-            if self._rest:
-                poll.modify(sock, select.POLLIN | select.POLLOUT)
+            if wire is not None and self._rest:
+                poll.modify(wire.socket, select.POLLIN | select.POLLOUT)
         now = monotonic()
-        if sock is None:
+        if wire is None:
             if connect_at is not None and connect_at <= now:
                 self._open()
             else:
                 self._wait(poll, next_tick if connect_at is None else min(connect_at, next_tick), now)
-        elif (self._tls is not None and sock.pending()) or self._wait(poll, now + PAUSE if waking else next_tick, now):
-            self._exchange(sock)
+        elif wire.has_more or self._wait(poll, now + PAUSE if waking else next_tick, now):
+            self._exchange(wire)
         elif waking:
             self._wake_next()
         if monotonic() >= engine.next_tick:
@@ -329,25 +307,18 @@ class Link:
                 found = True
         return found
 
-    def _exchange(self, sock: Any) -> None:
+    def _exchange(self, wire: Wire) -> None:
         """The socket has something for us, or room: read once, and write what waits."""
         room = self.engine.room()  # only who leads reads, so it stays what it is without the lock
+        data = failure = None
         try:
-            if self._tls is None:
-                data = sock.recv(READ) if room is None else sock.recv_into(room)
-            else:
-                with self._tls:
-                    data = sock.recv(READ) if room is None else sock.recv_into(room)
-        except _WOULD_BLOCK:
-            data = None
-        except OSError as error:
-            data, failure = b"", as_lost(error)
-        else:
-            failure = redis.ConnectionError("the server closed the connection")
+            data = wire.receive(room)
+        except (redis.ConnectionError, redis.TimeoutError) as error:
+            failure = error
         with self._lock:
-            if sock is not self._socket:
+            if wire is not self._wire:
                 return
-            if data is not None and not data:
+            if failure is not None:
                 self._lose(failure)
             elif data and room is not None:
                 self.engine.filled(data, monotonic())
@@ -361,7 +332,7 @@ class Link:
                     self._lose(error)
             self._wake_settled()
             if self._rest:
-                self._poll.modify(sock, select.POLLIN)
+                self._poll.modify(wire.socket, select.POLLIN)
             turn = self._claim_rest()
         self._send(turn)
 
@@ -370,26 +341,20 @@ class Link:
             self.engine.connecting()
             seconds = self.engine.time_left(monotonic())
         connection = self._make_connection()
-        limit_opening(connection, seconds)
         try:
-            connection.connect()
-            sock = connection._sock
-            sock.setblocking(False)
-            give_up_soon(sock, self.engine.settings.silence_timeout)
+            wire = Wire(connection, seconds, self.engine.settings.silence_timeout)
         except Exception as error:
             with self._lock:
                 failed = self.engine.refused if is_refusal(error) else self.engine.connect_failed
                 failed(error if is_refusal(error) else not_opened(error, connection), monotonic())
             return
         except BaseException:
-            connection.disconnect()
             with self._lock:
                 self.engine.connect_failed(redis.ConnectionError("connecting was interrupted"), monotonic())
             raise
         with self._lock:
-            self._connection, self._socket = connection, sock
-            self._tls = threading.Lock() if isinstance(sock, ssl.SSLSocket) else None
-            self._poll.register(sock, select.POLLIN)
+            self._wire = wire
+            self._poll.register(wire.socket, select.POLLIN)
             self.engine.connected(monotonic())
             turn = self._claim()
         self._send(turn)
@@ -401,19 +366,15 @@ class Link:
 
     def _drop(self) -> None:
         """With the lock held: the socket is done with. Whoever is in `send` or `poll` on it is woken by the shutdown."""
-        connection, sock = self._connection, self._socket
-        self._connection = self._socket = None
-        self._generation += 1
+        wire, self._wire = self._wire, None
         self._writing, self._rest = False, b""
-        if sock is None:
+        if wire is None:
             return
         self._poll = self._bell.new_poll()
-        with contextlib.suppress(OSError):
-            sock.shutdown(socket.SHUT_RDWR)
-        if self._sending is not sock:
-            sock.close()  # else the one who is in `send` closes it: its number must not be given to another file before
-        self._sending = connection._sock = None
-        connection.disconnect()
+        wire.shut_down()
+        if self._sending is not wire:
+            wire.close()  # else the one who is in `send` closes it: its number must not be given to another file before
+        self._sending = None
 
     def _wake_settled(self) -> None:
         """With the lock held."""
@@ -469,9 +430,8 @@ class Link:
         """In a child: the connection is the parent's, and so is everything on it. A new engine has a new ONCE identity."""
         old = self.engine
         self._bell.close_in_child()
-        if self._socket is not None:
-            with contextlib.suppress(OSError):
-                os.close(self._socket.detach())
+        if self._wire is not None:
+            self._wire.close_in_child()
         self.engine = self._make_engine()
         self.engine.session.adopt(old.session)
         self._begin()
