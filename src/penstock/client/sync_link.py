@@ -77,9 +77,8 @@ class Link:
 
     def _begin(self) -> None:
         self._lock = threading.Lock()
-        self._room = threading.Condition(self._lock)
         self._leader: Batch | None = None
-        self._inside: set[int] = set()  # threads that are in `run`
+        self._inside: dict[int, Batch] = {}  # threads that are in `run`, and with what
         self._followers: deque[Batch] = deque()
         self._asleep: deque[Batch] = deque()  # settled, and their threads not woken yet
         self._waking = False  # a thread was woken, and has not woken the next one yet
@@ -88,7 +87,7 @@ class Link:
         self._sending: Wire | None = None  # the one that some thread, `_sender`, is in `send` on
         self._sender = 0
         self._rest = b""
-        self._wants_room = 0
+        self._for_room: deque[threading.Lock] = deque()  # of threads that wait for room
         self._bell = Bell()
         self._poll = self._bell.new_poll()
 
@@ -100,7 +99,7 @@ class Link:
         if thread in self._inside:
             raise Reentered
         try:
-            self._inside.add(thread)
+            self._inside[thread] = batch
             waiter, patience = self._submit(batch), PAUSE
             while waiter is not None:
                 only_waits = True
@@ -122,15 +121,16 @@ class Link:
                 if self._leader is batch:
                     self._hand_over(batch)
             finally:
-                self._inside.discard(thread)
+                del self._inside[thread]
             if self.engine.events:
                 self._tell()  # not while leading: a listener may use this client
 
     def _submit(self, batch: Batch) -> threading.Lock | None:
         """Give a batch to the engine and write if writing is free. None: we lead; else what wakes us."""
+        patience = self.engine.settings.command_timeout
         waiter = turn = until = None
         while not batch.held:
-            talks = None
+            talks = room = None
             with self._lock:
                 if self._leader is None:
                     self._leader = batch
@@ -141,8 +141,9 @@ class Link:
                     try:
                         self.engine.submit(batch, monotonic())
                     except BufferFull:
-                        until = until or self._until_when_for_room()
-                        self._wait_for_room(batch, until)
+                        if until is None:
+                            until = math.inf if patience is None else monotonic() + patience
+                        room = self._queue_for_room(batch, until)
                     else:
                         if self._leader is not batch:
                             waiter = batch.waiter = threading.Lock()
@@ -151,8 +152,8 @@ class Link:
                         turn = None if self._writing or self._waking else self._claim()
             if talks is not None:
                 self._exchange(talks)
-            elif not batch.held and self._leader is batch:
-                self._turn()
+            elif until is not None and not batch.held:
+                self._wait_for_room(batch, room, until)
         self._send(turn)
         return waiter
 
@@ -166,7 +167,7 @@ class Link:
 
     def _leads(self, batch: Batch) -> bool:
         """With the lock held: whether a batch's thread leads, as it does from now on if the leader went without handing over."""
-        if self._leader is None or self._leader.settled:
+        if self._leader is None or self._leader not in list(self._inside.values()):
             self._leader = batch
         return self._leader is batch
 
@@ -212,23 +213,30 @@ class Link:
         self._bell.ring()  # the leader may be one of those that were settled
         self._wake_next()  # it may have been our turn to
 
-    def _until_when_for_room(self) -> float:
-        patience = self.engine.settings.command_timeout
-        return math.inf if patience is None else monotonic() + patience
-
-    def _wait_for_room(self, batch: Batch, until: float) -> None:
-        """With the lock held: let others read replies until the batch fits. Raises BufferFull if that is not wanted, or too late."""
+    def _queue_for_room(self, batch: Batch, until: float) -> threading.Lock | None:
+        """With the lock held: what wakes us when there may be room, None if we lead. Raises BufferFull if waiting is not wanted, or over."""
         engine = self.engine
         if engine.settings.when_full == "raise" or monotonic() >= until:
             raise engine.full()
-        while self._leader is not None and self._leader is not batch and not engine.has_room(batch):
-            if monotonic() >= until:
-                raise engine.full()
-            self._wants_room += 1
-            is_told = self._room.wait(min(max(until - monotonic(), 0.001), PATROL))
-            self._wants_room -= 1
-            if not is_told:
+        if self._leader is batch:
+            return None
+        room = threading.Lock()
+        room.acquire()
+        self._for_room.append(room)
+        return room
+
+    def _wait_for_room(self, batch: Batch, room: threading.Lock | None, until: float) -> None:
+        """Let replies come: read them, or wait until others have. Not by a Condition, which an interrupt leaves without its lock."""
+        if room is None:
+            self._turn()
+        elif not room.acquire(timeout=min(max(until - monotonic(), 0.001), PATROL)):
+            with self._lock:
                 self._leads(batch)
+
+    def _tell_of_room(self) -> None:
+        """With the lock held."""
+        while self._for_room:
+            self._for_room.popleft().release()
 
     # -- writing ----------------------------------------------------------------------------------------------
 
@@ -383,8 +391,8 @@ class Link:
             self._asleep += settled
             if not self._waking:
                 self._wake_one()
-        if self._wants_room:
-            self._room.notify_all()
+        if self._for_room:
+            self._tell_of_room()
 
     def _wake_one(self) -> None:
         """With the lock held: wake the next thread whose reply has come, who will wake the one after it."""
@@ -415,8 +423,7 @@ class Link:
                     waiter.release()
                     return
             self._leader = None
-            if self._wants_room:
-                self._room.notify_all()
+            self._tell_of_room()
             if self.engine.is_closed:
                 self._bell.close()
 
