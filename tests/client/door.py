@@ -6,6 +6,7 @@ import contextlib
 import selectors
 import socket
 import threading
+import time
 from types import TracebackType
 
 
@@ -23,6 +24,7 @@ class Door:
         self._cut_replies = self._cut_requests = 0
         self._pass_first = 0
         self._frozen = self._shut = False
+        self._at_most, self._pause = 65536, 0.0
 
     @property
     def url(self) -> str:
@@ -42,6 +44,11 @@ class Door:
         """Half open: bytes are taken and go nowhere, on the connections there are now."""
         with self._lock:
             self._frozen = True
+
+    def slow_down(self, bytes_a_turn: int, pause: float) -> None:
+        """Bytes pass more slowly from now on."""
+        with self._lock:
+            self._at_most, self._pause = bytes_a_turn, pause
 
     def shut(self) -> None:
         """End all connections and accept no more than it takes to end them."""
@@ -103,7 +110,7 @@ class Door:
     def _pass(self, sock: socket.socket) -> None:
         other, is_client = self._pairs[sock]
         try:
-            data = sock.recv(65536)
+            data = sock.recv(self._at_most)
         except OSError:
             data = b""
         if not data:
@@ -119,6 +126,7 @@ class Door:
                 other.sendall(data[: self._pass_first])
             self._end(sock)
         else:
+            time.sleep(self._pause)
             with contextlib.suppress(OSError):
                 other.sendall(data)
 

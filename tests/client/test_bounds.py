@@ -1,13 +1,16 @@
-"""What is held while there is no connection stays within its bounds, as the memory itself is measured."""
+"""What is held while there is no connection stays within its bounds, as the memory itself is measured; and is not lost."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
 
 import pytest
 import redis
+from tests.client.door import Door
 
 from penstock.client.batch import Batch
 from penstock.client.calls import call
@@ -15,6 +18,7 @@ from penstock.client.delivery import Settings
 from penstock.client.engine import Engine
 from penstock.client.errors import BufferFull
 from penstock.client.pipeline import bulk_batch
+from penstock.testing.redis import RedisServer
 
 BOUND = 16 * 1024 * 1024
 
@@ -35,7 +39,20 @@ def pipelines(value: int) -> Iterator[Batch]:
         yield bulk_batch([(b"SET", b"key:%d:%d" % (number, index), b"x" * value) for index in range(100)])
 
 
-@pytest.mark.parametrize("make", [singles, pipelines])
+def wide(value: int) -> Iterator[Batch]:
+    """Commands of many words, each with what an object costs."""
+    number = 0
+    while True:
+        number += 1
+        yield bulk_batch(
+            [
+                ("HSET", f"key:{number}", *(word for n in range(7) for word in (f"field:{number}:{n}", "x" * value)))
+                for _ in range(10)
+            ]
+        )
+
+
+@pytest.mark.parametrize("make", [singles, pipelines, wide])
 @pytest.mark.parametrize("value", [10, 1000, 100_000])
 def test_the_bound_on_bytes_is_a_bound_on_memory(make: Callable[[int], Iterator[Batch]], value: int) -> None:
     engine = Engine(Settings(max_buffered_bytes=BOUND))
@@ -53,3 +70,71 @@ def test_the_bound_on_bytes_is_a_bound_on_memory(make: Callable[[int], Iterator[
     finally:
         tracemalloc.stop()
     assert 0.5 * BOUND < held <= BOUND * 1.02 + 100 * value * 3  # the one that did not fit is still in our hands
+
+
+PROGRAM = """
+import sys, threading, time
+from pathlib import Path
+from penstock import Client
+from penstock.client.errors import BufferFull
+
+def resident():
+    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS:")]
+    return int(line.split()[1]) * 1024
+
+def work(part):
+    client.execute_many([("SET", f"key:{number}", f"{number}") for number in range(part * 250_000, (part + 1) * 250_000)])
+
+def wait_for(word):
+    print(word, flush=True)
+    sys.stdin.readline()
+
+client = Client.from_url(sys.argv[1], command_timeout=None, max_buffered_bytes=int(sys.argv[2]), when_full="raise")
+client.ping()
+wait_for("connected")
+before = resident()
+threads = [threading.Thread(target=work, args=[part]) for part in range(4)]
+for thread in threads:
+    thread.start()
+while client.counters.buffered_commands < 1_000_000:
+    time.sleep(0.01)
+print(client.counters.buffered_bytes, resident() - before, flush=True)
+try:
+    client.set("one", "more")
+except BufferFull:
+    wait_for("full")
+for thread in threads:
+    thread.join()
+print(client.dbsize(), client.counters.buffered_bytes, flush=True)
+client.close()
+"""
+
+
+def test_a_million_commands_are_held_within_their_bytes_and_all_run_in_the_end(theirs: RedisServer) -> None:
+    """The memory of the process is measured, with what the caller itself keeps of the commands."""
+    bound = Settings().max_buffered_bytes
+    with redis.Redis(port=theirs.port) as witness, Door(theirs.port) as door:
+        witness.flushall()
+        program = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, door.url, str(bound)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert program.stdin is not None and program.stdout is not None
+            assert program.stdout.readline() == "connected\n"
+            door.shut()
+            print(file=program.stdin, flush=True)
+            counted, resident = map(int, program.stdout.readline().split())
+            assert (
+                counted <= bound and 0.5 * bound < resident <= 1.05 * bound
+            )  # memory that could be used again is a part of it
+            assert program.stdout.readline() == "full\n"
+            door.open()
+            print(file=program.stdin, flush=True)
+            assert program.stdout.readline() == "1000000 0\n"
+        finally:
+            program.kill()
+            program.communicate()
+        witness.flushall()

@@ -13,7 +13,6 @@ from tests.client.scripted import World, many, single, transaction
 
 from penstock.client.batch import Batch
 from penstock.client.delivery import Command, Delivery, State
-from penstock.client.engine import PrefaceRefused
 from penstock.client.errors import (
     BufferFull,
     ClientClosed,
@@ -27,6 +26,8 @@ from penstock.client.errors import (
     TransactionLost,
 )
 from penstock.client.events import Reconnected, Replayed
+from penstock.client.preface import PrefaceRefused
+from penstock.client.replies import Replies
 
 AT_MOST, AT_LEAST, EXACTLY = Delivery.AT_MOST_ONCE, Delivery.AT_LEAST_ONCE, Delivery.EXACTLY_ONCE
 
@@ -51,14 +52,14 @@ def test_all_that_is_queued_is_written_at_once() -> None:
     world = up()
     for _ in range(50):
         world.submit(single("INCR", "a"))
-    assert world.write() == 50 * len(single("INCR", "a").chunks[0])
+    assert world.write() == 50 * len(single("INCR", "a").data)
     assert world.write() == 0
 
 
 def test_at_most_once_tells_not_sent_from_unknown() -> None:
     world = up(delivery=AT_MOST)
     written, writing, queued = (world.submit(single("INCR", key)) for key in "abc")
-    size = len(written.chunks[0])
+    size = len(written.data)
     world.write(size + 3)
     world.serve()
     world.cut()
@@ -111,7 +112,7 @@ def test_a_transaction_is_replayed_whole() -> None:
     world = up()
     batch = world.submit(transaction(("INCR", "a"), ("INCR", "b")))
     world.write()
-    world.serve(len(b"".join(batch.chunks)) - 5)
+    world.serve(len(batch.data) - 5)
     world.read()
     world.cut()
     world.settle_down()
@@ -133,7 +134,7 @@ def test_a_filtered_command_fails_and_the_others_are_replayed() -> None:
 def test_a_filter_on_everything_is_reconnecting_without_replay() -> None:
     world = up(replay_filter=lambda command: True)
     batch = world.submit(many(("INCR", "a"), ("INCR", "b")))
-    world.write(len(batch.chunks[0]))
+    world.write(len(batch.encoded(0)))
     world.cut()
     world.settle_down()
     assert isinstance(batch.results[0], NotReplayed) and batch.results[1] == 1
@@ -311,7 +312,7 @@ def test_nothing_runs_outside_of_a_transaction_whose_connection_is_gone() -> Non
 
 def test_an_undecodable_reply_is_the_loss_of_its_command_alone() -> None:
     world = World()
-    world.engine._reader_options = {"encoding": "utf-8", "errors": "strict"}
+    world.engine._replies = Replies("utf-8", "strict")
     world.connect()
     bad, good = world.submit(many(("GET", "a"), ("GET", "b"))), world.submit(single("GET", "c"))
     world.write()
@@ -331,12 +332,10 @@ def test_replies_that_cannot_be_right_end_the_connection(garbage: bytes) -> None
 
 def test_pushes_are_no_replies() -> None:
     world = up()
-    pushed: list[object] = []
-    world.engine.on_push = pushed.append
     batch = world.submit(single("INCR", "a"))
     world.write()
     world.engine.received(b">2\r\n+invalidate\r\n*0\r\n:7\r\n>1\r\n+x\r\n", world.now)
-    assert batch.results == [7] and len(pushed) == 2
+    assert batch.results == [7]
 
 
 def test_bounds_count_commands_and_bytes() -> None:

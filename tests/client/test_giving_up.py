@@ -4,7 +4,10 @@ to connect that outlasts the patience of whoever waits for it."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
+import os
+import signal
 import socket
 import threading
 from collections.abc import Iterator
@@ -13,6 +16,7 @@ from typing import Any
 import pytest
 import redis
 from tests.client.conftest import Connect
+from tests.client.door import Door
 from tests.client.scripted import World, many, single
 
 from penstock import Client, Server, State, aio
@@ -288,3 +292,131 @@ def test_options_in_the_url_of_a_pool_hold_for_all_its_clients(ours: Server) -> 
     with redis.ConnectionPool.from_url(f"{ours.url}?delivery=at-most-once") as pool:
         levels = [Client(connection_pool=pool).delivery for _ in range(2)]
     assert levels == [Delivery.AT_MOST_ONCE] * 2
+
+
+def test_one_who_takes_bytes_is_not_silent() -> None:
+    """A value that takes longer to send than the server may be silent."""
+    world = up(silence_timeout=5)
+    batch = world.submit(single("SET", "a", "x" * 100))
+    for _ in range(4):
+        world.write(20)
+        world.engine.takes_bytes(world.now)
+        world.now += 3
+        assert not world.engine.tick(world.now) and world.engine.up
+    world.settle_down()
+    assert batch.results == [b"OK"]
+
+
+def test_a_large_value_may_take_longer_than_the_server_may_be_silent(connect: Connect, door: Door) -> None:
+    client = connect(door.url, socket_timeout=0.3, max_buffered_bytes=1 << 30)
+    client.ping()
+    door.slow_down(bytes_a_turn=1 << 20, pause=0.02)  # 32 MiB in 0.6 seconds and more
+    assert client.set("large", bytes(32 << 20))
+    assert client.counters.reconnects == 0
+
+
+def test_who_waits_for_room_is_served_in_the_order_of_calls(peer: str) -> None:
+    async def main() -> None:
+        async with aio.Client.from_url(peer, max_buffered_bytes=100_000) as client:
+            await client.flushall()
+            values = [f"{number}".ljust(20_000 if number % 7 == 0 else 1) for number in range(300)]
+            await asyncio.gather(*(client.rpush("list", value) for value in values))
+            assert [int(value) for value in await client.lrange("list", 0, -1)] == list(range(300))
+
+    asyncio.run(main())
+
+
+def test_who_waits_for_room_is_not_overtaken_for_ever(ours: Server) -> None:
+    async def main() -> None:
+        async with aio.Client.from_url(ours.url, max_buffered_commands=2) as client:
+            turns = [0] * 6
+
+            async def work(number: int) -> None:
+                while min(turns) < 20:
+                    await client.ping()
+                    turns[number] += 1
+
+            await asyncio.gather(*map(work, range(6)))
+            assert max(turns) <= 22
+
+    asyncio.run(main())
+
+
+def test_a_watch_that_was_forgotten_is_not_passed_on(peer: str) -> None:
+    async def forget(client: aio.Client) -> None:
+        await client.pipeline().watch("a")
+
+    async def main() -> None:
+        async with aio.Client.from_url(peer) as client:
+            await forget(client)
+            gc.collect()
+            async with client.pipeline() as pipe:
+                await pipe.watch("b")  # on the same connection
+                await client.set("a", 1)
+                pipe.multi()
+                assert await pipe.set("b", 1).execute() == [True]
+            assert len(client._own_links) == 1
+
+    asyncio.run(main())
+
+
+def test_exactly_once_says_which_permission_it_needs(ours: Server) -> None:
+    with Client.from_url(ours.url) as admin:
+        admin.acl_setuser("bob", enabled=True, passwords=["+pw"], keys=["*"], commands=["+incrby", "+once"])
+        bob = Client(port=ours.port, username="bob", password="pw", delivery="exactly-once")
+        with bob, pytest.raises(redis.exceptions.NoPermissionError, match="asks COMMAND"):
+            bob.incr("a")
+        admin.acl_deluser("bob")
+
+
+class Interrupt(BaseException):
+    """What KeyboardInterrupt is to a program."""
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # sockets that redis-py was just making
+@pytest.mark.parametrize("bound", [2, 1000])  # two: most have to wait for room
+@pytest.mark.parametrize("level", ["at-most-once", "at-least-once"])
+def test_interrupts_between_any_two_steps_give_nobody_the_reply_of_another(
+    theirs: RedisServer, level: str, bound: int
+) -> None:
+    client = Client.from_url(theirs.url, delivery=level, max_buffered_commands=bound)
+    wrong: list[Any] = []
+    finished, interrupted = threading.Event(), 0
+
+    def ask(value: bytes) -> None:
+        with contextlib.suppress(redis.RedisError):
+            if (reply := client.echo(value)) != value:
+                wrong.append((value, reply))
+
+    def work() -> None:
+        while not finished.is_set():
+            ask(os.urandom(4).hex().encode())
+
+    def interrupt(number: int, frame: object) -> None:
+        raise Interrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        while interrupted < 300:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.0002 + interrupted % 17 * 0.0001)
+                for number in range(200):
+                    ask(b"%d" % (interrupted * 1000 + number))
+            except Interrupt:
+                interrupted += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        finished.set()
+    for thread in threads:
+        thread.join(30)
+    assert not wrong and not any(thread.is_alive() for thread in threads)
+    assert client.counters.buffered_commands == 0
+    while True:
+        with contextlib.suppress(NotSent):  # at-most-once says at first that the connection is gone
+            assert client.echo(b"x") == b"x"
+            break
+    client.close()

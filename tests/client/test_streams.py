@@ -15,6 +15,7 @@ from tests.client.door import Door
 from penstock import Client, Server, aio
 from penstock.client.streams import Committed, Lease, Message, Reading
 from penstock.protocol.errors import Fenced
+from penstock.testing.clock import ManualClock
 
 
 @pytest.fixture
@@ -214,3 +215,68 @@ def test_a_consumer_goes_on_through_lost_connections(ours: Server) -> None:
                 if len(seen) == 60:
                     consumer.stop()
         assert client.counters.reconnects >= 2
+
+
+def test_workers_that_are_cancelled_acknowledge_what_is_done_and_give_back_the_rest(ours: Server) -> None:
+    fill(ours.url, 10)
+
+    async def main() -> None:
+        async with aio.Client.from_url(ours.url) as client:
+            seen: list[int] = []
+            stuck = asyncio.Event()
+
+            async def body(message: Message) -> None:
+                seen.append(message.offset)
+                if len(seen) == 4:
+                    stuck.set()
+                    await asyncio.Event().wait()
+
+            consumer = client.consumer("s", "g", retry_delay_ms=60_000)
+            task = asyncio.create_task(consumer.run(body))
+            await stuck.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            again = await client.tread("s", 0, 100, group="g", retry_ms=1000)
+            assert [message.offset for message in again] == list(range(5, 11))  # 4 waits for its delay
+
+    asyncio.run(main())
+
+
+def test_a_worker_that_ends_the_program_acknowledges_what_is_done(ours: Server) -> None:
+    fill(ours.url, 10)
+    with Client.from_url(ours.url) as client:
+
+        def body(message: Message) -> None:
+            if message.offset == 4:
+                raise SystemExit
+
+        with pytest.raises(SystemExit):
+            client.consumer("s", "g", retry_delay_ms=60_000).run(body)
+        again = client.tread("s", 0, 100, group="g", retry_ms=1000)
+        assert [message.offset for message in again] == list(range(5, 11))
+
+
+def test_a_slow_body_gives_back_what_it_would_come_to_too_late(ours: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of a fetch has the time of one retry: without this the last of it would be done by two."""
+    fill(ours.url, 4)
+    clock = ManualClock()
+    monkeypatch.setattr("penstock.client.consumer.monotonic", lambda: clock.now / 1000)
+    with Client.from_url(ours.url) as client:
+        seen: list[tuple[int, int]] = []
+        with client.consumer("s", "g", retry_ms=30_000) as consumer:
+            for message in consumer:
+                seen.append((message.offset, client.tgroup_list("s")[0].acknowledged))
+                clock.advance(8_000)
+                if len(seen) == 4:
+                    consumer.stop()
+        assert seen == [(1, 0), (2, 0), (3, 2), (4, 2)] and client.tgroup_pending("s", "g") == []
+
+
+@pytest.mark.parametrize("terms", [{"count": 0}, {"retry_ms": 0}, {"block_ms": 0}])
+def test_terms_that_cannot_work_are_refused(ours: Server, terms: dict[str, int]) -> None:
+    with Client.from_url(ours.url) as client:
+        with pytest.raises(ValueError, match=next(iter(terms))):
+            client.consumer("s", "g", **terms)
+        with pytest.raises(ValueError, match="workers=0"):
+            client.consumer("s", "g").run(print, workers=0)

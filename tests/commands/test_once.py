@@ -276,6 +276,23 @@ def test_a_client_that_is_idle_for_long_is_forgotten_and_told_so() -> None:
     assert engine.execute(session, [b"GET", b"n"]) in (2, b"2")
 
 
+def test_a_clock_that_is_set_forward_forgets_nobody() -> None:
+    """Forgetting a client whose reply is on its way would let its repeat run again."""
+    clock = ManualClock()
+    engine = Engine(Config(), clock)
+    session = Session(engine)
+    engine.once.tick()
+    engine.execute(session, [b"ONCE", b"me", b"1", b"1", b"INCR", b"n"])
+    clock.advance(10 * engine.config.once_idle_timeout)
+    engine.once.tick()
+    engine.execute(session, [b"ONCE", b"me", b"1", b"1", b"INCR", b"n"])
+    assert engine.execute(session, [b"GET", b"n"]) in (1, b"1")
+    for _ in range(engine.config.once_idle_timeout // 10_000 + 1):
+        clock.advance(10_000)
+        engine.once.tick()
+    assert engine.once.info()["once_clients"] == 0  # but one who stays away is
+
+
 def test_an_effect_and_its_reply_are_one_unit_of_the_log() -> None:
     engine = Engine(Config(), ManualClock())
     units: list[list[tuple[int, list[bytes]]]] = []

@@ -14,16 +14,19 @@ import contextlib
 import math
 import os
 import weakref
+from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 import redis
 
 from penstock.client.batch import Batch
-from penstock.client.engine import Engine, PrefaceRefused
+from penstock.client.engine import Engine
 from penstock.client.errors import BufferFull
 from penstock.client.events import Event
 from penstock.client.opening import as_lost, give_up_soon, is_refusal, not_opened
+from penstock.client.preface import PrefaceRefused
 
 READ = 128 * 1024
 _links: weakref.WeakSet[Link] = weakref.WeakSet()
@@ -49,7 +52,7 @@ class Link:
         self._connector: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._flushing = False
-        self._for_room: list[asyncio.Future[None]] = []
+        self._for_room: deque[asyncio.Event] = deque()  # in the order of their calls; the first goes first
 
     async def run(self, batch: Batch) -> None:
         """Submit a batch and return when it is settled. Raises NotSent if it was not taken."""
@@ -58,6 +61,8 @@ class Link:
             self._move_to(loop)
         engine = self.engine
         try:
+            if self._for_room:
+                raise engine.full()  # who came first is first
             engine.submit(batch, loop.time())
         except BufferFull:
             await self._wait_for_room(batch)
@@ -111,14 +116,19 @@ class Link:
         assert loop is not None
         if engine.settings.when_full == "raise":
             raise engine.full()
+        waiting, room = self._for_room, asyncio.Event()
+        waiting.append(room)
         try:
             async with asyncio.timeout(engine.settings.command_timeout):
-                while not engine.has_room(batch):
-                    room = loop.create_future()
-                    self._for_room.append(room)
-                    await room
+                while waiting[0] is not room or not engine.has_room(batch):
+                    room.clear()
+                    await room.wait()
         except TimeoutError:
             raise engine.full() from None
+        finally:
+            waiting.remove(room)
+            if waiting:
+                waiting[0].set()
 
     # -- the loop ---------------------------------------------------------------------------------------------
 
@@ -133,7 +143,7 @@ class Link:
             self.engine.lost(redis.ConnectionError("the event loop of the connection has ended"), loop.time())
             self._drop()
         self._loop, self._connector, self._timer, self._flushing = loop, None, None, False
-        self._for_room.clear()
+        self._for_room = deque()
         self._wake_settled()
 
     def _act(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -163,6 +173,8 @@ class Link:
     def _tick(self) -> None:
         assert self._loop is not None
         self._timer = None
+        if self._wire is not None:
+            self._wire.look_at_progress(self._loop.time())
         if self.engine.tick(self._loop.time() + 0.001):  # loops round their time
             self._drop()
         self._wake_settled()
@@ -173,11 +185,10 @@ class Link:
             waiter = batch.waiter
             if waiter is not None and not waiter.done() and not waiter.get_loop().is_closed():
                 waiter.set_result(None)
-        if self._for_room:
-            for room in self._for_room:
-                if not room.done():
-                    room.set_result(None)
-            self._for_room.clear()
+        if self._for_room:  # as many as may fit; each looks whether it is the first by then
+            free = self.engine.settings.max_buffered_commands - self.engine.counters.buffered_commands
+            for room in islice(self._for_room, max(free, 1)):
+                room.set()
         for event in self.engine.take_events():
             self._on_event(event)
 
@@ -210,6 +221,7 @@ class Link:
             failed(error if is_refusal(error) else not_opened(error, connection), loop.time())
             return
         except BaseException:
+            await connection.disconnect(nowait=True)
             self.engine.connect_failed(redis.ConnectionError("connecting was interrupted"), loop.time())
             raise
         self._wire = _Wire(self, connection)
@@ -269,6 +281,7 @@ class _Wire(asyncio.BufferedProtocol):
         self._link = link
         self._connection = connection  # keeps redis-py's stream objects, whose end would close the transport
         self._is_full = False
+        self._left = 0
         self._unwritten = 0
         self._buffer = memoryview(bytearray(READ))
         self._room: memoryview | None = None  # where a large reply is being received, in the place of our buffer
@@ -299,9 +312,17 @@ class _Wire(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._is_full = True
+        self._left = self.transport.get_write_buffer_size()
+
+    def look_at_progress(self, now: float) -> None:
+        """Tell the engine if some of what the transport keeps has gone since the last look."""
+        if self._is_full and (left := self.transport.get_write_buffer_size()) < self._left:
+            self._left = left
+            self._link.engine.takes_bytes(now)
 
     def resume_writing(self) -> None:
         self._is_full = False
+        self._link.engine.takes_bytes(asyncio.get_running_loop().time())
         self._link.engine.end_write(self._unwritten)
         self._unwritten = 0
         self.flush()

@@ -3,24 +3,31 @@
 A single command is a batch of one. A pipeline is a batch of many whose replies count one by one. A transaction is an
 atomic batch: MULTI, its commands and EXEC, which is replayed whole or not at all.
 
+The encoded commands are one piece of bytes, `data`, with the length of each: a million small ones stay within the memory
+that `max_buffered_bytes` allows, and are written without being put together again.
+
 Rejected: an object for each command of a pipeline. At ten thousand commands it costs more than packing them; what is
 known of one command (its state) is worked out from byte positions when somebody asks, which is when something failed.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Collection, Sequence
+from itertools import accumulate
 from typing import Any
 
-from penstock.client.commands import Kind, name_of
+from penstock.client.commands import Kind, as_command
 from penstock.client.delivery import Command, ReplayFilter, State
-from penstock.client.encoding import pack
+from penstock.client.encoding import count_words, pack
 from penstock.client.errors import NoReplyInTime, NotReplayed, NotSent, NotSentInTime, OutcomeUnknown
 
-BATCH_BYTES = 480
+BATCH_BYTES = 570
 """What a held batch costs beside its commands, with whoever waits for it; tests/client/test_bounds.py measures it."""
-COMMAND_BYTES = 200
-"""What a held command costs beside its bytes, which are there twice: as arguments and encoded."""
+COMMAND_BYTES = 8
+"""What a held command costs beside its words."""
+WORD_BYTES = 54
+"""What each word of a command, its name included, costs beside its bytes, which are there twice: as given and encoded."""
 
 
 class Batch:
@@ -38,6 +45,8 @@ class Batch:
     """It waits on the server until others do something. Given up, it must be taken back: it would run when nobody wants it."""
     notable: dict[int, Kind] | None = None
     """Commands that change the connection, by index."""
+    lengths: Sequence[int] | None = None
+    """How long each command is in `data`; None for the only one."""
     is_preface = False
     """One of the engine's own, which a new connection begins with."""
     held = False
@@ -69,30 +78,57 @@ class Batch:
     waiter: Any = None
     """For the driver: what to wake."""
 
-    def __init__(self, commands: Sequence[Sequence[Any]], chunks: list[bytes]) -> None:
+    def __init__(self, commands: Sequence[Sequence[Any]], data: bytes, lengths: Sequence[int] | None = None) -> None:
         self.commands = commands
-        self.chunks = chunks
-        """The bytes of each command."""
-        self.count = count = len(chunks)
-        encoded = len(chunks[0]) if count == 1 else sum(map(len, chunks))
-        self.size = BATCH_BYTES + count * COMMAND_BYTES + 2 * encoded
+        self.data = data
+        """All commands, encoded."""
+        if lengths is not None:
+            self.lengths = lengths
+        self.count = count = len(commands)
+        words = len(commands[0]) if count == 1 else count_words(commands)
+        self.size = BATCH_BYTES + count * COMMAND_BYTES + words * WORD_BYTES + 2 * len(data)
         self.replies: list[Any] = []
         """What has come; goes on after the batch was given up, so that those behind it find their replies."""
 
     @classmethod
     def preface(cls, *command: Any, raw: bool = False) -> Batch:
         """A command of the engine's own."""
-        batch = cls([command], [pack(command)])
+        batch = cls((command,), pack(command))
         batch.is_preface = True
         batch.raw = (0,) if raw else None
         return batch
 
-    def outstanding(self) -> list[bytes]:
-        """The bytes that are still to be answered: all of them, or the tail after the replies that came."""
+    def pieces(self) -> list[bytes]:
+        """The bytes of each command."""
+        data, lengths = self.data, self.lengths
+        if lengths is None:
+            return [data]
+        ends = list(accumulate(lengths))
+        return [data[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
+
+    def encoded(self, index: int) -> bytes:
+        """The bytes of one command."""
+        if self.lengths is None:
+            return self.data
+        begin = sum(self.lengths[:index])
+        return self.data[begin : begin + self.lengths[index]]
+
+    def replace(self, pieces: list[bytes]) -> None:
+        """Encode the commands in another way, which does not count towards the bounds."""
+        self.data = b"".join(pieces)
+        if self.lengths is not None:
+            self.lengths = array("Q", map(len, pieces))
+
+    def outstanding(self) -> tuple[int, bytes]:
+        """What is still to be answered, how many commands and their bytes: all, or the tail after the replies that came."""
         done, skipped = len(self.replies), self.skipped
         if skipped:
-            return [chunk for index, chunk in enumerate(self.chunks) if index >= done and index not in skipped]
-        return self.chunks[done:] if done else self.chunks
+            pieces = [piece for index, piece in enumerate(self.pieces()) if index >= done and index not in skipped]
+            return len(pieces), b"".join(pieces)
+        if not done:
+            return self.count, self.data
+        assert self.lengths is not None
+        return self.count - done, self.data[sum(self.lengths[:done]) :]
 
     def state(self, index: int) -> State:
         """How far a command came, as of the last lost connection or settling."""
@@ -115,10 +151,11 @@ class Batch:
             self.reached = max(self.reached, State.WRITTEN if self.end <= sent else State.WRITING)
             return
         states = [self.reached] * self.count if isinstance(self.reached, State) else self.reached
+        assert self.lengths is not None
         position, skipped = self.start, self.skipped or ()
         for index in range(self.first, self.count):
             if index not in skipped:
-                begin, position = position, position + len(self.chunks[index])
+                begin, position = position, position + self.lengths[index]
                 state = State.WRITTEN if position <= sent else State.WRITING if begin < handed else State.QUEUED
                 states[index] = max(states[index], state)
         self.reached = states
@@ -131,10 +168,7 @@ class Batch:
         return any(state > State.QUEUED for state in self.reached[len(self.replies) :])
 
     def described(self, index: int) -> Command:
-        arguments = self.commands[index]
-        name = name_of(arguments)
-        is_split = isinstance(arguments[0], str | bytes) and len(arguments[0]) < len(name)
-        return Command(name, tuple(arguments[1 + is_split :]), self.state(index))
+        return as_command(self.commands[index], self.state(index))
 
     def failure(self, index: int, why: str, unsent: type[NotSent], unknown: type[OutcomeUnknown]) -> Exception:
         """The error for a command that gets no reply; which one depends on how far it came."""

@@ -15,7 +15,9 @@ from redis.client import EMPTY_RESPONSE, NEVER_DECODE
 
 from penstock.client.batch import Batch
 from penstock.client.commands import PLAIN, WAITS, Kind, kind_of, name_of, patience
+from penstock.client.delivery import State
 from penstock.client.encoding import pack
+from penstock.client.errors import NotSharable, stated
 
 _RAW = (0,)
 
@@ -24,11 +26,11 @@ def call(arguments: tuple[Any, ...], options: dict[str, Any], is_shared: bool) -
     """The batch for one command; refuses what would confuse others on a shared connection."""
     if arguments[0] in PLAIN:
         try:
-            batch = Batch((arguments,), [pack_command(arguments)])
+            batch = Batch((arguments,), pack_command(arguments))
         except (TypeError, UnicodeEncodeError):
-            batch = Batch((arguments,), [pack(arguments)])
+            batch = Batch((arguments,), pack(arguments))
     else:
-        batch = Batch((arguments,), [pack(arguments)])
+        batch = Batch((arguments,), pack(arguments))
         kind = kind_of(arguments)
         if kind is not Kind.ORDINARY:
             _mind(batch, kind, is_shared)
@@ -52,13 +54,13 @@ def _mind(batch: Batch, kind: Kind, is_shared: bool) -> None:
 
 def refuse_unsharable(arguments: Sequence[Any], kind: Kind, is_shared: bool) -> None:
     if kind is Kind.STREAMING and name_of(arguments) == "QUIT":
-        raise redis.RedisError("QUIT would end the connection of all who share this client; use close()")
+        raise NotSharable("QUIT would end the connection of all who share this client; use close()")
     if kind is Kind.STREAMING:
-        raise redis.RedisError(
+        raise NotSharable(
             f"{name_of(arguments)} ends the order of commands and replies on a connection; use pubsub() or monitor(), which have their own"
         )
     if kind is Kind.TRANSACTION and is_shared:
-        raise redis.RedisError(
+        raise NotSharable(
             f"{name_of(arguments)} on a connection that others share would catch their commands too; use pipeline(), "
             "transaction(), or client(), which has a connection of its own"
         )
@@ -85,4 +87,10 @@ def answer(batch: Batch, options: dict[str, Any], callbacks: Any) -> Any:
     callback = dict.get(callbacks, name)
     if callback is None and not (type(name) is str and name.isupper()):
         callback = callbacks.get(name)  # which looks for it in upper case
-    return result if callback is None else callback(result, **options)
+    if callback is None:
+        return result
+    try:
+        return callback(result, **options)
+    except Exception as error:  # the reply is not what redis-py expects; the command ran
+        stated(error, State.REPLIED)
+        raise

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
+from penstock.client.delivery import Command, State
+
 
 class Kind(enum.Enum):
     """How a command gets along with others on one connection."""
@@ -49,6 +51,13 @@ def name_of(arguments: Arguments) -> str:
     if name in _CONTAINERS and len(arguments) > 1 and isinstance(arguments[1], str | bytes | bytearray | memoryview):
         return f"{name} {_word(arguments[1])}"
     return name
+
+
+def as_command(arguments: Arguments, state: State) -> Command:
+    """A command as a replay filter sees it."""
+    name = name_of(arguments)
+    is_split = isinstance(arguments[0], str | bytes) and len(arguments[0]) < len(name)
+    return Command(name, tuple(arguments[1 + is_split :]), state)
 
 
 _SESSION = frozenset(

@@ -20,6 +20,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from time import monotonic
 from types import TracebackType
 from typing import Any, Self
 
@@ -44,7 +45,7 @@ class Terms:
     count: int = 100
     """How many messages to fetch at a time."""
     retry_ms: int = 30_000
-    """A message that is not acknowledged within this time is delivered again. The body must not take longer."""
+    """A message that is not acknowledged within this time is delivered again. The body must not take half as long with one."""
     expire_ms: int = 0
     """So long after its first delivery a message is given up; 0 is never."""
     dead_letter: Any = None
@@ -53,6 +54,16 @@ class Terms:
     """How long a message waits that the body failed on."""
     block_ms: int = 1000
     """How long one read waits; also how soon a consumer notices `stop`."""
+
+    def __post_init__(self) -> None:
+        for name in ("count", "retry_ms", "block_ms"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: a consumer needs at least 1")
+
+
+def _at_least_one(workers: int) -> None:
+    if workers < 1:
+        raise ValueError(f"workers={workers}: at least 1 is needed to do anything")
 
 
 class ConsumerBody:
@@ -78,8 +89,10 @@ class ConsumerBody:
             messages = [Message._make(row) for row in (yield "call", read) or ()]
             done: list[int] = []
             begun = 0
+            # Half of the time for all that was fetched, so that what is done is acknowledged, and the rest given back, in time.
+            keep_until = monotonic() + terms.retry_ms / 2000
             for message in messages:
-                if self._stopped:
+                if self._stopped or monotonic() >= keep_until:
                     break
                 begun += 1
                 failure = yield "give", message
@@ -111,6 +124,9 @@ class Consumer(ConsumerBody):
     def close(self, error: BaseException | None = None) -> None:
         """Acknowledge what is done, also what the body left with `break`; give back the rest, and what it failed on with `error`."""
         steps, self._steps = self._steps, None
+        self._leave(steps, error)
+
+    def _leave(self, steps: Generator[Step, Any, None] | None, error: BaseException | None) -> None:
         self.stop()
         if steps is not None:
             with suppress(redis.ConnectionError, redis.TimeoutError):  # then it is delivered again in its time
@@ -138,6 +154,7 @@ class Consumer(ConsumerBody):
 
     def run(self, body: Callable[[Message], object], workers: int = 1, on_error: OnError | None = None) -> None:
         """Call `body` with each message, in so many threads, until `stop`. A body that fails gets the message again later."""
+        _at_least_one(workers)
         failures: list[BaseException] = []
 
         def work() -> None:
@@ -164,11 +181,15 @@ class Consumer(ConsumerBody):
         while message is not None:
             failure = None
             try:
-                body(message)
-            except Exception as error:
-                failure = error
-                if on_error is not None:
-                    on_error(message, error)
+                try:
+                    body(message)
+                except Exception as error:
+                    failure = error
+                    if on_error is not None:
+                        on_error(message, error)
+            except BaseException as error:  # the end, and not of this message alone
+                self._leave(steps, error)
+                raise
             message = self._drive(steps, failure)
 
 
@@ -190,6 +211,9 @@ class AioConsumer(ConsumerBody):
     async def aclose(self, error: BaseException | None = None) -> None:
         """Acknowledge what is done, also what the body left with `break`; give back the rest, and what it failed on with `error`."""
         steps, self._steps = self._steps, None
+        await self._leave(steps, error)
+
+    async def _leave(self, steps: Generator[Step, Any, None] | None, error: BaseException | None) -> None:
         self.stop()
         if steps is not None:
             with suppress(redis.ConnectionError, redis.TimeoutError):  # then it is delivered again in its time
@@ -218,6 +242,7 @@ class AioConsumer(ConsumerBody):
         self, body: Callable[[Message], Awaitable[object]], workers: int = 1, on_error: OnError | None = None
     ) -> None:
         """Await `body` with each message, in so many tasks, until `stop`. A body that fails gets the message again later."""
+        _at_least_one(workers)
 
         async def work() -> None:
             try:
@@ -236,9 +261,13 @@ class AioConsumer(ConsumerBody):
         while message is not None:
             failure = None
             try:
-                await body(message)
-            except Exception as error:
-                failure = error
-                if on_error is not None:
-                    on_error(message, error)
+                try:
+                    await body(message)
+                except Exception as error:
+                    failure = error
+                    if on_error is not None:
+                        on_error(message, error)
+            except BaseException as error:  # cancelled, most likely
+                await self._leave(steps, error)
+                raise
             message = await self._drive(steps, failure)

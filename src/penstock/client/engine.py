@@ -30,6 +30,9 @@ How to drive it:
     engine.take_settled()                wake whoever waits for these
     engine.take_events()                 Reconnected, Replayed: for callbacks, outside of any lock
 
+Its parts, each an idea of its own: held.py (the queue, its bounds, settling), outgoing.py (writing), replies.py (reading),
+preface.py (what a connection begins with), session.py (what it must remember), numbering.py (ONCE).
+
 Rejected: a coroutine that reads and writes by turns. It cannot write while it reads, which is what sharing one
 connection among many callers is about; and the order of events could not be chosen by a test.
 """
@@ -38,11 +41,9 @@ from __future__ import annotations
 
 import math
 import random
-from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Any
 
-import hiredis
 import redis
 
 from penstock.client.backoff import Backoff
@@ -52,25 +53,24 @@ from penstock.client.delivery import Counters, Delivery, ReplayFilter, Settings,
 from penstock.client.errors import (
     BufferFull,
     ClientClosed,
-    DeliveryError,
-    ExactlyOnceUnavailable,
     NoReplyInTime,
     NotReplayed,
     NotSent,
     NotSentInTime,
     OutcomeUnknown,
     TransactionLost,
-    reply_error,
+    stated,
 )
 from penstock.client.events import Event, Reconnected, Replayed
-from penstock.client.landing import HINT, Landing
-from penstock.client.once import REMEMBERS, Numbers, Writes, doubt_forgotten, is_forgotten, new_client_id
+from penstock.client.held import Held
+from penstock.client.numbering import Numbering
+from penstock.client.once import doubt_forgotten
+from penstock.client.outgoing import Outgoing
+from penstock.client.preface import Preface
+from penstock.client.replies import Replies
 from penstock.client.session import Session
 
-CHUNK = 256 * 1024
-"""About how many bytes `output` gives out at a time: a long queue is not copied whole to be written."""
-
-_MORE: Final = object()
+_INTERRUPTED = "the thread that used the connection was interrupted"
 
 
 class Engine:
@@ -81,25 +81,20 @@ class Engine:
         jitter: Callable[[], float] = random.random,
     ) -> None:  # fmt: skip
         self.settings = settings
-        self.counters = Counters()
+        self._held = Held(settings)
         self.session = Session()
         self.up = False
         self.connect_at: float | None = None
         """When a connection is to be opened; None if there is one, or nobody needs one."""
         self.next_tick = math.inf
         """When `tick` has something to do at the earliest."""
-        self.on_push: Callable[[Any], None] | None = None
-        self._reader_options = {"encoding": encoding, "errors": encoding_errors}
-        self._reader: Any = None
-        self._between = True  # the reader holds no part of a reply
-        self._landing: Landing | None = None  # of the reply that is coming in, if it is a large one
-        self._pending: deque[Batch] = deque()
-        self._awaiting: deque[Batch] = deque()
-        self._preface: deque[Batch] = deque()  # our own commands; nothing else is given out before their replies
-        self._settled: list[Batch] = []
+        self._replies = Replies(encoding, encoding_errors)
+        self._preface = Preface()  # nothing else is given out before its replies
+        self._numbering = Numbering()
+        self._outgoing = Outgoing(self._held, self._preface, self._numbering)
+        self._awaiting = self._outgoing.awaiting
         self.events: list[Event] = []
         """What `take_events` will give."""
-        self._given = self._handed = self._sent = 0  # bytes of this connection: given out, may have left, have left
         self._heard = 0.0  # when the last byte came, or the first reply became owed
         self._backoff = Backoff(settings, jitter)
         self._lost_at: float | None = None
@@ -108,12 +103,10 @@ class Engine:
         self._connecting = False
         self.is_closed = False
         self._transaction_lost = False
-        self._client_id = new_client_id()
-        self._identities = 0
-        self._remembers = REMEMBERS
-        self._connections = 0
-        self._numbers: Numbers | None = None
-        self._writes: Writes | None = None
+
+    @property
+    def counters(self) -> Counters:
+        return self._held.counters
 
     # -- settings that may change at any time -----------------------------------------------------------------
 
@@ -126,50 +119,44 @@ class Engine:
         self.settings.delivery = level
         if level is Delivery.AT_MOST_ONCE and not self.up and self._lost_at is not None:
             self._fail_pending("there is no connection, and at-most-once holds nothing", NotSent, OutcomeUnknown)
-        if level is Delivery.EXACTLY_ONCE and self.up and self._numbers is None:
-            self._prepare_once()
+        if level is Delivery.EXACTLY_ONCE and self.up and not self._numbering.is_on:
+            self._numbering.prepare(self._preface)
             if not self._awaiting:
                 self._heard = now
         elif level is not Delivery.EXACTLY_ONCE:
-            self._numbers = None
+            self._numbering.stop()
 
     def set_replay_filter(self, replay_filter: ReplayFilter | None) -> None:
         """Change the filter; it is asked at once about what already waits to be written again."""
         self.settings.replay_filter = replay_filter
         if not self.up:
-            self._apply_filter()
+            self._held.filter()
 
     def adopt_session(self, session: Session) -> None:
-        """Have the connection state another engine's connection has, on this connection and later ones."""
+        """Have the connection state another engine's connection has, on this connection and later ones; and no WATCH."""
+        if self.session.watching:  # its pipeline was never ended
+            self.session.watching = False
+            if self.up:
+                self._preface.ask("UNWATCH")
         if self.session.adopt(session) and self.up:
-            self._restore()
+            self._preface.restore(self.session)
 
     # -- commands ---------------------------------------------------------------------------------------------
 
     def has_room(self, batch: Batch) -> bool:
-        """Whether a batch fits within the bounds; one that never would is taken when nothing else is held."""
-        counters, settings = self.counters, self.settings
-        commands = counters.buffered_commands
-        return not commands or (
-            commands + batch.count <= settings.max_buffered_commands
-            and counters.buffered_bytes + batch.size <= settings.max_buffered_bytes
-        )
+        """Whether a batch fits within the bounds."""
+        return self._held.has_room(batch)
 
     def full(self) -> BufferFull:
-        counters, settings = self.counters, self.settings
-        return BufferFull(
-            f"{counters.buffered_commands} commands ({counters.buffered_bytes} bytes) are held already; max_buffered_commands="
-            f"{settings.max_buffered_commands} and max_buffered_bytes={settings.max_buffered_bytes} allow no more"
-        )
+        return self._held.full()
 
     def submit(self, batch: Batch, now: float) -> None:
         """Take a batch, at the end of the queue. Raises NotSent, and then has not taken it."""
         if self.is_closed:
             raise ClientClosed("the client is closed; make a new one")
-        counters, settings = self.counters, self.settings
-        held, held_bytes = counters.buffered_commands + batch.count, counters.buffered_bytes + batch.size
-        if (held > settings.max_buffered_commands or held_bytes > settings.max_buffered_bytes) and held != batch.count:
-            raise self.full()
+        settings, held = self.settings, self._held
+        if not held.has_room(batch):
+            raise held.full()
         if self._transaction_lost:
             self._after_lost_transaction(batch)
         if not self.up and not self._connecting:
@@ -178,15 +165,13 @@ class Engine:
                     f"there is no connection, and at-most-once holds nothing; the next attempt is in {self._backoff.retry_at - now:.2f} s"
                 )
             self.connect_at = max(now, self._backoff.retry_at)
-        counters.buffered_commands, counters.buffered_bytes = held, held_bytes
-        batch.held = True
         if settings.command_timeout is not None:
             batch.deadline = deadline = now + settings.command_timeout + batch.patience
             if deadline < self.next_tick:
                 self.next_tick = deadline
-        if self.up and not self._awaiting and not self._pending:
+        if self.up and not self._awaiting and not held.pending:
             self._wake(now)
-        self._pending.append(batch)
+        held.add(batch)
 
     def _after_lost_transaction(self, batch: Batch) -> None:
         name = name_of(batch.commands[0])
@@ -204,20 +189,31 @@ class Engine:
 
     def cancel_all(self, why: str) -> None:
         """Nobody is there any more who waits for any of it."""
-        for batch in [*self._awaiting, *self._pending]:
+        for batch in [*self._awaiting, *self._held.pending]:
             self._abandon(batch, why, NotSent, OutcomeUnknown)
 
     def _abandon(self, batch: Batch, why: str, unsent: type[NotSent], unknown: type[OutcomeUnknown]) -> bool:
         """Settle it without a reply. True if it blocks on the server meanwhile: then the connection has to go, too."""
         if batch.settled or not batch.held:
             return False
-        was_given = self.up and batch.connection == self._connections
+        was_given = self.up and self._outgoing.has_given(batch)
         if was_given:
-            batch.remember(self._given, self._sent)  # what was given out will be written
+            batch.remember(self._outgoing.given, self._outgoing.sent)  # what was given out will be written
         else:
-            batch.chunks = []  # it will be passed over in the queue; no need to keep its bytes there
-        self._settle(batch, batch.failures(why, unsent, unknown))
+            batch.data = b""  # it will be passed over in the queue; no need to keep its bytes there
+        self._held.settle(batch, batch.failures(why, unsent, unknown))
         return was_given and batch.blocks
+
+    def rescue(self, batches: Iterable[Batch], was_leading: bool, now: float) -> None:
+        """After an interrupt in the middle of the work here: settle those of all `batches` that are in no queue any more.
+
+        One who led may have been connecting, or just have learnt that the connection is lost; that is brought to its end.
+        """
+        if was_leading and not self.up:
+            self._connecting = False
+            self._hold_or_fail(redis.ConnectionError(_INTERRUPTED))
+            self.connect_at = max(now, self._backoff.retry_at) if self._held.pending and not self.is_closed else None
+        self._held.rescue(batches, _INTERRUPTED)
 
     def _take_back_blocked(self, now: float) -> None:
         """End the connection of a blocked command: left alone it would take, for nobody, what is pushed to its key next."""
@@ -235,26 +231,22 @@ class Engine:
     def connected(self, now: float) -> None:
         """A connection is open and shaken hands on."""
         self.up, self._connecting, self.connect_at = True, False, None
-        self._reader = hiredis.Reader(
-            protocolError=redis.InvalidResponse, replyError=reply_error, notEnoughData=_MORE, **self._reader_options
-        )
-        self._between = True
-        self._given = self._handed = self._sent = 0
+        self._replies.begin()
+        self._outgoing.begin()
         self._heard = now
-        self._connections += 1
-        self._numbers = self._writes = None
-        self._restore()
+        self._numbering.forget_server()
+        self._preface.restore(self.session)
         if self.settings.delivery is Delivery.EXACTLY_ONCE:
-            self._prepare_once()
+            self._numbering.prepare(self._preface)
         if self._lost_at is not None:
-            self._preface.append(Batch.preface("PING"))  # a server that was restarted may be loading its data still
+            self._preface.ask("PING")  # a server that was restarted may be loading its data still
             self.counters.reconnects += 1
             self.events.append(Reconnected(now - self._lost_at, self._backoff.failures))
         self._ever_up, self._lost_at = True, None
-        self._apply_filter()
+        self._held.filter()
         again = [
             batch.described(index)
-            for batch in self._pending
+            for batch in self._held.pending
             if batch.attempts and not batch.settled
             for index in range(len(batch.replies), batch.count)
             if batch.state(index) is not State.QUEUED
@@ -278,7 +270,7 @@ class Engine:
             self._lost_at = now
         self._connecting = self.up = False
         self._back_off(now)
-        self._fail_pending(str(error), NotSent, OutcomeUnknown, error, instead=error)
+        self._fail_pending(str(error), NotSent, OutcomeUnknown, error, instead=stated(error, State.QUEUED))
 
     def lost(self, error: Exception, now: float) -> None:
         """The connection is gone. What that means for each command is the table at the top."""
@@ -286,6 +278,11 @@ class Engine:
             return
         self.up, self._lost_at = False, now
         self._take_back()
+        self._hold_or_fail(error)
+        self._back_off(now)
+
+    def _hold_or_fail(self, error: Exception) -> None:
+        """There is no connection: what its loss means for all that waits."""
         self._trouble = why = str(error) or type(error).__name__
         if self.session.in_transaction:
             self._transaction_lost = True
@@ -294,31 +291,30 @@ class Engine:
         elif self.settings.delivery is Delivery.AT_MOST_ONCE:
             self._fail_pending(why, NotSent, OutcomeUnknown, error)
         else:
-            self._apply_filter()
-        self._back_off(now)
+            self._held.filter()
 
     def _take_back(self) -> None:
         """What was given out and has no reply goes back to the head of the queue, in order; tombstones go away."""
         self._preface.clear()
-        self._landing = None
+        self._replies.end()
         waiting = [batch for batch in self._awaiting if not batch.settled and not batch.is_preface]
         for batch in self._awaiting:
             if batch.notable:
                 self.session.learn(batch)
         self._awaiting.clear()
         for batch in waiting:
-            batch.remember(self._handed, self._sent)
+            batch.remember(self._outgoing.handed, self._outgoing.sent)
             if batch.atomic:
                 batch.replies.clear()  # replies of a part of it count for nothing
             if batch.notable and Kind.FINAL in batch.notable.values():
                 batch.filter(lambda command: command.name == "SHUTDOWN", "it is not sent to whoever comes back")
                 if len(batch.replies) == batch.count:
-                    self._settle(batch, list(batch.replies))
-        self._pending.extendleft(batch for batch in reversed(waiting) if not batch.settled)
+                    self._held.settle(batch, list(batch.replies))
+        self._held.pending.extendleft(batch for batch in reversed(waiting) if not batch.settled)
 
     def _back_off(self, now: float) -> None:
         at = self._backoff.failed(now)
-        self.connect_at = at if self._pending and not self.is_closed else None
+        self.connect_at = at if self._held.pending and not self.is_closed else None
 
     def close(self) -> None:
         """Settle all that is held; take nothing any more."""
@@ -333,62 +329,17 @@ class Engine:
     @property
     def has_output(self) -> bool:
         """Whether `output` may have something to give."""
-        return self.up and bool(self._preface or self._pending)
+        return self.up and bool(self._preface or self._held.pending)
 
     def output(self) -> bytes:
         """Bytes to write next; b"" if there are none, or none may be given out yet."""
         if not self.up:
             return b""
-        if self._preface:
-            return self._give_preface()
-        pending, awaiting = self._pending, self._awaiting
-        if not pending:
-            return b""
-        pieces: list[bytes] = []
-        position, limit = self._given, self._given + CHUNK
-        numbers, writes, connection = self._numbers, self._writes, self._connections
-        if numbers is not None and numbers.may_be_forgotten(self._heard):
-            numbers = self._begin_numbers()
-        sent, was_idle = 0, not awaiting
-        while pending and position < limit:
-            batch = pending.popleft()
-            if batch.settled:
-                continue
-            if numbers is not None and writes is not None:
-                numbers.number(batch, writes, self._heard)
-            if batch.attempts:
-                chunks = batch.outstanding()
-                batch.first = len(batch.replies)
-                self.counters.replayed += len(chunks)
-            else:
-                chunks = batch.chunks
-                sent += batch.count
-            batch.attempts += 1
-            batch.connection, batch.start = connection, position
-            if len(chunks) == 1:
-                pieces.append(chunks[0])
-                position += len(chunks[0])
-            else:
-                pieces += chunks
-                position += sum(map(len, chunks))
-            batch.end = position
-            awaiting.append(batch)
-        self._given = position
-        self.counters.sent += sent
-        if was_idle:
+        was_idle = not self._awaiting
+        data = self._outgoing.take(self._heard)
+        if was_idle and data:
             self._owe()
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-    def _give_preface(self) -> bytes:
-        pieces: list[bytes] = []
-        for batch in self._preface:
-            if not batch.attempts:
-                batch.attempts = 1
-                pieces += batch.chunks
-                self._given += len(batch.chunks[0])
-                self._awaiting.append(batch)
-        self._owe()
-        return b"".join(pieces)
+        return data
 
     def _owe(self) -> None:
         """Replies are owed again: silence counts."""
@@ -396,243 +347,81 @@ class Engine:
 
     def begin_write(self, count: int) -> None:
         """`count` more bytes are about to be given to the operating system."""
-        self._handed += count
+        self._outgoing.handed += count
 
     def end_write(self, count: int) -> None:
         """It has taken `count` of them; the others it has not, and they are to be offered again."""
-        self._sent += count
-        self._handed = self._sent
+        self._outgoing.sent += count
+        self._outgoing.handed = self._outgoing.sent
+
+    def takes_bytes(self, now: float) -> None:
+        """The other side takes what is written, bit by bit: one who listens to something long is not silent."""
+        self._heard = now
 
     def room(self) -> memoryview | None:
         """Where the next bytes are to be received, and no more than fit; None: anywhere, to be given to `received`."""
-        return None if self._landing is None else self._landing.room() or None
+        return self._replies.room()
 
     def filled(self, count: int, now: float) -> None:
         """So many bytes came where `room` said."""
         self._heard = now
-        assert self._landing is not None
-        self._landing.filled(count)
+        self._replies.filled(count)
 
     def received(self, data: Any, now: float) -> None:
         """Bytes came. Raises redis.InvalidResponse if they are no replies to what was asked."""
         self._heard = now
-        reader, awaiting = self._reader, self._awaiting
-        if self._landing is not None:
-            data = self._landing.take(data)
-            if not self._landing.is_whole:
-                return
-            self._landed(self._landing.value())
-            if not data:
-                return
-        if self._between and len(data) >= HINT and awaiting:
-            self._landing = Landing.of(data)
-            if self._landing is not None:
-                return
-        self._between = False
-        reader.feed(data)
-        gets = reader.gets
-        while awaiting:
-            batch = awaiting[0]
-            replies = batch.replies
-            try:
-                while True:
-                    reply = gets() if batch.raw is None else gets(len(replies) not in batch.raw)
-                    if reply is _MORE:
-                        return
-                    if type(reply) is hiredis.PushNotification:
-                        if self.on_push is not None:
-                            self.on_push(reply)
-                        continue
-                    replies.append(reply)
-                    if batch.skipped:
-                        batch.take_skipped()
-                    if len(replies) >= batch.count:
-                        break
-            except redis.InvalidResponse:
-                raise
-            except Exception as error:  # the reply was read whole, and cannot be decoded: this command's loss alone
-                error.state = State.REPLIED  # type: ignore[attr-defined]
-                replies.append(error)
-                if batch.skipped:
-                    batch.take_skipped()
-                if len(replies) < batch.count:
-                    continue
-            awaiting.popleft()
-            self._complete(batch)
-            if not reader.has_data():
-                self._between = True
-                return
-        self._read_unasked(gets)
-
-    def _landed(self, reply: Any) -> None:
-        """A large reply is whole: what `received` does with one of the reader's."""
-        self._landing = None
-        batch = self._awaiting[0]
-        encoding = self._reader_options["encoding"]
-        if encoding is not None and (batch.raw is None or len(batch.replies) not in batch.raw):
-            try:
-                reply = reply.decode(encoding, self._reader_options["errors"])
-            except ValueError as error:
-                reply = error
-                reply.state = State.REPLIED
-        batch.replies.append(reply)
-        if batch.skipped:
-            batch.take_skipped()
-        if len(batch.replies) >= batch.count:
-            self._awaiting.popleft()
-            self._complete(batch)
-
-    def _read_unasked(self, gets: Callable[[], Any]) -> None:
-        """Nothing is owed: only pushes may come."""
-        while self._reader.has_data():
-            reply = gets()
-            if reply is _MORE:
-                return
-            if type(reply) is not hiredis.PushNotification:
-                raise redis.InvalidResponse(f"a reply nobody asked for: {reply!r}")
-            if self.on_push is not None:
-                self.on_push(reply)
-        self._between = True
+        self._replies.read(data, self._awaiting, self._complete)
 
     def _complete(self, batch: Batch) -> None:
         if batch.is_preface:
-            self._preface.popleft()
             self._take_preface_reply(batch)
             return
         self._backoff.failures = 0
         if batch.notable:
             self.session.learn(batch)
-        if self._numbers is not None and batch.numbered is not None:
-            self._numbers.settled(batch)
-            if batch.numbered[0] is self._numbers and is_forgotten(batch):
-                self._begin_numbers()
+        elif batch.atomic:
+            self.session.watching = False  # EXEC was answered
+        if batch.numbered is not None:
+            self._numbering.answered(batch)
         if batch.settled:
             return
-        if batch.attempts == 1:  # the usual end, without the questions that _settle asks
-            batch.results, batch.settled = batch.replies, True
-            counters = self.counters
-            counters.replied += batch.count
-            counters.buffered_commands -= batch.count
-            counters.buffered_bytes -= batch.size
-            self._settled.append(batch)
+        if batch.attempts == 1:
+            self._held.settle_replied(batch)
             return
         if batch.numbered is not None:
             doubt_forgotten(batch)
-        self._settle(batch, batch.replies)
+        self._held.settle(batch, batch.replies)
 
-    # -- the engine's own commands ----------------------------------------------------------------------------
+    def _take_preface_reply(self, batch: Batch) -> None:
+        name, reply = self._preface.answered(batch)
+        if name == "CONFIG GET":
+            self._numbering.take_timeout(reply)
+        elif name == "COMMAND" and self.settings.delivery is Delivery.EXACTLY_ONCE:  # still
+            self._numbering.take_table(reply, self._held, self._heard)
 
     def _wake(self, now: float) -> None:
         """Nothing was owed until now. If nothing was heard for long, ask before sending what could not be taken back."""
         interval = self.settings.health_check_interval
         if interval and now - self._heard >= interval and not self._preface:
-            self._preface.append(Batch.preface("PING"))
+            self._preface.ask("PING")
         self._heard = now
-
-    def _restore(self) -> None:
-        for command in self.session.restore():
-            batch = Batch([("SESSION",)], [command])
-            batch.is_preface = True
-            self._preface.append(batch)
-
-    def _prepare_once(self) -> None:
-        self._begin_numbers()
-        if self._writes is None:
-            self._preface.append(Batch.preface("CONFIG GET", "once-idle-timeout", raw=True))
-            self._preface.append(Batch.preface("COMMAND", raw=True))
-
-    def _begin_numbers(self) -> Numbers:
-        self._identities += 1
-        self._numbers = Numbers(f"{self._client_id}.{self._identities}")
-        return self._numbers
-
-    def _take_preface_reply(self, batch: Batch) -> None:
-        reply, name = batch.replies[0], batch.commands[0][0]
-        if isinstance(reply, redis.exceptions.BusyLoadingError):
-            raise redis.InvalidResponse(str(reply))  # not now: another connection will do
-        if name == "CONFIG GET":
-            self._remembers = _milliseconds(reply)
-        elif name == "COMMAND":
-            if self.settings.delivery is Delivery.EXACTLY_ONCE:  # still
-                self._take_table(reply)
-        elif isinstance(reply, Exception) and name != "PING":  # an error, too, shows that the server is there
-            raise PrefaceRefused(reply)
-
-    def _take_table(self, reply: Any) -> None:
-        if isinstance(reply, Exception):
-            raise PrefaceRefused(reply)
-        writes = Writes(reply)
-        if not writes.has_once:
-            raise PrefaceRefused(
-                ExactlyOnceUnavailable(
-                    "delivery level exactly-once needs the command ONCE, which this server does not have; use a Penstock "
-                    "server, or the level at-least-once"
-                )
-            )
-        self._writes = writes
-        for batch in self._drain_pending():
-            if batch.was_written and batch.numbered is None:
-                batch.filter(
-                    lambda command: (command.name, *command.arguments) in writes, "it was sent without a number"
-                )
-            elif batch.was_written and self._heard - batch.numbered_at >= self._remembers:
-                why = "the server may have forgotten since whether it ran"
-                batch.filter(lambda command: (command.name, *command.arguments) in writes, why)
-            if len(batch.replies) == batch.count:
-                self._settle(batch, list(batch.replies))
-            else:
-                self._pending.append(batch)
 
     # -- settling ---------------------------------------------------------------------------------------------
 
     def take_settled(self) -> list[Batch]:
         """Batches that were settled since the last call, in order."""
-        settled, self._settled = self._settled, []
-        return settled
+        return self._held.take_settled()
 
     def take_events(self) -> list[Event]:
         events, self.events = self.events, []
         return events
 
-    def _settle(self, batch: Batch, results: list[Any]) -> None:
-        batch.results = results
-        batch.settled = True
-        counters = self.counters
-        counters.buffered_commands -= batch.count
-        counters.buffered_bytes -= batch.size
-        failed = sum(isinstance(result, DeliveryError) for result in results)
-        counters.failed += failed
-        counters.replied += batch.count - failed
-        self._settled.append(batch)
-
-    def _drain_pending(self) -> Iterator[Batch]:
-        pending, self._pending = self._pending, deque()
-        return (batch for batch in pending if not batch.settled)
-
     def _fail_pending(
         self, why: str, unsent: type[NotSent], unknown: type[OutcomeUnknown],
         cause: Exception | None = None, instead: Exception | None = None,
     ) -> None:  # fmt: skip
-        for batch in self._drain_pending():
-            results = batch.failures(why, unsent, unknown, instead)
-            for result in results:
-                if isinstance(result, DeliveryError) and result.__cause__ is None:
-                    result.__cause__ = cause
-            self._settle(batch, results)
+        self._held.fail_pending(why, unsent, unknown, cause, instead)
         self.connect_at = None
-
-    def _apply_filter(self) -> None:
-        """Ask the filter about all that would be written again; what it names fails here and now."""
-        wanted = self.settings.replay_filter
-        if wanted is None:
-            return
-        for batch in self._drain_pending():
-            if batch.was_written:
-                self.counters.filtered += batch.filter(wanted)
-            if len(batch.replies) == batch.count:
-                self._settle(batch, list(batch.replies))
-            else:
-                self._pending.append(batch)
 
     # -- time -------------------------------------------------------------------------------------------------
 
@@ -641,7 +430,7 @@ class Engine:
         if now < self.next_tick:
             return False
         blocked = False
-        for batch in [*self._awaiting, *self._pending]:
+        for batch in [*self._awaiting, *self._held.pending]:
             if batch.deadline is not None and batch.deadline <= now and not batch.settled:
                 blocked |= self._abandon(batch, self._late(), NotSentInTime, NoReplyInTime)
         silent = now >= self._silent_at()
@@ -649,10 +438,10 @@ class Engine:
             head = self._awaiting[0]
             if not head.is_preface and not head.settled:
                 # It may be what the server is so busy with: sent again it would only make things worse.
-                head.remember(self._handed, self._sent)
+                head.remember(self._outgoing.handed, self._outgoing.sent)
                 head.fail_first("nothing came from the server")
                 if len(head.replies) == head.count:
-                    self._settle(head, list(head.replies))
+                    self._held.settle(head, list(head.replies))
             self.lost(redis.TimeoutError("nothing came from the server"), now)
         elif blocked:
             self._take_back_blocked(now)
@@ -666,8 +455,7 @@ class Engine:
 
     def time_left(self, now: float) -> float | None:
         """Seconds until the first command that waits is given up; None: all may wait for ever."""
-        deadlines = (batch.deadline for batch in self._pending if batch.deadline is not None and not batch.settled)
-        first = min(deadlines, default=math.inf)
+        first = self._held.first_deadline()
         return None if first == math.inf else max(first - now, 0.001)
 
     def _silent_at(self) -> float:
@@ -678,20 +466,6 @@ class Engine:
         return self._heard + limit + self._awaiting[0].patience
 
     def _next_tick(self) -> float:
-        held = (batch for queue in (self._awaiting, self._pending) for batch in queue if not batch.settled)
+        held = (batch for queue in (self._awaiting, self._held.pending) for batch in queue if not batch.settled)
         deadlines = (batch.deadline for batch in held if batch.deadline is not None)
         return min(self._silent_at(), min(deadlines, default=math.inf))
-
-
-def _milliseconds(reply: Any) -> float:
-    """The seconds that a CONFIG GET answered in milliseconds; the default if it was refused, or not known."""
-    values = list(reply.values()) if isinstance(reply, dict) else reply[1:] if isinstance(reply, list) else ()
-    return int(values[0]) / 1000 if values else REMEMBERS
-
-
-class PrefaceRefused(Exception):
-    """The server refused what a connection of ours must be told; the driver ends it and calls `refused`."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
-        self.error = error

@@ -11,6 +11,11 @@
             |-- NoReplyInTime         (also redis.TimeoutError)
             `-- NotReplayed           the replay filter, or the end of a transaction's connection, forbade to send it again
 
+    redis.DataError
+    `-- NotEncodable                  never queued
+    redis.RedisError
+    `-- NotSharable                   never queued
+
 So a handler written for redis-py (`except redis.ConnectionError`, `except redis.TimeoutError`) works, and one that wants to
 know may ask. Errors the server replies are redis-py's own, with `.state = State.REPLIED`; codes redis-py does not
 know (FENCED, LOCKED ...) become classes that are both redis.ResponseError and the class of protocol/errors.py.
@@ -84,6 +89,26 @@ class NotReplayed(OutcomeUnknown):
 
 class ExactlyOnceUnavailable(redis.RedisError):
     """The server does not know ONCE."""
+
+    state = State.QUEUED
+
+
+class NotEncodable(redis.DataError):
+    """An argument has no wire form, or it is no command at all. It was never queued."""
+
+    state = State.QUEUED
+
+
+class NotSharable(redis.RedisError):
+    """The command would change a connection that others share, or end the order of commands and replies on it. It was never queued."""
+
+    state = State.QUEUED
+
+
+def stated(error: Exception, state: State) -> Exception:
+    """An error that is not ours, with how far its command came."""
+    error.state = state  # type: ignore[attr-defined]
+    return error
 
 
 def _classes_redis_py_lacks() -> dict[str, type[redis.ResponseError]]:

@@ -93,22 +93,24 @@ class Numbers:
         """Give each write of a batch its number; a batch that has one keeps it. `now` may be early, but not late."""
         if batch.attempts:
             return
-        number, chunks = self._next, batch.chunks
+        number = self._next
         floor = b"%d" % self._floor
         floor = b"\r\n$%d\r\n%b\r\n" % (len(floor), floor)
-        decided = writes.decided.get
+        pieces = batch.pieces()
         begun: dict[bytes, bytes] = {}  # "*3", as the command begins, to "*7 ONCE client-id $"
+        decided = writes.decided.get
         for index, arguments in enumerate(batch.commands):
             is_write = decided(arguments[0])
             if is_write or (is_write is None and arguments in writes):
-                head, _, rest = chunks[index].partition(b"\r\n")
+                head, _, rest = pieces[index].partition(b"\r\n")
                 begin = begun.get(head)
                 if begin is None:
                     begin = begun[head] = b"*%d%b" % (int(head[1:]) + 4, self._prefix)
                 digits = b"%d" % number
-                chunks[index] = b"%b%d\r\n%b%b%b" % (begin, len(digits), digits, floor, rest)
+                pieces[index] = b"%b%d\r\n%b%b%b" % (begin, len(digits), digits, floor, rest)
                 number += 1
         if number != self._next:
+            batch.replace(pieces)
             self._next, self._used = number, now
             batch.numbered = (self, number - 1)
             batch.numbered_at = now

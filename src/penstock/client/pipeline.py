@@ -15,15 +15,14 @@ from dataclasses import fields
 from typing import Any
 
 import redis
-from hiredis import pack_command
 from redis.client import EMPTY_RESPONSE, NEVER_DECODE
 
 from penstock.client.batch import Batch
 from penstock.client.calls import answer, refuse_unsharable, split_name
 from penstock.client.commands import WAITS, Kind, kind_of, patience
-from penstock.client.delivery import Counters
-from penstock.client.encoding import Encoded, pack
-from penstock.client.errors import DeliveryError, NotSent
+from penstock.client.delivery import Counters, State
+from penstock.client.encoding import Encoded, pack_many
+from penstock.client.errors import DeliveryError, NotSent, stated
 
 Stack = list[tuple[tuple[Any, ...], dict[str, Any]]]
 
@@ -75,7 +74,8 @@ class PipelineBody:
         except NotSent as error:
             if self._link is None or not self.watching:
                 raise
-            raise redis.WatchError(f"the connection was lost while watching: {error}") from error
+            lost = redis.WatchError(f"the connection was lost while watching: {error}")
+            raise stated(lost, State.QUEUED) from error
 
 
 def batch_of(stack: Stack, is_transaction: bool) -> Batch:
@@ -86,7 +86,7 @@ def batch_of(stack: Stack, is_transaction: bool) -> Batch:
     else:
         sent = stack
         commands = [args for args, _ in stack]
-    batch = Batch(commands, _pack_all(commands))
+    batch = Batch(commands, *pack_many(commands))
     batch.atomic = is_transaction
     _mind(batch)
     raw = frozenset(index for index, (_, options) in enumerate(sent) if options and NEVER_DECODE in options)
@@ -97,22 +97,10 @@ def batch_of(stack: Stack, is_transaction: bool) -> Batch:
 
 def bulk_batch(commands: Sequence[Sequence[Any]]) -> Batch:
     """Ready commands, encoded."""
-    if isinstance(commands, Encoded):
-        return Batch(commands, list(commands.wire))  # a list of its own: ONCE writes its numbers into it
-    batch = Batch(commands, _pack_all(commands))
-    _mind(batch)
+    batch = Batch(commands, *pack_many(commands))
+    if not isinstance(commands, Encoded):
+        _mind(batch)
     return batch
-
-
-def _pack_all(commands: Sequence[Sequence[Any]]) -> list[bytes]:
-    if all(type(command) is tuple for command in commands):
-        try:
-            heads = {command[0] for command in commands}
-            if not any(" " in head if type(head) is str else b" " in head for head in heads):
-                return [pack_command(command) for command in commands]  # type: ignore[arg-type]
-        except (IndexError, TypeError, UnicodeEncodeError):
-            pass  # one of them needs a closer look
-    return [pack(command) for command in commands]
 
 
 def _mind(batch: Batch) -> None:
@@ -161,11 +149,15 @@ def results_of(batch: Batch, stack: Stack, callbacks: Any, raise_on_error: bool,
             if callback is not None:
                 if options:
                     options = {name: value for name, value in options.items() if name not in _NOT_FOR_CALLBACKS}
-                result = callback(result, **options)
+                try:
+                    result = callback(result, **options)
+                except Exception as error:  # the loss of this command alone
+                    result, failed = stated(error, State.REPLIED), True
         answers.append(result)
     if failed and raise_on_error:
         _raise_undelivered(batch, answers)
         pipeline.raise_first_error(stack, answers)
+        raise next(answer for answer in answers if isinstance(answer, Exception))  # which redis-py would return
     return answers
 
 
@@ -187,7 +179,7 @@ def _transaction_replies(batch: Batch, stack: Stack, pipeline: Any) -> Iterable[
     if isinstance(outcome, Exception):
         raise outcome
     if outcome is None:
-        raise redis.WatchError("Watched variable changed.")
+        raise stated(redis.WatchError("Watched variable changed."), State.REPLIED)
     replies = iter(outcome)
     return [options[EMPTY_RESPONSE] if EMPTY_RESPONSE in options else next(replies) for _, options in stack]
 

@@ -48,7 +48,7 @@ class Session:
                 if isinstance(batch.replies[-1], list):
                     for index, kind in batch.notable.items():
                         if kind is Kind.SESSION:
-                            self._note(name_of(batch.commands[index]), batch.chunks[index], kind)
+                            self._note(name_of(batch.commands[index]), batch.encoded(index), kind)
                 self.watching = self.queueing = False
             return
         for index, kind in batch.notable.items():
@@ -57,10 +57,10 @@ class Session:
                 and batch.learned <= index < known
                 and not isinstance(batch.replies[index], Exception)
             ):
-                self._note(name_of(batch.commands[index]), batch.chunks[index], kind)
+                self._note(name_of(batch.commands[index]), batch.encoded(index), kind)
         batch.learned = known
 
-    def _note(self, name: str, chunk: bytes, kind: Kind) -> None:
+    def _note(self, name: str, data: bytes, kind: Kind) -> None:
         if kind is Kind.TRANSACTION:
             self.watching = name == "WATCH" or (self.watching and name == "MULTI")
             self.queueing = name == "MULTI" or (self.queueing and name not in _END)
@@ -68,6 +68,6 @@ class Session:
             self._commands.clear()
             self.watching = self.queueing = False
         elif name in ("READONLY", "READWRITE"):
-            self._commands["READONLY"] = chunk
+            self._commands["READONLY"] = data
         else:
-            self._commands[name] = chunk
+            self._commands[name] = data

@@ -9,6 +9,9 @@ Threads whose replies have come are woken one by one: each wakes the next before
 them would fight for the interpreter. Most of them call again at once, so while they are being woken (`_waking`) nobody
 writes; the last one writes for all. No call waits for that longer than PAUSE.
 
+A thread can be interrupted between any two steps (KeyboardInterrupt). Unless it only waited, its connection ends then, and
+the engine settles what was in its hands. Whom it should have told something looks for itself, after PATROL.
+
 What is shared is under `_lock`, which is never held while waiting for the network. `_leader` is the batch whose thread
 leads; `_writing` says that some thread, or unsent bytes in `_rest`, own the right to write.
 
@@ -18,12 +21,9 @@ ending.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import select
-import socket
-import ssl
 import threading
 import weakref
 from collections import deque
@@ -35,15 +35,18 @@ from typing import Any, NamedTuple
 import redis
 
 from penstock.client.batch import Batch
-from penstock.client.engine import Engine, PrefaceRefused
+from penstock.client.bell import Bell
+from penstock.client.engine import Engine
 from penstock.client.errors import BufferFull, NotSent
 from penstock.client.events import Event
-from penstock.client.opening import as_lost, give_up_soon, is_refusal, limit_opening, not_opened
+from penstock.client.opening import is_refusal, not_opened
+from penstock.client.preface import PrefaceRefused
+from penstock.client.wire import Wire
 
-READ = 128 * 1024
 PAUSE = 0.01
 """Seconds that a command may wait to be written together with those of threads that are just waking up."""
-_WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+PATROL = 1.0
+"""Seconds after which one who waits looks whether anybody reads for it: a thread can be interrupted between any two steps."""
 
 _links: weakref.WeakSet[Link] = weakref.WeakSet()
 
@@ -52,8 +55,7 @@ class _Write(NamedTuple):
     """Bytes that one thread has the right to write, and where."""
 
     data: bytes
-    sock: Any
-    generation: int
+    wire: Wire
 
 
 class Reentered(Exception):
@@ -75,89 +77,99 @@ class Link:
 
     def _begin(self) -> None:
         self._lock = threading.Lock()
-        self._room = threading.Condition(self._lock)
         self._leader: Batch | None = None
-        self._inside: set[int] = set()  # threads that are in `run`
+        self._inside: dict[int, Batch] = {}  # threads that are in `run`, and with what
         self._followers: deque[Batch] = deque()
         self._asleep: deque[Batch] = deque()  # settled, and their threads not woken yet
         self._waking = False  # a thread was woken, and has not woken the next one yet
-        self._connection: Any = None
-        self._socket: Any = None
-        self._tls: threading.Lock | None = None  # of an SSL socket, which must not be read and written at once
-        self._generation = 0
+        self._wire: Wire | None = None
         self._writing = False
-        self._sending: Any = None  # the socket some thread is in `send` on
+        self._sending: Wire | None = None  # the one that some thread, `_sender`, is in `send` on
+        self._sender = 0
         self._rest = b""
-        self._wants_room = 0
-        self._bell, self._ringer = socket.socketpair()
-        self._bell.setblocking(False)
-        self._ringer.setblocking(False)
-        self._bell_number = self._bell.fileno()
-        self._poll = self._new_poll()
-
-    def _new_poll(self) -> Any:
-        poll = select.poll()
-        poll.register(self._bell, select.POLLIN)
-        return poll
+        self._for_room: deque[threading.Lock] = deque()  # of threads that wait for room
+        self._bell = Bell()
+        self._poll = self._bell.new_poll()
 
     # -- calls ------------------------------------------------------------------------------------------------
 
     def run(self, batch: Batch) -> None:
         """Submit a batch and return when it is settled. Raises NotSent, or Reentered, if it was not taken."""
-        thread = get_ident()
+        thread, only_waits = get_ident(), False
         if thread in self._inside:
             raise Reentered
         try:
-            self._inside.add(thread)
-            waiter = self._submit(batch)
-            if waiter is not None:
-                if not waiter.acquire(timeout=PAUSE):
-                    self._wake_next()  # whoever should have is held up, as by a signal handler
-                    waiter.acquire()
-                self._wake_next()
+            self._inside[thread] = batch
+            waiter, patience = self._submit(batch), PAUSE
+            while waiter is not None:
+                only_waits = True
+                is_woken = waiter.acquire(timeout=patience)
+                only_waits = False
+                if is_woken or (patience == PATROL and self._is_passed_over(batch)):
+                    waiter = None
+                self._wake_next()  # not woken: whoever should have woken us is held up, as by a signal handler
+                patience = PATROL
             while not batch.settled:
                 self._turn()
         except NotSent:
             raise
         except BaseException:
-            self._interrupted(batch)
+            self._interrupted(batch, only_waits and self._leader is not batch)
             raise
         finally:
-            if self._leader is batch:
-                self._hand_over()
-            self._inside.discard(thread)
+            try:
+                if self._leader is batch:
+                    self._hand_over(batch)
+            finally:
+                del self._inside[thread]
             if self.engine.events:
                 self._tell()  # not while leading: a listener may use this client
 
     def _submit(self, batch: Batch) -> threading.Lock | None:
         """Give a batch to the engine and write if writing is free. None: we lead; else what wakes us."""
-        waiter = None
-        with self._lock:
-            while not batch.held:
+        patience = self.engine.settings.command_timeout
+        waiter = turn = until = None
+        while not batch.held:
+            talks = room = None
+            with self._lock:
                 if self._leader is None:
                     self._leader = batch
-                    if self._socket is not None and self._poll.poll(0):
-                        self._look()
-                try:
-                    self.engine.submit(batch, monotonic())
-                except BufferFull:
-                    self._wait_for_room(batch)
-            if self._leader is not batch:
-                waiter = batch.waiter = threading.Lock()
-                waiter.acquire()
-                self._followers.append(batch)
-            turn = None if self._writing or self._waking else self._claim()
+                    if self._wire is not None and self._poll.poll(0):
+                        # It was idle and has something to say, most likely that it is closed. Better know before writing.
+                        talks = self._wire
+                if talks is None:
+                    try:
+                        self.engine.submit(batch, monotonic())
+                    except BufferFull:
+                        if until is None:
+                            until = math.inf if patience is None else monotonic() + patience
+                        room = self._queue_for_room(batch, until)
+                    else:
+                        if self._leader is not batch:
+                            waiter = batch.waiter = threading.Lock()
+                            waiter.acquire()
+                            self._followers.append(batch)
+                        turn = None if self._writing or self._waking else self._claim()
+            if talks is not None:
+                self._exchange(talks)
+            elif until is not None and not batch.held:
+                self._wait_for_room(batch, room, until)
         self._send(turn)
         return waiter
 
-    def _look(self) -> None:
-        """With the lock held: an idle connection has something to say, most likely that it is closed. Better know before writing."""
-        sock = self._socket
-        self._lock.release()
-        try:
-            self._exchange(sock)
-        finally:
-            self._lock.acquire()
+    def _is_passed_over(self, batch: Batch) -> bool:
+        """Whether one who has waited for long need not: nobody told it that it is settled, or is to lead, or that nobody leads."""
+        with self._lock:
+            if not batch.settled and not self._leads(batch):
+                return False
+            batch.waiter = None
+            return True
+
+    def _leads(self, batch: Batch) -> bool:
+        """With the lock held: whether a batch's thread leads, as it does from now on if the leader went without handing over."""
+        if self._leader is None or self._leader not in list(self._inside.values()):
+            self._leader = batch
+        return self._leader is batch
 
     def close(self) -> None:
         """Settle everything and end the connection; for any thread."""
@@ -166,8 +178,8 @@ class Link:
             self._drop()
             self._wake_settled()
             if self._leader is None:
-                self._close_bell()
-        self._ring()
+                self._bell.close()
+        self._bell.ring()
 
     def change(self, change: Callable[[Engine, float], object]) -> None:
         """Let the engine's settings change, and wake whom that settles."""
@@ -175,99 +187,94 @@ class Link:
             change(self.engine, monotonic())
             self._wake_settled()
             turn = self._claim()
-        self._send(turn)
+        self._bell.ring()  # the leader may be one of them
+        try:
+            self._send(turn)
+        except BaseException:
+            self._interrupted(None)
+            raise
 
-    def _interrupted(self, batch: Batch | None) -> None:
-        """KeyboardInterrupt and the like. In a leader, or one who writes (no batch): nobody knows how much was read or
-        written, so this connection ends. One who only waits leaves the others alone.
+    def _interrupted(self, batch: Batch | None, only_waits: bool = False) -> None:
+        """KeyboardInterrupt and the like, between any two steps. Nobody knows how much was read, written or noted down, so this
+        connection ends, and whatever is in no queue any more. One who only waits leaves the others alone.
         """
         with self._lock:
+            if self._sender == get_ident():
+                self._sending = None  # nobody is in `send` any more
             if batch is not None:
                 batch.waiter = None
                 if self.engine.cancel(batch, monotonic()):
                     self._drop()
-            if self._leader is batch or batch is None:
+            if not only_waits:
                 self._lose(redis.ConnectionError("the thread that used the connection was interrupted"))
+                others = [*self._followers] if self._leader is None else [self._leader, *self._followers]
+                self.engine.rescue(others, self._leader is batch, monotonic())
             self._wake_settled()
+        self._bell.ring()  # the leader may be one of those that were settled
         self._wake_next()  # it may have been our turn to
 
-    def _wait_for_room(self, batch: Batch) -> None:
-        """With the lock held: let replies come until the batch fits. Raises BufferFull if that is not wanted, or takes too long."""
+    def _queue_for_room(self, batch: Batch, until: float) -> threading.Lock | None:
+        """With the lock held: what wakes us when there may be room, None if we lead. Raises BufferFull if waiting is not wanted, or over."""
         engine = self.engine
-        patience = engine.settings.command_timeout
-        until = math.inf if patience is None else monotonic() + patience
-        while not engine.has_room(batch) and self._leader is not None:
-            if engine.settings.when_full == "raise" or monotonic() >= until:
-                raise engine.full()
-            if self._leader is batch:
-                self._lock.release()
-                try:
-                    self._turn()
-                finally:
-                    self._lock.acquire()
-            else:
-                self._wants_room += 1
-                self._room.wait(None if until == math.inf else max(until - monotonic(), 0.001))
-                self._wants_room -= 1
+        if engine.settings.when_full == "raise" or monotonic() >= until:
+            raise engine.full()
+        if self._leader is batch:
+            return None
+        room = threading.Lock()
+        room.acquire()
+        self._for_room.append(room)
+        return room
+
+    def _wait_for_room(self, batch: Batch, room: threading.Lock | None, until: float) -> None:
+        """Let replies come: read them, or wait until others have. Not by a Condition, which an interrupt leaves without its lock."""
+        if room is None:
+            self._turn()
+        elif not room.acquire(timeout=min(max(until - monotonic(), 0.001), PATROL)):
+            with self._lock:
+                self._leads(batch)
+
+    def _tell_of_room(self) -> None:
+        """With the lock held."""
+        while self._for_room:
+            self._for_room.popleft().release()
 
     # -- writing ----------------------------------------------------------------------------------------------
 
     def _claim(self) -> _Write | None:
         """With the lock held: what this thread is to write now, if writing is free."""
-        if self._writing or self._socket is None:
+        if self._writing or self._wire is None:
             return None
         data = self.engine.output()
-        if not data:
-            return None
-        return self._begin_write(data)
+        return self._begin_write(data, self._wire) if data else None
 
     def _claim_rest(self) -> _Write | None:
         """With the lock held: bytes the socket did not take earlier, or else new ones."""
         rest, self._rest = self._rest, b""
-        if rest:
-            return self._begin_write(rest)
+        if rest and self._wire is not None:
+            return self._begin_write(rest, self._wire)
         return self._claim()
 
-    def _begin_write(self, data: bytes) -> _Write:
-        self._writing, self._sending = True, self._socket
+    def _begin_write(self, data: bytes, wire: Wire) -> _Write:
+        self._writing, self._sending, self._sender = True, wire, get_ident()
         self.engine.begin_write(len(data))
-        return _Write(data, self._socket, self._generation)
+        return _Write(data, wire)
 
     def _send(self, turn: _Write | None) -> None:
         """Write, and whatever was queued meanwhile, until there is no more or the socket is full."""
-        if turn is None:
-            return
-        try:
-            self._send_all(turn)
-        except BaseException:
-            self._interrupted(None)
-            raise
-
-    def _send_all(self, turn: _Write | None) -> None:
         while turn is not None:
-            data, sock, generation = turn
-            try:
-                if self._tls is None:
-                    count = sock.send(data)
-                else:
-                    with self._tls:
-                        count = sock.send(data)
-            except _WOULD_BLOCK:
-                count = 0
-            except OSError:
-                # The leader, who may be waiting on it, is told by the socket itself.
-                with contextlib.suppress(OSError):
-                    sock.shutdown(socket.SHUT_RDWR)
-                count = 0
+            data, wire = turn
+            count = wire.send(data)
             with self._lock:
-                if generation != self._generation:
-                    sock.close()  # it was lost while we were using it; its bytes are accounted for
+                if wire is not self._wire:
+                    wire.close()  # it was lost while we were using it; its bytes are accounted for
                     return
                 self._sending = None
                 self.engine.end_write(count)
                 if count < len(data):
                     self._rest = data[count:]
-                    self._ring()  # the leader waits for the socket to take more
+                    if count:
+                        self.engine.takes_bytes(monotonic())
+                    self._bell.ring()  # the leader waits for the socket to take more
                     return
                 self._writing = False
                 turn = self._claim()
@@ -278,18 +285,18 @@ class Link:
         """Wait for one thing to happen, and deal with it."""
         engine = self.engine
         with self._lock:
-            sock, poll, connect_at, next_tick = self._socket, self._poll, engine.connect_at, engine.next_tick
+            wire, poll, connect_at, next_tick = self._wire, self._poll, engine.connect_at, engine.next_tick
             waking = self._waking
-            if self._rest:
-                poll.modify(sock, select.POLLIN | select.POLLOUT)
+            if wire is not None and self._rest:
+                poll.modify(wire.socket, select.POLLIN | select.POLLOUT)
         now = monotonic()
-        if sock is None:
+        if wire is None:
             if connect_at is not None and connect_at <= now:
                 self._open()
             else:
                 self._wait(poll, next_tick if connect_at is None else min(connect_at, next_tick), now)
-        elif (self._tls is not None and sock.pending()) or self._wait(poll, now + PAUSE if waking else next_tick, now):
-            self._exchange(sock)
+        elif wire.has_more or self._wait(poll, now + PAUSE if waking else next_tick, now):
+            self._exchange(wire)
         elif waking:
             self._wake_next()
         if monotonic() >= engine.next_tick:
@@ -302,32 +309,24 @@ class Link:
         """Sleep until the socket has something, somebody rings, or the time comes. True if it is the socket."""
         found = False
         for descriptor, _ in poll.poll(None if until == math.inf else max(until - now, 0.0) * 1000 + 1):
-            if descriptor == self._bell_number:
-                with contextlib.suppress(OSError):
-                    self._bell.recv(4096)
+            if descriptor == self._bell.number:
+                self._bell.hear()
             else:
                 found = True
         return found
 
-    def _exchange(self, sock: Any) -> None:
+    def _exchange(self, wire: Wire) -> None:
         """The socket has something for us, or room: read once, and write what waits."""
         room = self.engine.room()  # only who leads reads, so it stays what it is without the lock
+        data = failure = None
         try:
-            if self._tls is None:
-                data = sock.recv(READ) if room is None else sock.recv_into(room)
-            else:
-                with self._tls:
-                    data = sock.recv(READ) if room is None else sock.recv_into(room)
-        except _WOULD_BLOCK:
-            data = None
-        except OSError as error:
-            data, failure = b"", as_lost(error)
-        else:
-            failure = redis.ConnectionError("the server closed the connection")
+            data = wire.receive(room)
+        except (redis.ConnectionError, redis.TimeoutError) as error:
+            failure = error
         with self._lock:
-            if sock is not self._socket:
+            if wire is not self._wire:
                 return
-            if data is not None and not data:
+            if failure is not None:
                 self._lose(failure)
             elif data and room is not None:
                 self.engine.filled(data, monotonic())
@@ -341,7 +340,7 @@ class Link:
                     self._lose(error)
             self._wake_settled()
             if self._rest:
-                self._poll.modify(sock, select.POLLIN)
+                self._poll.modify(wire.socket, select.POLLIN)
             turn = self._claim_rest()
         self._send(turn)
 
@@ -350,9 +349,8 @@ class Link:
             self.engine.connecting()
             seconds = self.engine.time_left(monotonic())
         connection = self._make_connection()
-        limit_opening(connection, seconds)
         try:
-            connection.connect()
+            wire = Wire(connection, seconds, self.engine.settings.silence_timeout)
         except Exception as error:
             with self._lock:
                 failed = self.engine.refused if is_refusal(error) else self.engine.connect_failed
@@ -362,13 +360,9 @@ class Link:
             with self._lock:
                 self.engine.connect_failed(redis.ConnectionError("connecting was interrupted"), monotonic())
             raise
-        sock = connection._sock
-        sock.setblocking(False)
-        give_up_soon(sock, self.engine.settings.silence_timeout)
         with self._lock:
-            self._connection, self._socket = connection, sock
-            self._tls = threading.Lock() if isinstance(sock, ssl.SSLSocket) else None
-            self._poll.register(sock, select.POLLIN)
+            self._wire = wire
+            self._poll.register(wire.socket, select.POLLIN)
             self.engine.connected(monotonic())
             turn = self._claim()
         self._send(turn)
@@ -380,19 +374,15 @@ class Link:
 
     def _drop(self) -> None:
         """With the lock held: the socket is done with. Whoever is in `send` or `poll` on it is woken by the shutdown."""
-        connection, sock = self._connection, self._socket
-        self._connection = self._socket = None
-        self._generation += 1
+        wire, self._wire = self._wire, None
         self._writing, self._rest = False, b""
-        if sock is None:
+        if wire is None:
             return
-        self._poll = self._new_poll()
-        with contextlib.suppress(OSError):
-            sock.shutdown(socket.SHUT_RDWR)
-        if self._sending is not sock:
-            sock.close()  # else the one who is in `send` closes it: its number must not be given to another file before
-        self._sending = connection._sock = None
-        connection.disconnect()
+        self._poll = self._bell.new_poll()
+        wire.shut_down()
+        if self._sending is not wire:
+            wire.close()  # else the one who is in `send` closes it: its number must not be given to another file before
+        self._sending = None
 
     def _wake_settled(self) -> None:
         """With the lock held."""
@@ -401,8 +391,8 @@ class Link:
             self._asleep += settled
             if not self._waking:
                 self._wake_one()
-        if self._wants_room:
-            self._room.notify_all()
+        if self._for_room:
+            self._tell_of_room()
 
     def _wake_one(self) -> None:
         """With the lock held: wake the next thread whose reply has come, who will wake the one after it."""
@@ -421,9 +411,10 @@ class Link:
             turn = None if self._writing or self._waking else self._claim()
         self._send(turn)
 
-    def _hand_over(self) -> None:
+    def _hand_over(self, batch: Batch) -> None:
         with self._lock:
-            self._leader = None
+            if self._leader is not batch:
+                return  # one who waited for long has taken it
             while self._followers:
                 follower = self._followers.popleft()
                 if not follower.settled:
@@ -431,18 +422,10 @@ class Link:
                     waiter, follower.waiter = follower.waiter, None
                     waiter.release()
                     return
-            if self._wants_room:
-                self._room.notify_all()
+            self._leader = None
+            self._tell_of_room()
             if self.engine.is_closed:
-                self._close_bell()
-
-    def _close_bell(self) -> None:
-        self._bell.close()
-        self._ringer.close()
-
-    def _ring(self) -> None:
-        with contextlib.suppress(OSError):
-            self._ringer.send(b"\0")
+                self._bell.close()
 
     def _tell(self) -> None:
         for event in self.engine.take_events():
@@ -453,10 +436,9 @@ class Link:
     def after_fork(self) -> None:
         """In a child: the connection is the parent's, and so is everything on it. A new engine has a new ONCE identity."""
         old = self.engine
-        for mine in (self._socket, self._bell, self._ringer):
-            if mine is not None:
-                with contextlib.suppress(OSError):
-                    os.close(mine.detach())
+        self._bell.close_in_child()
+        if self._wire is not None:
+            self._wire.close_in_child()
         self.engine = self._make_engine()
         self.engine.session.adopt(old.session)
         self._begin()

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 LOOK_EVERY = 1000
 """Milliseconds between looks for clients that are idle: a look walks over all of them."""
+STOOD_STILL = 10_000
+"""Milliseconds without a look after which the clock was set, or the server stood still: nobody was idle in that time."""
 
 
 class Once:
@@ -27,6 +29,8 @@ class Once:
     def tick(self) -> None:
         now = self._engine.clock.now
         if now - self._looked >= LOOK_EVERY and not self._engine.loading:
+            if self._looked and now - self._looked > STOOD_STILL:
+                self._engine.keyspace.ledger.postpone(now - self._looked)
             self._looked = now
             self.forgotten += self._engine.keyspace.ledger.forget_idle(now - self._engine.config.once_idle_timeout)
 

@@ -7,6 +7,7 @@ executed. Between any two commands of a batch a test may have something happen (
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -110,6 +111,17 @@ class Model:
             return Outcome(replies)
         return Outcome(replies[: cut[1]], ConnectionResetError("cut"), accepted=sum(map(len, batch.pieces[:executed])))
 
+    def exchange_all(self, effect: Exchange) -> list[Outcome]:
+        """One batch after the other, and then those that follow them."""
+        outcomes: list[Outcome] = []
+        batches = deque(effect.batches)
+        while batches:
+            batch = batches.popleft()
+            outcomes.append(self.exchange(batch))
+            if effect.then is not None:
+                batches += effect.then(batch, outcomes[-1])
+        return outcomes[: len(effect.batches)]
+
     # -- being driven -------------------------------------------------------------------------------------------
 
     def rules(self, **changes: Any) -> Rules:
@@ -127,7 +139,7 @@ class Model:
             while True:
                 effect = logic.send(result)
                 if isinstance(effect, Exchange):
-                    result = [self.exchange(batch) for batch in effect.batches]
+                    result = self.exchange_all(effect)
                 elif isinstance(effect, Refresh):
                     self.refreshes += 1
                     result = self.map.with_moves(effect.moves)

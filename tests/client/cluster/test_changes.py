@@ -14,6 +14,7 @@ from tests.client.cluster.clients import Proxied
 from tests.client.cluster.conftest import Connect
 
 from penstock.client.cluster.errors import CrossSlotRefused, WatchLost
+from penstock.client.cluster.slot_map import SlotMap
 from penstock.client.delivery import State
 from penstock.client.errors import NotSent
 from penstock.protocol.slots import key_slot
@@ -47,6 +48,21 @@ def other_than(cluster: RedisCluster, node: ClusterNode) -> ClusterNode:
 
 
 # -- slots that move ------------------------------------------------------------------------------------------
+
+
+def test_a_pipeline_whose_every_slot_has_moved_needs_no_more_connections(cluster: RedisCluster, client: Any) -> None:
+    """What follows its slots to a node waits for the connection that is in use there."""
+    commands = [("SET", f"key:{number % 300}", number) for number in range(3000)]
+    assert client.execute_many(commands) == [b"OK"] * 3000
+    known = client.core.topology.map
+    following = dict(zip(known.masters, known.masters[1:] + known.masters[:1], strict=True))
+    owners = tuple(following[owner] for owner in known.owners)
+    client.core.topology.map = SlotMap(owners, known.replicas, known.epoch, is_covered=True)
+    assert client.execute_many(commands) == [b"OK"] * 3000
+    assert client.execute_many([("GET", f"key:{number}") for number in range(300)]) == [
+        b"%d" % (2700 + number) for number in range(300)
+    ]
+    assert [len(links) for links in client._links._idle.values()] == [1] * len(known.masters)
 
 
 @pytest.mark.parametrize("strategy", ["sequential", "packed", "two-step"])

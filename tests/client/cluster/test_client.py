@@ -13,8 +13,8 @@ from tests.client.cluster.conftest import Connect
 import penstock
 from penstock import aio
 from penstock.client.cluster.errors import CrossSlotRefused, NoTopology, NotRoutable
-from penstock.client.delivery import State
-from penstock.client.errors import ClientClosed
+from penstock.client.delivery import Delivery, State
+from penstock.client.errors import ClientClosed, ExactlyOnceUnavailable
 from penstock.protocol.slots import key_slot
 from penstock.testing.cluster import RedisCluster
 from penstock.testing.redis import RedisServer, free_port
@@ -268,6 +268,23 @@ def test_what_belongs_to_one_connection_is_refused(client: Any) -> None:
         client.scan(0)
     with pytest.raises(NotRoutable, match="argument of Cluster"):
         client.client_setname("me")
+
+
+@pytest.mark.parametrize("bad", [(), "GET a", (None,), (5,), ("  ",)])
+def test_what_is_no_command_is_refused_by_name(client: Any, bad: Any) -> None:
+    with pytest.raises(redis.DataError, match="is no"):
+        client.execute_many([("GET", "a"), bad])
+    assert client.ping()
+
+
+@pytest.mark.parametrize("make", [penstock.Cluster, aio.Cluster])
+def test_the_level_may_be_changed_and_the_one_it_cannot_keep_is_refused(make: Any) -> None:
+    client = make("127.0.0.1", 1)
+    assert client.delivery is Delivery.AT_LEAST_ONCE and client.replay_filter is None
+    client.delivery = "at-most-once"
+    with pytest.raises(ExactlyOnceUnavailable):
+        client.delivery = "exactly-once"
+    assert client.delivery is Delivery.AT_MOST_ONCE
 
 
 def test_a_forgotten_client_leaves_nothing_open(cluster: RedisCluster) -> None:

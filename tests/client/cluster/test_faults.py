@@ -14,7 +14,7 @@ from tests.client.cluster.clients import Proxied
 from tests.client.cluster.conftest import Connect
 
 from penstock.client.cluster.errors import WatchLost
-from penstock.client.delivery import State
+from penstock.client.delivery import Command, State
 from penstock.client.errors import NotReplayed, NotSent, OutcomeUnknown
 from penstock.protocol.slots import key_slot
 from penstock.testing.cluster import RedisCluster
@@ -39,6 +39,52 @@ def test_filtered_commands_fail_and_others_are_repeated(
     assert written is True
     assert isinstance(filtered, NotReplayed) and filtered.state is State.WRITTEN
     assert value(cluster, counted) <= 1
+
+
+def test_a_filter_sees_what_a_single_servers_client_shows_and_one_that_fails_lets_nothing_through(
+    proxied: Proxied, cluster: RedisCluster, connect_through: Connect
+) -> None:
+    node = cluster.masters[0]
+    key, other = islice(cluster.keys_on(node), 2)
+    seen: list[Command] = []
+
+    def broken(command: Command) -> bool:
+        seen.append(command)
+        raise KeyError("a bug")
+
+    client = connect_through(replay_filter=broken)
+    proxied.before(node).cut_after_execution(command=b"INCR")
+    with client.pipeline() as pipe:
+        results = pipe.set(other, "v").execute_command("INCR", key).execute(raise_on_error=False)
+    assert isinstance(results[1], NotReplayed) and "a bug" in str(results[1]) and value(cluster, key) == 1
+    assert Command("INCR", (key,), State.WRITTEN) in seen
+
+
+def test_a_level_that_is_changed_counts_at_once(
+    proxied: Proxied, cluster: RedisCluster, connect_through: Connect
+) -> None:
+    node = cluster.masters[0]
+    key = next(cluster.keys_on(node))
+    client = connect_through()
+    getattr(client, "real", client).delivery = "at-most-once"
+    proxied.before(node).cut_after_execution(command=b"INCR")
+    with pytest.raises(OutcomeUnknown):
+        client.execute_command("INCR", key)
+    getattr(client, "real", client).delivery = "at-least-once"
+    proxied.before(node).cut_after_execution(command=b"INCR")
+    assert client.execute_command("INCR", key) == 3
+
+
+def test_shutdown_is_not_sent_to_whoever_comes_back(
+    proxied: Proxied, cluster: RedisCluster, connect_through: Connect
+) -> None:
+    node = cluster.masters[0]
+    client = connect_through()
+    client.ping()
+    proxied.before(node).cut_before_forwarding(command=b"SHUTDOWN")
+    with pytest.raises(NotReplayed, match="SHUTDOWN"):
+        client.execute_command("SHUTDOWN", "NOSAVE", node=proxied.remap(node.address))
+    assert node.is_running
 
 
 # -- every fault, every level ---------------------------------------------------------------------------------

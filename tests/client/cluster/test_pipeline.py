@@ -8,6 +8,7 @@ import pytest
 import redis
 from tests.client.cluster.model import NODES, TABLE, Model
 
+from penstock.client.cluster.effects import Exchange, Refresh
 from penstock.client.cluster.errors import CrossSlotRefused, NotRoutable
 from penstock.client.cluster.pipeline import Packed
 from penstock.client.cluster.slot_map import SlotMap
@@ -106,6 +107,50 @@ def test_a_command_of_several_keys_holds_only_what_conflicts_with_it() -> None:
     first, second = model.batches
     assert first == (A, [b"MGET {t}a {t}b 0", b"MGET {t}a {t}c 1", b"SET {t}d 2", b"SET other 5"])
     assert second == (A, [b"SET {t}a 3", b"SET {t}e 4"])
+
+
+def test_what_has_moved_follows_as_soon_as_its_node_has_answered() -> None:
+    """Not after a round: the first node's commands are with their new owner before the second node is heard."""
+    keys = ["x", "y", "x", "{t}a"]
+    model = Model(owners={key_slot(b"x"): B, key_slot(b"y"): C, T: B})
+    stale = SlotMap(tuple(B if slot == T else A for slot in range(SLOTS)), is_covered=True)
+    packed = Packed(model.plan(sets(*keys)), stale, model.rules())
+    logic = packed.run()
+    exchange = next(logic)
+    assert isinstance(exchange, Exchange) and exchange.then is not None
+    first, second = exchange.batches
+    assert [(batch.address, batch.indices) for batch in (first, second)] == [(A, [0, 1, 2]), (B, [3])]
+    followers = exchange.then(first, model.exchange(first))
+    assert [(batch.address, batch.indices) for batch in followers] == [(B, [0, 2]), (C, [1])]
+    for batch in (*followers, second):
+        assert exchange.then(batch, model.exchange(batch)) == []
+    assert packed.results == [b"0", b"1", b"2", b"3"], "without a second round"
+    assert isinstance(logic.send([]), Refresh), "for the next pipeline"
+
+
+def test_a_slot_that_moves_on_while_it_is_refused_is_followed_as_a_whole() -> None:
+    model = Model(owners={key_slot(b"x"): C})
+    places = iter(["b:2", "c:3"])
+    model.between = lambda model: f"MOVED {key_slot(b'x')} {next(places)}" if len(model.batches) == 1 else None
+    assert run(model, sets("x", "x"), SlotMap((A,) * SLOTS, is_covered=True)) == [b"0", b"1"]
+    assert model.batches[1:] == [(C, [b"SET x 0", b"SET x 1"])] and model.ran == [b"0", b"1"]
+
+
+def test_what_has_moved_twice_waits_for_the_next_round() -> None:
+    model = Model(owners={key_slot(b"x"): C})
+    model.between = lambda model: f"MOVED {key_slot(b'x')} b:2" if len(model.batches) == 1 else None
+    assert run(model, sets("x"), SlotMap((A,) * SLOTS, is_covered=True)) == [b"0"]
+    assert [address for address, _ in model.batches] == [A, B, C] and model.refreshes == 1
+
+
+def test_a_batch_with_another_refusal_waits_for_the_next_round() -> None:
+    """The slot may be closed for a while: nothing of it may go ahead."""
+    model = Model(owners={key_slot(b"x"): B, key_slot(b"y"): B})
+    answers = iter([None, "CLUSTERDOWN wait"])
+    model.between = lambda model: next(answers, None)
+    assert run(model, sets("x", "y", "x"), SlotMap((A,) * SLOTS, is_covered=True)) == [b"0", b"1", b"2"]
+    assert model.batches[0] == (A, [b"SET x 0", b"SET y 1", b"SET x 2"])
+    assert model.batches[1] == (B, [b"SET x 0", b"SET x 2"])
 
 
 def test_commands_of_a_slot_never_go_to_two_nodes_in_one_round() -> None:

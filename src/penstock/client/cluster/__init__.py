@@ -8,5 +8,5 @@ The logic is generators without I/O; sync.py and aio.py only drive them:
       ^
     core <- calls                          what both clients share
       ^
-    links <- sync        aio_links <- aio
+    links <- sync        aio_links, gathering <- aio
 """

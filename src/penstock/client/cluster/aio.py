@@ -18,12 +18,14 @@ import redis
 import redis.asyncio
 from redis.asyncio.client import PubSub
 from redis.asyncio.lock import Lock
+from redis.client import NEVER_DECODE
 from redis.commands import AsyncCoreCommands, AsyncRedisModuleCommands
 
 from penstock.client.cluster.aio_links import Links
-from penstock.client.cluster.calls import PipelineBody
+from penstock.client.cluster.calls import Levels, PipelineBody
 from penstock.client.cluster.core import ClusterCore, raise_first
 from penstock.client.cluster.effects import Exchange, Logic, Pause, Refresh
+from penstock.client.cluster.gathering import Gathering
 from penstock.client.cluster.plan import Call
 from penstock.client.cluster.slot_map import Address, SlotMap
 from penstock.client.cluster.strategies import Strategy
@@ -31,7 +33,7 @@ from penstock.client.quick import QuickCommands
 from penstock.client.streams import StreamCommands
 
 
-class Cluster(StreamCommands, QuickCommands, AsyncRedisModuleCommands, AsyncCoreCommands):  # type: ignore[misc]
+class Cluster(Levels, StreamCommands, QuickCommands, AsyncRedisModuleCommands, AsyncCoreCommands):  # type: ignore[misc]
     """A client of a whole cluster. ClusterCore lists the arguments."""
 
     _is_async_client: Literal[True] = True
@@ -41,6 +43,7 @@ class Cluster(StreamCommands, QuickCommands, AsyncRedisModuleCommands, AsyncCore
         self.core = ClusterCore(host, port, **arguments)
         self._links = Links(self.core.connection)
         self._lock = asyncio.Lock()  # around the topology
+        self._gathering = Gathering(self.core)
 
     @classmethod
     def from_url(cls, url: str, **arguments: Any) -> Cluster:
@@ -49,7 +52,12 @@ class Cluster(StreamCommands, QuickCommands, AsyncRedisModuleCommands, AsyncCore
 
     async def execute_command(self, *arguments: Any, **options: Any) -> Any:
         """Any command. `node=` ("host:port", "primaries", "replicas", "all") sends it to certain nodes instead."""
-        return await self.drive(self.core.call(arguments, options))
+        named = options and ("node" in options or "target_nodes" in options)
+        node = None if named else self._gathering.node_of(arguments)
+        if node is None:
+            return await self.drive(self.core.call(arguments, options))
+        is_raw = self.core.decodes and NEVER_DECODE in options
+        return self.core.read(arguments, options, await self._gathering.reply(node, arguments, is_raw, self.drive))
 
     async def execute_many(self, commands: Sequence[Call], raise_on_error: bool = True) -> list[Any]:
         """Many ready commands, such as ("SET", "k", "v"), at once; replies as the server gives them, in call order."""
@@ -128,7 +136,7 @@ class Cluster(StreamCommands, QuickCommands, AsyncRedisModuleCommands, AsyncCore
             while True:
                 effect = logic.send(result)
                 if isinstance(effect, Exchange):
-                    result = await self._links.exchange(effect.batches)
+                    result = await self._links.exchange(effect.batches, effect.then)
                 elif isinstance(effect, Refresh):
                     result = await self._refresh(effect)
                 else:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import redis
@@ -16,7 +17,7 @@ import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from penstock.client.cluster.effects import Batch, Outcome
+from penstock.client.cluster.effects import Batch, Outcome, Then
 from penstock.client.cluster.idle import IdleLinks
 from penstock.client.cluster.links import READ_SIZE, connection_arguments, make_reader, take_replies
 from penstock.client.cluster.slot_map import Address, shown
@@ -115,31 +116,33 @@ class Links(IdleLinks[Link]):
             client = self._clients[address] = redis.asyncio.Redis(host=address[0], port=address[1], **self._arguments)
         return client
 
-    async def exchange(self, batches: Sequence[Batch]) -> list[Outcome]:
+    async def exchange(self, batches: Sequence[Batch], then: Then | None = None) -> list[Outcome]:
         """Write every batch, then read replies, from whichever node has some."""
         if self._closed:
             raise ClientClosed("the client was closed")
-        flights: list[_Flight] = []
-        failures: dict[int, Outcome] = {}
+        roads: dict[tuple[Address, bool], asyncio.Lock] = defaultdict(asyncio.Lock)
+
+        async def fly(batch: Batch) -> Outcome:
+            async with roads[batch.address, batch.from_replica]:
+                outcome = await self._fly(batch)
+            if then is not None:
+                await _all(fly, then(batch, outcome))
+            return outcome
+
+        return await _all(fly, batches)
+
+    async def _fly(self, batch: Batch) -> Outcome:
+        link = await self._take(batch)
+        if isinstance(link, Outcome):
+            return link
         try:
-            for position, batch in enumerate(batches):
-                link = await self._take(batch)
-                if isinstance(link, Outcome):
-                    failures[position] = link
-                else:
-                    flights.append(_Flight(batch, link))
-            if len(flights) == 1:
-                await flights[0].read(self._silence)
-            else:
-                await asyncio.gather(*(flight.read(self._silence) for flight in flights))
-        except BaseException:  # cancelled: replies are still on their way to these
-            for flight in flights:
-                flight.link.close()
+            flight = _Flight(batch, link)
+            await flight.read(self._silence)
+        except BaseException:  # cancelled: replies are still on their way to it
+            link.close()
             raise
-        for flight in flights:
-            self._give_back(flight.batch, flight.outcome, flight.link)
-        answered = iter(flights)
-        return [failures[n] if n in failures else next(answered).outcome for n in range(len(batches))]
+        self.give_back(batch, flight.outcome, link)
+        return flight.outcome
 
     async def close(self) -> None:
         self._closed = True
@@ -170,3 +173,17 @@ class Links(IdleLinks[Link]):
             with contextlib.suppress(OSError, redis.RedisError):
                 await connection.disconnect(nowait=True)
             return Outcome([], error, connected=False)
+
+
+async def _all(fly: Callable[[Batch], Awaitable[Outcome]], batches: Sequence[Batch]) -> list[Outcome]:
+    """All at once; if one fails, none goes on."""
+    if len(batches) < 2:
+        return [await fly(batch) for batch in batches]
+    tasks = [asyncio.ensure_future(fly(batch)) for batch in batches]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise

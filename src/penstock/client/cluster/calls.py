@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import redis
 
-from penstock.client.cluster.core import Options, raise_first
+from penstock.client.cluster.core import ClusterCore, Options, raise_first
 from penstock.client.cluster.effects import Effect, Rules
 from penstock.client.cluster.plan import Call
 from penstock.client.cluster.strategies import Strategy
 from penstock.client.cluster.transaction import Transaction
+from penstock.client.delivery import Delivery, ReplayFilter
 
 _Pipeline = TypeVar("_Pipeline")
 
@@ -78,6 +80,30 @@ class PipelineCalls:
 
     def clear(self) -> None:
         self.commands, self.options = [], []
+
+
+class Levels:
+    """What both clients say of delivery; may be changed at any time, and counts for what is not yet answered."""
+
+    core: ClusterCore
+
+    @property
+    def delivery(self) -> Delivery:
+        """The level: at-least-once or at-most-once."""
+        return self.core.rules.delivery
+
+    @delivery.setter
+    def delivery(self, level: Delivery | str) -> None:
+        self.core.rules.delivery = replace(self.core.rules, delivery=Delivery.of(level)).delivery  # checked
+
+    @property
+    def replay_filter(self) -> ReplayFilter | None:
+        """True for commands that must not be sent again; they then fail with their state."""
+        return self.core.rules.replay_filter
+
+    @replay_filter.setter
+    def replay_filter(self, replay_filter: ReplayFilter | None) -> None:
+        self.core.rules.replay_filter = replay_filter
 
 
 class PipelineBody:

@@ -6,7 +6,7 @@ file: nothing here blocks, and nothing here knows whether it is awaited.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -117,10 +117,10 @@ class ClusterCore:
         replies = [self.read(arguments, options, reply) for reply in (result if isinstance(result, list) else [result])]
         return replies[0] if len(replies) == 1 else dict(zip(map(shown, chosen), replies, strict=True))
 
-    def bulk(self, calls: Sequence[Call]) -> Generator[Effect, Any, list[Any]]:
+    def bulk(self, calls: Sequence[Call], raw: Container[int] | None = None) -> Generator[Effect, Any, list[Any]]:
         """Ready commands, their replies as the server gives them; errors among them, in their places."""
         slot_map, table = yield from self.ready()
-        return (yield from packed(make_plan(calls, table, self.rules, slot_map), slot_map, self.rules))
+        return (yield from packed(make_plan(calls, table, self.rules, slot_map, raw), slot_map, self.rules))
 
     def pipeline(
         self, calls: Sequence[Call], options: Sequence[Options], strategy: Strategy, transaction: Transaction | None

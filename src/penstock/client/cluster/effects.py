@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.client.cluster.slot_map import Address, Remap, SlotMap
+from penstock.client.commands import as_command
 from penstock.client.delivery import Delivery, ReplayFilter, State
 from penstock.client.errors import ExactlyOnceUnavailable
 
@@ -70,11 +71,17 @@ class Outcome:
         return states
 
 
+Then = Callable[[Batch, Outcome], Sequence[Batch]]
+
+
 @dataclass(slots=True)
 class Exchange:
     """Write every batch, then read their replies; the result is a list of Outcomes, one a batch."""
 
     batches: Sequence[Batch]
+    then: Then | None = None
+    """Called with each batch and its outcome as soon as that is there. It may answer with more batches, which are part of the exchange
+    (and of whose outcomes it is told too); each waits until nothing else in the exchange is under way to its node."""
 
 
 @dataclass(slots=True)
@@ -130,6 +137,18 @@ class Rules:
             raise ValueError(
                 f"attempts={self.attempts}, patience={self.patience}: at least 1 attempt and 0 seconds are needed"
             )
+
+    def why_not_again(self, arguments: Sequence[Any], state: State) -> str | None:
+        """Why a command that was sent may not be sent again, at a level that repeats; None if it may."""
+        command = as_command(arguments, state)
+        if command.name == "SHUTDOWN":
+            return "it is not sent to whoever comes back"
+        try:
+            if self.replay_filter is not None and self.replay_filter(command):
+                return "the replay filter keeps it from being sent again"
+        except Exception as error:  # one that fails lets nothing through
+            return f"the replay filter failed on it ({type(error).__name__}: {error})"
+        return None
 
     def backoff(self, attempt: int) -> float:
         """Seconds to wait before the attempt after this one: doubling to the cap, half of it by chance."""

@@ -45,7 +45,10 @@ class NotRoutable(RedisClusterException):
 
 
 class Moved(str):
-    """A MOVED as it travels. After a reshard thousands come at once, and an exception for each would cost more than the rest."""
+    """A MOVED as it travels. After a reshard thousands come at once, and an exception for each would cost more than the rest.
+
+    The parser makes one of every error reply, and `decode_errors` an exception of those that are something else.
+    """
 
     __slots__ = ()
 
@@ -53,6 +56,14 @@ class Moved(str):
 def decode_error(line: str) -> Exception | Moved:
     """What the client makes of an error reply."""
     return Moved(line) if line.startswith("MOVED ") else reply_error(line)
+
+
+def decode_errors(replies: list[Any]) -> list[Any]:
+    """Replies as the parser gives them, with the exceptions that errors are."""
+    return [
+        reply if reply.__class__ is not Moved or reply.startswith("MOVED ") else reply_error(str(reply))
+        for reply in replies
+    ]
 
 
 def as_exception(reply: Any) -> Any:

@@ -25,7 +25,7 @@ class IdleLinks(Generic[L]):
         self._idle: dict[tuple[Address, bool], list[L]] = {}
         self._closed = False
 
-    def _give_back(self, batch: Batch, outcome: Outcome, link: L) -> None:
+    def give_back(self, batch: Batch, outcome: Outcome, link: L) -> None:
         """A batch is done with its link: its lane keeps it, or it is kept for others, or it is closed."""
         if batch.lane is not None:
             batch.lane.link = link if outcome.error is None else None

@@ -23,8 +23,8 @@ from redis.backoff import NoBackoff
 from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 
-from penstock.client.cluster.effects import Batch, Outcome
-from penstock.client.cluster.errors import decode_error
+from penstock.client.cluster.effects import Batch, Outcome, Then
+from penstock.client.cluster.errors import Moved, decode_errors
 from penstock.client.cluster.idle import IdleLinks
 from penstock.client.cluster.slot_map import Address, shown
 from penstock.client.delivery import State
@@ -49,7 +49,7 @@ def make_reader(encoder: Any) -> Any:
     """A parser of replies, for a connection with this encoder."""
     arguments: dict[str, Any] = {"encoding": encoder.encoding} if encoder.decode_responses else {}
     return hiredis.Reader(
-        protocolError=redis.InvalidResponse, replyError=cast("Callable[[str], Exception]", decode_error), errors=encoder.encoding_errors, notEnoughData=MORE, **arguments
+        protocolError=redis.InvalidResponse, replyError=cast("Callable[[str], Exception]", Moved), errors=encoder.encoding_errors, notEnoughData=MORE, **arguments
     )  # fmt: skip
 
 
@@ -70,7 +70,10 @@ def take_replies(reader: Any, into: list[Any], batch: Batch) -> None:
             continue
         if len(into) == known:
             return
-        if hiredis.PushNotification in set(map(type, into[known:])):
+        kinds = set(map(type, into[known:]))
+        if Moved in kinds:
+            into[known:] = decode_errors(into[known:])
+        if hiredis.PushNotification in kinds:
             into[known:] = [reply for reply in into[known:] if reply.__class__ is not hiredis.PushNotification]
     if len(into) > wanted:
         raise redis.InvalidResponse(f"a reply nobody asked for: {into.pop()!r}")
@@ -188,22 +191,17 @@ class Links(IdleLinks[Link]):
             client = self._clients.setdefault(address, client)
         return client
 
-    def exchange(self, batches: Sequence[Batch]) -> list[Outcome]:
+    def exchange(self, batches: Sequence[Batch], then: Then | None = None) -> list[Outcome]:
         """Write every batch, then read replies, from whichever node has some."""
         if self._closed:
             raise ClientClosed("the client was closed")
-        flights: list[_Flight] = []
-        outcomes: list[Outcome] = []
+        exchange = _Exchange(self, self._silence, then)
         try:
-            for batch in batches:
-                outcomes.append(self._start(batch, flights))
-            self._wait_for({flight.link.socket.fileno(): flight for flight in flights})
+            outcomes = [exchange.start(batch) for batch in batches]
+            exchange.finish()
         except BaseException:  # an interrupt: replies are still on their way to these
-            for flight in flights:
-                flight.link.close()
+            exchange.abandon()
             raise
-        for flight in flights:
-            self._give_back(flight.batch, flight.outcome, flight.link)
         return outcomes
 
     def close(self) -> None:
@@ -214,56 +212,7 @@ class Links(IdleLinks[Link]):
         for client in self._clients.values():
             client.close()
 
-    # -- one exchange -------------------------------------------------------------------------------------------
-
-    def _start(self, batch: Batch, flights: list[_Flight]) -> Outcome:
-        try:
-            flight = _Flight(batch, self._take(batch))
-        except (OSError, redis.RedisError) as error:
-            return Outcome([], error, connected=False)
-        flights.append(flight)
-        flight.write()
-        return flight.outcome
-
-    def _wait_for(self, flights: dict[int, _Flight]) -> None:
-        poll = select.poll()
-        now = time.monotonic()
-        for descriptor, flight in list(flights.items()):
-            if flight.is_done:
-                del flights[descriptor]
-                continue
-            poll.register(descriptor, select.POLLIN if flight.is_written else select.POLLIN | select.POLLOUT)
-            flight.deadline = self._deadline(flight, now)
-        while flights:
-            first = min(flight.deadline for flight in flights.values())
-            events = poll.poll(None if first == _NEVER else max(0.0, first - now) * 1000)
-            now = time.monotonic()
-            for descriptor, event in events:
-                flight = flights[descriptor]
-                was_written = flight.is_written
-                if not was_written and event & select.POLLOUT:
-                    flight.write()
-                if event & ~select.POLLOUT:
-                    flight.read()
-                flight.deadline = self._deadline(flight, now)
-                if flight.is_done:
-                    poll.unregister(descriptor)
-                    del flights[descriptor]
-                elif flight.is_written and not was_written:
-                    poll.modify(descriptor, select.POLLIN)
-            for descriptor, flight in list(flights.items()):
-                if flight.deadline <= now:
-                    flight.fail(redis.TimeoutError(f"{shown(flight.batch.address)} was silent for {self._silence} s"))
-                    poll.unregister(descriptor)
-                    del flights[descriptor]
-
-    def _deadline(self, flight: _Flight, now: float) -> float:
-        patience = flight.batch.patience
-        return _NEVER if self._silence is None or patience is None else now + self._silence + patience
-
-    # -- links --------------------------------------------------------------------------------------------------
-
-    def _take(self, batch: Batch) -> Link:
+    def take(self, batch: Batch) -> Link:
         if (lane := batch.lane) is not None and lane.link is not None:
             held: Link = lane.link
             if lane.address == batch.address:
@@ -282,6 +231,84 @@ class Links(IdleLinks[Link]):
                 return link
             link.close()
         return Link(self.client(batch.address).connection_pool.make_connection(), batch.from_replica)
+
+
+class _Exchange:
+    """Batches on their way, and those that follow them."""
+
+    def __init__(self, links: Links, silence: float | None, then: Then | None) -> None:
+        self._links = links
+        self._silence = silence
+        self._then = then
+        self._poll = select.poll()
+        self._flights: dict[int, _Flight] = {}  # by the number of their socket
+        self._waiting: list[Batch] = []  # to be sent when nothing else is under way to their node
+
+    def start(self, batch: Batch) -> Outcome:
+        """Write a batch, as far as the socket takes it."""
+        try:
+            flight = _Flight(batch, self._links.take(batch))
+        except (OSError, redis.RedisError) as error:
+            outcome = Outcome([], error, connected=False)
+            self._over(batch, outcome)
+            return outcome
+        descriptor = flight.link.socket.fileno()
+        self._flights[descriptor] = flight
+        flight.write()
+        flight.deadline = self._deadline(flight, time.monotonic())
+        self._poll.register(descriptor, select.POLLIN if flight.is_written else select.POLLIN | select.POLLOUT)
+        if flight.is_done:
+            self._land(descriptor)
+        return flight.outcome
+
+    def finish(self) -> None:
+        """Read and write until every batch has its outcome."""
+        flights, now = self._flights, time.monotonic()
+        while flights:
+            first = min(flight.deadline for flight in flights.values())
+            events = self._poll.poll(None if first == _NEVER else max(0.0, first - now) * 1000)
+            now = time.monotonic()
+            for descriptor, event in events:
+                flight = flights[descriptor]
+                was_written = flight.is_written
+                if not was_written and event & select.POLLOUT:
+                    flight.write()
+                if event & ~select.POLLOUT:
+                    flight.read()
+                flight.deadline = self._deadline(flight, now)
+                if flight.is_done:
+                    self._land(descriptor)
+                elif flight.is_written and not was_written:
+                    self._poll.modify(descriptor, select.POLLIN)
+            for descriptor, flight in list(flights.items()):
+                if flight.deadline <= now:
+                    flight.fail(redis.TimeoutError(f"{shown(flight.batch.address)} was silent for {self._silence} s"))
+                    self._land(descriptor)
+
+    def abandon(self) -> None:
+        for flight in self._flights.values():
+            flight.link.close()
+
+    def _land(self, descriptor: int) -> None:
+        flight = self._flights.pop(descriptor)
+        self._poll.unregister(descriptor)
+        self._links.give_back(flight.batch, flight.outcome, flight.link)
+        self._over(flight.batch, flight.outcome)
+
+    def _over(self, batch: Batch, outcome: Outcome) -> None:
+        """A batch has its outcome: others may follow it, and others may have waited for its node."""
+        if self._then is None:
+            return
+        self._waiting += self._then(batch, outcome)
+        busy = {(flight.batch.address, flight.batch.from_replica) for flight in self._flights.values()}
+        ready = [batch for batch in self._waiting if (batch.address, batch.from_replica) not in busy]
+        self._waiting = [batch for batch in self._waiting if (batch.address, batch.from_replica) in busy]
+        for batch in ready:
+            self.start(batch)
+
+    def _deadline(self, flight: _Flight, now: float) -> float:
+        patience = flight.batch.patience
+        return _NEVER if self._silence is None or patience is None else now + self._silence + patience
 
 
 _NEVER = float("inf")

@@ -12,6 +12,8 @@ What the promises are, and what keeps them:
   at every delivery level, within a budget of attempts and of time without progress.
 - *A command that was written and has no reply* may have run: the delivery level decides (seed 002, Clustered operations).
 
+Commands whose slots have moved are sent after them as soon as their node has answered, while others still work (`_take`).
+
 Rejected: resending redirected commands one by one (redis-py-cluster, redis-py): after a reshard every command pays a round trip.
 Rejected: sending what is replayed on one key one command at a time. It would spare a command that is refused in the middle of its replay, and
 overtaken there, its OutcomeUnknown; ten thousand INCRs of one counter would pay a round trip each after every cut for it.
@@ -42,7 +44,7 @@ from penstock.client.cluster.plan import UNKEYED, Plan
 from penstock.client.cluster.routing import Route
 from penstock.client.cluster.slot_map import Address, SlotMap, address_of, shown
 from penstock.client.commands import name_of
-from penstock.client.delivery import Command, Delivery, State
+from penstock.client.delivery import Delivery, State
 from penstock.client.errors import NotReplayed, NotSent, OutcomeUnknown
 from penstock.protocol.resp import pack
 
@@ -67,8 +69,7 @@ class Packed:
         self._sent: dict[int, State] = {}  # how far commands came that were written and lost their reply
         self._last_error: dict[int, Exception | Moved] = {}
         self._wake: dict[int, float] = {}  # slots that must wait
-        self._refused: list[int] = []  # in this round
-        self._mixed: list[Batch] = []  # of this round: some of its commands were refused, some were not
+        self._refused: list[int] = []  # of one batch
         self._stale = False  # the map needs a refresh
         self._avoid_replicas = False
         self._written: set[int] = set()  # slots that were written to, when reads may go to replicas
@@ -84,10 +85,7 @@ class Packed:
         batches = self._next_round(pending)
         while pending:
             if batches:
-                outcomes: list[Outcome] = yield Exchange(batches)
-                for batch, outcome in zip(batches, outcomes, strict=True):
-                    self._settle(batch, outcome)
-                self._check_order()
+                yield Exchange(batches, self._take)
                 before = len(pending)
                 pending = [index for index in pending if results[index] is PENDING]
                 if not pending:
@@ -194,20 +192,42 @@ class Packed:
         masters = self._map.masters
         return masters[self._turn % len(masters)] if masters else None
 
-    # -- after a round ------------------------------------------------------------------------------------------
+    # -- after a batch ------------------------------------------------------------------------------------------
 
-    def _settle(self, batch: Batch, outcome: Outcome) -> None:
+    def _take(self, batch: Batch, outcome: Outcome) -> list[Batch]:
+        """Settle a batch. If its slots have moved, and nothing else is the matter, what they refused follows them at once.
+
+        All pending commands of a slot are in one batch of a plain round, so their order is kept. Whatever needs a wait, a new map or
+        a second redirect is for the next round.
+        """
+        self._refused = []
+        followed = self._settle(batch, outcome)
+        if not followed or not self._is_plain:
+            return []
+        (place, *others), packed = set(followed.values()), self._plan.packed
+        if not others and len(followed) == len(batch.indices):
+            return [Batch(place, batch.pieces, batch.indices, patience=batch.patience)]
+        groups: dict[Address, list[int]] = defaultdict(list)
+        for index, address in followed.items():
+            if self.results[index] is PENDING:
+                groups[address].append(index)
+        return [
+            Batch(address, [packed[index] for index in group], group, patience=batch.patience)
+            for address, group in groups.items()
+        ]
+
+    def _settle(self, batch: Batch, outcome: Outcome) -> dict[int, Address]:
+        """Take in what came; where to send the commands that may follow their slots now."""
         results, indices, replies = self.results, batch.indices, outcome.replies
         refusals = REFUSALS.intersection(map(type, replies))
         if outcome.error is None and len(refusals) < 2 and _ALONG not in indices:
             if not refusals:
                 for index, reply in zip(indices, replies, strict=True):
                     results[index] = reply
-                return
+                return {}
             if refusals == {Moved} and set(map(type, replies)) == {Moved}:
-                self._moved(indices, replies, batch)
-                return
-        before = len(self._refused)
+                return self._moved(indices, replies, batch)
+        followed: dict[int, Address] = {}
         moved: dict[int, Moved] = {}
         for index, reply in zip(indices, replies, strict=False):
             if reply.__class__ not in REFUSALS:
@@ -218,27 +238,33 @@ class Packed:
             elif index != _ALONG:
                 self._refusal(index, reply, batch)
         if moved:
-            self._moved(list(moved), list(moved.values()), batch)
-        refused = len(self._refused) - before
-        if refused and (refused < len(replies) or outcome.error is not None):
-            self._mixed.append(batch)  # a lost reply may be that of a command that ran
+            followed = self._moved(list(moved), list(moved.values()), batch)
         if outcome.error is not None:
             self._lost(batch, outcome, outcome.error)
+        self._check_order(batch)
+        return followed if refusals == {Moved} and outcome.error is None else {}
 
-    def _moved(self, indices: list[int], lines: list[Moved], batch: Batch) -> None:
-        """These slots have other owners now; after a reshard that may be every command of a pipeline, so it is quick."""
+    def _moved(self, indices: list[int], lines: list[Moved], batch: Batch) -> dict[int, Address]:
+        """These slots have other owners now; after a reshard that may be every command of a pipeline, so it is quick.
+
+        Answers where they are, if this is the first refusal for all of them.
+        """
         slots, attempts, moves, pinned = self._plan.slots, self._attempts, self._moves, self._plan.pinned
         self._avoid_replicas = self._avoid_replicas or batch.from_replica
         self._refused += indices
         self._last_error.update(zip(indices, lines, strict=True))
         places = [line.rpartition(" ")[2] for line in lines]
         addresses = {place: self._named(place, batch) for place in set(places)}
-        moves.update(zip([slots[index] for index in indices], [addresses[place] for place in places], strict=True))
+        owners = [addresses[place] for place in places]
+        moves.update(zip([slots[index] for index in indices], owners, strict=True))
         if not pinned and attempts.keys().isdisjoint(indices):
             attempts.update(dict.fromkeys(indices, 1))
-            return
+            if len(addresses) > 1:  # a slot that moved on in between: all its commands go to where it was last
+                owners = [moves[slots[index]] for index in indices]
+            return dict(zip(indices, owners, strict=True))
         for index in indices:
             self._redirected_again(index, self._count(index))
+        return {}
 
     def _refusal(self, index: int, error: Exception, batch: Batch) -> None:
         """The server did not run it, and says why."""
@@ -295,9 +321,9 @@ class Packed:
             )
             self.results[index] = _caused(OutcomeUnknown(text, state, name), error)
             return False
-        filtered = self._rules.replay_filter
-        if filtered is not None and filtered(Command(name, tuple(self._plan.commands[index]), state)):
-            text = f"{name} was sent to {shown(address)}, its reply never came ({error}), and the replay filter keeps it from being sent again"
+        why_not = self._rules.why_not_again(self._plan.commands[index], state)
+        if why_not is not None:
+            text = f"{name} was sent to {shown(address)}, its reply never came ({error}), and {why_not}"
             self.results[index] = _caused(NotReplayed(text, state, name), error)
             return False
         return True
@@ -310,24 +336,25 @@ class Packed:
         attempt = self._count(index)
         self._pause(slot, self._rules.backoff(attempt))
 
-    def _check_order(self) -> None:
-        """A refused command that a later, conflicting one has overtaken may not run any more: it fails as refused."""
+    def _check_order(self, batch: Batch) -> None:
+        """A refused command that a later, conflicting one has overtaken may not run any more: it fails as refused.
+
+        Commands that conflict are of one slot, and go to one node in one round: they are in one batch.
+        """
         plan, refused = self._plan, self._refused
-        slots = {plan.slots[index] for index in refused} if self._mixed else set()
+        slots = {plan.slots[index] for index in refused}
         by_key: dict[bytes, list[tuple[int, bool]]] = {}
-        for index in refused if self._mixed else ():
+        for index in refused:
             route = plan.route(index)
             for key in route.keys:
                 by_key.setdefault(key, []).append((index, route.reads))
-        for batch in self._mixed:
-            for index in batch.indices:
-                if index == _ALONG or plan.slots[index] not in slots or not self._has_run(index):
-                    continue
-                route = plan.route(index)
-                for earlier, reads in (row for key in route.keys for row in by_key.get(key, ())):
-                    if earlier < index and self.results[earlier] is PENDING and not (reads and route.reads):
-                        self._give_up([earlier], f"{self._name(index)}, called later on the same key, ran before it")
-        self._refused, self._mixed = [], []
+        for index in batch.indices:
+            if index == _ALONG or plan.slots[index] not in slots or not self._has_run(index):
+                continue
+            route = plan.route(index)
+            for earlier, reads in (row for key in route.keys for row in by_key.get(key, ())):
+                if earlier < index and self.results[earlier] is PENDING and not (reads and route.reads):
+                    self._give_up([earlier], f"{self._name(index)}, called later on the same key, ran before it")
 
     def _has_run(self, index: int) -> bool:
         """It has an answer, or may have run for all we know."""

@@ -106,14 +106,16 @@ class Plan:
             return
         singles = self._table.singles
         for arguments in calls:
+            if not arguments or isinstance(arguments, str | bytes) or not isinstance(arguments[0], str | bytes):
+                pack(arguments)  # which says what is wrong with it
             if not (arguments[0] in singles and len(arguments) > 1 and self._add_plain([arguments])):
                 self.add(arguments, split, slot_map.masters)
 
     def _add_plain(self, calls: Sequence[Call]) -> bool:
         """Calls that are all of one key, the first argument, and need no closer look; False if one of them is not."""
-        if not self._table.singles.issuperset({call[0] for call in calls}):
-            return False
         try:
+            if not self._table.singles.issuperset({call[0] for call in calls}):
+                return False
             packed = [pack_command(call) for call in calls]  # type: ignore[arg-type]
             keys = [key.encode() if (key := call[1]).__class__ is str else encoded(key) for call in calls]
         except (TypeError, IndexError, UnicodeEncodeError):
@@ -136,6 +138,7 @@ class Plan:
 
     def add(self, arguments: Call, split: bool, masters: Sequence[Address]) -> None:
         """One call of any kind."""
+        packed = pack(arguments)
         name = name_of(arguments)
         _refuse(arguments, name)
         on_all = _ON_ALL_MASTERS.get(name)
@@ -156,7 +159,7 @@ class Plan:
         if kind_of(arguments) is Kind.BLOCKING:
             seconds = patience(arguments)
             self.patience = None if not seconds or self.patience is None else self.patience + seconds
-        self._append(arguments, UNKEYED if route.slot is None else route.slot)
+        self._append(arguments, UNKEYED if route.slot is None else route.slot, packed)
         self._calls += 1
 
     def add_pinned(self, arguments: Call, nodes: Sequence[Address], merge: Merge) -> None:
@@ -189,9 +192,9 @@ class Plan:
         orders = [at - 1 for places in by_slot.values() for at in places]
         self._part(first, _SPLITS[name](orders))
 
-    def _append(self, arguments: Call, slot: int) -> None:
+    def _append(self, arguments: Call, slot: int, packed: bytes | None = None) -> None:
         assert isinstance(self.commands, list)
-        self.packed.append(pack(arguments))
+        self.packed.append(packed or pack(arguments))
         self.slots.append(slot)
         self.commands.append(arguments)
         self.has_unkeyed = self.has_unkeyed or slot == UNKEYED

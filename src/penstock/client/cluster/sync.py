@@ -27,7 +27,7 @@ from redis.client import PubSub
 from redis.commands import CoreCommands, RedisModuleCommands
 from redis.lock import Lock
 
-from penstock.client.cluster.calls import PipelineBody
+from penstock.client.cluster.calls import Levels, PipelineBody
 from penstock.client.cluster.core import ClusterCore, raise_first
 from penstock.client.cluster.effects import Exchange, Logic, Pause, Refresh
 from penstock.client.cluster.links import Links
@@ -38,7 +38,7 @@ from penstock.client.quick import QuickCommands
 from penstock.client.streams import StreamCommands
 
 
-class Cluster(StreamCommands, QuickCommands, RedisModuleCommands, CoreCommands):
+class Cluster(Levels, StreamCommands, QuickCommands, RedisModuleCommands, CoreCommands):
     """A client of a whole cluster. ClusterCore lists the arguments."""
 
     _is_async_client: Literal[False] = False
@@ -135,7 +135,7 @@ class Cluster(StreamCommands, QuickCommands, RedisModuleCommands, CoreCommands):
             while True:
                 effect = logic.send(result)
                 if isinstance(effect, Exchange):
-                    result = self._links.exchange(effect.batches)
+                    result = self._links.exchange(effect.batches, effect.then)
                 elif isinstance(effect, Refresh):
                     result = self._refresh(effect)
                 else:

@@ -22,7 +22,7 @@ from penstock.client.cluster.plan import UNKEYED, Plan
 from penstock.client.cluster.slot_map import Address, SlotMap, address_of, shown
 from penstock.client.cluster.strategies import single_slot
 from penstock.client.commands import name_of
-from penstock.client.delivery import Command, Delivery, State
+from penstock.client.delivery import Delivery, State
 from penstock.client.errors import NotReplayed, NotSent, OutcomeUnknown
 from penstock.protocol.resp import pack
 
@@ -141,9 +141,10 @@ class Transaction:
         where = f"was sent to {shown(node)} in a transaction, and the reply never came ({error})"
         if watching or self._rules.delivery is Delivery.AT_MOST_ONCE:
             return self._all(plan, OutcomeUnknown, where, state)
-        filtered = self._rules.replay_filter
-        if filtered and any(filtered(Command(name_of(call), tuple(call), state)) for call in plan.commands):
-            return self._all(plan, NotReplayed, f"{where}; the replay filter keeps it from being sent again", state)
+        for call in plan.commands:
+            why_not = self._rules.why_not_again(call, state)
+            if why_not is not None:
+                return self._all(plan, NotReplayed, f"{where}; {name_of(call)}: {why_not}", state)
         return None
 
     def _forgotten(self, node: Address, reason: Any) -> WatchLost:
