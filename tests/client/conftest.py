@@ -6,8 +6,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import redis
 from tests.client.clients import MAKERS
 from tests.client.door import Door
+
+from penstock import Server
+from penstock.testing.proxy import FaultProxy
 
 Connect = Callable[..., Any]
 
@@ -37,3 +41,17 @@ def client(connect: Connect, peer: str) -> Any:
 def door(peer: str) -> Iterator[Door]:
     with Door(int(peer.rpartition(":")[2].split("/")[0])) as made:
         yield made
+
+
+@pytest.fixture
+def proxy(ours: Server) -> Iterator[FaultProxy]:
+    with FaultProxy(("127.0.0.1", ours.port)) as made:
+        yield made
+
+
+@pytest.fixture
+def witness(ours: Server) -> Iterator[redis.Redis]:
+    """A client that does not go through the proxy."""
+    with redis.Redis.from_url(ours.url) as plain:
+        plain.flushall()
+        yield plain

@@ -9,7 +9,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -30,20 +30,6 @@ CUTS: dict[str, Callable[[FaultProxy, bytes, int], Fault]] = {
     "in the reply": lambda proxy, name, nth: proxy.cut_mid_reply(1, name, nth),
     "nonsense for a reply": lambda proxy, name, nth: proxy.replace_reply(b"\x00?\r\n", name, nth),
 }
-
-
-@pytest.fixture
-def proxy(ours: Server) -> Iterator[FaultProxy]:
-    with FaultProxy(("127.0.0.1", ours.port)) as made:
-        yield made
-
-
-@pytest.fixture
-def witness(ours: Server) -> Iterator[redis.Redis]:
-    """A client that does not go through the proxy."""
-    with redis.Redis.from_url(ours.url) as plain:
-        plain.flushall()
-        yield plain
 
 
 @pytest.fixture

@@ -327,13 +327,15 @@ def test_a_client_may_be_used_in_one_loop_after_another(peer: str) -> None:
     gc.collect()  # asyncio itself complains of a loop that ended with its transport open: here, not in another test
 
 
+class Interrupt(BaseException):
+    """What KeyboardInterrupt is to a program."""
+
+
+def interrupt(*_: object) -> None:
+    raise Interrupt
+
+
 def test_an_interrupted_thread_leaves_the_others_in_step(door: Door, witness: Any) -> None:
-    class Interrupt(BaseException):
-        pass
-
-    def interrupt(*_: object) -> None:
-        raise Interrupt
-
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         with Client.from_url(door.url, **QUICK) as client:
@@ -394,13 +396,6 @@ def test_a_signal_handler_among_threads_that_share_the_client_holds_nobody_up(pe
 
 def test_an_interrupted_follower_leaves_the_connection_alone(door: Door, witness: Any) -> None:
     """And the others, each of whom is woken by the one before."""
-
-    class Interrupt(BaseException):
-        pass
-
-    def interrupt(*_: object) -> None:
-        raise Interrupt
-
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         with Client.from_url(door.url, delivery="at-most-once") as client:

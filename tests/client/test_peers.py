@@ -29,7 +29,7 @@ from tests.client import clients
 from tests.client.cluster import clients as cluster_clients
 from tests.client.cluster.clients import Proxied
 
-from penstock import Server, State
+from penstock import State
 from penstock.client.errors import NotReplayed, NotSent, OutcomeUnknown
 from penstock.protocol.slots import key_slot
 from penstock.testing.cluster import RedisCluster
@@ -46,12 +46,6 @@ def flavour(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def proxy(ours: Server) -> Iterator[FaultProxy]:
-    with FaultProxy(("127.0.0.1", ours.port)) as made:
-        yield made
-
-
-@pytest.fixture
 def connect(flavour: str, proxy: FaultProxy) -> Iterator[Connect]:
     """Make a client of our server, through the proxy."""
     with ExitStack() as stack:
@@ -64,14 +58,6 @@ def connect(flavour: str, proxy: FaultProxy) -> Iterator[Connect]:
             return client
 
         yield make
-
-
-@pytest.fixture
-def witness(ours: Server) -> Iterator[redis.Redis]:
-    """A client that does not go through the proxy."""
-    with redis.Redis.from_url(ours.url) as plain:
-        plain.flushall()
-        yield plain
 
 
 @pytest.fixture
