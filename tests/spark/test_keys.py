@@ -89,6 +89,21 @@ def test_append_adds_fields_and_overwrite_replaces_keys(place: Place) -> None:
     assert place.client.hgetall("other") == {b"a": b"1"}, "keys that no row has stay"
 
 
+def test_the_level_that_rows_are_written_at_is_an_option(place: Place) -> None:
+    frame = place.spark.range(20).selectExpr("concat('level:', id) AS key", "id AS n")
+    for level in ("at-most-once", "at-least-once"):
+        place.save(frame, type="hash", delivery=level)
+        assert all(place.client.delete(f"level:{n}") for n in range(20))
+    if isinstance(place.client, penstock.Cluster):
+        with pytest.raises(PySparkException, match="ONCE"):
+            place.save(frame, type="hash", delivery="exactly-once")
+    else:
+        before = place.client.info("once")["once_clients"]
+        place.save(frame, type="hash", delivery="exactly-once")
+        assert place.client.info("once")["once_clients"] > before, "the server knows who wrote"
+        assert all(place.client.delete(f"level:{n}") for n in range(20))
+
+
 def test_rows_are_partitioned_by_the_slots_of_their_keys(world: World) -> None:
     frame = world.spark.range(2000).select(f.concat(f.lit("k"), "id").alias("key"))
     spread = by_slot(frame, 4).select("key", f.spark_partition_id().alias("part")).collect()
