@@ -108,23 +108,41 @@ def drive(port: int, batches: Sequence[bytes], clients: int, rounds: int, wanted
     sockets = [connect(port) for _ in range(clients)]
     by_descriptor = {sock.fileno(): sock for sock in sockets}
     received = dict.fromkeys(by_descriptor, 0)
+    unsent: dict[int, memoryview] = {}  # what a socket did not take yet; the others go on meanwhile
     poll = select.epoll()
-    for descriptor in by_descriptor:
-        poll.register(descriptor, select.EPOLLIN)
+    for sock in sockets:
+        sock.setblocking(False)
+        poll.register(sock, select.EPOLLIN)
     buffer = bytearray(1 << 18)
     sent = done = 0
+
+    def send(descriptor: int, data: memoryview) -> None:
+        """As much as the socket takes; the rest when it takes more."""
+        try:
+            rest = data[by_descriptor[descriptor].send(data) :]
+        except BlockingIOError:
+            rest = data
+        if rest:
+            unsent[descriptor] = rest
+            poll.modify(descriptor, select.EPOLLIN | select.EPOLLOUT)
+        elif unsent.pop(descriptor, None):
+            poll.modify(descriptor, select.EPOLLIN)
+
     started = time.perf_counter()
     try:
-        for sock in sockets[:rounds]:
-            sock.sendall(batches[sent % len(batches)])
+        for descriptor in list(by_descriptor)[:rounds]:
+            send(descriptor, memoryview(batches[sent % len(batches)]))
             sent += 1
         while done < rounds:
             events = poll.poll(PATIENCE)
             if not events:
                 raise TimeoutError(f"the server on port {port} answered {done} of {rounds} batches, then nothing more")
-            for descriptor, _ in events:
-                sock = by_descriptor[descriptor]
-                size = sock.recv_into(buffer)
+            for descriptor, event in events:
+                if event & select.EPOLLOUT:
+                    send(descriptor, unsent[descriptor])
+                if not event & ~select.EPOLLOUT:
+                    continue
+                size = by_descriptor[descriptor].recv_into(buffer)
                 if not size:
                     raise ConnectionError("the server closed a connection under load")
                 received[descriptor] += size if mark is None else buffer.count(mark, 0, size)
@@ -132,7 +150,7 @@ def drive(port: int, batches: Sequence[bytes], clients: int, rounds: int, wanted
                     received[descriptor] = 0
                     done += 1
                     if sent < rounds:
-                        sock.sendall(batches[sent % len(batches)])
+                        send(descriptor, memoryview(batches[sent % len(batches)]))
                         sent += 1
         return time.perf_counter() - started
     finally:

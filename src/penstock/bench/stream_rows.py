@@ -18,13 +18,15 @@ from penstock.bench.fanout import fan_out
 from penstock.bench.load import Work, drive
 from penstock.bench.messages import ARROW_ROWS, KEY, TAG, arrow_write, entry, fill, redis_id, reply_size, xadd
 from penstock.bench.row import Measure, Row, throughput
-from penstock.bench.servers import Running, configured, unpinned
+from penstock.bench.servers import Running, configured
 from penstock.bench.stream_length import Lengths, lengthen
 from penstock.client.sync import Client
 from penstock.protocol.resp import pack
 
 TWRITE = Work("twrite", ("TWRITE", "bench", "field", "value"))
 XADD = Work("xadd", ("XADD", "bench", "*", "field", "value"), mark=b"$")
+
+_COLD = {"stream-compression-backlog": "0"}  # all but the newest nodes are compressed as they are written
 
 
 def _whole(count: float, unit: int) -> int:
@@ -56,14 +58,18 @@ def _write_entries(server: Running, scale: float) -> float:
 def _write_arrow(server: Running, scale: float) -> float:
     """Messages a second, 10,000 a command in Arrow's form or 100 commands a batch.
 
-    It is a burst: of what ours writes, stream-compression-backlog bytes are compressed after the clock stops. The rest is
-    compressed in a thread, so both servers may use every core here, the load's too.
+    It is a burst of 360 MB: of what ours writes, stream-compression-backlog bytes are compressed after the clock stops.
     """
-    with unpinned(server):
-        if not server.is_ours:
-            return _write_xadds(server, scale)
-        rounds = max(int(300 * scale), 4)
-        return rounds * ARROW_ROWS / drive(server.port, [arrow_write()], 4, rounds, 1, b"\n")
+    if not server.is_ours:
+        return _write_xadds(server, scale)
+    rounds = max(int(300 * scale), 4)
+    return rounds * ARROW_ROWS / drive(server.port, [arrow_write()], 4, rounds, 1, b"\n")
+
+
+def _write_arrow_compressed(server: Running, scale: float) -> float:
+    """The same where every write compresses as much as it adds, as in a stream that has no pause for hours."""
+    with server.client() as admin, configured(admin, _COLD if server.is_ours else {}):
+        return _write_arrow(server, scale)
 
 
 # -- Reading --------------------------------------------------------------------------------------------------
@@ -85,13 +91,16 @@ def _read_1000(server: Running, scale: float) -> float:
 
 
 _REDIS_ROWS = 1_000  # a read of redis-py's; it is a seventh slower with ten thousand
-_COLD = {"stream-compression-backlog": "0"}  # all but the newest nodes are compressed as they are written
+_OUR_ROWS = 100_000  # a read of ours, unless one says otherwise
 
 
 def _read_tables(
-    read: Callable[[Any, int], Any], settings: dict[str, str] | None = None, redis_py: bool = False
+    read: Callable[[Any, int, int], Any],
+    rows_a_read: int = _OUR_ROWS,
+    settings: dict[str, str] | None = None,
+    redis_py: bool = False,
 ) -> Measure:
-    """Messages a second into tables of pyarrow, in Python; ours with one of the readers below, ten thousand a read."""
+    """Messages a second into tables of pyarrow, in Python: each side with as many a read as it is quickest with."""
 
     def measure(server: Running, scale: float) -> float:
         with server.client() as admin, configured(admin, settings or {} if server.is_ours else {}):
@@ -100,31 +109,31 @@ def _read_tables(
             with server.client() as client:
                 return _tables_a_second(client, _redis_table, max(int(2 * scale), 1), _REDIS_ROWS)
         with server.client() if redis_py else Client(port=server.port) as client:
-            return _tables_a_second(client, read, max(int(60 * scale), 1), ARROW_ROWS)
+            return _tables_a_second(client, read, max(int(60 * scale), 1), rows_a_read)
 
     return measure
 
 
-def _tables_a_second(client: Any, read: Callable[[Any, int], Any], passes: int, rows_a_read: int) -> float:
-    read(client, 1)  # a connection, and the first use of everything
+def _tables_a_second(client: Any, read: Callable[[Any, int, int], Any], passes: int, rows_a_read: int) -> float:
+    read(client, 1, 1)  # a connection, and the first use of everything
     started = time.perf_counter()
     for _ in range(passes):
-        tables = [read(client, place) for place in range(1, _FILLED, rows_a_read)]
+        tables = [read(client, place, rows_a_read) for place in range(1, _FILLED, rows_a_read)]
         rows = pa.concat_tables(tables).num_rows
         assert rows == _FILLED, f"{rows} rows read, of {_FILLED}"
     return passes * _FILLED / (time.perf_counter() - started)
 
 
-def _our_table(client: Any, place: int) -> Any:
-    return client.read_arrow(KEY, place, 10_000)
+def _our_table(client: Any, place: int, rows: int) -> Any:
+    return client.read_arrow(KEY, place, rows)
 
 
-def _plain_table(client: Any, place: int) -> Any:
-    return pa.ipc.open_stream(client.execute_command("TREAD", KEY, place, 10_000, "FORMAT", "ARROW")).read_all()
+def _plain_table(client: Any, place: int, rows: int) -> Any:
+    return pa.ipc.open_stream(client.execute_command("TREAD", KEY, place, rows, "FORMAT", "ARROW")).read_all()
 
 
-def _redis_table(client: Any, place: int) -> Any:
-    found = client.xrange(KEY, redis_id(place), "+", _REDIS_ROWS)
+def _redis_table(client: Any, place: int, rows: int) -> Any:
+    found = client.xrange(KEY, redis_id(place), "+", rows)
     return pa.table(
         {
             "id": [identity for identity, _ in found],
@@ -203,9 +212,11 @@ def _rows() -> list[Row]:
         Row("twrite.50", "TWRITE / XADD, 50 clients, depth 50", "req/s", 1.0, throughput(50, TWRITE, XADD)),
         Row("twrite.entries", "TWRITE ENTRIES 100 / XADD depth 100", rate, 3, _write_entries),
         Row("twrite.arrow", "TWRITE ARROW 10,000 / XADD depth 100", rate, 15, _write_arrow),
+        Row("twrite.arrow.cold", "the same, compressed as it comes", rate, None, _write_arrow_compressed),
         Row("tread.1000", "TREAD 1000 / XRANGE COUNT 1000", rate, 8, _read_1000),
         Row("tread.arrow", "read_arrow() / redis-py XRANGE, to a table", rate, 30, _read_tables(_our_table)),
-        Row("tread.arrow.cold", "the same of what is compressed", rate, None, _read_tables(_our_table, _COLD)),
+        Row("tread.arrow.10k", "the same, 10,000 a read", rate, None, _read_tables(_our_table, ARROW_ROWS)),
+        Row("tread.arrow.cold", "the same of what is compressed", rate, None, _read_tables(_our_table, settings=_COLD)),
         Row(
             "tread.arrow.redispy",
             "TREAD ARROW with redis-py / the same",
