@@ -406,16 +406,39 @@ def compressed(world: World, key: bytes = b"k") -> list[bool]:
     return [node.compressed for node in world.stream(key).log.nodes.values()]
 
 
-def test_nodes_are_compressed_after_the_write_that_cooled_them(world: World) -> None:
+def test_nodes_are_compressed_when_they_have_rested(world: World) -> None:
     for key in ("k", "other"):
         world.run("TWRITE", key, "ENTRIES", *["tag", "entry"] * 12_000)
+    world.pass_time(9_999)
     assert not any(compressed(world))
-    world.pass_time(100)
-    assert compressed(world) == compressed(world, b"other") == [True] * 4 + [False] * 8
-    assert world.timers.pending == 0
     world.run("TWRITE", "k", "ENTRIES", *["tag", "entry"] * 1_000)
-    world.pass_time(100)
-    assert compressed(world) == [True] * 5 + [False] * 8
+    world.pass_time(200)
+    assert compressed(world) == [True] * 5 + [False] * 8  # the fifth has rested too, as one of the hot
+    assert not any(compressed(world, b"other"))  # it came while the other's rest had begun, and has its own
+    world.pass_time(10_000)
+    assert compressed(world, b"other") == [True] * 4 + [False] * 8
+    world.pass_time(10_000)
+    assert world.timers.pending == 0
+
+
+def test_what_is_written_all_the_time_is_compressed_after_at_most_two_rests(world: World) -> None:
+    for _ in range(30):
+        world.run("TWRITE", "k", "ENTRIES", *["tag", "entry"] * 1_000)
+        world.pass_time(1_000)
+    assert compressed(world)[:10] == [True] * 10
+    assert not any(compressed(world)[20:])
+    world.pass_time(20_200)
+    assert compressed(world) == [True] * 22 + [False] * 8
+    world.pass_time(10_000)
+    assert world.timers.pending == 0
+
+
+def test_without_a_rest_nodes_are_compressed_as_soon_as_there_is_time(world: World) -> None:
+    world.run("CONFIG SET stream-compression-rest 0")
+    world.run("TWRITE", "k", "ENTRIES", *["tag", "entry"] * 12_000)
+    assert not any(compressed(world))
+    world.pass_time(200)
+    assert compressed(world) == [True] * 4 + [False] * 8
 
 
 def test_without_a_backlog_they_are_compressed_at_once(world: World) -> None:
@@ -428,8 +451,18 @@ def test_without_a_backlog_they_are_compressed_at_once(world: World) -> None:
 def test_a_stream_that_is_deleted_is_not_compressed(world: World) -> None:
     world.run("TWRITE", "k", "ENTRIES", *["tag", "entry"] * 12_000)
     world.run("DEL k")
-    world.pass_time(100)
+    world.pass_time(10_100)
     assert world.timers.pending == 0
+
+
+def test_a_stream_whose_cold_nodes_are_evicted_rests_no_longer(world: World) -> None:
+    world.run("TWRITE", "k", "ENTRIES", *["tag", "entry"] * 12_000)
+    world.run("TEVICT k 11000")
+    world.pass_time(10_100)
+    assert world.timers.pending == 0
+    world.run("TWRITE", "k", "ENTRIES", *["tag", "entry"] * 12_000)
+    world.pass_time(10_200)
+    assert compressed(world) == [True] * 5 + [False] * 8
 
 
 def test_nodes_are_compressed_before_a_write_is_refused_for_memory(world: World) -> None:

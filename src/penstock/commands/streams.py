@@ -208,7 +208,7 @@ def retain(session: Session, key: bytes, stream: Stream, offset: int) -> None:
     """Enforce retention where appending from an offset on sealed a node; between seals there is nothing to free."""
     streams = session.engine.streams
     if (offset - 1) // NODE != stream.log.last // NODE:
-        streams.compress_later(stream.log)
+        session.engine.compression.later(stream.log)
         if not streams.replaying:
             stream.log.apply_retention(stream.retention, session.db.clock.now)
             streams.note(session.db, key, stream)

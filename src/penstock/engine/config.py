@@ -249,7 +249,8 @@ DIRECTIVES: dict[str, Directive] = _table(
     D("aof-timestamp-enabled", YES_NO, False, "Write the time into the log, for reading it."),
     # streams
     D("stream-compression", choice("none", "lz4", "zstd"), "lz4", "How nodes that are no longer hot are kept in memory and on disk."),
-    D("stream-compression-backlog", MEMORY, 256 << 20, "Bytes of messages that may wait uncompressed while the server has other things to do; 0 compresses at once."),
+    D("stream-compression-backlog", MEMORY, 256 << 20, "Bytes of messages that may wait uncompressed, of all streams together; 0 compresses at once."),
+    D("stream-compression-rest", integer(0, 1 << 40), 10_000, "Milliseconds that messages rest uncompressed, because what is new is read soon; up to twice as long."),
     D("stream-hot-nodes", integer(0, 1 << 20), 8, "Sealed nodes of a stream that stay ready to be sent, the newest ones."),
     D("stream-max-pending", integer(1, 1 << 40), 1000, "Messages a group may have unacknowledged before it gets no new ones."),
     D("stream-stage-timeout", integer(1000, 1 << 40), 3_600_000, "Milliseconds after which entries that were staged and not committed go."),

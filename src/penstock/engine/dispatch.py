@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from penstock.engine.acl import AccessControl
 from penstock.engine.blocking import Blocking
 from penstock.engine.clock import Clock
+from penstock.engine.compression import Compression
 from penstock.engine.config import Config
 from penstock.engine.cursors import Cursors
 from penstock.engine.keyspace import Database, Keyspace
@@ -152,6 +153,7 @@ class Engine:
         self._fast_ungated: FastTable = self.every_fast  # what `fast` is while no gate is needed
         self.fast: FastTable = self.every_fast
         self.streams = Streams(self)
+        self.compression = Compression(self)
         self.memory = Memory(self)
         self.slow_log = SlowLog(self)
         self.once = Once(self)

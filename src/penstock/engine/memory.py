@@ -142,7 +142,7 @@ class Memory:
         """Find out how much is in use now."""
         started = time.monotonic()
         self._look()
-        if 0 < self.limit < self.used_memory and self._engine.streams.compress_now():
+        if 0 < self.limit < self.used_memory and self._engine.compression.now():
             self._look()
         self.used_memory_peak = max(self.used_memory_peak, self.used_memory)
         self._dirty = self._engine.keyspace.dirty

@@ -1,5 +1,4 @@
-"""What streams need between commands: waking readers when a retry falls due, giving up on what expired, retention,
-compression.
+"""What streams need between commands: waking readers when a retry falls due, giving up on what expired, retention.
 
 Commands call `note` for a stream that may need any of it, those that put a stream under another name (RENAME, COPY,
 RESTORE, MOVE, SWAPDB) included; everything else follows from the stream itself. What happens here is logged like a
@@ -14,15 +13,12 @@ import base64
 import json
 import logging
 from collections import OrderedDict
-from functools import partial
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
-from weakref import WeakSet
 
 from penstock.engine.spec import Argv
 from penstock.types.stream.groups import Change
 from penstock.types.stream.leases import Lease
-from penstock.types.stream.log import STORAGE, Log
 from penstock.types.stream.stream import Stream
 
 if TYPE_CHECKING:
@@ -37,8 +33,8 @@ PAUSED = 100
 """Milliseconds after which those who want to wake readers during CLIENT PAUSE ask again."""
 SLICE = 1_000_000
 """Nanoseconds that a tick works before it lets clients have their turn."""
-BUSY_PAUSE, IDLE_PAUSE = 0.010, 0.001
-"""Seconds between two slices of compression, while clients are heard and while they are not."""
+PAUSE = 0.010
+"""Seconds before it goes on with what was too much for one tick."""
 
 
 class Streams:
@@ -49,15 +45,7 @@ class Streams:
         self._noted: OrderedDict[Place, None] = OrderedDict()  # streams with groups, stages or retention
         self.replaying = False  # an effect is being applied; what was evicted with it is an effect of its own
         self._timers: dict[Place, tuple[int, object]] = {}  # when the readers of a stream are to be woken
-        self._uncompressed: WeakSet[Log] = WeakSet()  # logs with nodes that wait for compression
-        self._slice_planned = False
         self._tick_planned = False  # there is more to expire than one tick took
-        self._heard = 0  # bytes of input when it was planned
-        engine.config.on_change("stream-compression-backlog", lambda _: self._share_backlog())
-        self._share_backlog()
-        for name, attribute in (("stream-compression", "compression"), ("stream-hot-nodes", "hot_nodes")):
-            setattr(STORAGE, attribute, engine.config[name])
-            engine.config.on_change(name, partial(setattr, STORAGE, attribute))
 
     def note(self, database: Database, key: bytes, stream: Stream) -> None:
         """This stream may need something later."""
@@ -124,54 +112,6 @@ class Streams:
         if self._engine.keyspace.ready:
             self._engine.blocking.serve()
 
-    # -- compression ------------------------------------------------------------------------------------------
-
-    def compress_later(self, log: Log) -> None:
-        """Compress the nodes that wait for it when there is time.
-
-        Why not at once: it takes longer than all else about a write of many messages, and nobody waits for it.
-        """
-        if log.cooling.unsettled and log not in self._uncompressed:
-            self._uncompressed.add(log)
-            self._share_backlog()
-            if not self._slice_planned:
-                self._plan_slice(BUSY_PAUSE)
-
-    def compress_now(self) -> bool:
-        """Compress all that waits, because memory is short; whether there was anything."""
-        waiting = list(self._uncompressed)
-        for log in waiting:
-            while log.settle():
-                pass
-        self._uncompressed.clear()
-        self._share_backlog()
-        return bool(waiting)
-
-    def _share_backlog(self) -> None:
-        STORAGE.backlog = self._engine.config.stream_compression_backlog // max(len(self._uncompressed), 1)
-
-    def _plan_slice(self, pause: float) -> None:
-        self._slice_planned = True
-        self._heard = self._engine.stats.input_bytes
-        self._engine.timers.call_later(pause, self._compress_slice)
-
-    def _compress_slice(self) -> None:
-        """Compress for a slice of time, or only one node if clients have been heard since the last one."""
-        self._slice_planned = False
-        idle = self._heard == self._engine.stats.input_bytes
-        until = perf_counter_ns() + (SLICE if idle else 0)
-        for log in list(self._uncompressed):
-            more = log.settle()
-            while more and perf_counter_ns() < until:
-                more = log.settle()
-            if not more:
-                self._uncompressed.discard(log)
-                self._share_backlog()
-            if perf_counter_ns() >= until:
-                break
-        if self._uncompressed:
-            self._plan_slice(IDLE_PAUSE if idle else BUSY_PAUSE)
-
     # -- expiry, retention ------------------------------------------------------------------------------------
 
     def _expire_leases(self, database: Database, key: bytes, stream: Stream, until: int) -> None:
@@ -187,7 +127,7 @@ class Streams:
     def _tick_soon(self) -> None:
         if not self._tick_planned:
             self._tick_planned = True
-            self._engine.timers.call_later(BUSY_PAUSE, self._tick_again)
+            self._engine.timers.call_later(PAUSE, self._tick_again)
 
     def _tick_again(self) -> None:
         self._tick_planned = False
@@ -261,7 +201,7 @@ class Streams:
         if effects:
             letters = database.obtain(target, Stream)
             first = letters.log.first
-            self.compress_later(letters.log)
+            self._engine.compression.later(letters.log)
             letters.log.apply_retention(letters.retention, now)
             if letters.log.first != first:
                 effects.append([b"TEVICT", target, b"%d" % (letters.log.first - 1)])

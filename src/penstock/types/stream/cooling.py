@@ -22,7 +22,7 @@ class Cooling:
         self.cooled = 0  # number of the first node that was not told to cool
         self.packed = 0  # number of the first node that was not told to be compressed
         self.waiting = 0  # bytes of the messages that wait for compression
-        self.shared: dict[int, Node] = {}  # hot nodes that may share an upload
+        self.shared: dict[int, Node] = {}  # hot nodes that may share an upload, the oldest first
 
     @property
     def unsettled(self) -> bool:
@@ -45,18 +45,22 @@ class Cooling:
             self.waiting += _compressible(nodes[number])
             self.cooled = number + 1
         while self.packed < self.cooled and self.waiting >= storage.backlog:
-            self.settle(nodes, storage)
+            self._pack(nodes, storage)
 
-    def settle(self, nodes: dict[int, Node], storage: Storage) -> bool:
-        """Do a piece of what was left for later, the oldest node that waits first; whether there is more."""
-        if self.packed < self.cooled:
-            node = nodes[self.packed]
-            self.packed += 1
-            self.waiting -= _compressible(node)
-            node.freeze(storage.compression)
-        elif self.shared:
-            self.shared.popitem()[1].own()
-        return self.unsettled
+    def settle(self, nodes: dict[int, Node], storage: Storage, before: int) -> bool:
+        """Do a piece of what was left for later, the oldest node first, no node from `before` on; whether there is more."""
+        if self.packed < min(self.cooled, before):
+            self._pack(nodes, storage)
+        elif (number := next(iter(self.shared), before)) < before:
+            self.shared.pop(number).own()
+        return self.packed < min(self.cooled, before) or next(iter(self.shared), before) < before
+
+    def _pack(self, nodes: dict[int, Node], storage: Storage) -> None:
+        """Compress the oldest node that waits for it."""
+        node = nodes[self.packed]
+        self.packed += 1
+        self.waiting -= _compressible(node)
+        node.freeze(storage.compression)
 
     def evicted(self, node: Node) -> None:
         """The oldest node is gone."""

@@ -173,9 +173,9 @@ class Log:
         self.active = Active(self.last + 1, max(node.before, node.newest))
         self.cooling.add(node, self.nodes, self.lowest, self.storage)
 
-    def settle(self) -> bool:
-        """Do a piece of what appending left for later; whether there is more."""
-        return self.cooling.settle(self.nodes, self.storage)
+    def settle(self, before: int | None = None) -> bool:
+        """Do a piece of what appending left for later, of nodes before a number if one is given; whether there is more."""
+        return self.cooling.settle(self.nodes, self.storage, self.active.number if before is None else before)
 
     # Finding.
 
