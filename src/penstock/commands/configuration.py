@@ -10,7 +10,7 @@ from penstock.engine.config_file import rewrite
 from penstock.engine.dispatch import Engine
 from penstock.engine.globs import compile_glob
 from penstock.engine.session import Session
-from penstock.engine.spec import REGISTRY, Argv, Beyond, Flag, Reach, Reply, command
+from penstock.engine.spec import Argv, Beyond, Flag, Reach, Reply, command
 from penstock.protocol.errors import ReplyError, syntax_error
 from penstock.protocol.resp import OK
 
@@ -113,8 +113,6 @@ def config_resetstat(session: Session, argv: Argv) -> Reply:
     session.engine.stats.reset()
     session.engine.keyspace.expired_count = 0
     session.engine.lazy.reset()
-    for each in REGISTRY.walk():
-        each.calls = each.microseconds = each.rejected = each.failed = 0
     return OK
 
 

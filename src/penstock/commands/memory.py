@@ -18,7 +18,7 @@ LITTLE = 5 << 20
 
 
 @command(
-    "MEMORY USAGE", arity=-3, flags=Flag.READONLY, keys=key(2, Access.READ), group="server",
+    "MEMORY USAGE", arity=-3, flags=Flag.READONLY | Flag.PEEKS, keys=key(2, Access.READ), group="server",
     syntax="key [SAMPLES count]", cost="O(N) with N elements in the value",
 )  # fmt: skip
 def memory_usage(session: Session, argv: Argv) -> Reply:

@@ -46,6 +46,13 @@ def find_frozen(session: Session, name: bytes) -> bytes | None:
     return bytes(value) if value is not None else None
 
 
+def _take(session: Session, name: bytes) -> bytes | None:
+    """The string that a command answers before it changes it, which counts as looked up."""
+    old = find_frozen(session, name)
+    session.engine.stats.count_lookup(old is not None)
+    return old
+
+
 # -- SET and its older forms ----------------------------------------------------------------------------------
 
 
@@ -130,7 +137,7 @@ def _set_with_options(session: Session, argv: Argv) -> Reply:
     deadline = options.deadline(session, "set")
     db, name, value = session.db, argv[1], argv[2]
     words = options.words
-    old = find_frozen(session, name) if b"GET" in words else None
+    old = _take(session, name) if b"GET" in words else None
     if (b"NX" in words and name in db) or (b"XX" in words and name not in db):
         return old
     if b"KEEPTTL" in words:
@@ -181,7 +188,7 @@ def psetex(session: Session, argv: Argv) -> Reply:
 @command("GETSET", arity=3, flags=GROW | Flag.FAST, keys=ONE_UPDATED, group="string", syntax="key value")
 def getset(session: Session, argv: Argv) -> Reply:
     """Set the string at key and answer the one it held, or null."""
-    old = find_frozen(session, argv[1])
+    old = _take(session, argv[1])
     session.db.set(argv[1], argv[2])
     return old
 
@@ -189,7 +196,7 @@ def getset(session: Session, argv: Argv) -> Reply:
 @command("GETDEL", arity=2, flags=Flag.WRITE | Flag.FAST, keys=ONE_UPDATED, group="string", syntax="key")
 def getdel(session: Session, argv: Argv) -> Reply:
     """Answer the string at key, or null, and delete the key."""
-    old = find_frozen(session, argv[1])
+    old = _take(session, argv[1])
     session.db.delete(argv[1])
     return old
 
@@ -206,7 +213,7 @@ def getex(session: Session, argv: Argv) -> Reply:
     """Answer the string at key, or null, and set or take away the key's expiry time."""
     options = _parse_options(argv[2:], _GETEX_WORDS, _GETEX_EXCLUSIVE)
     db, name = session.db, argv[1]
-    value = find_frozen(session, name)
+    value = _take(session, name)
     if value is None:
         return None
     deadline = options.deadline(session, "getex")

@@ -44,7 +44,7 @@ def discard(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "WATCH", arity=-2, flags=_QUICK | Flag.CONTROL, keys=keys(1, -1, Access.READ), group="transactions",
+    "WATCH", arity=-2, flags=_QUICK | Flag.CONTROL | Flag.PEEKS, keys=keys(1, -1, Access.READ), group="transactions",
     syntax="key [key ...]", cost="O(1) a key",
 )  # fmt: skip
 def watch(session: Session, argv: Argv) -> Reply:

@@ -60,6 +60,7 @@ class Flag(enum.Flag):
     MAY_REPLICATE = enum.auto()  # changes no data but reaches others: not from a read-only script
     DIRECT = enum.auto()  # takes the server's inner loop, like FAST ones, although Redis does not call it fast
     RENAMES = enum.auto()  # gives a value another name, and its expiry time goes with it
+    PEEKS = enum.auto()  # looks at its keys without using them: neither a hit nor a miss (INFO stats)
 
     @property
     def words(self) -> list[str]:
@@ -67,7 +68,7 @@ class Flag(enum.Flag):
         return [flag.name.lower() for flag in self if flag.name and flag not in _INTERNAL]
 
 
-_INTERNAL = Flag.CONTROL | Flag.RANDOM | Flag.TIMED | Flag.MAY_REPLICATE | Flag.DIRECT | Flag.RENAMES
+_INTERNAL = Flag.CONTROL | Flag.RANDOM | Flag.TIMED | Flag.MAY_REPLICATE | Flag.DIRECT | Flag.RENAMES | Flag.PEEKS
 
 
 class Access(enum.Flag):
@@ -168,6 +169,11 @@ class NotLazy:
     when: Callable[[Argv], bool] | None = None
 
 
+def wire_name(name: str) -> str:
+    """A command's name as Redis prints it: `config|get` for CONFIG GET."""
+    return name.lower().replace(" ", "|")
+
+
 @dataclass(slots=True, eq=False)
 class Command:
     """A declared command, or a container of subcommands (then `handler` is never called)."""
@@ -187,26 +193,28 @@ class Command:
     beyond: Beyond | None = None
     not_lazy: NotLazy | None = None
     subcommands: dict[bytes, Command] = field(default_factory=dict)
-    calls: int = 0  # by the full path only; the fast path is counted as a whole, in stats
-    microseconds: int = 0
-    rejected: int = 0
-    failed: int = 0
     # Derived once, because dispatch asks for them on every call.
     low: int = 0
     high: int = 0
     writes: bool = False  # it changes data, with some arguments at least: see `may_write`
     conditional: bool = False  # what it does to its keys depends on the arguments
+    reads: tuple[KeySpec, ...] = ()  # keys that count as hits and misses: it does not change them, or not always
+    reads_one: int = 0  # where the key is, if that is one, at a place of its own
 
     def __post_init__(self) -> None:
         self.low = abs(self.arity)
         self.high = self.arity if self.arity > 0 else 1 << 62
         self.writes = Flag.WRITE in self.flags
         self.conditional = self.writes and any(spec.narrow is not None or spec.inner for spec in self.keys)
+        if Flag.PEEKS not in self.flags:
+            quick = bool(self.flags & (Flag.FAST | Flag.DIRECT))
+            self.reads = tuple(spec for spec in self.keys if spec.access is Access.READ or (spec.narrow and not quick))
+        if len(self.reads) == 1 and not self.reads[0].movable and self.reads[0].first == self.reads[0].last:
+            self.reads_one = self.reads[0].first
 
     @property
     def wire_name(self) -> str:
-        """As Redis prints it: lower case, `config|get`."""
-        return self.name.lower().replace(" ", "|")
+        return wire_name(self.name)
 
     def check_arity(self, argv: Sequence[bytes]) -> None:
         if not self.low <= len(argv) <= self.high:

@@ -112,7 +112,7 @@ class AppendOnlyFile:
             entry = fast.get(argv[0])
             try:
                 if entry is not None:
-                    entry[0](session, argv)
+                    entry.handler(session, argv)
                 elif argv[0] not in (b"MULTI", b"EXEC"):
                     command = REGISTRY.find(argv)
                     if command is None:
