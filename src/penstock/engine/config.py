@@ -238,7 +238,7 @@ DIRECTIVES: dict[str, Directive] = _table(
     D("dbfilename", TEXT, "dump.pns", "File name of the snapshot, inside dir.", protected=True),
     D("save", SAVE, [(3600, 1), (300, 100), (60, 10000)], "Take a snapshot when so many seconds passed with so many changes."),
     D("stop-writes-on-bgsave-error", YES_NO, True, "Refuse writes while snapshots fail, so that somebody notices."),
-    D("appendonly", YES_NO, False, "Log every change to the append-only file."),
+    D("appendonly", YES_NO, False, "Log every change to the append-only file. CONFIG SET to yes is answered when a crash would find all that is written from then on."),
     D("appendfilename", TEXT, "appendonly.aof", "First part of the log's file names.", mutable=False),
     D("appenddirname", TEXT, "appendonlydir", "Folder for the log's files, inside dir.", mutable=False),
     D("appendfsync", choice("always", "everysec", "no"), "everysec", "When the log reaches the disk: before a reply, once a second, or when the system likes."),

@@ -108,6 +108,9 @@ class Persistence(Protocol):
     def start_rewrite(self, now: bool) -> bool:
         """Have a child write a new base of the log; False if it is only scheduled."""
 
+    def when_log_began(self, then: Callable[[str | None], None]) -> bool:
+        """Whether the log that was turned on has no base yet; then `then` is called when it has, or why it was given up."""
+
     def reload(self, save: bool, flush: bool) -> None:
         """Write a snapshot and read it back."""
 
