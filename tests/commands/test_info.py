@@ -46,7 +46,11 @@ def test_fields_are_those_redis_has(r: redis.Redis) -> None:
         "rdb_changes_since_last_save", "total_connections_received", "total_commands_processed",
         "instantaneous_ops_per_sec", "total_net_input_bytes", "total_net_output_bytes", "rejected_connections",
         "expired_keys", "evicted_keys", "pubsub_channels", "pubsub_patterns", "total_error_replies", "role",
-        "connected_slaves", "used_cpu_sys", "used_cpu_user", "cluster_enabled", "db0",
+        "connected_slaves", "used_cpu_sys", "used_cpu_user", "cluster_enabled", "db0", "keyspace_hits",
+        "keyspace_misses", "instantaneous_input_kbps", "instantaneous_output_kbps", "latest_fork_usec", "sync_full",
+        "used_memory_overhead", "used_memory_dataset", "used_memory_dataset_perc", "mem_clients_normal",
+        "number_of_cached_scripts", "master_replid", "second_repl_offset", "repl_backlog_active", "multiplexing_api",
+        "process_supervised",
     ):  # fmt: skip
         assert field in info, field
 

@@ -21,6 +21,7 @@ from penstock.engine.clock import Clock
 from penstock.engine.config import Config
 from penstock.engine.cursors import Cursors
 from penstock.engine.keyspace import Database, Keyspace
+from penstock.engine.latency import Latency
 from penstock.engine.lazy import Lazy
 from penstock.engine.lock_gate import LockGate
 from penstock.engine.memory import Memory
@@ -175,6 +176,7 @@ class Engine:
         self.streams = Streams(self)
         self.memory = Memory(self)
         self.slow_log = SlowLog(self)
+        self.latency = Latency(self)
         self.once = Once(self)
         self.lazy = Lazy(self)
 
@@ -331,8 +333,14 @@ class Engine:
                         session.output.doubt()
                 if self.monitors.sessions:
                     self.monitors.feed(session, command, argv)
-                if took >= self.slow_log.threshold and Flag.SKIP_SLOWLOG not in command.flags:
-                    self.slow_log.remember(session, redacted(command, argv), took)
+                if took >= self.slow_log.threshold or took >= self.latency.threshold:
+                    self.notice(session, command, argv, took)
+
+    def notice(self, session: Session, command: Command, argv: Argv, took: int) -> None:
+        """A command took so many nanoseconds, which is long: note it wherever that is long enough."""
+        if took >= self.slow_log.threshold and Flag.SKIP_SLOWLOG not in command.flags:
+            self.slow_log.remember(session, redacted(command, argv), took)
+        self.latency.note("fast-command" if Flag.FAST in command.flags else "command", took)
 
     def _count_lookups(self, data: dict[bytes, Any], command: Command, argv: Argv) -> None:
         """Note which of the keys that a command has read are there."""

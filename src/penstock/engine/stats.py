@@ -66,7 +66,7 @@ class Stats:
         self.calls = Calls()
         self.started = time.monotonic()
         self.run_id = secrets.token_hex(20)  # tells one run of a server from the next
-        self._readings: deque[tuple[float, int]] = deque(maxlen=RATE_SAMPLES)  # (monotonic time, commands)
+        self._readings: deque[tuple[float, int, int, int]] = deque(maxlen=RATE_SAMPLES)  # (monotonic time, *tally[:3])
         self.reset()
 
     def reset(self) -> None:
@@ -76,6 +76,8 @@ class Stats:
         self.connections = 0
         self.rejected_connections = 0
         self.errors: Counter[str] = Counter()  # error replies by their code word
+        self.forks = 0
+        self.last_fork = 0  # nanoseconds that it took
         self._readings.clear()
 
     def count_error(self, error: ReplyError) -> None:
@@ -89,12 +91,11 @@ class Stats:
         """For the server's periodic work: note how far the counter is."""
         now = time.monotonic()
         if not self._readings or now - self._readings[-1][0] >= RATE_INTERVAL:
-            self._readings.append((now, self.commands))
+            self._readings.append((now, self.commands, self.input_bytes, self.output_bytes))
 
-    @property
-    def commands_per_second(self) -> int:
-        """The rate over the last readings, at most a few seconds."""
+    def rate(self, place: int) -> float:
+        """How many a second of what is counted at a place of the tally, lately: in a few seconds at most."""
         if len(self._readings) < 2:
-            return 0
-        (since, before), (now, after) = self._readings[0], self._readings[-1]
-        return round((after - before) / (now - since))
+            return 0.0
+        before, after = self._readings[0], self._readings[-1]
+        return (after[place + 1] - before[place + 1]) / (after[0] - before[0])

@@ -20,6 +20,7 @@ from penstock.protocol._requests cimport RequestReader, iovec
 from penstock.engine.clock import Clock
 from penstock.engine import stats
 from penstock.engine.slowlog import QUICKEST_TIMED
+from penstock.engine.spec import REGISTRY
 from penstock.engine.workers import LongWay
 from penstock.protocol.errors import ProtocolError, ReplyError, wrong_arity
 from penstock.protocol.grammar import MORE
@@ -55,7 +56,7 @@ cdef enum:
 
 cdef Py_ssize_t SAMPLE = stats.SAMPLE
 cdef Py_ssize_t MANY_ARGUMENTS = stats.MANY_ARGUMENTS
-cdef long long SLOW = QUICKEST_TIMED * 1000  # nanoseconds; what takes longer may belong in the slow log
+cdef long long SLOW = QUICKEST_TIMED * 1000  # nanoseconds; what takes longer may be worth a note
 if (stats.CALLS, stats.NANOSECONDS, stats.UNTIMED, stats.REJECTED, stats.FAILED) != (0, 1, 2, 3, 4):
     raise ImportError("built for other counters than engine/stats.py has")
 
@@ -274,15 +275,15 @@ cdef class InnerLoop:
             pass  # it is raised again when its turn comes, after the replies to what was whole
         return run
 
-    cdef int time(self, long long *counters, list argv, long long took, Py_ssize_t copies, bint alone) except -1:
+    cdef int time(self, long long *counters, str name, list argv, long long took, Py_ssize_t copies, bint alone) except -1:
         """See inner_loop.InnerLoop._time; `copies` ran together."""
         took //= copies
         counters[NANOSECONDS] += took * copies
         if not alone:
             counters[NANOSECONDS] += took * counters[UNTIMED]
             counters[UNTIMED] = 0
-        if took >= SLOW and took >= self.engine.slow_log.threshold:
-            self.engine.slow_log.remember(self.session, argv, took)
+        if took >= SLOW:
+            self.engine.notice(self.session, REGISTRY.by_name[name.encode()], argv, took)
         return 0
 
     cdef object run_fast(self):
@@ -382,7 +383,7 @@ cdef class InnerLoop:
                     count += copies
                     counters[CALLS] += copies
                     if began:
-                        self.time(counters, argv, nanoseconds() - began, copies, alone)
+                        self.time(counters, entry[7], argv, nanoseconds() - began, copies, alone)
                     else:
                         counters[UNTIMED] += copies
                     if reads == 1 and PyBytes_CheckExact(reply) and PyBytes_GET_SIZE(reply):

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.engine.dispatch import Engine
 from penstock.engine.session import Session
-from penstock.engine.spec import Argv
+from penstock.engine.slowlog import QUICKEST_TIMED
+from penstock.engine.spec import REGISTRY, Argv
 from penstock.engine.stats import CALLS, FAILED, MANY_ARGUMENTS, NANOSECONDS, REJECTED, SAMPLE, UNTIMED
 from penstock.engine.workers import LongWay
 from penstock.protocol.errors import ProtocolError, ReplyError, wrong_arity
@@ -183,7 +184,7 @@ class InnerLoop(Hooks):
                 count += 1
                 counters[CALLS] = calls
                 if began:
-                    self._time(counters, argv, perf_counter_ns() - began, alone)
+                    self._time(counters, name, argv, perf_counter_ns() - began, alone)
                 else:
                     counters[UNTIMED] += 1
                 if reads:
@@ -200,15 +201,14 @@ class InnerLoop(Hooks):
         self.engine.stats.count_error(error)
         return b"-%b\r\n" % error.wire()
 
-    def _time(self, counters: array[int], argv: Argv, took: int, alone: bool) -> None:
+    def _time(self, counters: array[int], name: str, argv: Argv, took: int, alone: bool) -> None:
         """Note how long a call took; it stands for itself `alone`, or also for those before it that were not timed."""
         counters[NANOSECONDS] += took
         if not alone:
             counters[NANOSECONDS] += took * counters[UNTIMED]
             counters[UNTIMED] = 0
-        slow_log = self.engine.slow_log
-        if took >= slow_log.threshold:
-            slow_log.remember(self.session, argv, took)
+        if took >= QUICKEST_TIMED * 1000:
+            self.engine.notice(self.session, REGISTRY.by_name[name.encode()], argv, took)
 
 
 COMPILED = False

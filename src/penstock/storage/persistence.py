@@ -324,6 +324,9 @@ class Persistence:
         self._child = child
         self._child_rewrites = rewrites
         self._child_dirty = self._engine.keyspace.dirty
+        stats = self._engine.stats
+        stats.forks, stats.last_fork = stats.forks + 1, child.fork_nanoseconds
+        self._engine.latency.note("fork", child.fork_nanoseconds)
         log.info("process %d writes %s", child.pid, child.path)
 
     def _save_ended(self, child: Child, problem: str) -> None:
