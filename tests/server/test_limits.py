@@ -14,6 +14,7 @@ from tests.raw_client import Closed, RawClient
 from penstock import Server
 from penstock.engine.acl import User
 from penstock.protocol.resp import pack
+from penstock.server.app import App
 from penstock.server.limits import is_exposed
 
 
@@ -44,6 +45,25 @@ def test_maxclients_can_change_while_running() -> None:
         assert client.ask("CONFIG SET maxclients 1") == b"OK"
         with RawClient(server.port) as another:
             assert another.is_closed()
+
+
+def test_a_clock_that_is_set_makes_nobody_idle() -> None:
+    def as_if_set(app: App, milliseconds: int) -> None:
+        """What a sweep finds when the clock was set forward by so much since the last one."""
+        wall, now = app.limits._times
+        app.limits._times = (wall - milliseconds, now)
+        for session in app.engine.sessions.values():
+            session.created -= milliseconds
+            session.last_active -= milliseconds
+        app.limits._next_sweep = 0.0
+        app.limits.sweep()
+
+    with Server(timeout=60) as server, RawClient(server.port) as client:
+        assert client.ask("PING") == b"PONG"
+        for milliseconds in (1_000_000, -1_000_000):
+            server.call(lambda app, milliseconds=milliseconds: as_if_set(app, milliseconds))
+            shown = dict(field.split(b"=", 1) for field in client.ask("CLIENT LIST").split() if b"=" in field)
+            assert int(shown[b"age"]) in range(10) and int(shown[b"idle"]) in range(10)
 
 
 def test_idle_clients_are_closed_but_not_those_that_wait_for_something() -> None:

@@ -84,6 +84,17 @@ def test_save_rules_take_snapshots_and_the_last_one_comes_at_the_end(tmp_path: P
         assert client.get("d") == b"4"
 
 
+def test_a_clock_that_was_set_back_does_not_stop_the_save_rules(tmp_path: Path) -> None:
+    with running(tmp_path) as (_, client):
+        client.set("a", 1)
+        client.save()
+    later = time.time() + 1_000_000
+    os.utime(tmp_path / "dump.pns", (later, later))
+    with running(tmp_path, save="1 1", hz=50) as (server, client):
+        client.set("b", 2)
+        wait_until(lambda: info(server)["rdb_saves"] == 1)
+
+
 @pytest.mark.parametrize("policy", ["always", "everysec", "no"])
 def test_the_log_survives_a_restart(tmp_path: Path, policy: str) -> None:
     with running(tmp_path, appendonly="yes", appendfsync=policy) as (_, client):

@@ -56,6 +56,7 @@ class Persistence:
         self._started = False  # everything is loaded: memory is what the disk should hold, and not a part of it
         # snapshots
         self.last_save = int(time.time())
+        self._saved_at = time.monotonic()  # the save rules go by this: a clock that is set back must not stop them
         self._saved_dirty = 0  # keyspace.dirty at the last snapshot
         self._saves = 0
         self._last_save_try = 0.0
@@ -255,7 +256,7 @@ class Persistence:
         waited = time.monotonic() - self._last_save_try
         if not changes or (not self._save_ok and waited < RETRY_SECONDS):
             return False
-        passed = time.time() - self.last_save
+        passed = time.monotonic() - self._saved_at
         return any(changes >= wanted and passed > seconds for seconds, wanted in self._config.save)
 
     def _rewrite_is_due(self) -> bool:
@@ -343,6 +344,7 @@ class Persistence:
     def _saved(self, dirty: int, seconds: float) -> None:
         self._saved_dirty = dirty
         self.last_save = int(time.time())
+        self._saved_at = time.monotonic()
         self._saves += 1
         self._save_ok = True
         self._save_seconds = int(seconds)
