@@ -158,6 +158,23 @@ def test_reading_and_writing_are_granted_apart(admin: redis.Redis) -> None:
                 user.execute_command(*call)
 
 
+def test_who_may_only_write_may_add_and_see_that_it_is_there(admin: redis.Redis) -> None:
+    setuser(admin, "on >pw +@all %W~list %R~read")
+    admin.rpush("read", "x")
+    with log_in(admin) as user:
+        for call in ("RPUSH list a", "LINSERT list BEFORE a b", "LSET list 0 c", "LREM list 0 c", "LTRIM list 0 -1",
+                     "LLEN list", "EXISTS list read", "TYPE list", "OBJECT ENCODING list", "XADD list * a 1"):  # fmt: skip
+            try:
+                user.execute_command(*call.split())
+            except redis.exceptions.NoPermissionError:
+                pytest.fail(f"{call} is refused")
+            except redis.ResponseError as error:
+                assert "WRONGTYPE" in str(error) and call.startswith("XADD")
+        for call in ("LPOP list", "LMOVE list list LEFT LEFT", "LRANGE list 0 -1", "LMOVE read list LEFT LEFT"):
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                user.execute_command(*call.split())
+
+
 def test_one_selector_alone_must_allow_a_command(admin: redis.Redis) -> None:
     setuser(admin, "on >pw +get ~a* (+set ~b*)")
     with log_in(admin) as user:

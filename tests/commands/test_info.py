@@ -46,7 +46,11 @@ def test_fields_are_those_redis_has(r: redis.Redis) -> None:
         "rdb_changes_since_last_save", "total_connections_received", "total_commands_processed",
         "instantaneous_ops_per_sec", "total_net_input_bytes", "total_net_output_bytes", "rejected_connections",
         "expired_keys", "evicted_keys", "pubsub_channels", "pubsub_patterns", "total_error_replies", "role",
-        "connected_slaves", "used_cpu_sys", "used_cpu_user", "cluster_enabled", "db0",
+        "connected_slaves", "used_cpu_sys", "used_cpu_user", "cluster_enabled", "db0", "keyspace_hits",
+        "keyspace_misses", "instantaneous_input_kbps", "instantaneous_output_kbps", "latest_fork_usec", "sync_full",
+        "used_memory_overhead", "used_memory_dataset", "used_memory_dataset_perc", "mem_clients_normal",
+        "number_of_cached_scripts", "master_replid", "second_repl_offset", "repl_backlog_active", "multiplexing_api",
+        "process_supervised",
     ):  # fmt: skip
         assert field in info, field
 
@@ -183,3 +187,76 @@ def test_a_low_threshold_turns_the_fast_path_off_and_a_high_one_on_again() -> No
     assert engine.fast == {}
     engine.execute(session, [b"CONFIG", b"SET", b"slowlog-log-slower-than", b"1000"])
     assert b"GET" in engine.fast
+
+
+# -- what the inner loop runs is counted too ----------------------------------------------------------------------
+
+
+def test_every_command_is_counted_whichever_way_it_takes(r: redis.Redis) -> None:
+    r.config_resetstat()
+    with r.pipeline(transaction=False) as pipeline:
+        for _ in range(100):
+            pipeline.set("a", "x").get("a")
+        pipeline.lrange("l", 0, -1)
+        pipeline.execute()
+    error_of(r, "INCR", "a")
+    error_of(r, "GET")
+    stats = r.info("commandstats")
+    assert {name: stats[f"cmdstat_{name}"]["calls"] for name in ("set", "get", "lrange", "incr")} == {
+        "set": 100, "get": 100, "lrange": 1, "incr": 1,
+    }  # fmt: skip
+    assert stats["cmdstat_incr"]["failed_calls"] == stats["cmdstat_get"]["rejected_calls"] == 1
+    assert stats["cmdstat_get"]["usec_per_call"] > 0
+    assert r.info("stats")["total_commands_processed"] == 100 + 100 + 1 + 1 + 1 + 1, "RESETSTAT and INFO too, not GET"
+
+
+HITS_AND_MISSES = {
+    "GET s": (1, 0), "GET none": (0, 1), "GET h": (1, 0), "SET s 1 GET": (1, 0), "SET none 1 GET": (0, 1),
+    "SET s 2": (0, 0), "GETSET none 1": (0, 1), "GETDEL s": (1, 0), "GETDEL none": (0, 1), "GETEX s": (1, 0),
+    "MGET s none h": (2, 1), "EXISTS s none": (1, 1), "TYPE none": (0, 1), "TTL s": (1, 0), "APPEND none x": (0, 0),
+    "GETRANGE s 0 1": (1, 0), "HGET h none": (1, 0), "HGET none f": (0, 1), "HSET h a 1": (0, 0), "LLEN l": (1, 0),
+    "LRANGE none 0 -1": (0, 1), "LPOP l": (0, 0), "LPOP none": (0, 0), "LMOVE l none LEFT LEFT": (0, 0),
+    "SINTER t none": (1, 1), "SUNIONSTORE d t none": (1, 1), "SPOP t": (0, 0), "ZSCORE z a": (1, 0),
+    "ZUNIONSTORE d 2 z none": (1, 1), "ZRANGE none 0 1": (0, 1), "SORT l": (1, 0), "COPY none d": (0, 1),
+    "RENAME s d": (0, 0), "EXPIRE s 100": (0, 0), "DUMP none": (0, 1), "OBJECT ENCODING s": (1, 0),
+    "MEMORY USAGE s": (0, 0), "TOUCH s none": (1, 1), "DEL s": (0, 0), "KEYS *": (0, 0), "HSCAN h 0": (1, 0),
+    "BITCOUNT none": (0, 1), "BITOP AND d s none": (1, 1), "XLEN x": (1, 0), "XRANGE none - +": (0, 1),
+    "XADD x * a 1": (0, 0), "LPOS l 1": (1, 0), "SMISMEMBER t 1": (1, 0), "SETRANGE s 0 a": (0, 0),
+}  # fmt: skip
+
+
+@pytest.mark.since("7.0")
+@pytest.mark.parametrize("inside", ["alone", "in a transaction", "in a script"])
+def test_hits_and_misses_are_counted_as_redis_counts_them(r: redis.Redis, inside: str) -> None:
+    counted = {}
+    for command in HITS_AND_MISSES:
+        r.flushall()
+        r.set("s", 5)
+        r.hset("h", "f", 1)
+        r.rpush("l", 1, 2)
+        r.sadd("t", 1)
+        r.zadd("z", {"a": 1})
+        r.xadd("x", {"a": 1})
+        r.config_resetstat()
+        words = command.split()
+        if inside == "alone":
+            raw(r, *words) if command != "GET h" else error_of(r, *words)
+        elif inside == "in a transaction":
+            with r.pipeline() as pipeline:
+                pipeline.execute_command(*words)
+                pipeline.execute(raise_on_error=False)
+        else:
+            r.eval("return redis.pcall(unpack(ARGV)) and 1", 0, *words)
+        stats = r.info("stats")
+        counted[command] = stats["keyspace_hits"], stats["keyspace_misses"]
+    assert counted == HITS_AND_MISSES
+
+
+def test_client_list_shows_what_each_client_did_last(r: redis.Redis, peer: str) -> None:
+    with redis.Redis.from_url(peer, protocol=2, single_connection_client=True) as other:
+        other.client_setname("other")
+        for did, name in ((lambda: other.set("a", 1), "set"), (lambda: other.config_get("port"), "config|get"),
+                          (lambda: other.get("a"), "get")):  # fmt: skip
+            did()
+            (shown,) = (each for each in r.client_list() if each["name"] == "other")
+            assert shown["cmd"] == name

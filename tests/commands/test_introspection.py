@@ -126,6 +126,40 @@ def test_getkeysandflags_tells_what_happens_to_a_key(r: redis.Redis) -> None:
     assert rows == [[b"d", [b"OW", b"update"]], [b"a", [b"RO", b"access"]]]
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("LMOVE a b LEFT LEFT", ["RW access delete", "RW insert"]), ("LPUSH a 1", ["RW insert"]), ("LLEN a", ["RO"]),
+        ("SET a 1", ["OW update"]), ("SET a 1 GET", ["RW access update"]), ("DEL a b", ["RM delete", "RM delete"]),
+        ("MSETNX a 1 b 2", ["OW insert", "OW insert"]), ("HSET a b c", ["RW update"]), ("EXISTS a", ["RO"]),
+        ("ZUNIONSTORE d 1 a", ["OW update", "RO access"]), ("BLMPOP 0 1 a LEFT", ["RW access delete"]),
+        ("RENAMENX a b", ["RW access delete", "OW insert"]),
+    ],
+)  # fmt: skip
+@pytest.mark.since("7.0")
+def test_getkeysandflags_says_what_redis_says(r: redis.Redis, line: str, words: list[str]) -> None:
+    rows = raw(r, "COMMAND", "GETKEYSANDFLAGS", *line.split())
+    assert [b" ".join(flags).decode() for _, flags in rows] == words
+
+
+NOT_AS_REDIS = {b"bitfield", b"sort", b"sort_ro", b"spublish", b"ssubscribe", b"sunsubscribe"}
+"""Patterns and channels are no keys to us, and BITFIELD is what its flags say whatever its arguments are."""
+
+
+@pytest.mark.since("7.0")
+def test_the_flags_of_every_key_are_those_of_redis(ours: Server, theirs: RedisServer) -> None:
+    tables = []
+    for server in (ours, theirs):
+        with redis.Redis(port=server.port, protocol=3) as client:
+            rows = raw(client, "COMMAND")
+        table = {row[0]: row for row in rows} | {sub[0]: sub for row in rows for sub in row[9]}
+        tables.append({name: [set(spec[b"flags"]) for spec in row[8]] for name, row in table.items()})
+    mine, redis_has = tables
+    both = (mine.keys() & redis_has.keys()) - NOT_AS_REDIS
+    assert len(both) > 150
+    assert {name: mine[name] for name in both} == {name: redis_has[name] for name in both}
+
+
 def test_getkeys_refuses_what_has_no_keys(r: redis.Redis) -> None:
     assert error_of(r, "COMMAND GETKEYS", "PING", "x") == "The command has no key arguments"
     assert error_of(r, "COMMAND GETKEYS", "NOSUCH", "x") == "Invalid command specified"

@@ -293,6 +293,21 @@ def test_a_clock_that_is_set_forward_forgets_nobody() -> None:
     assert engine.once.info()["once_clients"] == 0  # but one who stays away is
 
 
+def test_a_clock_that_is_set_back_keeps_nobody_for_longer() -> None:
+    clock = ManualClock(1_000_000_000_000)
+    engine = Engine(Config(), clock)
+    session = Session(engine)
+    engine.once.tick()
+    engine.execute(session, [b"ONCE", b"me", b"1", b"1", b"INCR", b"n"])
+    clock.advance(-500_000_000_000)
+    engine.once.tick()
+    assert engine.once.info()["once_clients"] == 1
+    for _ in range(engine.config.once_idle_timeout // 10_000 + 1):
+        clock.advance(10_000)
+        engine.once.tick()
+    assert engine.once.info()["once_clients"] == 0
+
+
 def test_an_effect_and_its_reply_are_one_unit_of_the_log() -> None:
     engine = Engine(Config(), ManualClock())
     units: list[list[tuple[int, list[bytes]]]] = []

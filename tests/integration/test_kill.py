@@ -94,3 +94,32 @@ def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
             writer.verify(client)
     server.kill()
     assert sum(writer.done for writer in writers) > ROUNDS * WRITERS, "hardly anything was written"
+
+
+def test_what_is_written_after_the_log_was_turned_on_survives_kill_9(tmp_path: Path) -> None:
+    for number in range(2):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        port = free_port()
+        server = Process(folder, port, options="--appendonly no --save 3600 1")
+        writers = [Writer(each) for each in range(2)]
+        with redis.Redis(port=port) as client:
+            client.mset({f"filling:{each}": "x" * 100 for each in range(20_000)})  # the first base takes a moment
+            threads = [threading.Thread(target=writer.run, args=(port,)) for writer in writers]
+            for thread in threads:
+                thread.start()
+            assert client.config_set("appendonly", "yes")
+            since = [writer.done for writer in writers]
+            assert client.set("after", number)
+            time.sleep(0.02 * number)
+        server.kill()
+        for thread in threads:
+            thread.join()
+        server = Process(folder, port)
+        with redis.Redis(port=port) as client:
+            assert client.get("after") == b"%d" % number
+            assert client.dbsize() > 20_000
+            for writer, before in zip(writers, since, strict=True):
+                writer.verify(client)
+                assert writer.done >= before
+        server.kill()

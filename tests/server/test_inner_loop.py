@@ -7,6 +7,8 @@ import os
 import socket
 import subprocess
 import sys
+import time
+from array import array
 from typing import Any
 
 import pytest
@@ -15,9 +17,12 @@ from hypothesis import strategies as st
 from tests.twins import is_compilation_expected, pure_twin
 
 from penstock import commands
-from penstock.engine.dispatch import Engine
+from penstock.engine.config import DIRECTIVES
+from penstock.engine.dispatch import Engine, FastCommand
 from penstock.engine.locks import Want
 from penstock.engine.session import Session
+from penstock.engine.spec import Handler
+from penstock.engine.stats import CALLS, FAILED, MANY_ARGUMENTS, NANOSECONDS, REJECTED, SAMPLE, UNTIMED
 from penstock.protocol.requests import RequestReader
 from penstock.protocol.resp import encode, pack
 from penstock.server import inner_loop
@@ -56,6 +61,11 @@ def _loop(base: type) -> Any:
     loop.session = Session(engine)
     loop.others_seen, loop.sent, loop.held = [], b"", False
     return loop
+
+
+def _fast(handler: Handler, words: int) -> FastCommand:
+    """A command of so many words that only the inner loop knows."""
+    return FastCommand(handler, words, words, None, array("q", bytes(40)), 0, False, "TEST")
 
 
 KINDS = {"chosen": inner_loop.InnerLoop, "pure": pure_twin(inner_loop).InnerLoop}
@@ -138,7 +148,7 @@ def test_a_fast_command_with_work_for_a_thread_takes_the_whole_way(kind: str) ->
     def large(session: Session, argv: list[bytes]) -> object:
         return session.aside(int(argv[1]), lambda: b"done")
 
-    loop.engine.fast = {**loop.engine.fast, b"LARGE": (large, 2, 2, None)}
+    loop.engine.fast = {**loop.engine.fast, b"LARGE": _fast(large, 2)}
     loop.data_received(pack(b"LARGE", b"5") + pack(b"LARGE", b"5000000") + pack(b"INCR", b"a"))
     assert loop.sent == b"$4\r\ndone\r\n+whole way\r\n:1\r\n"
     assert loop.others_seen == [b"LARGE"]
@@ -152,7 +162,7 @@ def test_a_bug_in_a_handler_is_a_reply(kind: str) -> None:
     def broken(session: Session, argv: list[bytes]) -> None:
         raise ZeroDivisionError
 
-    loop.engine.fast = {**loop.engine.fast, b"BROKEN": (broken, 1, 1, None)}
+    loop.engine.fast = {**loop.engine.fast, b"BROKEN": _fast(broken, 1)}
     loop.data_received(pack(b"BROKEN") + pack(b"INCR", b"a"))
     assert loop.sent == b"-ERR bug\r\n:1\r\n"
 
@@ -161,7 +171,7 @@ def test_a_bug_in_a_handler_is_a_reply(kind: str) -> None:
 @pytest.mark.parametrize("number", [0, 1023, 1024, -1, 2**63 - 1, -(2**63)])
 def test_integers_of_every_size_are_encoded(kind: str, number: int) -> None:
     loop = _loop(KINDS[kind])
-    loop.engine.fast = {b"N": (lambda session, argv: number, 1, 1, None)}
+    loop.engine.fast = {b"N": _fast(lambda session, argv: number, 1)}
     loop.data_received(pack(b"N"))
     assert loop.sent == b":%d\r\n" % number
 
@@ -301,6 +311,8 @@ def test_writes_that_run_together_are_as_if_one_came_after_the_other(
     assert together.sent == (single.sent if data else b"")
     assert together.engine.keyspace.dirty == single.engine.keyspace.dirty
     assert together.engine.stats.commands == single.engine.stats.commands
+    calls = [{name: counts[CALLS] for name, counts in loop.engine.stats.calls.items()} for loop in (single, together)]
+    assert calls[0] == calls[1]
     for key in (b"s", b"t"):
         streams = [loop.engine.keyspace[0].data.get(key) for loop in (single, together)]
         assert len({stream and stream.dump() for stream in streams}) == 1
@@ -316,3 +328,91 @@ def test_a_run_of_writes_wakes_readers_and_seals_nodes(kind: str) -> None:
     assert loop.sent == b"".join(b":%d\r\n" % offset for offset in range(1, 2501))
     assert woken
     loop.engine.keyspace[0].data[b"s"].check()
+
+
+# -- what INFO and CLIENT LIST show -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_calls_failures_and_refusals_are_counted_a_command(kind: str) -> None:
+    loop = _loop(KINDS[kind])
+    loop.data_received(
+        pack(b"SET", b"a", b"x") * 3 + pack(b"set", b"a", b"x") + pack(b"INCR", b"a") + pack(b"GET") + pack(b"PING")
+        + pack(b"TWRITE", b"s", b"tag", b"entry") * 50 + pack(b"TWRITE", b"a", b"tag", b"entry") * 5
+    )  # fmt: skip
+    stats = loop.engine.stats
+    counted = {name: (each[CALLS], each[REJECTED], each[FAILED]) for name, each in stats.calls.items() if any(each)}
+    assert counted == {"SET": (4, 0, 0), "INCR": (1, 0, 1), "GET": (0, 1, 0), "TWRITE": (55, 0, 5)}
+    assert stats.commands == 4 + 1 + 55, "one that was refused was not processed"
+    assert stats.errors == {"ERR": 2, "WRONGTYPE": 5}
+    stats.reset()
+    loop.data_received(pack(b"SET", b"a", b"x"))
+    assert (stats.calls["SET"][CALLS], stats.calls["INCR"][CALLS], stats.commands) == (1, 0, 1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_hits_and_misses_are_those_of_keys_that_are_read(kind: str) -> None:
+    loop = _loop(KINDS[kind])
+    stats = loop.engine.stats
+
+    def counts_of(*argv: bytes) -> tuple[int, int]:
+        stats.reset()
+        loop.data_received(pack(*argv))
+        return stats.hits, stats.misses
+
+    loop.data_received(
+        pack(b"SET", b"a", b"") + pack(b"HSET", b"h", b"f", b"1") + pack(b"SET", b"old", b"1", b"PX", b"5")
+    )
+    loop.engine.clock.advance(10)
+    assert counts_of(b"GET", b"a") == (1, 0), "an empty string is there"
+    assert counts_of(b"GET", b"h") == (1, 0), "of another type, but there"
+    assert counts_of(b"GET", b"old") == (0, 1)
+    assert counts_of(b"HGET", b"h", b"other") == (1, 0)
+    assert counts_of(b"HGET", b"none", b"other") == (0, 1)
+    assert counts_of(b"MGET", b"a", b"none", b"h", b"none") == (2, 2)
+    assert counts_of(b"TTL", b"none") == (0, 1)
+    assert counts_of(b"GET") == counts_of(b"WATCH", b"a") == counts_of(b"SET", b"a", b"x") == (0, 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_call_in_some_is_timed_and_stands_for_the_others(kind: str) -> None:
+    loop = _loop(KINDS[kind])
+    counters = loop.engine.stats.calls["GET"]
+    times = []
+    for call in range(1, 10 * SAMPLE):
+        loop.data_received(pack(b"GET", b"a"))
+        times.append(counters[NANOSECONDS])
+        assert counters[UNTIMED] == max(call - SAMPLE, 0) % SAMPLE
+    assert times == sorted(times) and len(set(times)) <= SAMPLE + 9, "only what is timed adds to it"
+    many = loop.engine.stats.calls["MGET"]
+    loop.data_received(pack(b"MGET", b"a") * (SAMPLE + 1) + pack(b"MGET", *[b"a"] * MANY_ARGUMENTS))
+    assert many[UNTIMED] == 1, "one with many arguments stands for itself alone"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_call_that_may_take_long_and_does_is_in_the_slow_log(kind: str) -> None:
+    loop = _loop(KINDS[kind])
+
+    def slow(session: Session, argv: list[bytes]) -> int:
+        until = time.perf_counter_ns() + 12_000_000
+        while time.perf_counter_ns() < until:
+            pass
+        return 1
+
+    loop.engine.fast = {b"HGETALL": loop.engine.fast[b"HGETALL"]._replace(handler=slow)}
+    loop.engine.config.change([(DIRECTIVES["latency-monitor-threshold"], "5")])
+    for _ in range(SAMPLE + 2):  # not one in some is timed, but every one
+        loop.data_received(pack(b"HGETALL", b"a"))
+    rows = loop.engine.slow_log.rows
+    assert len(rows) == SAMPLE + 2
+    assert rows[0].argv == [b"HGETALL", b"a"] and rows[0].microseconds >= 12_000
+    assert loop.engine.latency.events["command"].worst >= 12
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_session_knows_its_last_command_whichever_way_it_took(kind: str) -> None:
+    loop = _loop(KINDS[kind])
+    loop.data_received(pack(b"SET", b"a", b"x") + pack(b"GET", b"a"))
+    assert loop.session.last_command == "GET"
+    loop.data_received(pack(b"mget", b"a"))
+    assert "cmd=mget " in loop.session.describe()

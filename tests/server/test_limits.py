@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
+import threading
 import time
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from tests.raw_client import Closed, RawClient
 from penstock import Server
 from penstock.engine.acl import User
 from penstock.protocol.resp import pack
+from penstock.server.app import App
 from penstock.server.limits import is_exposed
 
 
@@ -44,6 +47,25 @@ def test_maxclients_can_change_while_running() -> None:
         assert client.ask("CONFIG SET maxclients 1") == b"OK"
         with RawClient(server.port) as another:
             assert another.is_closed()
+
+
+def test_a_clock_that_is_set_makes_nobody_idle() -> None:
+    def as_if_set(app: App, milliseconds: int) -> None:
+        """What a sweep finds when the clock was set forward by so much since the last one."""
+        wall, now = app.limits._times
+        app.limits._times = (wall - milliseconds, now)
+        for session in app.engine.sessions.values():
+            session.created -= milliseconds
+            session.last_active -= milliseconds
+        app.limits._next_sweep = 0.0
+        app.limits.sweep()
+
+    with Server(timeout=60) as server, RawClient(server.port) as client:
+        assert client.ask("PING") == b"PONG"
+        for milliseconds in (1_000_000, -1_000_000):
+            server.call(lambda app, milliseconds=milliseconds: as_if_set(app, milliseconds))
+            shown = dict(field.split(b"=", 1) for field in client.ask("CLIENT LIST").split() if b"=" in field)
+            assert int(shown[b"age"]) in range(10) and int(shown[b"idle"]) in range(10)
 
 
 def test_idle_clients_are_closed_but_not_those_that_wait_for_something() -> None:
@@ -128,6 +150,35 @@ def test_a_client_that_asks_and_does_not_read_is_stalled_not_served_into_memory(
         deaf.socket.settimeout(10)
         assert len(deaf.read()) == 100_001  # reading goes on where it was
         deaf.close()
+
+
+def test_a_client_whose_replies_wait_for_the_disk_is_not_served_into_memory(tmp_path: Path) -> None:
+    synced = threading.Event()
+
+    def stuck(descriptor: int) -> None:
+        assert synced.wait(20)
+        os.fdatasync(descriptor)
+
+    value = b"x" * 50_000
+    with (
+        Server(dir=tmp_path, appendonly="yes", appendfsync="always") as server,
+        RawClient(server.port) as reader,
+        RawClient(server.port) as writer,
+    ):
+        assert reader.ask(f"SET k {value.decode()}") == b"OK"
+        server.call(lambda app: setattr(app.persistence._aof.writer, "_sync", stuck))
+        writer.command("SET", "a", "1")
+        until(lambda: server.call(lambda app: app.engine.commit.pending))
+        before = server.call(lambda app: app.engine.stats.commands)
+        reader.send(pack(b"GET", b"k") * 500 + pack(b"ECHO", b"last"))
+        until(lambda: server.call(lambda app: any(each._owed for each in app.connections)))
+        ran = server.call(lambda app: app.engine.stats.commands) - before
+        assert ran < 20, f"{ran} replies of {len(value)} bytes wait in memory"
+        synced.set()
+        for _ in range(500):
+            assert reader.read() == value
+        assert reader.read() == b"last"
+        assert writer.read() == b"OK"
 
 
 def test_a_command_larger_than_the_query_buffer_limit_ends_its_connection() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,13 +42,13 @@ class CallNow:
 class Life:
     """One life of a server without sockets: loads, runs commands, each of them a batch, and is dropped or closed."""
 
-    def __init__(self, folder: Path, **directives: str) -> None:
+    def __init__(self, folder: Path, sync: Callable[[int], None] = os.fdatasync, **directives: str) -> None:
         config = Config()
         for name, value in {"dir": str(folder), "appendonly": "yes", "save": "", **directives}.items():
             config.load(name.replace("_", "-"), [value])
         self.loop = CallNow()
         self.engine = Engine(config)
-        self.persistence = Persistence(self.engine, self.loop, stop=lambda: None)
+        self.persistence = Persistence(self.engine, self.loop, stop=lambda: None, sync=sync)
         asyncio.run(self.persistence.start())
         self.session = Session(self.engine)
 

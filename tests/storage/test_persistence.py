@@ -84,6 +84,17 @@ def test_save_rules_take_snapshots_and_the_last_one_comes_at_the_end(tmp_path: P
         assert client.get("d") == b"4"
 
 
+def test_a_clock_that_was_set_back_does_not_stop_the_save_rules(tmp_path: Path) -> None:
+    with running(tmp_path) as (_, client):
+        client.set("a", 1)
+        client.save()
+    later = time.time() + 1_000_000
+    os.utime(tmp_path / "dump.pns", (later, later))
+    with running(tmp_path, save="1 1", hz=50) as (server, client):
+        client.set("b", 2)
+        wait_until(lambda: info(server)["rdb_saves"] == 1)
+
+
 @pytest.mark.parametrize("policy", ["always", "everysec", "no"])
 def test_the_log_survives_a_restart(tmp_path: Path, policy: str) -> None:
     with running(tmp_path, appendonly="yes", appendfsync=policy) as (_, client):
@@ -331,18 +342,17 @@ def test_a_damaged_snapshot_refuses_to_start(tmp_path: Path) -> None:
 SERVE = """
 import sys
 from penstock import Server
-with Server(dir=sys.argv[1], appendonly="yes", appendfsync=sys.argv[2]) as server:
+with Server(dir=sys.argv[1], appendonly=sys.argv[3], appendfsync=sys.argv[2]) as server:
     print(server.port, flush=True)
     sys.stdin.read()
 """
 
 
 @contextmanager
-def process(folder: Path, policy: str) -> Iterator[tuple[int, redis.Redis]]:
+def process(folder: Path, policy: str, appendonly: str = "yes") -> Iterator[tuple[int, redis.Redis]]:
     """A server in a process of its own, so that it can have a file size limit: a disk that is full."""
-    with subprocess.Popen(
-        [sys.executable, "-c", SERVE, str(folder), policy], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as child:
+    words = [sys.executable, "-c", SERVE, str(folder), policy, appendonly]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdin is not None and child.stdout is not None
         with redis.Redis(port=int(child.stdout.readline())) as client:
             yield child.pid, client
@@ -383,6 +393,61 @@ def test_a_full_disk_refuses_writes_serves_reads_and_recovers(tmp_path: Path, po
     with process(tmp_path, policy) as (_, client):
         assert sorted(client.keys()) == in_memory
         assert all(client.get(key) == value for key in acknowledged)
+
+
+def test_a_log_that_cannot_be_begun_is_off_again_and_can_be_turned_on_later(tmp_path: Path) -> None:
+    with process(tmp_path, "always", appendonly="no") as (pid, client):
+        client.set("large", b"".join(number.to_bytes(8) for number in range(20_000)))
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (10_000, resource.RLIM_INFINITY))
+        with pytest.raises(redis.ResponseError, match=r"'appendonly'.*the log could not be begun: .*File too large"):
+            client.config_set("appendonly", "yes")
+        assert client.config_get("appendonly") == {"appendonly": "no"}
+        assert client.info("persistence")["aof_enabled"] == 0
+        assert not list(tmp_path.glob("appendonlydir/*")), "files were left behind"
+        assert client.set("a", 1)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        assert client.config_set("appendonly", "yes")
+    with process(tmp_path, "always") as (_, client):
+        assert client.get("a") == b"1"
+
+
+def test_a_log_can_be_turned_off_when_the_disk_is_full(tmp_path: Path) -> None:
+    with process(tmp_path, "everysec") as (pid, client):
+        client.set("a", 1)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (200, resource.RLIM_INFINITY))
+        client.set("b", b"x" * 1000)
+        with pytest.raises(redis.ResponseError, match="MISCONF"):
+            client.set("c", 1)
+        assert client.config_set("appendonly", "no")
+        assert client.set("c", 1)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        assert client.config_set("appendonly", "yes")
+        assert len(list(tmp_path.glob("appendonlydir/*"))) == 3, "the files of the old log were not removed"
+    with process(tmp_path, "everysec") as (_, client):
+        assert sorted(client.keys()) == [b"a", b"b", b"c"]
+
+
+def test_the_log_is_not_turned_on_inside_a_transaction(tmp_path: Path) -> None:
+    with running(tmp_path) as (_, client):
+        with client.pipeline(transaction=True) as unit:
+            unit.set("a", 1).config_set("appendonly", "yes")
+            with pytest.raises(redis.ResponseError, match="waits for the first file of the log"):
+                unit.execute()
+        assert client.config_get("appendonly") == {"appendonly": "no"}
+
+
+def test_who_waits_for_a_log_that_is_turned_off_again_is_told(tmp_path: Path) -> None:
+    with running(tmp_path) as (server, client), redis.Redis.from_url(server.url) as other:
+        waiting = other.connection_pool.get_connection()
+        waiting.send_command("CONFIG", "SET", "appendonly", "yes")
+        wait_until(lambda: client.info("clients")["blocked_clients"] or client.info("persistence")["aof_rewrites"])
+        client.config_set("appendonly", "no")
+        try:
+            assert waiting.read_response() == b"OK", "it was quicker"
+        except redis.ResponseError as error:
+            assert "turned off again" in str(error)
+        other.connection_pool.release(waiting)
+        assert info(server)["aof_enabled"] == 0
 
 
 def test_an_embedded_server_that_keeps_nothing_reads_and_leaves_no_files(

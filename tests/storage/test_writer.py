@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from penstock.storage import batches
-from penstock.storage.writer import LogFile, LogWriter
+from penstock.storage.writer import SYNC_PATIENCE, LogFile, LogWriter
 
 
 class StepLoop:
@@ -196,6 +196,28 @@ def test_a_slow_sync_holds_nobody_up(everysec: Bench) -> None:
     everysec.disk.gate.release()
     everysec.loop.run_next_from_thread()
     assert everysec.keys == [b"a", b"b"]
+
+
+def test_a_sync_that_takes_very_long_is_waited_for_no_longer(everysec: Bench) -> None:
+    everysec.set(b"a")
+    everysec.loop.run()
+    everysec.writer._last_sync = 0.0
+    everysec.writer.tick()
+    everysec.set(b"b")
+    everysec.loop.run()
+    assert everysec.keys == [b"a"]
+    everysec.writer._last_sync -= SYNC_PATIENCE
+    everysec.writer.tick()
+    assert everysec.keys == [b"a", b"b"], "a kill -9 would lose what has waited for two seconds"
+    everysec.set(b"c")
+    everysec.loop.run()
+    assert everysec.keys == [b"a", b"b", b"c"] and everysec.disk.count == 0
+    everysec.disk.gate.release(2)
+    everysec.loop.run_next_from_thread()
+    everysec.writer._last_sync = 0.0
+    everysec.writer.tick()  # what was written behind the sync is synced by the next one
+    everysec.loop.run_next_from_thread()
+    assert everysec.disk.count == 2
 
 
 def test_a_failed_sync_asks_for_a_rewrite(everysec: Bench) -> None:

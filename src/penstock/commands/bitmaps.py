@@ -16,7 +16,7 @@ from penstock.commands.strings import GROW, ONE_READ, ONE_UPDATED, clip_range, g
 from penstock.engine.arguments import to_integer
 from penstock.engine.long_work import LONG
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Flag, Reply, command, key, keys
+from penstock.engine.spec import Access, Argv, Effect, Flag, Reply, command, key, keys
 from penstock.protocol.errors import ReplyError, syntax_error
 
 Bits = bytes | bytearray
@@ -179,7 +179,7 @@ _OPERATIONS: dict[bytes, Callable[[int, int], int]] = {b"AND": and_, b"OR": or_,
 
 
 @command(
-    "BITOP", arity=-4, flags=GROW, keys=key(2, Access.WRITE) + keys(3, -1, Access.READ), group="bitmap",
+    "BITOP", arity=-4, flags=GROW, keys=key(2, Access.WRITE, Effect.OVERWRITE) + keys(3, -1, Access.READ), group="bitmap",
     syntax="AND | OR | XOR | NOT destkey key [key ...]", cost="O(N)",
 )  # fmt: skip
 def bitop(session: Session, argv: Argv) -> Reply:

@@ -9,17 +9,17 @@ from __future__ import annotations
 from penstock.commands.lists import MultiPop, is_left, move, pop_many
 from penstock.engine.arguments import to_timeout
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Flag, Reply, command, counted_keys, key, keys
+from penstock.engine.spec import Access, Argv, Effect, Flag, Reply, command, counted_keys, key, keys
 from penstock.protocol.errors import WrongType
 from penstock.protocol.resp import NULL_ARRAY
 from penstock.types.list import List
 
 WAITS = Flag.WRITE | Flag.NOSCRIPT | Flag.BLOCKING
-FROM_TO = key(1, Access.UPDATE) + key(2, Access.UPDATE)
+FROM_TO = key(1, Access.UPDATE, Effect.DELETE) + key(2, Access.WRITE, Effect.INSERT)
 
 
 @command(
-    "BLPOP", arity=-3, flags=WAITS, keys=keys(1, -2, Access.UPDATE), group="list",
+    "BLPOP", arity=-3, flags=WAITS, keys=keys(1, -2, Access.UPDATE, Effect.DELETE), group="list",
     syntax="key [key ...] timeout", cost="O(N) with N keys",
 )  # fmt: skip
 def blpop(session: Session, argv: Argv) -> Reply:
@@ -31,7 +31,7 @@ def blpop(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "BRPOP", arity=-3, flags=WAITS, keys=keys(1, -2, Access.UPDATE), group="list",
+    "BRPOP", arity=-3, flags=WAITS, keys=keys(1, -2, Access.UPDATE, Effect.DELETE), group="list",
     syntax="key [key ...] timeout", cost="O(N) with N keys",
 )  # fmt: skip
 def brpop(session: Session, argv: Argv) -> Reply:
@@ -51,7 +51,7 @@ def _pop(session: Session, argv: Argv, left: bool) -> Reply:
 
 
 @command(
-    "BLMPOP", arity=-5, flags=Flag.WRITE | Flag.BLOCKING | Flag.MOVABLEKEYS, keys=counted_keys(2, Access.UPDATE),
+    "BLMPOP", arity=-5, flags=Flag.WRITE | Flag.BLOCKING | Flag.MOVABLEKEYS, keys=counted_keys(2, Access.UPDATE, Effect.DELETE),
     group="list", syntax="timeout numkeys key [key ...] LEFT | RIGHT [COUNT count]",
     cost="O(N + M) with N keys and M elements answered",
 )  # fmt: skip
@@ -74,7 +74,12 @@ def blmove(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "BRPOPLPUSH", arity=4, flags=WAITS | Flag.DENYOOM, keys=FROM_TO, group="list", syntax="source destination timeout"
+    "BRPOPLPUSH",
+    arity=4,
+    flags=WAITS | Flag.DENYOOM,
+    keys=FROM_TO,
+    group="list",
+    syntax="source destination timeout",
 )
 def brpoplpush(session: Session, argv: Argv) -> Reply:
     """Move the last element of source to the head of destination, and answer it; wait while there is none."""

@@ -9,14 +9,14 @@ from __future__ import annotations
 from penstock.commands.sorted_sets import MultiPop, pop_from_first
 from penstock.engine.arguments import to_timeout
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Flag, Reply, command, counted_keys, keys
+from penstock.engine.spec import Access, Argv, Effect, Flag, Reply, command, counted_keys, keys
 from penstock.protocol.resp import NULL_ARRAY
 
 _WAITS = Flag.WRITE | Flag.NOSCRIPT | Flag.BLOCKING | Flag.FAST
 
 
 @command(
-    "BZPOPMIN", arity=-3, flags=_WAITS, keys=keys(1, -2, Access.UPDATE), group="sorted-set",
+    "BZPOPMIN", arity=-3, flags=_WAITS, keys=keys(1, -2, Access.UPDATE, Effect.DELETE), group="sorted-set",
     syntax="key [key ...] timeout", cost="O(log N)",
 )  # fmt: skip
 def bzpopmin(session: Session, argv: Argv) -> Reply:
@@ -28,7 +28,7 @@ def bzpopmin(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "BZPOPMAX", arity=-3, flags=_WAITS, keys=keys(1, -2, Access.UPDATE), group="sorted-set",
+    "BZPOPMAX", arity=-3, flags=_WAITS, keys=keys(1, -2, Access.UPDATE, Effect.DELETE), group="sorted-set",
     syntax="key [key ...] timeout", cost="O(log N)",
 )  # fmt: skip
 def bzpopmax(session: Session, argv: Argv) -> Reply:
@@ -47,7 +47,7 @@ def _pop(session: Session, argv: Argv, highest: bool) -> Reply:
 
 
 @command(
-    "BZMPOP", arity=-5, flags=Flag.WRITE | Flag.BLOCKING | Flag.MOVABLEKEYS, keys=counted_keys(2, Access.UPDATE),
+    "BZMPOP", arity=-5, flags=Flag.WRITE | Flag.BLOCKING | Flag.MOVABLEKEYS, keys=counted_keys(2, Access.UPDATE, Effect.DELETE),
     group="sorted-set", syntax="timeout numkeys key [key ...] <MIN | MAX> [COUNT count]",
     cost="O(K) with K keys, and O(log N) a member",
 )  # fmt: skip

@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock.engine.acl import User
+from penstock.engine.blocking import Waiter
 from penstock.engine.config import DIRECTIVES, ChangeRefused, Config, Directive, find_directive
 from penstock.engine.config_file import rewrite
 from penstock.engine.dispatch import Engine
 from penstock.engine.globs import compile_glob
 from penstock.engine.session import Session
-from penstock.engine.spec import REGISTRY, Argv, Beyond, Flag, Reach, Reply, command
+from penstock.engine.spec import Argv, Beyond, Flag, Reach, Reply, command
 from penstock.protocol.errors import ReplyError, syntax_error
-from penstock.protocol.resp import OK
+from penstock.protocol.resp import NO_REPLY, OK, encode
 
 OPERATOR = Flag.ADMIN | Flag.NOSCRIPT | Flag.LOADING | Flag.STALE
 
@@ -83,7 +84,10 @@ def _changes_what_commands_may_do(argv: Argv) -> bool:
     beyond=Beyond(Reach.SERVER, "changes how long a value may be", _changes_what_commands_may_do),
 )  # fmt: skip
 def config_set(session: Session, argv: Argv) -> Reply:
-    """Change directives: all of them or, if one is refused, none."""
+    """Change directives: all of them or, if one is refused, none.
+
+    `appendonly yes` is answered when the log holds everything, so that what is written after it is in the log.
+    """
     if len(argv) % 2:
         raise syntax_error()
     found: list[tuple[Directive, str]] = []
@@ -96,12 +100,42 @@ def config_set(session: Session, argv: Argv) -> Reply:
         _check_changeable(session, directive, name)
         if any(directive is earlier for earlier, _ in found[:at]):
             raise _failed(name, "duplicate parameter")
-    values = map(_text, argv[3::2])
+    values = [_text(raw) for raw in argv[3::2]]
+    log = next((name for directive, name in found if directive.name == "appendonly"), None)
+    if log is not None and not session.may_block and not session.engine.config.appendonly and "yes" in values:
+        raise _failed(log, "it waits for the first file of the log, which a transaction cannot")
     try:
         session.engine.config.change([(directive, value) for (directive, _), value in zip(found, values, strict=True)])
     except ChangeRefused as refusal:
         raise _failed(next(name for directive, name in found if directive is refusal.directive), str(refusal)) from None
-    return OK
+    return _once_the_log_began(session, log) if log is not None else OK
+
+
+def _once_the_log_began(session: Session, name: str) -> Reply:
+    """OK, but not before a crash would find what is written from now on."""
+    engine = session.engine
+    assert session.current is not None
+    command, argv = session.current
+    waiter = Waiter(session, command, argv, [], 0, None)
+
+    def tell(problem: str | None) -> None:
+        def outcome(session: Session, argv: Argv) -> Reply:
+            if problem is not None:
+                raise _failed(name, f"the log could not be begun: {problem}")
+            return OK
+
+        if session.waiter is waiter:  # else the client has gone away
+            engine.blocking.leave(waiter)
+            try:
+                reply = engine.call(session, command, argv, outcome)
+            except ReplyError as error:
+                reply = error
+            session.unblocked(encode(reply, session.protocol), waiter.silent)
+
+    if engine.persistence is None or not engine.persistence.when_log_began(tell):
+        return OK
+    engine.blocking.enter(waiter)
+    return NO_REPLY
 
 
 # -- the rest -------------------------------------------------------------------------------------------------
@@ -113,8 +147,6 @@ def config_resetstat(session: Session, argv: Argv) -> Reply:
     session.engine.stats.reset()
     session.engine.keyspace.expired_count = 0
     session.engine.lazy.reset()
-    for each in REGISTRY.walk():
-        each.calls = each.microseconds = each.rejected = each.failed = 0
     return OK
 
 

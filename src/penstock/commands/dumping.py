@@ -15,7 +15,7 @@ from penstock.commands.keys import place
 from penstock.engine.arguments import INT64_MAX, to_integer
 from penstock.engine.keyspace import Value
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Flag, Reply, command, key
+from penstock.engine.spec import Access, Argv, Effect, Flag, Reply, command, key
 from penstock.protocol.errors import BusyKey, ReplyError, syntax_error
 from penstock.protocol.resp import OK
 from penstock.types import codec
@@ -66,7 +66,7 @@ def dump(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "RESTORE", arity=-4, flags=Flag.WRITE | Flag.DENYOOM | Flag.TIMED, keys=key(1, Access.WRITE), group="generic",
+    "RESTORE", arity=-4, flags=Flag.WRITE | Flag.DENYOOM | Flag.TIMED, keys=key(1, Access.WRITE, Effect.OVERWRITE), group="generic",
     syntax="key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]",
     cost="O(N) with N bytes in the value", categories=["dangerous"],
 )  # fmt: skip

@@ -6,7 +6,7 @@ from penstock.engine.arguments import INT64_MAX, INT64_MIN, to_integer, to_sampl
 from penstock.engine.cursors import scan_elements, to_cursor
 from penstock.engine.long_work import LONG, reply_aside
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Flag, Reply, command, key
+from penstock.engine.spec import Access, Argv, Effect, Flag, Reply, command, key
 from penstock.protocol.errors import ReplyError, WrongType, not_a_float, syntax_error, wrong_arity
 from penstock.protocol.resp import OK, Pairs
 from penstock.types import long_double
@@ -53,7 +53,9 @@ def hmset(session: Session, argv: Argv) -> Reply:
     return OK
 
 
-@command("HSETNX", arity=4, flags=_GROW, keys=key(1, Access.WRITE), group="hash", syntax="key field value")
+@command(
+    "HSETNX", arity=4, flags=_GROW, keys=key(1, Access.WRITE, Effect.INSERT), group="hash", syntax="key field value"
+)
 def hsetnx(session: Session, argv: Argv) -> Reply:
     """Set a field of the hash at key unless it exists; answer 1 if it was set, 0 if not."""
     db = session.db
@@ -113,7 +115,7 @@ def hincrbyfloat(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "HDEL", arity=-3, flags=Flag.WRITE | Flag.FAST, keys=key(1, Access.WRITE), group="hash",
+    "HDEL", arity=-3, flags=Flag.WRITE | Flag.FAST, keys=key(1, Access.WRITE, Effect.DELETE), group="hash",
     syntax="key field [field ...]", cost="O(1) a field",
 )  # fmt: skip
 def hdel(session: Session, argv: Argv) -> Reply:
@@ -178,19 +180,19 @@ def hvals(session: Session, argv: Argv) -> Reply:
     return list(found.values()) if len(found) <= LONG else reply_aside(session, list, len(found), found.values)
 
 
-@command("HLEN", arity=2, flags=_READ, keys=key(1, Access.READ), group="hash", syntax="key")
+@command("HLEN", arity=2, flags=_READ, keys=key(1, Access.READ, Effect.SIGHT), group="hash", syntax="key")
 def hlen(session: Session, argv: Argv) -> Reply:
     """Answer how many fields the hash at key has."""
     return len(session.db.find(argv[1], Hash) or _NONE)
 
 
-@command("HSTRLEN", arity=3, flags=_READ, keys=key(1, Access.READ), group="hash", syntax="key field")
+@command("HSTRLEN", arity=3, flags=_READ, keys=key(1, Access.READ, Effect.SIGHT), group="hash", syntax="key field")
 def hstrlen(session: Session, argv: Argv) -> Reply:
     """Answer the length of a field's value, 0 if there is none."""
     return len((session.db.find(argv[1], Hash) or _NONE).get(argv[2], b""))
 
 
-@command("HEXISTS", arity=3, flags=_READ, keys=key(1, Access.READ), group="hash", syntax="key field")
+@command("HEXISTS", arity=3, flags=_READ, keys=key(1, Access.READ, Effect.SIGHT), group="hash", syntax="key field")
 def hexists(session: Session, argv: Argv) -> Reply:
     """Answer 1 if the hash at key has the field, 0 if not."""
     return 1 if argv[2] in (session.db.find(argv[1], Hash) or _NONE) else 0

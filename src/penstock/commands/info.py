@@ -10,6 +10,7 @@ import itertools
 import os
 import platform
 import resource
+import selectors
 import struct
 import sys
 import time
@@ -18,7 +19,8 @@ from collections.abc import Callable, Iterable
 from penstock import __version__
 from penstock.engine.dispatch import Engine
 from penstock.engine.session import Session
-from penstock.engine.spec import REGISTRY, Argv, Flag, Reply, command
+from penstock.engine.spec import Argv, Flag, Reply, command, wire_name
+from penstock.engine.stats import COMMANDS, INPUT_BYTES, OUTPUT_BYTES
 from penstock.protocol.resp import Verbatim
 from penstock.types import disposal
 
@@ -50,6 +52,9 @@ def _server(session: Session) -> Fields:
         "redis_mode": "standalone",
         "os": f"{platform.system()} {platform.release()} {platform.machine()}",
         "arch_bits": struct.calcsize("P") * 8,
+        "monotonic_clock": time.get_clock_info("monotonic").implementation,
+        "multiplexing_api": selectors.DefaultSelector.__name__.removesuffix("Selector").lower(),
+        "process_supervised": "no",
         "python_version": platform.python_version(),
         "process_id": os.getpid(),
         "run_id": engine.stats.run_id,
@@ -57,6 +62,7 @@ def _server(session: Session) -> Fields:
         "server_time_usec": engine.clock.microseconds(),
         "uptime_in_seconds": uptime,
         "uptime_in_days": uptime // 86400,
+        "io_threads_active": 0,
         "hz": engine.config.hz,
         "configured_hz": engine.config.hz,
         "executable": sys.executable,
@@ -97,15 +103,20 @@ def _memory(session: Session) -> Fields:
         "used_memory_peak_human": _human(peak),
         "used_memory_peak_perc": f"{100 * used / max(peak, 1):.2f}%",
         "used_memory_startup": memory.used_memory_startup,
+        "used_memory_overhead": used - max(data, 0),
         "used_memory_dataset": max(data, 0),
+        "used_memory_dataset_perc": f"{100 * max(data, 0) / max(used, 1):.2f}%",
         "total_system_memory": system,
         "total_system_memory_human": _human(system),
+        "number_of_cached_scripts": len(session.engine.scripting.scripts),
         "maxmemory": config.maxmemory,
         "maxmemory_human": _human(config.maxmemory),
         "maxmemory_policy": config.maxmemory_policy,
         "mem_fragmentation_ratio": f"{memory.used_memory_rss / max(used, 1):.2f}",
         "mem_fragmentation_bytes": memory.used_memory_rss - used,
+        "mem_clients_normal": sum(sum(each.output.buffered()) for each in session.engine.sessions.values()),
         "mem_allocator": "pymalloc",
+        "active_defrag_running": 0,
         "lazyfree_pending_objects": disposal.pending(),
     }
 
@@ -121,15 +132,25 @@ def _stats(session: Session) -> Fields:
     return {
         "total_connections_received": stats.connections,
         "total_commands_processed": stats.commands,
-        "instantaneous_ops_per_sec": stats.commands_per_second,
+        "instantaneous_ops_per_sec": round(stats.rate(COMMANDS)),
         "total_net_input_bytes": stats.input_bytes,
         "total_net_output_bytes": stats.output_bytes,
+        "instantaneous_input_kbps": f"{stats.rate(INPUT_BYTES) / 1024:.2f}",
+        "instantaneous_output_kbps": f"{stats.rate(OUTPUT_BYTES) / 1024:.2f}",
         "rejected_connections": stats.rejected_connections,
+        "sync_full": 0,
+        "sync_partial_ok": 0,
+        "sync_partial_err": 0,
         "expired_keys": engine.keyspace.expired_count,
         "evicted_keys": 0,
+        "evicted_clients": 0,
+        "keyspace_hits": stats.hits,
+        "keyspace_misses": stats.misses,
         "pubsub_channels": len(publications.channels),
         "pubsub_patterns": len(publications.patterns),
         "pubsubshard_channels": len(publications.shard_channels),
+        "latest_fork_usec": stats.last_fork // 1000,
+        "total_forks": stats.forks,
         "total_error_replies": stats.errors.total(),
     }
 
@@ -154,17 +175,34 @@ def _lazy(session: Session) -> Fields:
 
 
 def _replication(session: Session) -> Fields:
-    return {"role": "master", "connected_slaves": 0, "master_failover_state": "no-failover", "master_repl_offset": 0}
+    return {
+        "role": "master",
+        "connected_slaves": 0,
+        "master_failover_state": "no-failover",
+        "master_replid": session.engine.stats.run_id,
+        "master_replid2": "0" * 40,
+        "master_repl_offset": 0,
+        "second_repl_offset": -1,
+        "repl_backlog_active": 0,
+        "repl_backlog_size": 0,
+        "repl_backlog_first_byte_offset": 0,
+        "repl_backlog_histlen": 0,
+    }
 
 
 def _cpu(session: Session) -> Fields:
     own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-    return {
+    fields: Fields = {
         "used_cpu_sys": f"{own.ru_stime:.6f}",
         "used_cpu_user": f"{own.ru_utime:.6f}",
         "used_cpu_sys_children": f"{children.ru_stime:.6f}",
         "used_cpu_user_children": f"{children.ru_utime:.6f}",
     }
+    if hasattr(resource, "RUSAGE_THREAD"):  # Linux; this is the main thread, as the loop is
+        main = resource.getrusage(resource.RUSAGE_THREAD)
+        fields["used_cpu_sys_main_thread"] = f"{main.ru_stime:.6f}"
+        fields["used_cpu_user_main_thread"] = f"{main.ru_utime:.6f}"
+    return fields
 
 
 def _modules(session: Session) -> Fields:
@@ -175,14 +213,15 @@ def _modules(session: Session) -> Fields:
 
 
 def _command_stats(session: Session) -> Fields:
-    """Commands that were called the whole way; the inner loop counts its own only in total_commands_processed."""
-    return {
-        f"cmdstat_{each.wire_name}": f"calls={each.calls},usec={each.microseconds},"
-        f"usec_per_call={each.microseconds / max(each.calls, 1):.2f},"
-        f"rejected_calls={each.rejected},failed_calls={each.failed}"
-        for each in REGISTRY.walk()
-        if each.calls or each.rejected
-    }
+    """Calls and time of each command; of one that the inner loop runs the time is an estimate, see stats.py."""
+    fields: Fields = {}
+    for name, (calls, nanoseconds, untimed, rejected, failed) in session.engine.stats.calls.items():
+        if calls or rejected or failed:
+            fields[f"cmdstat_{wire_name(name)}"] = (
+                f"calls={calls},usec={nanoseconds // 1000},usec_per_call={nanoseconds / max(calls - untimed, 1) / 1000:.2f},"
+                f"rejected_calls={rejected},failed_calls={failed}"
+            )
+    return fields
 
 
 def _error_stats(session: Session) -> Fields:

@@ -11,21 +11,15 @@ from typing import Any
 from penstock.engine.globs import compile_glob
 from penstock.engine.session import Session
 from penstock.engine.spec import CATEGORIES as EVERY_CATEGORY
-from penstock.engine.spec import REGISTRY, Access, Argv, Command, Flag, KeySpec, Reply, command
+from penstock.engine.spec import REGISTRY, Argv, Command, Flag, KeySpec, Reply, command
 from penstock.protocol.errors import ReplyError, syntax_error
 from penstock.protocol.resp import Members, Status
 
 ANYTIME = Flag.LOADING | Flag.STALE
 CATEGORIES = ("connection",)
 
-_KEY_FLAGS = {
-    Access.READ: ("RO", "access"),
-    Access.WRITE: ("OW", "update"),
-    Access.UPDATE: ("RW", "access", "update"),
-}
 
-
-def _statuses(words: tuple[str, ...] | list[str]) -> Members:
+def _statuses(words: list[str]) -> Members:
     return Members(Status(word.encode()) for word in words)
 
 
@@ -51,7 +45,7 @@ def _key_spec(spec: KeySpec) -> dict[str, Any]:
     else:
         last = spec.last if spec.last < 0 else spec.last - spec.first
         search = {"type": "range", "spec": {"lastkey": last, "keystep": spec.step, "limit": 0}}
-    return {"flags": _statuses(_KEY_FLAGS[spec.access]), "begin_search": begin, "find_keys": search}
+    return {"flags": _statuses(spec.shown), "begin_search": begin, "find_keys": search}
 
 
 def _information(described: Command) -> list[Any]:
@@ -166,7 +160,7 @@ def command_docs(session: Session, argv: Argv) -> Reply:
 # -- COMMAND GETKEYS ------------------------------------------------------------------------------------------
 
 
-def _keys_of(argv: Argv) -> list[tuple[bytes, Access]]:
+def _keys_of(argv: Argv) -> list[tuple[bytes, list[str]]]:
     """The keys of a whole command, and what it does to each."""
     called = REGISTRY.find(argv)
     if called is None:
@@ -175,7 +169,7 @@ def _keys_of(argv: Argv) -> list[tuple[bytes, Access]]:
         raise ReplyError("The command has no key arguments")
     if not called.low <= len(argv) <= called.high:
         raise ReplyError("Invalid number of arguments specified for command")
-    return [(argv[position], access) for position, access in called.key_positions(argv)]
+    return [(argv[position], spec.words(access)) for position, access, spec in called.key_uses(argv)]
 
 
 @command(
@@ -193,4 +187,4 @@ def command_getkeys(session: Session, argv: Argv) -> Reply:
 )  # fmt: skip
 def command_getkeysandflags(session: Session, argv: Argv) -> Reply:
     """Answer the keys in a whole command, and what it does to each."""
-    return [[name, _statuses(_KEY_FLAGS[access])] for name, access in _keys_of(argv[2:])]
+    return [[name, _statuses(words)] for name, words in _keys_of(argv[2:])]

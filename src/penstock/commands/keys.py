@@ -12,7 +12,7 @@ from penstock.engine.globs import compile_glob
 from penstock.engine.keyspace import Database, Value
 from penstock.engine.long_work import LONG
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Beyond, Flag, Reach, Reply, command, key, keys
+from penstock.engine.spec import Access, Argv, Beyond, Effect, Flag, Reach, Reply, command, key, keys
 from penstock.protocol.errors import ReplyError, no_such_key, syntax_error
 from penstock.protocol.resp import OK, RawPieces, Status, in_pieces
 from penstock.types import codec
@@ -36,7 +36,7 @@ def place(session: Session, db: Database, name: bytes, value: Value, expires_at:
 
 
 @command(
-    "DEL", arity=-2, flags=Flag.WRITE | Flag.DIRECT, keys=keys(1, -1, Access.WRITE), group="generic",
+    "DEL", arity=-2, flags=Flag.WRITE | Flag.DIRECT, keys=keys(1, -1, Access.WRITE, Effect.REMOVE), group="generic",
     syntax="key [key ...]", cost="O(1) a key, O(N) to free a value of N elements",
 )  # fmt: skip
 def delete(session: Session, argv: Argv) -> Reply:
@@ -47,7 +47,7 @@ def delete(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "UNLINK", arity=-2, flags=Flag.WRITE | Flag.FAST, keys=keys(1, -1, Access.WRITE), group="generic",
+    "UNLINK", arity=-2, flags=Flag.WRITE | Flag.FAST, keys=keys(1, -1, Access.WRITE, Effect.REMOVE), group="generic",
     syntax="key [key ...]", cost="O(1) a key, O(N) to free a value of N elements",
 )  # fmt: skip
 def unlink(session: Session, argv: Argv) -> Reply:
@@ -56,7 +56,7 @@ def unlink(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "EXISTS", arity=-2, flags=Flag.READONLY | Flag.FAST, keys=keys(1, -1, Access.READ), group="generic",
+    "EXISTS", arity=-2, flags=Flag.READONLY | Flag.FAST, keys=keys(1, -1, Access.READ, Effect.SIGHT), group="generic",
     syntax="key [key ...]",
 )  # fmt: skip
 def exists(session: Session, argv: Argv) -> Reply:
@@ -68,7 +68,7 @@ def exists(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "TOUCH", arity=-2, flags=Flag.READONLY | Flag.FAST, keys=keys(1, -1, Access.READ), group="generic",
+    "TOUCH", arity=-2, flags=Flag.READONLY | Flag.FAST, keys=keys(1, -1, Access.READ, Effect.SIGHT), group="generic",
     syntax="key [key ...]",
 )  # fmt: skip
 def touch(session: Session, argv: Argv) -> Reply:
@@ -76,7 +76,14 @@ def touch(session: Session, argv: Argv) -> Reply:
     return exists(session, argv)
 
 
-@command("TYPE", arity=2, flags=Flag.READONLY | Flag.FAST, keys=key(1, Access.READ), group="generic", syntax="key")
+@command(
+    "TYPE",
+    arity=2,
+    flags=Flag.READONLY | Flag.FAST,
+    keys=key(1, Access.READ, Effect.SIGHT),
+    group="generic",
+    syntax="key",
+)
 def type_(session: Session, argv: Argv) -> Reply:
     """Answer the type of the value at key: string, list, set, zset, hash, stream; none if there is no such key."""
     value = session.db.get(argv[1])
@@ -102,7 +109,7 @@ def _rename(session: Session, argv: Argv, only_new: bool) -> bool:
 
 
 @command(
-    "RENAME", arity=3, flags=Flag.WRITE | Flag.RENAMES, keys=key(1, Access.UPDATE) + key(2, Access.WRITE), group="generic",
+    "RENAME", arity=3, flags=Flag.WRITE | Flag.RENAMES, keys=key(1, Access.UPDATE, Effect.DELETE) + key(2, Access.WRITE, Effect.OVERWRITE), group="generic",
     syntax="key newkey", cost="O(1), O(N) to free a value of N elements at newkey",
 )  # fmt: skip
 def rename(session: Session, argv: Argv) -> Reply:
@@ -113,7 +120,7 @@ def rename(session: Session, argv: Argv) -> Reply:
 
 @command(
     "RENAMENX", arity=3, flags=Flag.WRITE | Flag.FAST | Flag.RENAMES, group="generic",
-    keys=key(1, Access.UPDATE) + key(2, Access.WRITE), syntax="key newkey",
+    keys=key(1, Access.UPDATE, Effect.DELETE) + key(2, Access.WRITE, Effect.CREATE), syntax="key newkey",
 )  # fmt: skip
 def renamenx(session: Session, argv: Argv) -> Reply:
     """Give a key another name unless that name is taken; 1 if it was done."""
@@ -126,7 +133,7 @@ def _names_a_database(argv: Argv) -> bool:
 
 @command(
     "COPY", arity=-3, flags=Flag.WRITE | Flag.DENYOOM | Flag.RENAMES, group="generic",
-    keys=key(1, Access.READ) + key(2, Access.WRITE), syntax="source destination [DB destination-db] [REPLACE]",
+    keys=key(1, Access.READ) + key(2, Access.WRITE, Effect.OVERWRITE), syntax="source destination [DB destination-db] [REPLACE]",
     cost="O(N) with N elements",
     beyond=Beyond(Reach.SERVER, "changes another database, with DB", _names_a_database),
 )  # fmt: skip

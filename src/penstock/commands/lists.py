@@ -12,20 +12,23 @@ from penstock.engine.arguments import to_at_least, to_integer, to_positive
 from penstock.engine.keyspace import Database
 from penstock.engine.long_work import LONG, reply_aside
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Flag, Reply, command, counted_keys, key
+from penstock.engine.spec import Access, Argv, Effect, Flag, Reply, command, counted_keys, key
 from penstock.protocol.errors import ReplyError, no_such_key, syntax_error, wrong_arity
 from penstock.protocol.resp import NULL_ARRAY, OK
 from penstock.types.list import List
 
 GROWS = Flag.WRITE | Flag.DENYOOM
-UPDATE = key(1, Access.UPDATE)
+INSERT = key(1, Access.WRITE, Effect.INSERT)
+TAKE = key(1, Access.UPDATE, Effect.DELETE)
+DELETE = key(1, Access.WRITE, Effect.DELETE)
+MOVE = TAKE + key(2, Access.WRITE, Effect.INSERT)
 READ = key(1, Access.READ)
 
 # -- pushing ----------------------------------------------------------------------------------------------------
 
 
 @command(
-    "LPUSH", arity=-3, flags=GROWS | Flag.FAST, keys=UPDATE, group="list",
+    "LPUSH", arity=-3, flags=GROWS | Flag.FAST, keys=INSERT, group="list",
     syntax="key element [element ...]", cost="O(1) an element",
 )  # fmt: skip
 def lpush(session: Session, argv: Argv) -> Reply:
@@ -44,7 +47,7 @@ def lpush(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "RPUSH", arity=-3, flags=GROWS | Flag.FAST, keys=UPDATE, group="list",
+    "RPUSH", arity=-3, flags=GROWS | Flag.FAST, keys=INSERT, group="list",
     syntax="key element [element ...]", cost="O(1) an element",
 )  # fmt: skip
 def rpush(session: Session, argv: Argv) -> Reply:
@@ -63,7 +66,7 @@ def rpush(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "LPUSHX", arity=-3, flags=GROWS | Flag.FAST, keys=UPDATE, group="list",
+    "LPUSHX", arity=-3, flags=GROWS | Flag.FAST, keys=INSERT, group="list",
     syntax="key element [element ...]", cost="O(1) an element",
 )  # fmt: skip
 def lpushx(session: Session, argv: Argv) -> Reply:
@@ -72,7 +75,7 @@ def lpushx(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "RPUSHX", arity=-3, flags=GROWS | Flag.FAST, keys=UPDATE, group="list",
+    "RPUSHX", arity=-3, flags=GROWS | Flag.FAST, keys=INSERT, group="list",
     syntax="key element [element ...]", cost="O(1) an element",
 )  # fmt: skip
 def rpushx(session: Session, argv: Argv) -> Reply:
@@ -84,7 +87,7 @@ def rpushx(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "LPOP", arity=-2, flags=Flag.WRITE | Flag.FAST, keys=UPDATE, group="list",
+    "LPOP", arity=-2, flags=Flag.WRITE | Flag.FAST, keys=TAKE, group="list",
     syntax="key [count]", cost="O(N) with N elements answered",
 )  # fmt: skip
 def lpop(session: Session, argv: Argv) -> Reply:
@@ -98,7 +101,7 @@ def lpop(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "RPOP", arity=-2, flags=Flag.WRITE | Flag.FAST, keys=UPDATE, group="list",
+    "RPOP", arity=-2, flags=Flag.WRITE | Flag.FAST, keys=TAKE, group="list",
     syntax="key [count]", cost="O(N) with N elements answered",
 )  # fmt: skip
 def rpop(session: Session, argv: Argv) -> Reply:
@@ -175,7 +178,7 @@ def is_left(word: bytes) -> bool:
 
 
 @command(
-    "LMPOP", arity=-4, flags=Flag.WRITE | Flag.MOVABLEKEYS, keys=counted_keys(1, Access.UPDATE), group="list",
+    "LMPOP", arity=-4, flags=Flag.WRITE | Flag.MOVABLEKEYS, keys=counted_keys(1, Access.UPDATE, Effect.DELETE), group="list",
     syntax="numkeys key [key ...] LEFT | RIGHT [COUNT count]", cost="O(N + M) with N keys and M elements answered",
 )  # fmt: skip
 def lmpop(session: Session, argv: Argv) -> Reply:
@@ -188,7 +191,7 @@ def lmpop(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "LMOVE", arity=5, flags=GROWS, keys=UPDATE + key(2, Access.UPDATE), group="list",
+    "LMOVE", arity=5, flags=GROWS, keys=MOVE, group="list",
     syntax="source destination LEFT | RIGHT LEFT | RIGHT",
 )  # fmt: skip
 def lmove(session: Session, argv: Argv) -> Reply:
@@ -199,7 +202,12 @@ def lmove(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "RPOPLPUSH", arity=3, flags=GROWS, keys=UPDATE + key(2, Access.UPDATE), group="list", syntax="source destination"
+    "RPOPLPUSH",
+    arity=3,
+    flags=GROWS,
+    keys=MOVE,
+    group="list",
+    syntax="source destination",
 )
 def rpoplpush(session: Session, argv: Argv) -> Reply:
     """Take the last element of source, put it at the head of destination, and answer it."""
@@ -224,7 +232,9 @@ def move(db: Database, name: bytes, source: List, target_name: bytes, from_left:
 # -- reading ----------------------------------------------------------------------------------------------------
 
 
-@command("LLEN", arity=2, flags=Flag.READONLY | Flag.FAST, keys=READ, group="list", syntax="key")
+@command(
+    "LLEN", arity=2, flags=Flag.READONLY | Flag.FAST, keys=key(1, Access.READ, Effect.SIGHT), group="list", syntax="key"
+)
 def llen(session: Session, argv: Argv) -> Reply:
     """Answer the length of the list at key; 0 if there is none."""
     items = session.db.find(argv[1], List)
@@ -319,7 +329,7 @@ def _position_options(options: Argv) -> tuple[int, int | None, int]:
 
 
 @command(
-    "LSET", arity=4, flags=GROWS, keys=UPDATE, group="list", syntax="key index element",
+    "LSET", arity=4, flags=GROWS, keys=key(1, Access.WRITE), group="list", syntax="key index element",
     cost="O(N / 64) with N elements up to the nearer end",
 )  # fmt: skip
 def lset(session: Session, argv: Argv) -> Reply:
@@ -336,7 +346,7 @@ def lset(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "LINSERT", arity=5, flags=GROWS, keys=UPDATE, group="list", syntax="key BEFORE | AFTER pivot element",
+    "LINSERT", arity=5, flags=GROWS, keys=INSERT, group="list", syntax="key BEFORE | AFTER pivot element",
     cost="O(N) with N elements up to the pivot",
 )  # fmt: skip
 def linsert(session: Session, argv: Argv) -> Reply:
@@ -357,7 +367,7 @@ def linsert(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "LREM", arity=4, flags=Flag.WRITE, keys=UPDATE, group="list", syntax="key count element",
+    "LREM", arity=4, flags=Flag.WRITE, keys=DELETE, group="list", syntax="key count element",
     cost="O(N) with N elements in the list",
 )  # fmt: skip
 def lrem(session: Session, argv: Argv) -> Reply:
@@ -371,7 +381,7 @@ def lrem(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "LTRIM", arity=4, flags=Flag.WRITE, keys=UPDATE, group="list", syntax="key start stop",
+    "LTRIM", arity=4, flags=Flag.WRITE, keys=DELETE, group="list", syntax="key start stop",
     cost="O(N) with N elements removed",
 )  # fmt: skip
 def ltrim(session: Session, argv: Argv) -> Reply:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.engine.arguments import to_integer
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Flag, Reply, command, key
+from penstock.engine.spec import Access, Argv, Effect, Flag, Reply, command, key
 from penstock.protocol.errors import syntax_error
 from penstock.protocol.resp import OK, Verbatim
 from penstock.types import codec
@@ -18,7 +18,7 @@ LITTLE = 5 << 20
 
 
 @command(
-    "MEMORY USAGE", arity=-3, flags=Flag.READONLY, keys=key(2, Access.READ), group="server",
+    "MEMORY USAGE", arity=-3, flags=Flag.READONLY | Flag.PEEKS, keys=key(2, Access.READ, Effect.SIGHT), group="server",
     syntax="key [SAMPLES count]", cost="O(N) with N elements in the value",
 )  # fmt: skip
 def memory_usage(session: Session, argv: Argv) -> Reply:

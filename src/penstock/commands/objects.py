@@ -13,7 +13,7 @@ from penstock.engine.arguments import to_integer
 from penstock.engine.config import Config
 from penstock.engine.keyspace import Value
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Flag, Reply, command, key
+from penstock.engine.spec import Access, Argv, Effect, Flag, Reply, command, key
 from penstock.protocol.errors import ReplyError
 from penstock.types import codec
 from penstock.types.hash import Hash
@@ -67,7 +67,7 @@ def encoding(value: Value, config: Config) -> bytes:
 
 
 @command(
-    "OBJECT ENCODING", arity=3, flags=Flag.READONLY, keys=key(2, Access.READ), group="generic", syntax="key",
+    "OBJECT ENCODING", arity=3, flags=Flag.READONLY, keys=key(2, Access.READ, Effect.SIGHT), group="generic", syntax="key",
     cost="O(N) with N elements up to the limit of a small encoding",
 )  # fmt: skip
 def object_encoding(session: Session, argv: Argv) -> Reply:
@@ -76,7 +76,14 @@ def object_encoding(session: Session, argv: Argv) -> Reply:
     return encoding(value, session.engine.config) if value is not None else None
 
 
-@command("OBJECT REFCOUNT", arity=3, flags=Flag.READONLY, keys=key(2, Access.READ), group="generic", syntax="key")
+@command(
+    "OBJECT REFCOUNT",
+    arity=3,
+    flags=Flag.READONLY,
+    keys=key(2, Access.READ, Effect.SIGHT),
+    group="generic",
+    syntax="key",
+)
 def object_refcount(session: Session, argv: Argv) -> Reply:
     """Answer how many references Redis would count: 1, or 2147483647 for an integer below 10,000."""
     value = session.db.get(argv[2])
@@ -86,7 +93,14 @@ def object_refcount(session: Session, argv: Argv) -> Reply:
     return SHARED if shared and 0 <= int(value) < SHARED_INTEGERS else 1
 
 
-@command("OBJECT IDLETIME", arity=3, flags=Flag.READONLY, keys=key(2, Access.READ), group="generic", syntax="key")
+@command(
+    "OBJECT IDLETIME",
+    arity=3,
+    flags=Flag.READONLY,
+    keys=key(2, Access.READ, Effect.SIGHT),
+    group="generic",
+    syntax="key",
+)
 def object_idletime(session: Session, argv: Argv) -> Reply:
     """Answer with an error: when a key was last used is not tracked, as that would cost every read."""
     if session.db.get(argv[2]) is None:
@@ -94,7 +108,9 @@ def object_idletime(session: Session, argv: Argv) -> Reply:
     raise ReplyError("Keys are never evicted here, idle time not tracked.")
 
 
-@command("OBJECT FREQ", arity=3, flags=Flag.READONLY, keys=key(2, Access.READ), group="generic", syntax="key")
+@command(
+    "OBJECT FREQ", arity=3, flags=Flag.READONLY, keys=key(2, Access.READ, Effect.SIGHT), group="generic", syntax="key"
+)
 def object_freq(session: Session, argv: Argv) -> Reply:
     """Answer with an error, as Redis does without an LFU policy: how often a key is used is not tracked."""
     if session.db.get(argv[2]) is None:

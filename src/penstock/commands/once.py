@@ -114,15 +114,18 @@ def _at_once(session: Session, argv: Argv) -> Reply:
     if known is None or not number_text.isdigit() or number_text[0] == _ZERO or len(number_text) > 18:
         raise LongWay
     number, inner = int(number_text), argv[4:]
-    handler, low, high, _ = known
     if number < account.floor or (number <= account.top and number in account.replies):
         raise LongWay
-    if not low <= len(inner) <= high or not _may_run(argv[4]) or ledger.bytes >= engine.config.once_max_bytes:
+    if (
+        not known.low <= len(inner) <= known.high
+        or not _may_run(argv[4])
+        or ledger.bytes >= engine.config.once_max_bytes
+    ):
         raise LongWay
     before = keyspace.dirty
     reply: Reply
     try:
-        reply = handler(session, inner)
+        reply = known.handler(session, inner)
     except ReplyError as error:
         reply = error
     kept = _KEPT_OK if reply is OK else _encoded(reply)

@@ -8,7 +8,7 @@ from penstock.engine.arguments import to_at_least, to_positive, to_sample_count
 from penstock.engine.cursors import scan_elements, to_cursor
 from penstock.engine.long_work import LONG, reply_aside
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Flag, Reply, command, counted_keys, key, keys
+from penstock.engine.spec import Access, Argv, Effect, Flag, Reply, command, counted_keys, key, keys
 from penstock.protocol.errors import ReplyError, syntax_error
 from penstock.protocol.resp import Members, in_pieces
 from penstock.types import kernels
@@ -23,7 +23,7 @@ _NONE = Set()  # what a missing key reads as; never changed
 
 
 @command(
-    "SADD", arity=-3, flags=Flag.WRITE | Flag.DENYOOM | Flag.FAST, keys=key(1, Access.WRITE), group="set",
+    "SADD", arity=-3, flags=Flag.WRITE | Flag.DENYOOM | Flag.FAST, keys=key(1, Access.WRITE, Effect.INSERT), group="set",
     syntax="key member [member ...]", cost="O(1) a member",
 )  # fmt: skip
 def sadd(session: Session, argv: Argv) -> Reply:
@@ -47,7 +47,7 @@ def sadd(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "SREM", arity=-3, flags=Flag.WRITE | Flag.FAST, keys=key(1, Access.WRITE), group="set",
+    "SREM", arity=-3, flags=Flag.WRITE | Flag.FAST, keys=key(1, Access.WRITE, Effect.DELETE), group="set",
     syntax="key member [member ...]", cost="O(1) a member",
 )  # fmt: skip
 def srem(session: Session, argv: Argv) -> Reply:
@@ -63,7 +63,7 @@ def srem(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "SMOVE", arity=4, flags=Flag.WRITE | Flag.FAST, keys=key(1, Access.UPDATE) + key(2, Access.WRITE), group="set",
+    "SMOVE", arity=4, flags=Flag.WRITE | Flag.FAST, keys=key(1, Access.UPDATE, Effect.DELETE) + key(2, Access.WRITE, Effect.INSERT), group="set",
     syntax="source destination member",
 )  # fmt: skip
 def smove(session: Session, argv: Argv) -> Reply:
@@ -84,13 +84,13 @@ def smove(session: Session, argv: Argv) -> Reply:
     return 1
 
 
-@command("SCARD", arity=2, flags=_READ, keys=key(1, Access.READ), group="set", syntax="key")
+@command("SCARD", arity=2, flags=_READ, keys=key(1, Access.READ, Effect.SIGHT), group="set", syntax="key")
 def scard(session: Session, argv: Argv) -> Reply:
     """Answer how many members the set at key has."""
     return len(session.db.find(argv[1], Set) or _NONE)
 
 
-@command("SISMEMBER", arity=3, flags=_READ, keys=key(1, Access.READ), group="set", syntax="key member")
+@command("SISMEMBER", arity=3, flags=_READ, keys=key(1, Access.READ, Effect.SIGHT), group="set", syntax="key member")
 def sismember(session: Session, argv: Argv) -> Reply:
     """Answer 1 if the set at key has the member, 0 if not."""
     return 1 if argv[2] in (session.db.find(argv[1], Set) or _NONE) else 0
@@ -134,7 +134,7 @@ def sscan(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "SPOP", arity=-2, flags=Flag.WRITE | Flag.FAST | Flag.RANDOM, keys=key(1, Access.UPDATE), group="set",
+    "SPOP", arity=-2, flags=Flag.WRITE | Flag.FAST | Flag.RANDOM, keys=key(1, Access.UPDATE, Effect.DELETE), group="set",
     syntax="key [count]", cost="O(1) a member, O(N) the first time a set of N members is asked",
 )  # fmt: skip
 def spop(session: Session, argv: Argv) -> Reply:
@@ -286,7 +286,7 @@ def sunion(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "SUNIONSTORE", arity=-3, flags=_STORE, keys=key(1, Access.WRITE) + keys(2, -1, Access.READ), group="set",
+    "SUNIONSTORE", arity=-3, flags=_STORE, keys=key(1, Access.WRITE, Effect.OVERWRITE) + keys(2, -1, Access.READ), group="set",
     syntax="destination key [key ...]", cost="O(N) with N members of all sets",
 )  # fmt: skip
 def sunionstore(session: Session, argv: Argv) -> Reply:
@@ -304,7 +304,7 @@ def sdiff(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "SDIFFSTORE", arity=-3, flags=_STORE, keys=key(1, Access.WRITE) + keys(2, -1, Access.READ), group="set",
+    "SDIFFSTORE", arity=-3, flags=_STORE, keys=key(1, Access.WRITE, Effect.OVERWRITE) + keys(2, -1, Access.READ), group="set",
     syntax="destination key [key ...]", cost="O(N) with N members of all sets",
 )  # fmt: skip
 def sdiffstore(session: Session, argv: Argv) -> Reply:

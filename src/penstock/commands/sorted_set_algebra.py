@@ -10,7 +10,7 @@ from penstock.commands.sorted_set_ranges import rows_in_pieces, store
 from penstock.engine.arguments import to_at_least, to_double, to_integer
 from penstock.engine.long_work import LONG
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Flag, Reply, command, counted_keys, key
+from penstock.engine.spec import Access, Argv, Effect, Flag, Reply, command, counted_keys, key
 from penstock.protocol.errors import ReplyError, WrongType, syntax_error
 from penstock.protocol.resp import Pairs
 from penstock.types import scores
@@ -127,7 +127,7 @@ def _store(session: Session, name: bytes, work: int, compute: Callable[[], Score
 
 _READ = Flag.READONLY | Flag.MOVABLEKEYS
 _STORE = Flag.WRITE | Flag.DENYOOM | Flag.MOVABLEKEYS
-_STORE_KEYS = key(1, Access.WRITE) + counted_keys(2, Access.READ)
+_STORE_KEYS = key(1, Access.WRITE, Effect.OVERWRITE) + counted_keys(2, Access.READ)
 _WEIGHTS = "numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE <SUM | MIN | MAX>]"
 
 

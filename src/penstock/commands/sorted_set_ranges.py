@@ -13,7 +13,7 @@ from itertools import islice
 from penstock.engine.arguments import strtod, to_integer
 from penstock.engine.long_work import LONG, sort_first
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Flag, Reply, command, key
+from penstock.engine.spec import Access, Argv, Effect, Flag, Reply, command, key
 from penstock.protocol.errors import ReplyError, syntax_error
 from penstock.protocol.resp import Pairs, RawPieces, in_pieces
 from penstock.types.zset import SortedSet, Span
@@ -231,7 +231,7 @@ def zrevrangebylex(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "ZRANGESTORE", arity=-5, flags=Flag.WRITE | Flag.DENYOOM, keys=key(1, Access.WRITE) + key(2, Access.READ),
+    "ZRANGESTORE", arity=-5, flags=Flag.WRITE | Flag.DENYOOM, keys=key(1, Access.WRITE, Effect.OVERWRITE) + key(2, Access.READ),
     group="sorted-set", syntax="dst src min max [BYSCORE | BYLEX] [REV] [LIMIT offset count]",
     cost="O(log N) and O(1) a member stored",
 )  # fmt: skip
@@ -310,7 +310,7 @@ _REMOVE_COST = "O(log N) and O(1) a member removed"
 
 
 @command(
-    "ZREMRANGEBYRANK", arity=4, flags=Flag.WRITE, keys=key(1, Access.WRITE), group="sorted-set",
+    "ZREMRANGEBYRANK", arity=4, flags=Flag.WRITE, keys=key(1, Access.WRITE, Effect.DELETE), group="sorted-set",
     syntax="key start stop", cost=_REMOVE_COST,
 )  # fmt: skip
 def zremrangebyrank(session: Session, argv: Argv) -> Reply:
@@ -319,7 +319,7 @@ def zremrangebyrank(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "ZREMRANGEBYSCORE", arity=4, flags=Flag.WRITE, keys=key(1, Access.WRITE), group="sorted-set",
+    "ZREMRANGEBYSCORE", arity=4, flags=Flag.WRITE, keys=key(1, Access.WRITE, Effect.DELETE), group="sorted-set",
     syntax="key min max", cost=_REMOVE_COST,
 )  # fmt: skip
 def zremrangebyscore(session: Session, argv: Argv) -> Reply:
@@ -328,7 +328,7 @@ def zremrangebyscore(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "ZREMRANGEBYLEX", arity=4, flags=Flag.WRITE, keys=key(1, Access.WRITE), group="sorted-set",
+    "ZREMRANGEBYLEX", arity=4, flags=Flag.WRITE, keys=key(1, Access.WRITE, Effect.DELETE), group="sorted-set",
     syntax="key min max", cost=_REMOVE_COST,
 )  # fmt: skip
 def zremrangebylex(session: Session, argv: Argv) -> Reply:

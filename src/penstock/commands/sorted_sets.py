@@ -15,7 +15,7 @@ from penstock.engine.cursors import SMALL, scan_elements, to_cursor
 from penstock.engine.keyspace import Database
 from penstock.engine.long_work import LONG, sort_first
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Flag, Reply, command, counted_keys, key
+from penstock.engine.spec import Access, Argv, Effect, Flag, Reply, command, counted_keys, key
 from penstock.protocol.errors import ReplyError, syntax_error
 from penstock.protocol.resp import NULL_ARRAY, Pairs, format_float
 from penstock.types.zset import Row, SortedSet
@@ -125,7 +125,7 @@ def zincrby(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "ZREM", arity=-3, flags=Flag.WRITE | Flag.FAST, keys=key(1, Access.WRITE), group="sorted-set",
+    "ZREM", arity=-3, flags=Flag.WRITE | Flag.FAST, keys=key(1, Access.WRITE, Effect.DELETE), group="sorted-set",
     syntax="key member [member ...]", cost="O(log N) a member, O(1) while nobody reads the set in order",
 )  # fmt: skip
 def zrem(session: Session, argv: Argv) -> Reply:
@@ -162,7 +162,14 @@ def zmscore(session: Session, argv: Argv) -> Reply:
     return [None] * (len(argv) - 2) if zset is None else list(map(zset.scores.get, argv[2:]))
 
 
-@command("ZCARD", arity=2, flags=Flag.READONLY | Flag.FAST, keys=key(1, Access.READ), group="sorted-set", syntax="key")
+@command(
+    "ZCARD",
+    arity=2,
+    flags=Flag.READONLY | Flag.FAST,
+    keys=key(1, Access.READ, Effect.SIGHT),
+    group="sorted-set",
+    syntax="key",
+)
 def zcard(session: Session, argv: Argv) -> Reply:
     """Answer the number of members."""
     return len(session.db.find(argv[1], SortedSet) or ())
@@ -233,7 +240,7 @@ def _pop(session: Session, argv: Argv, highest: bool) -> Reply:
 
 
 @command(
-    "ZPOPMIN", arity=-2, flags=Flag.WRITE | Flag.FAST, keys=key(1, Access.UPDATE), group="sorted-set",
+    "ZPOPMIN", arity=-2, flags=Flag.WRITE | Flag.FAST, keys=key(1, Access.UPDATE, Effect.DELETE), group="sorted-set",
     syntax="key [count]", cost="O(log N) a member",
 )  # fmt: skip
 def zpopmin(session: Session, argv: Argv) -> Reply:
@@ -242,7 +249,7 @@ def zpopmin(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "ZPOPMAX", arity=-2, flags=Flag.WRITE | Flag.FAST, keys=key(1, Access.UPDATE), group="sorted-set",
+    "ZPOPMAX", arity=-2, flags=Flag.WRITE | Flag.FAST, keys=key(1, Access.UPDATE, Effect.DELETE), group="sorted-set",
     syntax="key [count]", cost="O(log N) a member",
 )  # fmt: skip
 def zpopmax(session: Session, argv: Argv) -> Reply:
@@ -278,7 +285,7 @@ class MultiPop:
 
 
 @command(
-    "ZMPOP", arity=-4, flags=Flag.WRITE | Flag.MOVABLEKEYS, keys=counted_keys(1, Access.UPDATE), group="sorted-set",
+    "ZMPOP", arity=-4, flags=Flag.WRITE | Flag.MOVABLEKEYS, keys=counted_keys(1, Access.UPDATE, Effect.DELETE), group="sorted-set",
     syntax="numkeys key [key ...] <MIN | MAX> [COUNT count]", cost="O(K) with K keys, and O(log N) a member",
 )  # fmt: skip
 def zmpop(session: Session, argv: Argv) -> Reply:

@@ -21,7 +21,7 @@ from penstock.engine.arguments import to_float, to_integer
 from penstock.engine.keyspace import Database
 from penstock.engine.long_work import LONG
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Beyond, Flag, Reach, Reply, command, found_keys, key
+from penstock.engine.spec import Access, Argv, Beyond, Effect, Flag, Reach, Reply, command, found_keys, key
 from penstock.protocol.errors import ReplyError, WrongType, syntax_error
 from penstock.protocol.resp import in_pieces
 from penstock.types.hash import Hash
@@ -258,8 +258,8 @@ _BEYOND = Beyond(Reach.DATABASE, "looks at keys that only the elements tell, wit
 
 @command(
     "SORT", arity=-2, flags=Flag.WRITE | Flag.DENYOOM | Flag.MOVABLEKEYS, group="list",
-    keys=key(1, Access.READ) + found_keys(_stored_key, Access.WRITE), syntax=f"{_SYNTAX} [STORE destination]",
-    cost=_COST, categories=_CATEGORIES, beyond=_BEYOND,
+    keys=key(1, Access.READ) + found_keys(_stored_key, Access.WRITE, Effect.OVERWRITE),
+    syntax=f"{_SYNTAX} [STORE destination]", cost=_COST, categories=_CATEGORIES, beyond=_BEYOND,
 )  # fmt: skip
 def sort(session: Session, argv: Argv) -> Reply:
     """Answer the elements of a list, set or sorted set in order of their numbers, or with ALPHA of their bytes.

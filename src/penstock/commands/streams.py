@@ -374,7 +374,7 @@ def _dead_letter_key(argv: Sequence[bytes]) -> Iterable[int]:
 
 @command(
     "TREAD", arity=-4, flags=Flag.WRITE | Flag.BLOCKING | Flag.MOVABLEKEYS, group="stream",
-    keys=(*key(1, Access.UPDATE, _tread_access), KeySpec(Access.WRITE, find=_dead_letter_key)),
+    keys=(*key(1, Access.UPDATE, narrow=_tread_access), KeySpec(Access.WRITE, find=_dead_letter_key)),
     syntax="key offset count [BLOCK ms] [GROUP name] [RETRY retry-ms expire-ms] [MAXBYTES bytes] [DEADLETTER key] [WITHINFO]"
     " [FORMAT ARROW [COMPRESSED]]",
     cost="O(1) to find the offset, at any length, and O(bytes) to send; a group adds O(leases touched)",

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from penstock.engine.arguments import INT64_MAX, INT64_MIN, to_integer
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Flag, NotLazy, Reply, command, key, keys
+from penstock.engine.spec import Access, Argv, Effect, Flag, NotLazy, Reply, command, key, keys
 from penstock.protocol.errors import ReplyError, WrongType, not_a_float, syntax_error, wrong_arity
 from penstock.protocol.resp import OK
 from penstock.types import long_double
@@ -24,7 +24,6 @@ from penstock.types.subsequence import longest_length, longest_matches
 READ = Flag.READONLY | Flag.FAST
 GROW = Flag.WRITE | Flag.DENYOOM
 ONE_READ = key(1, Access.READ)
-ONE_WRITTEN = key(1, Access.WRITE)
 ONE_UPDATED = key(1, Access.UPDATE)
 
 EDITED_IN_PLACE = 1024
@@ -46,6 +45,13 @@ def find_frozen(session: Session, name: bytes) -> bytes | None:
     return bytes(value) if value is not None else None
 
 
+def _take(session: Session, name: bytes) -> bytes | None:
+    """The string that a command answers before it changes it, which counts as looked up."""
+    old = find_frozen(session, name)
+    session.engine.stats.count_lookup(old is not None)
+    return old
+
+
 # -- SET and its older forms ----------------------------------------------------------------------------------
 
 
@@ -58,7 +64,7 @@ def _set_expires(argv: Argv) -> bool:
 
 
 @command(
-    "SET", arity=-3, flags=GROW | Flag.DIRECT, keys=key(1, Access.UPDATE, _access_of_set), group="string",
+    "SET", arity=-3, flags=GROW | Flag.DIRECT, keys=key(1, Access.UPDATE, narrow=_access_of_set, effect=Effect.OVERWRITE), group="string",
     syntax="key value [NX | XX] [GET] [EX seconds | PX milliseconds | EXAT unix-time-seconds | "
     "PXAT unix-time-milliseconds | KEEPTTL]",
     not_lazy=NotLazy("depends on the clock, with EX, PX, EXAT or PXAT", _set_expires),
@@ -130,7 +136,7 @@ def _set_with_options(session: Session, argv: Argv) -> Reply:
     deadline = options.deadline(session, "set")
     db, name, value = session.db, argv[1], argv[2]
     words = options.words
-    old = find_frozen(session, name) if b"GET" in words else None
+    old = _take(session, name) if b"GET" in words else None
     if (b"NX" in words and name in db) or (b"XX" in words and name not in db):
         return old
     if b"KEEPTTL" in words:
@@ -149,7 +155,14 @@ def _set_until(session: Session, name: bytes, value: bytes, deadline: int) -> No
     session.log([b"SET", name, value, b"PXAT", b"%d" % deadline])
 
 
-@command("SETNX", arity=3, flags=GROW | Flag.FAST, keys=ONE_WRITTEN, group="string", syntax="key value")
+@command(
+    "SETNX",
+    arity=3,
+    flags=GROW | Flag.FAST,
+    keys=key(1, Access.WRITE, Effect.CREATE),
+    group="string",
+    syntax="key value",
+)
 def setnx(session: Session, argv: Argv) -> Reply:
     """Set the string at key if there is no such key; answer 1 if it was set, 0 if not."""
     if argv[1] in session.db:
@@ -161,14 +174,28 @@ def setnx(session: Session, argv: Argv) -> Reply:
 _TIMED = GROW | Flag.DIRECT | Flag.TIMED
 
 
-@command("SETEX", arity=4, flags=_TIMED, keys=ONE_WRITTEN, group="string", syntax="key seconds value")
+@command(
+    "SETEX",
+    arity=4,
+    flags=_TIMED,
+    keys=key(1, Access.WRITE, Effect.OVERWRITE),
+    group="string",
+    syntax="key seconds value",
+)
 def setex(session: Session, argv: Argv) -> Reply:
     """Set the string at key, to expire after so many seconds."""
     _set_until(session, argv[1], argv[3], to_deadline(argv[2], 1000, session.engine.clock.now, "setex"))
     return OK
 
 
-@command("PSETEX", arity=4, flags=_TIMED, keys=ONE_WRITTEN, group="string", syntax="key milliseconds value")
+@command(
+    "PSETEX",
+    arity=4,
+    flags=_TIMED,
+    keys=key(1, Access.WRITE, Effect.OVERWRITE),
+    group="string",
+    syntax="key milliseconds value",
+)
 def psetex(session: Session, argv: Argv) -> Reply:
     """Set the string at key, to expire after so many milliseconds."""
     _set_until(session, argv[1], argv[3], to_deadline(argv[2], 1, session.engine.clock.now, "psetex"))
@@ -181,15 +208,22 @@ def psetex(session: Session, argv: Argv) -> Reply:
 @command("GETSET", arity=3, flags=GROW | Flag.FAST, keys=ONE_UPDATED, group="string", syntax="key value")
 def getset(session: Session, argv: Argv) -> Reply:
     """Set the string at key and answer the one it held, or null."""
-    old = find_frozen(session, argv[1])
+    old = _take(session, argv[1])
     session.db.set(argv[1], argv[2])
     return old
 
 
-@command("GETDEL", arity=2, flags=Flag.WRITE | Flag.FAST, keys=ONE_UPDATED, group="string", syntax="key")
+@command(
+    "GETDEL",
+    arity=2,
+    flags=Flag.WRITE | Flag.FAST,
+    keys=key(1, Access.UPDATE, Effect.DELETE),
+    group="string",
+    syntax="key",
+)
 def getdel(session: Session, argv: Argv) -> Reply:
     """Answer the string at key, or null, and delete the key."""
-    old = find_frozen(session, argv[1])
+    old = _take(session, argv[1])
     session.db.delete(argv[1])
     return old
 
@@ -206,7 +240,7 @@ def getex(session: Session, argv: Argv) -> Reply:
     """Answer the string at key, or null, and set or take away the key's expiry time."""
     options = _parse_options(argv[2:], _GETEX_WORDS, _GETEX_EXCLUSIVE)
     db, name = session.db, argv[1]
-    value = find_frozen(session, name)
+    value = _take(session, name)
     if value is None:
         return None
     deadline = options.deadline(session, "getex")
@@ -241,7 +275,7 @@ def mget(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "MSET", arity=-3, flags=GROW, keys=keys(1, -1, Access.WRITE, step=2), group="string",
+    "MSET", arity=-3, flags=GROW, keys=keys(1, -1, Access.WRITE, Effect.OVERWRITE, step=2), group="string",
     syntax="key value [key value ...]", cost="O(1) a key",
 )  # fmt: skip
 def mset(session: Session, argv: Argv) -> Reply:
@@ -255,7 +289,7 @@ def mset(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "MSETNX", arity=-3, flags=GROW, keys=keys(1, -1, Access.WRITE, step=2), group="string",
+    "MSETNX", arity=-3, flags=GROW, keys=keys(1, -1, Access.WRITE, Effect.CREATE, step=2), group="string",
     syntax="key value [key value ...]", cost="O(1) a key",
 )  # fmt: skip
 def msetnx(session: Session, argv: Argv) -> Reply:
@@ -348,7 +382,14 @@ def grown(value: bytes | bytearray | None, length: int) -> bytearray:
     return buffer
 
 
-@command("APPEND", arity=3, flags=GROW | Flag.FAST, keys=ONE_UPDATED, group="string", syntax="key value")
+@command(
+    "APPEND",
+    arity=3,
+    flags=GROW | Flag.FAST,
+    keys=key(1, Access.WRITE, Effect.INSERT),
+    group="string",
+    syntax="key value",
+)
 def append(session: Session, argv: Argv) -> Reply:
     """Put a string at the end of the one at key, creating it, and answer the new length."""
     name, tail = argv[1], argv[2]
@@ -367,7 +408,7 @@ def append(session: Session, argv: Argv) -> Reply:
     return length
 
 
-@command("STRLEN", arity=2, flags=READ, keys=ONE_READ, group="string", syntax="key")
+@command("STRLEN", arity=2, flags=READ, keys=key(1, Access.READ, Effect.SIGHT), group="string", syntax="key")
 def strlen(session: Session, argv: Argv) -> Reply:
     """Answer the length of the string at key; 0 if there is none."""
     value = session.db.find_string(argv[1])
@@ -401,7 +442,7 @@ def substr(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "SETRANGE", arity=4, flags=GROW, keys=ONE_UPDATED, group="string", syntax="key offset value",
+    "SETRANGE", arity=4, flags=GROW, keys=key(1, Access.WRITE), group="string", syntax="key offset value",
     cost="O(N) with N bytes written",
 )  # fmt: skip
 def setrange(session: Session, argv: Argv) -> Reply:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.engine import transactions
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Flag, Reply, command, keys
+from penstock.engine.spec import Access, Argv, Effect, Flag, Reply, command, keys
 from penstock.protocol.errors import ReplyError
 from penstock.protocol.resp import OK
 
@@ -44,7 +44,7 @@ def discard(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "WATCH", arity=-2, flags=_QUICK | Flag.CONTROL, keys=keys(1, -1, Access.READ), group="transactions",
+    "WATCH", arity=-2, flags=_QUICK | Flag.CONTROL | Flag.PEEKS, keys=keys(1, -1, Access.READ, Effect.SIGHT), group="transactions",
     syntax="key [key ...]", cost="O(1) a key",
 )  # fmt: skip
 def watch(session: Session, argv: Argv) -> Reply:

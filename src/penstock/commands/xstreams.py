@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.engine.arguments import to_integer
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Flag, NotLazy, Reply, command, found_keys, key
+from penstock.engine.spec import Access, Argv, Effect, Flag, NotLazy, Reply, command, found_keys, key
 from penstock.protocol.errors import ReplyError, bad_subcommand, no_such_key, syntax_error, wrong_arity
 from penstock.protocol.resp import NULL_ARRAY, OK
 from penstock.types.xstream import BLOCK, FIRST_ID, HIGHEST, LAST_ID, Id, Row, XStream, after, before
@@ -189,7 +189,7 @@ _ADD_NOW = Addition()
 
 
 @command(
-    "XADD", arity=-5, flags=FAST_WRITE | Flag.TIMED, keys=key(1, Access.UPDATE), group="xstream",
+    "XADD", arity=-5, flags=FAST_WRITE | Flag.TIMED, keys=key(1, Access.WRITE), group="xstream",
     syntax="key [NOMKSTREAM] [MAXLEN | MINID [= | ~] threshold [LIMIT count]] * | id field value [field value ...]",
     cost="O(1), and O(1) a hundred entries trimmed",
 )  # fmt: skip
@@ -225,7 +225,7 @@ def xadd(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "XTRIM", arity=-4, flags=Flag.WRITE, keys=key(1, Access.WRITE), group="xstream",
+    "XTRIM", arity=-4, flags=Flag.WRITE, keys=key(1, Access.WRITE, Effect.DELETE), group="xstream",
     syntax="key MAXLEN | MINID [= | ~] threshold [LIMIT count]", cost="O(1) a hundred entries dropped",
     not_lazy=NotLazy("drops what is cheap to drop, which a replay may see otherwise, with ~", lambda argv: b"~" in argv[3:]),
 )  # fmt: skip
@@ -254,7 +254,7 @@ def xtrim(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "XDEL", arity=-3, flags=Flag.WRITE | Flag.FAST, keys=key(1, Access.WRITE), group="xstream",
+    "XDEL", arity=-3, flags=Flag.WRITE | Flag.FAST, keys=key(1, Access.WRITE, Effect.DELETE), group="xstream",
     syntax="key id [id ...]", cost="O(log N) an id",
 )  # fmt: skip
 def xdel(session: Session, argv: Argv) -> Reply:
@@ -269,7 +269,7 @@ def xdel(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "XSETID", arity=-3, flags=FAST_WRITE, keys=key(1, Access.UPDATE), group="xstream",
+    "XSETID", arity=-3, flags=FAST_WRITE, keys=key(1, Access.WRITE), group="xstream",
     syntax="key last-id [ENTRIESADDED entries-added] [MAXDELETEDID max-deleted-id]",
 )  # fmt: skip
 def xsetid(session: Session, argv: Argv) -> Reply:
@@ -310,7 +310,14 @@ def xsetid(session: Session, argv: Argv) -> Reply:
 # -- reading --------------------------------------------------------------------------------------------------
 
 
-@command("XLEN", arity=2, flags=Flag.READONLY | Flag.FAST, keys=key(1, Access.READ), group="xstream", syntax="key")
+@command(
+    "XLEN",
+    arity=2,
+    flags=Flag.READONLY | Flag.FAST,
+    keys=key(1, Access.READ, Effect.SIGHT),
+    group="xstream",
+    syntax="key",
+)
 def xlen(session: Session, argv: Argv) -> Reply:
     """Answer how many entries the stream at key has, 0 if there is none."""
     stream = session.db.find(argv[1], XStream)

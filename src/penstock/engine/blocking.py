@@ -24,6 +24,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.engine.spec import Argv, Command, Reply
+from penstock.engine.stats import CALLS
 from penstock.protocol.errors import ReplyError, Unblocked, WrongType
 from penstock.protocol.resp import NO_REPLY, encode
 
@@ -221,7 +222,7 @@ class Blocking:
         """Run a blocked command again; what it was answered, or None if it is not over."""
         waiter.changed = key
         # It was counted when it came.
-        waiter.command.calls -= 1
+        self._engine.stats.calls[waiter.command.name][CALLS] -= 1
         self._engine.stats.commands -= 1
         try:
             reply = self._engine.call(waiter.session, waiter.command, waiter.argv)

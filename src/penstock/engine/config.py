@@ -238,7 +238,7 @@ DIRECTIVES: dict[str, Directive] = _table(
     D("dbfilename", TEXT, "dump.pns", "File name of the snapshot, inside dir.", protected=True),
     D("save", SAVE, [(3600, 1), (300, 100), (60, 10000)], "Take a snapshot when so many seconds passed with so many changes."),
     D("stop-writes-on-bgsave-error", YES_NO, True, "Refuse writes while snapshots fail, so that somebody notices."),
-    D("appendonly", YES_NO, False, "Log every change to the append-only file."),
+    D("appendonly", YES_NO, False, "Log every change to the append-only file. CONFIG SET to yes is answered when a crash would find all that is written from then on."),
     D("appendfilename", TEXT, "appendonly.aof", "First part of the log's file names.", mutable=False),
     D("appenddirname", TEXT, "appendonlydir", "Folder for the log's files, inside dir.", mutable=False),
     D("appendfsync", choice("always", "everysec", "no"), "everysec", "When the log reaches the disk: before a reply, once a second, or when the system likes."),
@@ -265,7 +265,7 @@ DIRECTIVES: dict[str, Directive] = _table(
     # scripts and introspection
     D("slowlog-log-slower-than", integer(-1, (1 << 63) - 1), 10000, "Microseconds from which a command is kept in the slow log; -1 keeps none."),
     D("slowlog-max-len", _COUNT, 128, "Commands the slow log keeps."),
-    D("latency-monitor-threshold", _COUNT, 0, "Accepted for compatibility; nothing is monitored."),
+    D("latency-monitor-threshold", _COUNT, 0, "Milliseconds from which LATENCY notes a command or a fork that kept everybody waiting; 0 notes nothing."),
     D("enable-protected-configs", choice("yes", "no", "local"), "no", "Who may CONFIG SET dir and dbfilename: anybody, nobody, clients on this machine.", mutable=False),
     D("enable-debug-command", choice("yes", "no", "local"), "yes", "Who may use DEBUG: anybody, nobody, clients on this machine.", mutable=False),
     # encodings, as OBJECT ENCODING reports them

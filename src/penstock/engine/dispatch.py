@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from penstock.engine.acl import AccessControl
 from penstock.engine.blocking import Blocking
@@ -22,6 +22,7 @@ from penstock.engine.compression import Compression
 from penstock.engine.config import Config
 from penstock.engine.cursors import Cursors
 from penstock.engine.keyspace import Database, Keyspace
+from penstock.engine.latency import Latency
 from penstock.engine.lazy import Lazy
 from penstock.engine.lock_gate import LockGate
 from penstock.engine.memory import Memory
@@ -33,16 +34,34 @@ from penstock.engine.scripting import Scripting
 from penstock.engine.session import Session
 from penstock.engine.slowlog import SlowLog
 from penstock.engine.spec import REGISTRY, Argv, Command, Flag, Handler, Module, Reply, Together
-from penstock.engine.stats import Stats
+from penstock.engine.stats import CALLS, COMMANDS, FAILED, HITS, MISSES, NANOSECONDS, REJECTED, Stats
 from penstock.engine.streams import Streams
 from penstock.engine.transactions import discard, refused
 from penstock.engine.workers import Workers
 from penstock.protocol.errors import Loading, Misconf, NoAuth, OutOfMemory, ReplyError
 from penstock.protocol.resp import NO_REPLY, QUEUED
 
+if TYPE_CHECKING:
+    from array import array
+
 LogEntry = tuple[int, Argv]  # database number, command
 Gate = Callable[[Session, Command, Argv], None]  # passes or raises
-FastTable = dict[bytes, tuple[Handler, int, int, Together | None]]
+
+
+class FastCommand(NamedTuple):
+    """What the inner loop knows of a command; the compiled one goes by the order of the fields."""
+
+    handler: Handler
+    low: int  # the fewest words
+    high: int
+    together: Together | None
+    counters: array[int]  # see stats.py
+    reads: int  # the place of the last key that it reads, -1 for the last argument, 0 if it does not read
+    timed: bool  # every call is, not some of them: it may take long
+    name: str
+
+
+FastTable = dict[bytes, FastCommand]
 
 
 class Timers(Protocol):
@@ -90,6 +109,9 @@ class Persistence(Protocol):
 
     def start_rewrite(self, now: bool) -> bool:
         """Have a child write a new base of the log; False if it is only scheduled."""
+
+    def when_log_began(self, then: Callable[[str | None], None]) -> bool:
+        """Whether the log that was turned on has no base yet; then `then` is called when it has, or why it was given up."""
 
     def reload(self, save: bool, flush: bool) -> None:
         """Write a snapshot and read it back."""
@@ -149,13 +171,14 @@ class Engine:
             self.publications.gate, self.scripting.gate,
         ]  # fmt: skip
         self._gate_reasons: set[str] = set()
-        self.every_fast = _fast_table()  # as if no gate and no log were there
+        self.every_fast = _fast_table(self.stats)  # as if no gate and no log were there
         self._fast_ungated: FastTable = self.every_fast  # what `fast` is while no gate is needed
         self.fast: FastTable = self.every_fast
         self.streams = Streams(self)
         self.compression = Compression(self)
         self.memory = Memory(self)
         self.slow_log = SlowLog(self)
+        self.latency = Latency(self)
         self.once = Once(self)
         self.lazy = Lazy(self)
 
@@ -189,12 +212,13 @@ class Engine:
             self._fast_ungated = self.every_fast
         else:
             self._fast_ungated = {}
-            for name, (handler, low, high, together) in self.every_fast.items():
+            for name, known in self.every_fast.items():
                 if not REGISTRY.by_name[name.upper()].writes:
-                    self._fast_ungated[name] = (handler, low, high, together)
+                    self._fast_ungated[name] = known
                 elif not strict:
-                    together = self._logged_together(together) if together is not None else None
-                    self._fast_ungated[name] = (self._logged(handler, commit.append), low, high, together)
+                    together = self._logged_together(known.together) if known.together is not None else None
+                    handler = self._logged(known.handler, commit.append)
+                    self._fast_ungated[name] = known._replace(handler=handler, together=together)
         self.fast = {} if self._gate_reasons else self._fast_ungated
 
     def _logged(self, handler: Handler, append: Callable[[int, Argv], None]) -> Handler:
@@ -282,22 +306,28 @@ class Engine:
         session.effects = None
         outer = session.current
         session.current = (command, argv)
+        stats = self.stats
+        counters = stats.calls[command.name]
         started = time.perf_counter_ns() - spent
         try:
             return (handler or command.handler)(session, argv)
         except ReplyError as error:
-            command.failed += 1
-            self.stats.count_error(error)
+            counters[FAILED] += 1
+            stats.count_error(error)
             raise
         finally:
             session.current = outer
             waiter = session.waiter
             if waiter is None or waiter.keys:  # else it has not happened yet: it is in a thread, or waits for locks
-                took = (time.perf_counter_ns() - started) // 1000
+                took = time.perf_counter_ns() - started
                 session.turn = None
-                command.calls += 1
-                command.microseconds += took
-                self.stats.commands += 1
+                counters[CALLS] += 1
+                counters[NANOSECONDS] += took
+                stats.tally[COMMANDS] += 1
+                if command.reads_one:
+                    stats.tally[HITS if argv[command.reads_one] in session.db.data else MISSES] += 1
+                elif command.reads:
+                    self._count_lookups(session.db.data, command, argv)
                 if keyspace.dirty != before:
                     if command.writes:
                         self.propagate(session.db, session.effects if session.effects is not None else [argv])
@@ -305,14 +335,28 @@ class Engine:
                         session.output.doubt()
                 if self.monitors.sessions:
                     self.monitors.feed(session, command, argv)
-                if took >= self.slow_log.threshold and Flag.SKIP_SLOWLOG not in command.flags:
-                    self.slow_log.remember(session, redacted(command, argv), took)
+                if took >= self.slow_log.threshold or took >= self.latency.threshold:
+                    self.notice(session, command, argv, took)
+
+    def notice(self, session: Session, command: Command, argv: Argv, took: int) -> None:
+        """A command took so many nanoseconds, which is long: note it wherever that is long enough."""
+        if took >= self.slow_log.threshold and Flag.SKIP_SLOWLOG not in command.flags:
+            self.slow_log.remember(session, redacted(command, argv), took)
+        self.latency.note("fast-command" if Flag.FAST in command.flags else "command", took)
+
+    def _count_lookups(self, data: dict[bytes, Any], command: Command, argv: Argv) -> None:
+        """Note which of the keys that a command has read are there."""
+        tally = self.stats.tally
+        with suppress(ReplyError):  # its handler has refused the arguments too
+            for spec in command.reads:
+                for at in spec.positions(argv):
+                    tally[HITS if argv[at] in data else MISSES] += 1
 
     def _count_rejected(self, argv: Argv, error: ReplyError) -> None:
         self.stats.count_error(error)
         command = REGISTRY.find(argv)
         if command is not None:
-            command.rejected += 1
+            self.stats.calls[command.name][REJECTED] += 1
 
     # -- logging ----------------------------------------------------------------------------------------------
 
@@ -390,10 +434,18 @@ class _Unit(AbstractContextManager[None]):
                 self._engine.log(entries)
 
 
-def _fast_table() -> FastTable:
+def _fast_table(stats: Stats) -> FastTable:
     """Handlers that the inner loop may call without gates, in both cases a client is likely to write."""
     table: FastTable = {}
     for name, command in REGISTRY.by_name.items():
         if command.flags & (Flag.FAST | Flag.DIRECT) and command.keys and Flag.BLOCKING not in command.flags:
-            table[name] = table[name.lower()] = (command.handler, command.low, command.high, command.together)
+            if any(spec.movable or (spec.first, spec.step) != (1, 1) for spec in command.reads):
+                continue  # it is not worth a rule of its own which of its keys were there
+            table[name] = table[name.lower()] = FastCommand(
+                command.handler, command.low, command.high, command.together,
+                stats.calls[command.name],
+                command.reads[0].last if command.reads else 0,
+                not command.writes and Flag.FAST not in command.flags,
+                command.name,
+            )  # fmt: skip
     return table

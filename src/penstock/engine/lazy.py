@@ -42,6 +42,7 @@ from penstock.engine.locks import Want
 from penstock.engine.memory import OVERHEAD
 from penstock.engine.session import Session
 from penstock.engine.spec import Access, Argv, Command, Flag, Handler, Reach
+from penstock.engine.stats import CALLS, FAILED, NANOSECONDS
 from penstock.engine.workers import NotNow
 from penstock.protocol.errors import ReplyError
 from penstock.protocol.resp import NO_REPLY
@@ -357,14 +358,15 @@ class Lazy:
             queued.running = False
             if over:
                 self._remove(queued)
-                took = (perf_counter_ns() - started) // 1000
-                command.calls += 1
-                command.microseconds += took
+                took = perf_counter_ns() - started
+                counters = engine.stats.calls[command.name]
+                counters[CALLS] += 1
+                counters[NANOSECONDS] += took
                 if took >= engine.slow_log.threshold:
                     engine.slow_log.remember(session, queued.argv, took)
 
     def _count_failure(self, queued: Queued, text: str) -> None:
-        queued.command.failed += 1
+        self._engine.stats.calls[queued.command.name][FAILED] += 1
         self.failed += 1
         self.last_error = f"{queued.command.name}: {text}"
 

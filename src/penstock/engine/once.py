@@ -28,9 +28,10 @@ class Once:
 
     def tick(self) -> None:
         now = self._engine.clock.now
-        if now - self._looked >= LOOK_EVERY and not self._engine.loading:
-            if self._looked and now - self._looked > STOOD_STILL:
-                self._engine.keyspace.ledger.postpone(now - self._looked)
+        passed = now - self._looked
+        if not 0 <= passed < LOOK_EVERY and not self._engine.loading:
+            if self._looked and not 0 <= passed <= STOOD_STILL:  # the server stood still, or the clock was set
+                self._engine.keyspace.ledger.postpone(passed)
             self._looked = now
             self.forgotten += self._engine.keyspace.ledger.forget_idle(now - self._engine.config.once_idle_timeout)
 

@@ -15,7 +15,7 @@ import enum
 from collections.abc import Iterator
 
 from penstock.engine.globs import compile_glob
-from penstock.engine.spec import CATEGORIES, REGISTRY, Access, Argv, Command, Flag
+from penstock.engine.spec import CATEGORIES, REGISTRY, Access, Argv, Command, Effect, Flag
 from penstock.protocol.errors import PenstockError
 
 
@@ -181,8 +181,9 @@ class Selector:
             if words is None or len(argv) < 2 or argv[1].lower() not in words:
                 return Reason.COMMAND, 0
         if not self.all_keys and command.keys:
-            for position, access in command.key_positions(argv):
-                if not self.allows_key(argv[position], access):
+            for position, access, spec in command.key_uses(argv):
+                needed = access if spec.effect is not Effect.SIGHT else Access(0)  # to write it is enough, too
+                if not self.allows_key(argv[position], needed):
                     return Reason.KEY, position
         if not self.all_channels:
             for position, is_pattern in channel_positions(command, argv):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import quote_from_bytes
 
 from penstock.engine.blocking import Waiter, Wish
-from penstock.engine.spec import Argv, Reply
+from penstock.engine.spec import Argv, Reply, wire_name
 from penstock.protocol.resp import NO_REPLY, RawPieces, encode
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ class Session:
         waiting, unsent = self.output.buffered()
         queued = len(self.transaction.queue) if self.transaction is not None else -1
         library, version = (part.decode() for part in self.library)
-        command = self.last_command.lower().replace(" ", "|") or "NULL"
+        command = wire_name(self.last_command) or "NULL"
         return (
             f"id={self.id} addr={self.peer} laddr={self.local} fd={self.file_number} name={self.name.decode()} "
             f"age={age} idle={idle} flags={self._letters()} db={self.db.index} sub={len(self.channels)} "

@@ -1,7 +1,7 @@
 """The slow log: the latest commands that took longer than a threshold. Owned by the loop thread.
 
-The server's inner loop does not time its commands, which are all of constant or logarithmic cost. A threshold so low
-that they could reach it turns that short way off.
+The server's inner loop times some of its commands (stats.py): one in sixteen, and each that may take long because it has
+many arguments or a value to walk. A threshold so low that the others could reach it turns that short way off.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SlowLog:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._next_id = 0
-        self.threshold = NEVER  # microseconds
+        self.threshold = NEVER  # nanoseconds
         self.rows: deque[SlowCommand] = deque()  # the latest first
         config = engine.config
         config.on_change("slowlog-log-slower-than", self._set_threshold)
@@ -50,19 +50,19 @@ class SlowLog:
         self._set_length(config.slowlog_max_len)
 
     def _set_threshold(self, microseconds: int) -> None:
-        self.threshold = microseconds if microseconds >= 0 else NEVER
-        self._engine.require_gates("slowlog", self.threshold < QUICKEST_TIMED)
+        self.threshold = microseconds * 1000 if microseconds >= 0 else NEVER
+        self._engine.require_gates("slowlog", 0 <= microseconds < QUICKEST_TIMED)
 
     def _set_length(self, length: int) -> None:
         self.rows = deque(list(self.rows)[:length], maxlen=min(length, 1 << 31))
 
-    def remember(self, session: Session, argv: Argv, microseconds: int) -> None:
-        """Keep a slow command, its arguments cut to what a person wants to see."""
+    def remember(self, session: Session, argv: Argv, took: int) -> None:
+        """Keep a command that took so many nanoseconds, its arguments cut to what a person wants to see."""
         shown = [_shorten(arg) for arg in argv[:MAX_SHOWN_ARGUMENTS]]
         if len(argv) > MAX_SHOWN_ARGUMENTS:
             shown[-1] = b"... (%d more arguments)" % (len(argv) - MAX_SHOWN_ARGUMENTS + 1)
         now = self._engine.clock.now // 1000
-        self.rows.appendleft(SlowCommand(self._next_id, now, microseconds, shown, session.peer, session.name))
+        self.rows.appendleft(SlowCommand(self._next_id, now, took // 1000, shown, session.peer, session.name))
         self._next_id += 1
 
 

@@ -1,7 +1,7 @@
 """How a command is declared. Everything else about a command is derived from its declaration.
 
-    @command("LPUSH", arity=-3, flags=Flag.WRITE | Flag.DENYOOM | Flag.FAST, keys=key(1, Access.UPDATE),
-             group="list", since="0.1", syntax="key element [element ...]", cost="O(1) an element")
+    @command("LPUSH", arity=-3, flags=Flag.WRITE | Flag.DENYOOM | Flag.FAST, keys=key(1, Access.WRITE,
+             Effect.INSERT), group="list", since="0.1", syntax="key element [element ...]", cost="O(1) an element")
     def lpush(session: Session, argv: Argv) -> Reply:
         '''Put elements at the head of the list at key, creating it.'''
 
@@ -60,6 +60,7 @@ class Flag(enum.Flag):
     MAY_REPLICATE = enum.auto()  # changes no data but reaches others: not from a read-only script
     DIRECT = enum.auto()  # takes the server's inner loop, like FAST ones, although Redis does not call it fast
     RENAMES = enum.auto()  # gives a value another name, and its expiry time goes with it
+    PEEKS = enum.auto()  # looks at its keys without using them: neither a hit nor a miss (INFO stats)
 
     @property
     def words(self) -> list[str]:
@@ -67,7 +68,7 @@ class Flag(enum.Flag):
         return [flag.name.lower() for flag in self if flag.name and flag not in _INTERNAL]
 
 
-_INTERNAL = Flag.CONTROL | Flag.RANDOM | Flag.TIMED | Flag.MAY_REPLICATE | Flag.DIRECT | Flag.RENAMES
+_INTERNAL = Flag.CONTROL | Flag.RANDOM | Flag.TIMED | Flag.MAY_REPLICATE | Flag.DIRECT | Flag.RENAMES | Flag.PEEKS
 
 
 class Access(enum.Flag):
@@ -76,6 +77,18 @@ class Access(enum.Flag):
     READ = enum.auto()  # answers, or copies, what the key holds
     WRITE = enum.auto()  # changes it without telling what it held
     UPDATE = READ | WRITE
+
+
+class Effect(enum.Enum):
+    """What a command does to a key, where that is not what its access says already; in Redis's words."""
+
+    SIGHT = "RO", ""  # tells that it is there, of what type, how long: not what it holds
+    UPDATE = "RW", "update"
+    OVERWRITE = "OW", "update"  # whatever it held
+    CREATE = "OW", "insert"  # if there is none
+    INSERT = "RW", "insert"  # adds to what it holds
+    DELETE = "RW", "delete"  # takes from what it holds
+    REMOVE = "RM", "delete"  # takes the key itself away
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +108,23 @@ class KeySpec:
     find: Callable[[Argv], Iterable[int]] | None = None
     inner: int = 0
     narrow: Callable[[Sequence[bytes]], Access] | None = None  # what it does with these arguments: less than `access`
+    effect: Effect | None = None
+
+    def words(self, access: Access) -> list[str]:
+        """How Redis puts it that a key is used with this access."""
+        effect = self.effect
+        if effect is None and access is Access.READ:
+            return ["RO", "access"]
+        if effect is None or (effect is Effect.OVERWRITE and Access.READ in access):
+            effect = Effect.UPDATE
+        mode, change = effect.value
+        read = ["access"] if Access.READ in access and effect is not Effect.SIGHT else []
+        return [mode, *read, *([change] if change else [])]
+
+    @property
+    def shown(self) -> list[str]:
+        """The flags of the key in COMMAND INFO."""
+        return self.words(self.access) + (["variable_flags"] if self.narrow is not None else [])
 
     @property
     def movable(self) -> bool:
@@ -118,24 +148,31 @@ class KeySpec:
         return range(self.first, min(last, len(argv) - 1) + 1, self.step)
 
 
-def key(first: int, access: Access, narrow: Callable[[Sequence[bytes]], Access] | None = None) -> tuple[KeySpec, ...]:
+def key(
+    first: int,
+    access: Access,
+    effect: Effect | None = None,
+    narrow: Callable[[Sequence[bytes]], Access] | None = None,
+) -> tuple[KeySpec, ...]:
     """One key at a fixed place; `narrow` where the access depends on the arguments (SET reads only with GET)."""
-    return (KeySpec(access, first, first, narrow=narrow),)
+    return (KeySpec(access, first, first, narrow=narrow, effect=effect),)
 
 
-def keys(first: int, last: int, access: Access, step: int = 1) -> tuple[KeySpec, ...]:
+def keys(first: int, last: int, access: Access, effect: Effect | None = None, step: int = 1) -> tuple[KeySpec, ...]:
     """A run of keys; add two of these for a command that writes one key and reads others."""
-    return (KeySpec(access, first, last, step),)
+    return (KeySpec(access, first, last, step, effect=effect),)
 
 
-def counted_keys(count_at: int, access: Access) -> tuple[KeySpec, ...]:
+def counted_keys(count_at: int, access: Access, effect: Effect | None = None) -> tuple[KeySpec, ...]:
     """`numkeys key [key ...]`."""
-    return (KeySpec(access, count_at + 1, 0, 1, count_at),)
+    return (KeySpec(access, count_at + 1, 0, 1, count_at, effect=effect),)
 
 
-def found_keys(find: Callable[[Argv], Iterable[int]], access: Access) -> tuple[KeySpec, ...]:
+def found_keys(
+    find: Callable[[Argv], Iterable[int]], access: Access, effect: Effect | None = None
+) -> tuple[KeySpec, ...]:
     """Keys whose places only the arguments tell."""
-    return (KeySpec(access, 1, 1, 1, 0, find),)
+    return (KeySpec(access, 1, 1, 1, 0, find, effect=effect),)
 
 
 def inner_keys(at: int) -> tuple[KeySpec, ...]:
@@ -168,6 +205,11 @@ class NotLazy:
     when: Callable[[Argv], bool] | None = None
 
 
+def wire_name(name: str) -> str:
+    """A command's name as Redis prints it: `config|get` for CONFIG GET."""
+    return name.lower().replace(" ", "|")
+
+
 @dataclass(slots=True, eq=False)
 class Command:
     """A declared command, or a container of subcommands (then `handler` is never called)."""
@@ -187,26 +229,28 @@ class Command:
     beyond: Beyond | None = None
     not_lazy: NotLazy | None = None
     subcommands: dict[bytes, Command] = field(default_factory=dict)
-    calls: int = 0  # by the full path only; the fast path is counted as a whole, in stats
-    microseconds: int = 0
-    rejected: int = 0
-    failed: int = 0
     # Derived once, because dispatch asks for them on every call.
     low: int = 0
     high: int = 0
     writes: bool = False  # it changes data, with some arguments at least: see `may_write`
     conditional: bool = False  # what it does to its keys depends on the arguments
+    reads: tuple[KeySpec, ...] = ()  # keys that count as hits and misses: it does not change them, or not always
+    reads_one: int = 0  # where the key is, if that is one, at a place of its own
 
     def __post_init__(self) -> None:
         self.low = abs(self.arity)
         self.high = self.arity if self.arity > 0 else 1 << 62
         self.writes = Flag.WRITE in self.flags
         self.conditional = self.writes and any(spec.narrow is not None or spec.inner for spec in self.keys)
+        if Flag.PEEKS not in self.flags:
+            quick = bool(self.flags & (Flag.FAST | Flag.DIRECT))
+            self.reads = tuple(spec for spec in self.keys if spec.access is Access.READ or (spec.narrow and not quick))
+        if len(self.reads) == 1 and not self.reads[0].movable and self.reads[0].first == self.reads[0].last:
+            self.reads_one = self.reads[0].first
 
     @property
     def wire_name(self) -> str:
-        """As Redis prints it: lower case, `config|get`."""
-        return self.name.lower().replace(" ", "|")
+        return wire_name(self.name)
 
     def check_arity(self, argv: Sequence[bytes]) -> None:
         if not self.low <= len(argv) <= self.high:
@@ -220,16 +264,20 @@ class Command:
 
     def key_positions(self, argv: Sequence[bytes]) -> Iterator[tuple[int, Access]]:
         """(position, access) of every key argument."""
+        return ((position, access) for position, access, _ in self.key_uses(argv))
+
+    def key_uses(self, argv: Sequence[bytes]) -> Iterator[tuple[int, Access, KeySpec]]:
+        """The same, with where it is declared."""
         for spec in self.keys:
             if spec.inner:
                 if (inside := self.inside(argv)) is not None:
                     called, at = inside
-                    for position, access in called.key_positions(argv[at:]):
-                        yield position + at, access
+                    for position, access, declared in called.key_uses(argv[at:]):
+                        yield position + at, access, declared
                 continue
             access = spec.access if spec.narrow is None else spec.narrow(argv)
             for position in spec.positions(argv):
-                yield position, access
+                yield position, access, spec
 
     def may_write(self, argv: Sequence[bytes]) -> bool:
         """Whether these arguments let it change data: TREAD writes only with GROUP.

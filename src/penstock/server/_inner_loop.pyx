@@ -13,11 +13,14 @@ from cpython.object cimport PyObject
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memmove
 from posix.unistd cimport write
-from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
+from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
 
 from penstock.protocol._requests cimport RequestReader, iovec
 
 from penstock.engine.clock import Clock
+from penstock.engine import stats
+from penstock.engine.slowlog import QUICKEST_TIMED
+from penstock.engine.spec import REGISTRY
 from penstock.engine.workers import LongWay
 from penstock.protocol.errors import ProtocolError, ReplyError, wrong_arity
 from penstock.protocol.grammar import MORE
@@ -42,6 +45,20 @@ cdef enum:
     COMMANDS = 0
     INPUT_BYTES = 1
     OUTPUT_BYTES = 2
+    HITS = 3
+    MISSES = 4
+    # places in the counters of a command, as in engine/stats.py
+    CALLS = 0
+    NANOSECONDS = 1
+    UNTIMED = 2
+    REJECTED = 3
+    FAILED = 4
+
+cdef Py_ssize_t SAMPLE = stats.SAMPLE
+cdef Py_ssize_t MANY_ARGUMENTS = stats.MANY_ARGUMENTS
+cdef long long SLOW = QUICKEST_TIMED * 1000  # nanoseconds; what takes longer may be worth a note
+if (stats.CALLS, stats.NANOSECONDS, stats.UNTIMED, stats.REJECTED, stats.FAILED) != (0, 1, 2, 3, 4):
+    raise ImportError("built for other counters than engine/stats.py has")
 
 
 cdef struct Block:
@@ -118,6 +135,12 @@ cdef bint touches(dict locked, list argv):
         if PyDict_Contains(locked, <object>PyList_GET_ITEM(argv, at)):
             return True
     return False
+
+
+cdef inline long long nanoseconds():
+    cdef timespec moment
+    clock_gettime(CLOCK_MONOTONIC, &moment)
+    return <long long>moment.tv_sec * 1000000000 + moment.tv_nsec
 
 
 cdef int empty_into(Block *block, list out) except -1:
@@ -252,18 +275,33 @@ cdef class InnerLoop:
             pass  # it is raised again when its turn comes, after the replies to what was whole
         return run
 
+    cdef int time(self, long long *counters, str name, list argv, long long took, Py_ssize_t copies, bint alone) except -1:
+        """See inner_loop.InnerLoop._time; `copies` ran together."""
+        took //= copies
+        counters[NANOSECONDS] += took * copies
+        if not alone:
+            counters[NANOSECONDS] += took * counters[UNTIMED]
+            counters[UNTIMED] = 0
+        if took >= SLOW:
+            self.engine.notice(self.session, REGISTRY.by_name[name.encode()], argv, took)
+        return 0
+
     cdef object run_fast(self):
         """See inner_loop.InnerLoop._run_fast."""
         cdef char stack[STACK]
         cdef Block block
         cdef Py_ssize_t count = 0, copies, size
         cdef Py_ssize_t gathered = 0  # bytes of large replies, which are sent from where they are
-        cdef long long low, high, number
+        cdef Py_ssize_t ran = 0, hits = 0, misses = 0, reads
+        cdef long long low, high, number, began
+        cdef long long *counters
+        cdef bint alone, rejected
         cdef PyObject *found
         cdef object argv, reply, raw, commit
-        cdef list run
-        cdef tuple entry
         cdef object session = self.session
+        cdef list run
+        cdef tuple entry = None
+        cdef dict data = None
         cdef RequestReader reader = self.reader
         cdef dict fast = self.engine.fast if session.plain else _NO_COMMANDS
         cdef list ready = self.ready
@@ -289,12 +327,18 @@ cdef class InnerLoop:
                     return argv
                 entry = <tuple>found
                 size = PyList_GET_SIZE(argv)
-                low, high = entry[1], entry[2]
+                low, high, reads = entry[1], entry[2], entry[5]
+                rejected = size < low or size > high
                 run = self.gather(argv) if size == low and entry[3] is not None and reader.holds_more() else None
                 copies = 1 if run is None else PyList_GET_SIZE(run)
-                count += copies
+                ran += copies
+                counters = (<array.array>entry[4]).data.as_longlongs
+                alone = size > MANY_ARGUMENTS or <bint>entry[6]
+                began = 0
+                if alone or counters[CALLS] < SAMPLE or counters[UNTIMED] + copies >= SAMPLE:
+                    began = nanoseconds()
                 try:
-                    if size < low or size > high:
+                    if rejected:
                         raise wrong_arity(argv[0].decode().lower())
                     reply = entry[0](session, argv) if copies == 1 else entry[3](session, run)
                     if reply is _OK:
@@ -322,9 +366,12 @@ cdef class InnerLoop:
                         raw = _encode(reply, session.protocol)
                         put(&block, PyBytes_AS_STRING(raw), PyBytes_GET_SIZE(raw))
                 except _LongWay:
-                    count -= copies
+                    ran -= copies
                     return argv
                 except Exception as error:
+                    reply = None
+                    if isinstance(error, _ReplyError):
+                        counters[REJECTED if rejected else FAILED] += copies
                     for size in range(copies):
                         if isinstance(error, _ReplyError):
                             self.stats.count_error(error)
@@ -332,6 +379,23 @@ cdef class InnerLoop:
                         else:
                             raw = self.fail(argv, error)
                         put(&block, PyBytes_AS_STRING(raw), PyBytes_GET_SIZE(raw))
+                if not rejected:
+                    count += copies
+                    counters[CALLS] += copies
+                    if began:
+                        self.time(counters, entry[7], argv, nanoseconds() - began, copies, alone)
+                    else:
+                        counters[UNTIMED] += copies
+                    if reads == 1 and PyBytes_CheckExact(reply) and PyBytes_GET_SIZE(reply):
+                        hits += 1  # what is not empty was there
+                    elif reads:
+                        if data is None:
+                            data = session.db.data
+                        for size in range(1, PyList_GET_SIZE(argv) if reads < 0 else reads + 1):
+                            if PyDict_Contains(data, <object>PyList_GET_ITEM(argv, size)):
+                                hits += 1
+                            else:
+                                misses += 1
                 if ready:
                     empty_into(&block, self.out)
                     self.engine.blocking.serve()
@@ -343,8 +407,11 @@ cdef class InnerLoop:
                         return _MORE
         finally:
             empty_into(&block, self.out)
-            if count:
+            if entry is not None:
                 self.tally.data.as_longlongs[COMMANDS] += count
-                self.ran += count
+                self.tally.data.as_longlongs[HITS] += hits
+                self.tally.data.as_longlongs[MISSES] += misses
+                self.ran += ran
+                session.last_command = entry[7]
             if block.on_heap:
                 free(block.start)

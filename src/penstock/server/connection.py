@@ -51,6 +51,7 @@ class Connection(InnerLoop):
         self._gathered = 0  # bytes of replies by `execute` since the last flush
         self._stalled = False  # the client reads too slowly: run nothing more until it caught up
         self._narrow = False  # has not logged in: the reader takes small commands only
+        self._owed = 0  # large chunks of replies that wait for the disk: nothing more runs until they may leave
         self._long = False  # a long reply is on its way: nothing more runs until the transport has all of it
         self._pouring: deque[bytes | memoryview] = deque()  # what the transport was not given yet
 
@@ -139,7 +140,7 @@ class Connection(InnerLoop):
             self.reader.limit(self.app.config.proto_max_bulk_len)
         if self.engine.keyspace.ready:
             self.engine.blocking.serve()
-        self.held_back = session.waiter is not None or self._stalled or self._long
+        self.held_back = session.waiter is not None or self._stalled or self._long or self._owed > 0
         return not (self.held_back or session.closing)
 
     def _send_pieces(self, reply: RawPieces) -> None:
@@ -166,7 +167,7 @@ class Connection(InnerLoop):
     def go_on(self) -> None:
         """Run what waited, unless there is a new reason to wait."""
         session = self.session
-        if self.running or self._stalled or self._long or session.waiter is not None or session.closing:
+        if self.running or self._stalled or self._long or self._owed or session.waiter is not None or session.closing:
             return
         if self._deaf:
             self._deaf = False
@@ -224,7 +225,13 @@ class Connection(InnerLoop):
         engine = self.engine
         commit = engine.commit
         if commit is not None and commit.pending:
-            commit.hold(self._write, out.copy(), self._doubtful)
+            size = len(out[0]) if len(out) == 1 else sum(map(len, out))
+            write = self._write
+            if size > WORTH_COPYING:
+                self._owed += 1
+                self.held_back = True
+                write = self._write_owed
+            commit.hold(write, out.copy(), self._doubtful)
             self._doubtful = set()
             out.clear()
         elif self._long:
@@ -247,6 +254,13 @@ class Connection(InnerLoop):
             out.clear()
             if self._stalled:
                 self.app.limits.check_output(self)
+
+    def _write_owed(self, data: bytes) -> None:
+        """The disk was waited for: a client must not fill memory with replies that it cannot have yet."""
+        self._owed -= 1
+        self._write(data)
+        if not self._owed:
+            self.resume()
 
     def _write(self, data: bytes) -> None:
         """What was held until the log was synced; the client may be gone since."""

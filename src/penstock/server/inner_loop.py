@@ -11,15 +11,21 @@ import asyncio
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from penstock.engine.dispatch import Engine
 from penstock.engine.session import Session
-from penstock.engine.spec import Argv
+from penstock.engine.slowlog import QUICKEST_TIMED
+from penstock.engine.spec import REGISTRY, Argv
+from penstock.engine.stats import CALLS, FAILED, MANY_ARGUMENTS, NANOSECONDS, REJECTED, SAMPLE, UNTIMED
 from penstock.engine.workers import LongWay
 from penstock.protocol.errors import ProtocolError, ReplyError, wrong_arity
 from penstock.protocol.requests import MORE, RequestReader
 from penstock.protocol.resp import INTEGERS, OK, encode
+
+if TYPE_CHECKING:
+    from array import array
 
 SETTLE = 1 << 16
 """Bytes of input after which the reader is asked how many of them it still holds."""
@@ -126,7 +132,9 @@ class InnerLoop(Hooks):
         locked = engine.lock_gate.names
         ready = engine.keyspace.ready
         push = self.out.append
+        data = session.db.data
         count = size = 0
+        name = ""
         try:
             while True:
                 if size > RELIEF:
@@ -134,16 +142,21 @@ class InnerLoop(Hooks):
                     self.flush()
                 argv: Any = take() if not self.held_back else MORE
                 try:
-                    handler, low, high, _ = fast[argv[0]]
+                    handler, low, high, _, counters, reads, timed, name = fast[argv[0]]
                     _join(argv)
                 except (TypeError, LookupError):
                     return argv
                 if locked and not locked.keys().isdisjoint(argv):
                     return argv
-                count += 1
+                self.ran += 1
+                if not low <= len(argv) <= high:
+                    counters[REJECTED] += 1
+                    push(self._counted(wrong_arity(argv[0].decode().lower())))
+                    continue
+                calls = counters[CALLS] + 1
+                alone = timed or len(argv) > MANY_ARGUMENTS
+                began = perf_counter_ns() if alone or calls <= SAMPLE or counters[UNTIMED] + 1 >= SAMPLE else 0
                 try:
-                    if not low <= len(argv) <= high:
-                        raise wrong_arity(argv[0].decode().lower())
                     reply = handler(session, argv)
                     if reply is OK:
                         push(b"+OK\r\n")
@@ -161,18 +174,41 @@ class InnerLoop(Hooks):
                         push(encode(reply, session.protocol))
                         size += len(self.out[-1])
                 except ReplyError as error:
-                    engine.stats.count_error(error)
-                    push(b"-%b\r\n" % error.wire())
+                    counters[FAILED] += 1
+                    push(self._counted(error))
                 except LongWay:
-                    count -= 1
+                    self.ran -= 1
                     return argv
                 except Exception as error:
                     push(self.fail(argv, error))
+                count += 1
+                counters[CALLS] = calls
+                if began:
+                    self._time(counters, name, argv, perf_counter_ns() - began, alone)
+                else:
+                    counters[UNTIMED] += 1
+                if reads:
+                    for key in argv[1 : reads + 1] if reads > 0 else argv[1:]:
+                        engine.stats.count_lookup(key in data)
                 if ready:
                     engine.blocking.serve()
         finally:
             engine.stats.commands += count
-            self.ran += count
+            if name:
+                session.last_command = name
+
+    def _counted(self, error: ReplyError) -> bytes:
+        self.engine.stats.count_error(error)
+        return b"-%b\r\n" % error.wire()
+
+    def _time(self, counters: array[int], name: str, argv: Argv, took: int, alone: bool) -> None:
+        """Note how long a call took; it stands for itself `alone`, or also for those before it that were not timed."""
+        counters[NANOSECONDS] += took
+        if not alone:
+            counters[NANOSECONDS] += took * counters[UNTIMED]
+            counters[UNTIMED] = 0
+        if took >= QUICKEST_TIMED * 1000:
+            self.engine.notice(self.session, REGISTRY.by_name[name.encode()], argv, took)
 
 
 COMPILED = False

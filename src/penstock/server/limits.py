@@ -11,6 +11,7 @@ import ipaddress
 import logging
 import select
 import socket
+import time
 from typing import TYPE_CHECKING
 
 from penstock.engine.acl import User
@@ -27,8 +28,10 @@ DENIED = (
     b"machine are accepted. Give it one (requirepass), or, if nobody else can reach this server, turn the mode off: "
     b"CONFIG SET protected-mode no from this machine, or the option --protected-mode no.\r\n"
 )
-SWEEP = 1000
-"""Milliseconds between two looks at all clients."""
+SWEEP = 1.0
+"""Seconds between two looks at all clients."""
+JUMP = 2000
+"""Milliseconds by which the clock must be off for it to have been set, or the machine to have slept."""
 
 
 class Limits:
@@ -36,8 +39,9 @@ class Limits:
 
     def __init__(self, app: App) -> None:
         self._app = app
-        self._next_sweep = 0
-        self._behind: dict[Connection, int] = {}  # over the soft limit, since when
+        self._next_sweep = 0.0
+        self._times = (app.engine.clock.now, time.monotonic())  # at the last sweep
+        self._behind: dict[Connection, float] = {}  # over the soft limit, since when
         self.unread: set[Connection] = set()  # too much of their input waits: their sockets are not read
 
     def refusal(self, host: str) -> bytes | None:
@@ -67,13 +71,13 @@ class Limits:
         kind = "pubsub" if session.subscribed or session.monitoring else "normal"
         hard, soft, seconds = self._app.config.client_output_buffer_limit[kind]
         _, unsent = connection.buffered()
-        now = self._app.engine.clock.now
+        now = time.monotonic()
         if soft and unsent > soft:
             since = self._behind.setdefault(connection, now)
         else:
             self._behind.pop(connection, None)
             since = now
-        if (hard and unsent > hard) or now - since > seconds * 1000:
+        if (hard and unsent > hard) or now - since > seconds:
             log.warning(
                 "closing client %s (id %d): %d bytes wait to be read, more than client-output-buffer-limit %s allows",
                 session.peer, session.id, unsent, kind,
@@ -88,12 +92,23 @@ class Limits:
         """Periodic: who is behind for too long, who went away unseen, who is idle for too long."""
         for connection in list(self._behind):
             self.check_output(connection)
-        now = self._app.engine.clock.now
+        now = time.monotonic()
         if now >= self._next_sweep:
             self._next_sweep = now + SWEEP
             self._close_vanished()
+            self._follow_clock(self._app.engine.clock.now, now)
             if self._app.config.timeout:
-                self._close_idle(now, self._app.config.timeout * 1000)
+                self._close_idle(self._app.engine.clock.now, self._app.config.timeout * 1000)
+
+    def _follow_clock(self, wall: int, now: float) -> None:
+        """If the clock was set, nobody has been idle for any longer because of it."""
+        before, then = self._times
+        self._times = (wall, now)
+        jump = wall - before - round((now - then) * 1000)
+        if abs(jump) > JUMP:
+            for session in self._app.engine.sessions.values():
+                session.created += jump
+                session.last_active = min(session.last_active + jump, wall)
 
     def _close_vanished(self) -> None:
         """A socket that is not read does not tell that its peer closed it; the kernel knows."""

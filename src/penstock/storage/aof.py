@@ -6,7 +6,7 @@ increment is synced before the new one is listed, so that no gap can come betwee
 lists at any instant gives the same data.
 
 Turned on at run time, the log has no base at first; its manifest is not written until a child has made one. A crash
-before that goes back to what was on disk before, as with Redis; a clean end writes the base itself.
+before that goes back to what was on disk before, so that is when CONFIG SET is answered (persistence.py).
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ class AppendOnlyFile:
         self.manifest = Manifest()
         self.size_at_rewrite = 0  # what growth is measured against
         self._kept_from = ""  # the first increment that the base being written does not contain
+        self._replaced: tuple[str, ...] = ()  # files of an older log, to be removed when this one is listed
 
     @property
     def manifest_path(self) -> Path:
@@ -112,7 +113,7 @@ class AppendOnlyFile:
             entry = fast.get(argv[0])
             try:
                 if entry is not None:
-                    entry[0](session, argv)
+                    entry.handler(session, argv)
                 elif argv[0] not in (b"MULTI", b"EXEC"):
                     command = REGISTRY.find(argv)
                     if command is None:
@@ -139,8 +140,9 @@ class AppendOnlyFile:
         number = self._make_folder() + 1
         name = manifests.base_name(self.prefix, number)
         snapshot.save(self.folder / name, self._engine.keyspace)
-        self.manifest = Manifest(name, last=number)
+        self.manifest = Manifest(name, history=self._listed_before(), last=number)
         self.manifest.write(self.manifest_path)
+        self._remove_history()
         self.size_at_rewrite = self.size
 
     def _make_folder(self) -> int:
@@ -164,7 +166,15 @@ class AppendOnlyFile:
     def open_without_base(self, on_trouble: Callable[[str | None], None]) -> None:
         """Log every change from now on; what is in memory already must be rewritten, at once, into a base."""
         self.manifest = Manifest(last=self._make_folder())
+        self._replaced = self._listed_before()
         self.open(on_trouble)
+
+    def _listed_before(self) -> tuple[str, ...]:
+        """The files of the log that is on disk, of an earlier time."""
+        try:
+            return manifests.read(self.manifest_path).names
+        except (OSError, StorageError):
+            return ()
 
     def set_policy(self, policy: str) -> None:
         if self.writer is not None:
@@ -176,7 +186,12 @@ class AppendOnlyFile:
         writer, self.writer = self.writer, None
         if writer is not None:
             self._engine.log_to(None)
-            writer.close()
+            try:
+                writer.close()
+            finally:
+                if not self.manifest.base:  # nothing will ever list these
+                    for name in self.manifest.increments:
+                        (self.folder / name).unlink(missing_ok=True)
 
     def _list_increment(self) -> str:
         """Make an empty increment and list it."""
@@ -214,9 +229,9 @@ class AppendOnlyFile:
         install(child.path, self.folder / name)
         before, increments = self.manifest, self.manifest.increments
         kept = increments[increments.index(self._kept_from) :] if self.writer is not None else ()
-        listed = Manifest(name, kept, tuple(set(before.names) - set(kept)), number)
+        listed = Manifest(name, kept, (*self._replaced, *(set(before.names) - set(kept))), number)
         listed.write(self.manifest_path)
-        self.manifest = listed
+        self.manifest, self._replaced = listed, ()
         self._remove_history()
         self.size_at_rewrite = self.size
         if self.writer is not None:

@@ -49,6 +49,7 @@ class Child:
         with warnings.catch_warnings():
             # Python 3.12 warns that forking with threads may deadlock the child; see the top for why ours does not.
             warnings.simplefilter("ignore", DeprecationWarning)
+            began = time.perf_counter_ns()
             try:
                 self.pid = os.fork()
             except OSError:
@@ -57,6 +58,7 @@ class Child:
                 raise
         if self.pid == 0:
             _run(path, write, parent, their_end)
+        self.fork_nanoseconds = time.perf_counter_ns() - began
         os.close(their_end)
 
     @property

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from penstock.engine.config import DIRECTIVES
 from penstock.engine.dispatch import Engine
 from penstock.protocol.errors import ReplyError
 from penstock.storage import snapshot
@@ -55,6 +56,7 @@ class Persistence:
         self._started = False  # everything is loaded: memory is what the disk should hold, and not a part of it
         # snapshots
         self.last_save = int(time.time())
+        self._saved_at = time.monotonic()  # the save rules go by this: a clock that is set back must not stop them
         self._saved_dirty = 0  # keyspace.dirty at the last snapshot
         self._saves = 0
         self._last_save_try = 0.0
@@ -68,6 +70,7 @@ class Persistence:
         self._rewrite_seconds = -1
         self._last_rewrite_try = 0.0
         self._rewrite_scheduled = False
+        self._when_begun: list[Callable[[str | None], None]] = []  # who wait for the first base of the log
         # the child
         self._child: Child | None = None
         self._child_rewrites = False
@@ -90,14 +93,15 @@ class Persistence:
         Gives up when `unwanted` says so; then `close` leaves everything on disk as it is.
         """
         self._set_loading(True)
-        logging_wanted = self._config.appendonly
         try:
             await self._lock_folder()
+            from_log = self._config.appendonly and self._aof.exists
             await self._load_in_slices(unwanted)
             if unwanted():
                 return
-            if logging_wanted:
-                if not self._aof.exists:
+            if self._config.appendonly:  # perhaps only since a moment ago: CONFIG SET while the snapshot was loaded
+                self._lock.take()
+                if not from_log:
                     self._aof.create()
                 self._aof.open(self._log_trouble)
         except BaseException:
@@ -109,8 +113,6 @@ class Persistence:
         self._config.on_change("appendfsync", self._aof.set_policy)
         self._config.on_change("stop-writes-on-bgsave-error", lambda _: self._refuse_writes())
         self._config.on_change("save", lambda _: self._refuse_writes())
-        if self._config.appendonly != logging_wanted:  # CONFIG SET came while the other source was loaded
-            self._switch_log(self._config.appendonly)
 
     def _set_loading(self, on: bool) -> None:
         self._engine.loading, self._engine.keyspace.expiring = on, not on
@@ -254,7 +256,7 @@ class Persistence:
         waited = time.monotonic() - self._last_save_try
         if not changes or (not self._save_ok and waited < RETRY_SECONDS):
             return False
-        passed = time.time() - self.last_save
+        passed = time.monotonic() - self._saved_at
         return any(changes >= wanted and passed > seconds for seconds, wanted in self._config.save)
 
     def _rewrite_is_due(self) -> bool:
@@ -323,6 +325,9 @@ class Persistence:
         self._child = child
         self._child_rewrites = rewrites
         self._child_dirty = self._engine.keyspace.dirty
+        stats = self._engine.stats
+        stats.forks, stats.last_fork = stats.forks + 1, child.fork_nanoseconds
+        self._engine.latency.note("fork", child.fork_nanoseconds)
         log.info("process %d writes %s", child.pid, child.path)
 
     def _save_ended(self, child: Child, problem: str) -> None:
@@ -339,6 +344,7 @@ class Persistence:
     def _saved(self, dirty: int, seconds: float) -> None:
         self._saved_dirty = dirty
         self.last_save = int(time.time())
+        self._saved_at = time.monotonic()
         self._saves += 1
         self._save_ok = True
         self._save_seconds = int(seconds)
@@ -392,6 +398,7 @@ class Persistence:
         if problem:
             self._rewrite_failed(problem)
             return
+        self._tell_begun(None)
         self._rewrites += 1
         self._rewrite_failures = 0
         self._rewrite_seconds = child.seconds
@@ -400,9 +407,23 @@ class Persistence:
     def _rewrite_failed(self, problem: str) -> None:
         self._rewrite_failures += 1
         log.error("the log could not be rewritten: %s", problem)
+        if self._aof.writer is not None and not self._aof.manifest.base:  # it was just turned on, and is worth nothing
+            self._tell_begun(problem)
+            self._config.change([(DIRECTIVES["appendonly"], "no")])
+
+    def when_log_began(self, then: Callable[[str | None], None]) -> bool:
+        if self._aof.writer is None or self._aof.manifest.base:
+            return False
+        self._when_begun.append(then)
+        return True
+
+    def _tell_begun(self, problem: str | None) -> None:
+        waiting, self._when_begun = self._when_begun, []
+        for then in waiting:
+            then(problem)
 
     def _switch_log(self, on: bool) -> None:
-        """CONFIG SET appendonly."""
+        """CONFIG SET appendonly. What is logged is worth nothing until a child has written the base it goes on from."""
         if on and self._aof.writer is None:
             try:
                 self._lock.take()
@@ -410,11 +431,16 @@ class Persistence:
                 raise ValueError(str(error)) from None
             self._end_child(rewrites=True)  # it writes a base for a log without increments: not the one wanted now
             self._aof.open_without_base(self._log_trouble)
-            self._rewrite_scheduled = True  # by the next tick: this may be inside a transaction
+            self._rewrite_scheduled = True
         elif not on and self._aof.writer is not None:
             self._end_child(rewrites=True)
-            self._aof.close()
+            self._rewrite_scheduled = False
+            try:
+                self._aof.close()
+            except OSError as error:  # it may well be turned off because the disk is full
+                log.warning("the log is off; its end could not be written: %s", error)
             self._log_trouble(None)
+            self._tell_begun("it was turned off again")
 
     def _log_trouble(self, problem: str | None) -> None:
         if problem is not None and self._engine.write_error is None:

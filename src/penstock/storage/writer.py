@@ -7,7 +7,8 @@ replies of that iteration leave (`engine.commit`) is `appendfsync`:
                of syncs a second does not bound the number of writes.
     everysec   written: a kill -9 loses nothing either. The thread syncs once a second. While a sync is under way
                nothing is written, because the file system may block a write behind it; entries wait in memory and
-               replies leave. So a kill -9 in that moment, and a power cut in any, can cost about a second.
+               replies leave, for two seconds at most: a disk that takes longer holds everybody up, as with Redis.
+               So a kill -9 in that moment, and a power cut in any, can cost about two seconds.
     no         written.
 
 All replies wait, those of reads and pushes to subscribers too: a read must not show what a crash could take back.
@@ -48,6 +49,9 @@ log = logging.getLogger("penstock.storage")
 
 _MANY = 200
 """Lines that are joined as soon as nothing needs them apart."""
+
+SYNC_PATIENCE = 2.0
+"""Seconds that entries wait for a sync under way before they are written all the same."""
 
 Held = tuple[Callable[[bytes], None], list[bytes | memoryview], set[int]]
 
@@ -210,7 +214,7 @@ class LogWriter:
             return
         if self.policy == "always":
             self._hand_over()
-        elif self._syncing:
+        elif self._syncing and time.monotonic() - self._last_sync < SYNC_PATIENCE:
             self.delayed_syncs += 1
             self._release()
         else:
@@ -312,12 +316,13 @@ class LogWriter:
     # -- from time to time ------------------------------------------------------------------------------------
 
     def tick(self, may_sync: bool = True) -> None:
-        """Sync if it is time, and try again what the disk refused a second ago.
+        """Sync if it is time, write what waits too long for a sync, try again what the disk refused a second ago.
 
         `may_sync` is about `everysec` only; under `always` replies depend on the sync.
         """
         now = time.monotonic()
-        if self.trouble is not None and self._pieces and now - self._last_try >= 1:
+        waited = self._syncing and now - self._last_sync >= SYNC_PATIENCE
+        if self._pieces and (waited or (self.trouble is not None and now - self._last_try >= 1)):
             self._flush()
         due = may_sync and self.policy == "everysec" and now - self._last_sync >= 1
         if due and self._unsynced and not self._syncing and not self._busy:

@@ -1,0 +1,15 @@
+"""Whatever instant a crash or a power cut chooses: what was acknowledged under `always` is there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+
+def test_no_crash_and_no_power_cut_loses_what_was_acknowledged(tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.storage.power_cut", str(tmp_path)], capture_output=True, text=True, timeout=300
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert int(ran.stdout.split()[-2]) > 40, "hardly any call was interrupted"
