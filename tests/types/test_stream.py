@@ -506,3 +506,13 @@ def test_a_group_position_survives_a_restart() -> None:
     stream.group(b"g", 1).deliver(stream.log, 1, 4)
     stream = Stream.load(stream.dump())
     assert stream.group(b"g", 1).deliver(stream.log, 1, 10).runs == [(5, 11)]
+
+
+def test_what_compaction_remembers_of_tags_counts_in_the_size() -> None:
+    stream = Stream()
+    stream.log.append_many(0, [b"tag %d" % number for number in range(5000)], [b""] * 5000)
+    before = stream.size()
+    stream.retain(Retention(compact=True))
+    while stream.log.compact().more:
+        pass
+    assert stream.size() - before > 5000 * 100

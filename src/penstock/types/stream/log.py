@@ -460,7 +460,8 @@ class Log:
 
     def size(self) -> int:
         """Bytes of memory. O(nodes)."""
-        return 500 + sum(node.size() for node in self.nodes.values()) + self.active.size()
+        index = self.compactor.size() if self.compactor is not None else 0
+        return 500 + sum(node.size() for node in self.nodes.values()) + self.active.size() + index
 
     def copy(self) -> Log:
         """An equal log that shares only bytes that never change."""
