@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.types.packing import CorruptValue
 from penstock.types.stream.arrow import LARGE_SCHEMA, READ_SCHEMA, parse_arrow
-from penstock.types.stream.log import NULL, Log, Retention
+from penstock.types.stream.log import NULL, Compacted, Log, Retention
 from penstock.types.stream.nodes import NODE, Node, Storage, load_node
 from penstock.types.stream.stream import Stream
 
@@ -595,6 +595,7 @@ def test_the_index_forgets_evicted_tags() -> None:
     log.append_many(0, [b"k%d" % n for n in range(2000)], [b""] * 2000)
     compacted(log).evict_through(1000)
     assert log.compactor is not None
+    compacted(log)
     assert len(log.compactor.latest) == 1000
     log.check()
 
@@ -670,3 +671,27 @@ def test_a_table_of_far_future_times_does_not_stop_appending() -> None:
     log.append(6, b"", b"")
     log.check()
     assert log.seek_time(2**62) == 1
+
+
+def test_eviction_under_compaction_does_not_look_into_what_goes() -> None:
+    """It costs a look-up a node; the tags that were there are forgotten by later slices."""
+    log = Log(Storage(hot_nodes=0))
+    log.set_compaction(True)
+    tags = [b"tag %d" % number for number in range(3000)]
+    log.append_many(1, tags, [b"old"] * 3000)
+    while log.compact().more:
+        pass
+    assert log.compactor is not None
+    log.recent.clear()
+    for node in log.nodes.values():
+        node.rest()
+    log.evict_through(2000)
+    assert [node.batch for node in log.compactor.evicted] == [None, None]
+    log.append_many(2, tags[:1000], [b"new"] * 1000)  # supersede what is gone, which counts for nothing
+    assert log.compact(nodes=1) == Compacted([], True)  # the new node is known
+    log.check()
+    assert len(log.compactor.latest) == 3000
+    assert log.compact(nodes=2) == Compacted([], False)
+    log.check()
+    assert sorted(log.compactor.latest) == sorted(tags[:1000] + tags[2000:])
+    assert len(log) == 2000

@@ -355,7 +355,7 @@ class Log:
             self.sealed_raw -= node.raw
             self.cooling.evicted(node)
             if self.compactor:
-                self.compactor.forget(node)
+                self.compactor.evict(node)
         active = self.active
         if self.first > self.last and active.entries:
             self.active = Active(self.first, max(active.before, active.newest))
@@ -408,7 +408,7 @@ class Log:
             self.compactor = Compactor(self.lowest) if on else None
 
     def compact(self, nodes: int = 8, least: int = 1) -> Compacted:
-        """Index or rewrite up to so many nodes (those with `least` messages to lose)."""
+        """Index, rewrite or forget up to so many nodes (rewrite those with `least` messages to lose)."""
         compactor = self.compactor
         if compactor is None:
             return Compacted([], False)
@@ -417,12 +417,16 @@ class Log:
             if compactor.next < self.active.number:
                 self._index(compactor)
                 continue
+            if compactor.evicted:
+                compactor.forget()
+                continue
             number = compactor.candidate(least)
             if number is None:
                 return Compacted(rewritten, False)
             self._compact_node(compactor, number)
             rewritten.append(number)
-        return Compacted(rewritten, compactor.next < self.active.number or compactor.candidate(least) is not None)
+        more = compactor.next < self.active.number or compactor.evicted or compactor.candidate(least) is not None
+        return Compacted(rewritten, bool(more))
 
     def compact_nodes(self, numbers: Iterable[int]) -> None:
         """Rewrite these nodes, and no others: what `compact` did to a log that held the same."""
@@ -511,7 +515,7 @@ class Log:
         self.active.check()
         assert len(self) == sum(b - a for _, a, b in self.copy()._runs(self.first, self.last + 1))
         if self.compactor:
-            assert self.lowest <= self.compactor.next <= self.active.number
+            assert self.lowest == self.compactor.start <= self.compactor.next <= self.active.number
             self.compactor.check(self.nodes)
 
 
