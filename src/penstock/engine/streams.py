@@ -55,6 +55,7 @@ class Streams:
         self._heard = 0  # bytes of input when it was planned
         engine.config.on_change("stream-compression-backlog", lambda _: self._share_backlog())
         self._share_backlog()
+        engine.config.on_change("stream-max-pending", lambda _: self._wake_all())
         for name, attribute in (("stream-compression", "compression"), ("stream-hot-nodes", "hot_nodes")):
             setattr(STORAGE, attribute, engine.config[name])
             engine.config.on_change(name, partial(setattr, STORAGE, attribute))
@@ -98,6 +99,11 @@ class Streams:
         elif key in database.observed:
             self._engine.keyspace.ready.append(place)
             self._engine.blocking.serve()
+
+    def _wake_all(self) -> None:
+        """Groups may have more room than before, and nothing else may ever come to tell those who wait for it."""
+        waited_for = [(database, key) for database, key in self._noted if key in database.observed]
+        self._engine.keyspace.ready.extend(waited_for)
 
     def tick(self) -> None:
         """Many times a second: expire leases and stages, enforce age and compaction, for a slice of time.
