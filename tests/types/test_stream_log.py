@@ -526,8 +526,34 @@ def test_retention_by_bytes_holds_at_most_that() -> None:
     log.append_many(0, [b""] * 5500, [b"x" * 84] * 5500)
     assert log.apply_retention(Retention(bytes=260_000), now=0) == 3000
     assert log.info().raw_bytes == 250_000
-    assert log.apply_retention(Retention(bytes=1), now=0) == 2000
+    assert log.apply_retention(Retention(bytes=50_000), now=0) == 2000
     assert len(log) == 500
+
+
+def test_large_messages_do_not_wait_for_their_node_to_be_whole() -> None:
+    log = Log()
+    log.append_many(5, [b""] * 500, [b"x" * 84] * 500)  # 100 bytes each by the log's count
+    assert log.apply_retention(Retention(bytes=1234), now=0) == 488
+    assert (log.first, log.info().raw_bytes) == (489, 1200)
+    assert (log.outgrows(100_000, 500), log.outgrows(99_999, 500)) == (False, True)
+    assert log.apply_retention(Retention(bytes=1), now=0) == 11  # the newest stays
+    log.check()
+    log.append_many(6, [b""] * 501, [b"y"] * 501)
+    log.check()
+    assert (log.first, log.last, len(log), log.seek_time(6), log.seek_time(5)) == (500, 1001, 502, 501, 500)
+
+
+def test_evicted_messages_of_the_active_node_give_their_memory_back() -> None:
+    log = Log()
+    log.append_many(5, [b""] * 10, [b"x" * 1000] * 10)
+    whole = log.size()
+    assert log.evict_through(5) == 5
+    assert log.size() == whole  # until they are more than half of it
+    assert log.evict_through(6) == 1
+    assert log.size() < whole / 2
+    log.check()
+    assert [message.offset for message in log.messages(1, 99)] == [7, 8, 9, 10]
+    assert log.seek_time(5) == 7
 
 
 def test_retention_by_count_keeps_at_least_that() -> None:

@@ -356,10 +356,16 @@ class Log:
             self.cooling.evicted(node)
             if self.compactor:
                 self.compactor.evict(node)
-        active = self.active
-        if self.first > self.last and active.entries:
-            self.active = Active(self.first, max(active.before, active.newest))
+        gone = self.first - self.active.start
+        if 2 * gone > len(self.active.entries):
+            self._shed(gone)
         return before - len(self)
+
+    def _shed(self, gone: int) -> None:
+        """Let the active node begin later, once half of it is evicted: large messages must not wait for it to be sealed."""
+        active = self.active
+        self.active = Active(self.first, max(active.before, *active.times[:gone]))
+        self.active.extend(active.times[gone:], active.tags[gone:], active.entries[gone:])
 
     def keep_nodes(self, count: int) -> int:
         """Remove whole nodes from the front as long as `count` messages remain; answer how many messages went."""
@@ -386,7 +392,7 @@ class Log:
         """Remove the whole nodes that a retention does not cover; answer how many messages went.
 
         A count is kept at the least; a node goes by age when its newest message is too old, the active one too; bytes are
-        held at the most, but the active node stays.
+        held at the most, but the newest message stays. Messages so large that a node of them would be too much go one by one.
         """
         removed = self.keep_nodes(retention.count) if retention.count else 0
         active = self.active.raw if retention.bytes and self.nodes else 0
@@ -396,11 +402,32 @@ class Log:
             if not (too_old or too_large):
                 break
             removed += self.evict_through((self.lowest + 1) * NODE)
+        if retention.bytes and not self.nodes:
+            removed += self._keep_bytes(retention.bytes)
         if retention.age_ms and not self.nodes:
             oldest, times = now - retention.age_ms, self.active.times
             if times and times[-1] < oldest and max(times) < oldest:
                 removed += self.evict_through(self.last)
         return removed
+
+    def _keep_bytes(self, limit: int) -> int:
+        """Remove what the active node has beyond a number of bytes; answer how many messages went. O(its messages)."""
+        active = self.active
+        if active.raw <= limit:
+            return 0
+        left, row = limit, len(active.entries)
+        while row and (left := left - len(active.tags[row - 1]) - len(active.entries[row - 1]) - OVERHEAD) >= 0:
+            row -= 1
+        removed = self.evict_through(min(active.offset_at(row), self.last) - 1)
+        if self.active.start < self.first:
+            self._shed(self.first - self.active.start)
+        return removed
+
+    def outgrows(self, limit: int, offset: int) -> bool:
+        """Whether a node of messages like those from an offset on would have more than so many bytes. O(those)."""
+        active, count = self.active, self.last + 1 - offset
+        size = sum(map(len, active.tags[-count:])) + sum(map(len, active.entries[-count:])) + OVERHEAD * count
+        return size * NODE > limit * count
 
     def set_compaction(self, on: bool) -> None:
         """Begin or stop keeping the index that compaction needs; `compact` fills it."""
