@@ -13,8 +13,10 @@ from contextlib import contextmanager
 
 import pytest
 import redis
+import typer
 
 from penstock import Server
+from penstock.cli.server_link import Link
 from penstock.testing.redis import RedisServer, free_port
 
 PENSTOCK = [sys.executable, "-m", "penstock"]
@@ -85,6 +87,77 @@ def test_no_lines_make_no_stream(ours: Server, client: redis.Redis) -> None:
     assert not client.exists("events")
 
 
+def test_a_line_of_many_megabytes_is_read_in_one_pass(ours: Server, client: redis.Redis) -> None:
+    """Joined anew with every piece a pipe gives, 80 MB took minutes: too long for `run`."""
+    line = b"x" * 80_000_000
+    done = run("write", "events", "--url", ours.url, stdin=line + b"\nshort\n\n")
+    assert done.stderr == b"3 messages appended to 'events', the last at offset 3\n"
+    assert client.execute_command("TREAD", "events", 1, 9) == [[1, b"", line], [2, b"", b"short"], [3, b"", b""]]
+
+
+def test_a_write_waits_for_a_server_that_went_away_and_appends_each_line_once(tmp_path: object) -> None:
+    settings = {"port": free_port(), "dir": str(tmp_path), "appendonly": "yes"}
+    with Server(**settings) as server:
+        url = server.url
+        process = subprocess.Popen(
+            [*PENSTOCK, "write", "events", "--url", url], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        assert process.stdin is not None
+        process.stdin.write(b"before\n")
+        process.stdin.flush()
+        with redis.Redis.from_url(url) as client:
+            assert client.execute_command("TREAD", "events", 1, 9, "BLOCK", 20_000) == [[1, b"", b"before"]]
+    process.stdin.write(b"meanwhile\n")
+    process.stdin.flush()
+    assert process.stderr is not None
+    assert b"trying again" in process.stderr.readline()
+    with Server(**settings) as server, redis.Redis.from_url(url) as client:
+        _, errors = process.communicate(timeout=SECONDS)
+        assert errors == b"2 messages appended to 'events', the last at offset 2\n"
+        assert client.execute_command("TREAD", "events", 1, 9) == [[1, b"", b"before"], [2, b"", b"meanwhile"]]
+
+
+def test_control_c_ends_write_and_tells_what_was_sent_and_not_answered(ours: Server, client: redis.Redis) -> None:
+    client.client_pause(60_000, all=False)
+    try:
+        with running("write", "events", "--url", ours.url) as process:
+            assert process.stdin is not None
+            process.stdin.write(b"first\nunfinished")
+            process.stdin.flush()
+            until(client, lambda: blocked(client))
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=SECONDS)
+    finally:
+        client.client_unpause()
+    assert process.returncode == 130
+    assert errors == b"0 messages appended to 'events'; 1 more may be or not, the server did not say\n"
+
+
+def test_names_and_tags_that_are_no_text_are_taken_as_they_are(ours: Server, client: redis.Redis) -> None:
+    done = subprocess.run(
+        [*PENSTOCK, "write", b"\xff", "--tag", b"\xfe", "--url", ours.url], input=b"x", check=True, capture_output=True
+    )
+    assert done.stderr.startswith(b"1 message appended")
+    assert client.execute_command("TREAD", b"\xff", 1, 9) == [[1, b"\xfe", b"x"]]
+    tail = [*PENSTOCK, "tail", b"\xff", "--from", "first", "--count", "1", "--json", "--url", ours.url]
+    for words in (tail, [*tail, "--group", b"\xfd"]):
+        shown = subprocess.run(words, check=True, capture_output=True).stdout
+        assert json.loads(shown) == {"offset": 1, "tag_base64": "/g==", "entry": "x"}
+
+
+def test_a_closed_input_is_told(ours: Server) -> None:
+    words = f"exec {sys.executable} -m penstock write events --url {ours.url} <&-"
+    done = subprocess.run(["sh", "-c", words], capture_output=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == b"penstock write: standard input is closed; the messages are read from there\n"
+
+
+def test_brackets_in_brackets_are_no_json_line(ours: Server) -> None:
+    done = run("write", "events", "--json-tag", "user", "--url", ours.url, stdin=b"[" * 200_000)
+    assert done.returncode == 1
+    assert b"line 1: not JSON" in done.stderr.splitlines()[-1]
+
+
 def test_the_tag_comes_from_a_field_of_the_line(ours: Server, client: redis.Redis) -> None:
     run("write", "events", "--json-tag", "user", "--url", ours.url, stdin=b'{"user":"ada"}\n{"user":7}\n')
     assert client.execute_command("TREAD", "events", 1, 9) == [
@@ -133,6 +206,16 @@ def test_tail_prints_json_that_keeps_every_byte(ours: Server, client: redis.Redi
         {"offset": 1, "tag": "a", "entry": "é"},
         {"offset": 2, "tag": "b", "entry_base64": "/w=="},
     ]
+
+
+def test_tail_prints_what_a_terminal_of_another_encoding_can_show_and_json_as_utf_8(
+    ours: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "latin-1")
+    client.execute_command("TWRITE", "events", "", "\xe9\u20ac\U0001f600")
+    words = ("tail", "events", "--from", "first", "--count", "1", "--url", ours.url)
+    assert run(*words).stdout == b"1\t\t\xe9\\u20ac\\U0001f600\n"
+    assert json.loads(run(*words, "--json").stdout.decode())["entry"] == "\xe9\u20ac\U0001f600"
 
 
 def test_tail_prints_only_new_messages_as_they_come(ours: Server, client: redis.Redis) -> None:
@@ -218,6 +301,31 @@ def test_streams_are_listed_with_length_bytes_and_lag(ours: Server, client: redi
     }  # fmt: skip
     table = run("streams", "--url", ours.url).stdout.decode()
     assert "events" in table and "g: 2 (1)" in table and "no stream" not in table
+
+
+def test_a_name_is_shown_as_it_is_whatever_is_in_it(ours: Server, client: redis.Redis) -> None:
+    """Square brackets are markup to the library that draws the table, and `[/x]` was an error of it."""
+    client.execute_command("TWRITE", "[/x]", "", "entry")
+    client.execute_command("TWRITE", "line\nline", "", "entry")
+    client.execute_command("TREAD", "[/x]", 0, 1, "GROUP", "[red]:smile:")
+    done = run("streams", "--url", ours.url)
+    assert done.returncode == 0, done.stderr
+    assert "[/x]" in done.stdout.decode()
+    assert "[red]:smile:: 0" in done.stdout.decode()
+    assert r"line\nline" in done.stdout.decode()
+    rows = [json.loads(line) for line in run("streams", "--json", "--url", ours.url).stdout.splitlines()]
+    assert [(row["stream"], list(row["groups"])) for row in rows] == [("[/x]", ["[red]:smile:"]), ("line\nline", [])]
+
+
+def test_a_stream_that_goes_while_it_is_listed_is_left_out(ours: Server, client: redis.Redis) -> None:
+    client.execute_command("TWRITE", "there", "", "entry")
+    link = Link(ours.url, "streams")
+    assert link.find("TINFO", "there")[b"length"] == 1
+    assert link.find("TINFO", "gone") is None
+    client.set("text", "of another type")
+    assert link.find("TINFO", "text") is None
+    with pytest.raises(typer.Exit):
+        link.find("TINFO")
 
 
 def test_the_rate_is_what_is_written_in_a_second(ours: Server, client: redis.Redis) -> None:

@@ -88,6 +88,29 @@ def test_bytes_are_held_at_the_most(world: World) -> None:
     assert world.run("TREAD k 1 0 WITHINFO") == [[3001, 5000]]
 
 
+@pytest.mark.parametrize("form", ["tag entry", "ENTRIES", "ARROW", "TCOMMIT"])
+def test_bytes_are_held_at_the_most_when_messages_are_large(world: World, form: str) -> None:
+    """A thousand of a megabyte are a node of a gigabyte, which nobody who says BYTES wants to wait for."""
+    large = b"x" * 100_000
+    world.run("TWRITE", "k", "", large)
+    world.run("TRETAIN k BYTES 350000")
+    for epoch in range(6):
+        if form == "tag entry":
+            world.run("TWRITE", "k", "", large)
+        elif form == "ENTRIES":
+            world.run("TWRITE", "k", "ENTRIES", "", large)
+        elif form == "ARROW":
+            world.run("TWRITE", "k", "FORMAT", "ARROW", arrow([b""], [large]))
+        else:
+            world.run("TSTAGE", "k", "token", "ENTRIES", "", large)
+            world.run("TCOMMIT", "k", "p", epoch, "token")
+    assert world.run("TREAD k 1 0 WITHINFO") == [[5, 7]]
+    assert world.stream().size() < 400_000
+    assert visible(world.restarted()) == visible(world)
+    world.run("TWRITE", "k", "", large * 5)
+    assert world.run("TREAD k 1 0 WITHINFO") == [[8, 8]]
+
+
 def test_age_goes_by_a_nodes_newest_message_and_needs_no_command(world: World) -> None:
     fill(world, 1)
     world.clock.advance(1000)

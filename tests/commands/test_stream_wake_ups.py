@@ -120,3 +120,15 @@ def test_a_key_that_comes_back_as_another_type_wakes_nobody(world: World, runs: 
     world.run("DEL k")
     world.write("k", "a")
     assert [reader.replies for reader in readers] == [[[[1, b"", b"a"]]]] * 2
+
+
+def test_a_raised_cap_wakes_those_who_wait_for_room(world: World, runs: Runs) -> None:
+    world.run("CONFIG SET stream-max-pending 2")
+    world.write("k", *"abcde")
+    assert world.offsets("TREAD k 0 9 GROUP g RETRY 1000000 0") == [1, 2]
+    members = [world.client("TREAD k 0 1 BLOCK 0 GROUP g RETRY 1000000 0") for _ in range(3)]
+    world.run("CONFIG SET stream-max-pending 4")
+    assert [member.replies for member in members] == [[[[3, b"", b"c"]]], [[[4, b"", b"d"]]], []]
+    assert runs.in_vain == 0
+    world.run("CONFIG SET stream-max-pending 1")
+    assert members[2].blocked

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.types.packing import CorruptValue
 from penstock.types.stream.arrow import LARGE_SCHEMA, READ_SCHEMA, parse_arrow
-from penstock.types.stream.log import NULL, Log, Retention
+from penstock.types.stream.log import NULL, Compacted, Log, Retention
 from penstock.types.stream.nodes import NODE, Node, Storage, load_node
 from penstock.types.stream.stream import Stream
 
@@ -526,8 +526,34 @@ def test_retention_by_bytes_holds_at_most_that() -> None:
     log.append_many(0, [b""] * 5500, [b"x" * 84] * 5500)
     assert log.apply_retention(Retention(bytes=260_000), now=0) == 3000
     assert log.info().raw_bytes == 250_000
-    assert log.apply_retention(Retention(bytes=1), now=0) == 2000
+    assert log.apply_retention(Retention(bytes=50_000), now=0) == 2000
     assert len(log) == 500
+
+
+def test_large_messages_do_not_wait_for_their_node_to_be_whole() -> None:
+    log = Log()
+    log.append_many(5, [b""] * 500, [b"x" * 84] * 500)  # 100 bytes each by the log's count
+    assert log.apply_retention(Retention(bytes=1234), now=0) == 488
+    assert (log.first, log.info().raw_bytes) == (489, 1200)
+    assert (log.outgrows(100_000, 500), log.outgrows(99_999, 500)) == (False, True)
+    assert log.apply_retention(Retention(bytes=1), now=0) == 11  # the newest stays
+    log.check()
+    log.append_many(6, [b""] * 501, [b"y"] * 501)
+    log.check()
+    assert (log.first, log.last, len(log), log.seek_time(6), log.seek_time(5)) == (500, 1001, 502, 501, 500)
+
+
+def test_evicted_messages_of_the_active_node_give_their_memory_back() -> None:
+    log = Log()
+    log.append_many(5, [b""] * 10, [b"x" * 1000] * 10)
+    whole = log.size()
+    assert log.evict_through(5) == 5
+    assert log.size() == whole  # until they are more than half of it
+    assert log.evict_through(6) == 1
+    assert log.size() < whole / 2
+    log.check()
+    assert [message.offset for message in log.messages(1, 99)] == [7, 8, 9, 10]
+    assert log.seek_time(5) == 7
 
 
 def test_retention_by_count_keeps_at_least_that() -> None:
@@ -595,6 +621,7 @@ def test_the_index_forgets_evicted_tags() -> None:
     log.append_many(0, [b"k%d" % n for n in range(2000)], [b""] * 2000)
     compacted(log).evict_through(1000)
     assert log.compactor is not None
+    compacted(log)
     assert len(log.compactor.latest) == 1000
     log.check()
 
@@ -670,3 +697,27 @@ def test_a_table_of_far_future_times_does_not_stop_appending() -> None:
     log.append(6, b"", b"")
     log.check()
     assert log.seek_time(2**62) == 1
+
+
+def test_eviction_under_compaction_does_not_look_into_what_goes() -> None:
+    """It costs a look-up a node; the tags that were there are forgotten by later slices."""
+    log = Log(Storage(hot_nodes=0))
+    log.set_compaction(True)
+    tags = [b"tag %d" % number for number in range(3000)]
+    log.append_many(1, tags, [b"old"] * 3000)
+    while log.compact().more:
+        pass
+    assert log.compactor is not None
+    log.recent.clear()
+    for node in log.nodes.values():
+        node.rest()
+    log.evict_through(2000)
+    assert [node.batch for node in log.compactor.evicted] == [None, None]
+    log.append_many(2, tags[:1000], [b"new"] * 1000)  # supersede what is gone, which counts for nothing
+    assert log.compact(nodes=1) == Compacted([], True)  # the new node is known
+    log.check()
+    assert len(log.compactor.latest) == 3000
+    assert log.compact(nodes=2) == Compacted([], False)
+    log.check()
+    assert sorted(log.compactor.latest) == sorted(tags[:1000] + tags[2000:])
+    assert len(log) == 2000

@@ -112,11 +112,13 @@ def test_a_commit_with_a_token_it_cannot_have_changes_nothing(tokens: list[bytes
 
 def test_stale_stages_expire_and_those_still_growing_do_not() -> None:
     stages = Stages()
-    stages.stage_entries(b"stale", [b""], [b""], now=10)
     stages.stage_entries(b"growing", [b""], [b""], now=10)
-    stages.stage_entries(b"growing", [b""], [b""], now=20)
+    stages.stage_entries(b"stale", [b""], [b""], now=10)
+    stages.stage_entries(b"just in time", [b""], [b""], now=15)
+    assert stages.stage_entries(b"growing", [b"", b""], [b"", b""], now=20) == 3
+    stages.check()
     assert stages.expire(before=15) == [b"stale"]
-    assert list(stages.by_token) == [b"growing"]
+    assert list(stages.by_token) == [b"just in time", b"growing"]
 
 
 def test_staged_entries_count_in_the_size() -> None:

@@ -43,14 +43,26 @@ class Link:
         """Run a command. A refusal ends the program; a lost connection is the caller's to handle."""
         try:
             return self._client.execute_command(*words)  # type: ignore[no-untyped-call]
-        except (redis.AuthenticationError, NoPermissionError) as error:
+        except redis.RedisError as error:
+            self._judge(words[0], error)
+
+    def find(self, *words: object) -> Any:
+        """As call, of a key that may be gone by now, or have another type: then None."""
+        try:
+            return self._client.execute_command(*words)  # type: ignore[no-untyped-call]
+        except redis.RedisError as error:
+            if str(error).startswith(("no such key", "WRONGTYPE")):
+                return None
+            self._judge(words[0], error)
+
+    def _judge(self, command: object, error: redis.RedisError) -> NoReturn:
+        if isinstance(error, redis.AuthenticationError | NoPermissionError):
             self.fail(
                 f"{self.place} refuses: {error}. Name a user and password in --url redis://user:password@host:port/0"
             )
-        except LOST:
-            raise
-        except redis.RedisError as error:
-            self.fail(f"{self.place} refuses {words[0]}: {error}")
+        if isinstance(error, LOST):
+            raise error
+        self.fail(f"{self.place} refuses {command}: {error}")
 
     def check(self) -> None:
         """End the program unless a Penstock server is there."""

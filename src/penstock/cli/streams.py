@@ -6,6 +6,7 @@ They are clients like any other: redis-py, and the commands that docs/streams.md
 from __future__ import annotations
 
 import base64
+import io
 import json
 import os
 import select
@@ -51,9 +52,21 @@ def _ending_quietly() -> Iterator[None]:
 
 
 def _text(raw: bytes) -> str:
-    """Bytes for people: one line, and nothing in it that a terminal would obey."""
-    shown = raw.decode("utf-8", "backslashreplace")
+    """Bytes for people: see `_line`."""
+    return _line(raw.decode("utf-8", "backslashreplace"))
+
+
+def _line(shown: str) -> str:
+    """One line, and nothing in it that a terminal would obey."""
+    if shown.isprintable():
+        return shown
     return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in shown)
+
+
+def _write_as(as_json: bool) -> None:
+    """JSON is UTF-8 wherever it is written; what a terminal has no letter for is shown by its number."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8" if as_json else None, errors="backslashreplace")
 
 
 # -- tail -----------------------------------------------------------------------------------------------------
@@ -76,6 +89,7 @@ def tail(
         link.fail(f"--from takes an offset from 1 on, 'first' or 'new', not '{start}'")
     link.check()
     show = _as_json if as_json else _as_text
+    _write_as(as_json)
     source = _Member(link, stream, group, start) if group else _Follower(link, stream, start)
     left = count or 0
     with _ending_quietly():
@@ -121,19 +135,20 @@ class _Follower:
     def __init__(self, link: Link, stream: str, start: str) -> None:
         self._link = link
         self._stream = stream
+        self._key = os.fsencode(stream)
         first, last = self._bounds()
         self._place = first if start == "first" else last + 1 if start == "new" else int(start)
         self._reached = start in ("first", "new")  # the stream has been at least as long as our place
 
     def _bounds(self) -> tuple[int, int]:
-        (first, last), *_ = _patiently(self._link, "TREAD", self._stream, 1, 0, "WITHINFO")
+        (first, last), *_ = _patiently(self._link, "TREAD", self._key, 1, 0, "WITHINFO")
         return first, last
 
     def read(self, count: int) -> list[Any]:
         """The next messages; none if there are none for a while."""
         link, stream, place = self._link, self._stream, self._place
         reply = _patiently(
-            link, "TREAD", stream, place, count, "MAXBYTES", _BATCH_BYTES, "BLOCK", _BLOCK_MS, "WITHINFO"
+            link, "TREAD", self._key, place, count, "MAXBYTES", _BATCH_BYTES, "BLOCK", _BLOCK_MS, "WITHINFO"
         )
         if reply is None:
             first, last = self._bounds()
@@ -159,13 +174,13 @@ class _Member:
 
     def __init__(self, link: Link, stream: str, group: str, start: str) -> None:
         self._link = link
-        self._stream = stream
-        self._group = group
+        self._key = os.fsencode(stream)
+        self._group = os.fsencode(group)
         self._place = {"first": "0", "new": "$"}.get(start, start)
 
     def read(self, count: int) -> list[Any]:
         found = _patiently(
-            self._link, "TREAD", self._stream, self._place, count, "GROUP", self._group, "RETRY", _RETRY_MS, 0,
+            self._link, "TREAD", self._key, self._place, count, "GROUP", self._group, "RETRY", _RETRY_MS, 0,
             "MAXBYTES", _BATCH_BYTES, "BLOCK", _BLOCK_MS,
         )  # fmt: skip
         return found or []
@@ -173,7 +188,7 @@ class _Member:
     def printed(self, messages: list[Any]) -> None:
         if messages:
             offsets = [message[0] for message in messages]
-            _patiently(self._link, "TACK", self._stream, self._group, *_ranges(offsets))
+            _patiently(self._link, "TACK", self._key, self._group, *_ranges(offsets))
 
 
 def _ranges(offsets: list[int]) -> list[str]:
@@ -222,6 +237,8 @@ def write(
     Batches are numbered, so that one that is sent again after a lost connection is not appended twice.
     """
     link = Link(url, "write")
+    if sys.stdin is None:
+        link.fail("standard input is closed; the messages are read from there")
     link.check()
     writer = _Writer(link, stream)
     bad: str | None = None
@@ -231,7 +248,7 @@ def write(
                 words: list[bytes] = []
                 for line in lines:
                     try:
-                        words += (_tag_of(line, json_tag) if json_tag else tag.encode(), line)
+                        words += (_tag_of(line, json_tag) if json_tag else os.fsencode(tag), line)
                     except ValueError as error:
                         bad = f"line {writer.written + len(words) // 2 + 1}: {error}"
                         break
@@ -248,7 +265,7 @@ def _tag_of(line: bytes, field: str) -> bytes:
     """The tag that a JSON line brings; ValueError says what is wrong with it."""
     try:
         fields = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter of brackets in brackets in brackets
         raise ValueError("not JSON, and --json-tag needs it to be") from None
     if not isinstance(fields, dict) or field not in fields:
         raise ValueError(f"not a JSON object with a field '{field}', which --json-tag asks for")
@@ -258,9 +275,9 @@ def _tag_of(line: bytes, field: str) -> bytes:
 
 def _batches(descriptor: int) -> Iterator[list[bytes]]:
     """Lines of a file or pipe, many at once when they come fast, soon when they do not."""
-    rest = b""
+    rest: list[bytes] = []  # of a line that has not ended yet: joined once, however long it gets
     lines: list[bytes] = []
-    due = 0.0
+    size, due = 0, 0.0
     while True:
         wait = max(due - time.monotonic(), 0) if lines else None
         if select.select([descriptor], [], [], wait)[0]:
@@ -269,13 +286,17 @@ def _batches(descriptor: int) -> Iterator[list[bytes]]:
                 break
             if not lines:
                 due = time.monotonic() + _LINGER
-            *whole, rest = (rest + data).split(b"\n")
-            lines += whole
-        if len(lines) >= _BATCH or (lines and time.monotonic() >= due):
+            head, *more = data.split(b"\n")
+            rest.append(head)
+            size += len(data)
+            if more:
+                lines += (b"".join(rest), *more[:-1])
+                rest = more[-1:]
+        if len(lines) >= _BATCH or (lines and (size >= _BATCH_BYTES or time.monotonic() >= due)):
             yield lines
-            lines = []
-    if rest:
-        lines.append(rest)
+            lines, size = [], 0
+    if any(rest):
+        lines.append(b"".join(rest))
     if lines:
         yield lines
 
@@ -287,9 +308,11 @@ class _Writer:
         self.written = 0
         self._link = link
         self._stream = stream
+        self._key = os.fsencode(stream)
         self._producer = f"penstock-write-{uuid.uuid4()}"
         self._batch = 0
         self._last = 0
+        self._unsure = 0  # messages that were sent and not answered
         self._shown = 0.0
 
     def append(self, words: list[bytes]) -> None:
@@ -297,8 +320,10 @@ class _Writer:
         for at in range(0, len(words), 2 * _BATCH):
             part = words[at : at + 2 * _BATCH]
             self._batch += 1
-            first = self._send("TWRITE", self._stream, "PRODUCER", self._producer, self._batch, "ENTRIES", *part)
+            self._unsure = len(part) // 2
+            first = self._send("TWRITE", self._key, "PRODUCER", self._producer, self._batch, "ENTRIES", *part)
             self.written += len(part) // 2
+            self._unsure = 0
             self._last = first + len(part) // 2 - 1
             self._progress()
 
@@ -309,9 +334,7 @@ class _Writer:
                 return int(self._link.call(*words))
             except LOST as error:
                 if attempt == _ATTEMPTS:
-                    self._link.fail(
-                        f"{self._link.place} did not come back ({error}); the last batch may be written or not"
-                    )
+                    self._link.fail(f"{self._link.place} did not come back ({error})")
                 if not attempt:
                     self._link.say(f"lost {self._link.place} ({error}); trying again for {_ATTEMPTS * _PAUSE:.0f} s")
                 attempt += 1
@@ -326,7 +349,10 @@ class _Writer:
         place = f", the last at offset {self._last}" if self.written else ""
         start = "\r" if sys.stderr.isatty() else ""
         noun = "message" if self.written == 1 else "messages"
-        print(f"{start}{self.written:,} {noun} appended to '{self._stream}'{place}", file=sys.stderr, flush=True)
+        unsure = f"; {self._unsure:,} more may be or not, the server did not say" if self._unsure else ""
+        print(
+            f"{start}{self.written:,} {noun} appended to '{self._stream}'{place}{unsure}", file=sys.stderr, flush=True
+        )
 
 
 # -- streams --------------------------------------------------------------------------------------------------
@@ -343,7 +369,8 @@ def streams(
     """
     link = Link(url, "streams")
     link.check()
-    console = Console()
+    console = Console(markup=False, highlight=False, emoji=False)  # a name is a name, whatever is in it
+    _write_as(as_json)
     with _ending_quietly():
         try:
             before, since = _sample(link), time.monotonic()
@@ -371,7 +398,8 @@ def _sample(link: Link) -> dict[bytes, dict[bytes, Any]]:
     cursor: object = 0
     while True:
         cursor, names = link.call("SCAN", cursor, "TYPE", "tstream", "COUNT", 1000)
-        found |= {name: link.call("TINFO", name) for name in names}
+        described = {name: link.find("TINFO", name) for name in names}
+        found |= {name: info for name, info in described.items() if info is not None}
         if not int(str(cursor)):
             return found
 
@@ -379,14 +407,15 @@ def _sample(link: Link) -> dict[bytes, dict[bytes, Any]]:
 def _row(name: bytes, info: dict[bytes, Any], before: dict[bytes, Any] | None, seconds: float) -> dict[str, Any]:
     written = info[b"last"] - before[b"last"] if before is not None else info[b"last"]
     return {
-        "stream": _text(name),
+        "stream": name.decode("utf-8", "backslashreplace"),
         "length": info[b"length"],
         "first": info[b"first"],
         "last": info[b"last"],
         "rate": round(max(written, 0) / seconds, 1),
         "bytes": info[b"bytes-stored"],
         "groups": {
-            _text(group[b"name"]): {"lag": group[b"lag"], "pending": group[b"pending"]} for group in info[b"groups"]
+            group[b"name"].decode("utf-8", "backslashreplace"): {"lag": group[b"lag"], "pending": group[b"pending"]}
+            for group in info[b"groups"]
         },
     }
 
@@ -396,9 +425,9 @@ def _table(rows: list[dict[str, Any]], place: str) -> Table:
     for heading in ("stream", "messages", "offsets", "written/s", "bytes", "groups: lag (pending)"):
         table.add_column(heading, justify="left" if heading[:2] in ("st", "gr") else "right", overflow="fold")
     for row in rows:
-        groups = [f"{name}: {group['lag']:,} ({group['pending']:,})" for name, group in row["groups"].items()]
+        groups = [f"{_line(name)}: {group['lag']:,} ({group['pending']:,})" for name, group in row["groups"].items()]
         table.add_row(
-            row["stream"], f"{row['length']:,}", f"{row['first']}-{row['last']}" if row["length"] else "-",
+            _line(row["stream"]), f"{row['length']:,}", f"{row['first']}-{row['last']}" if row["length"] else "-",
             f"{row['rate']:,.1f}", f"{row['bytes']:,}", "\n".join(groups) or "-",
         )  # fmt: skip
     return table

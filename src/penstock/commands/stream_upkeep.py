@@ -98,8 +98,9 @@ def tretain(session: Session, argv: Argv) -> Reply:
     """Say what a stream keeps; what is not named stays as it was, and 0 takes a limit away.
 
     COUNT messages are kept at the least. A node goes by AGE when its newest message is too old, also the one that is
-    being written. BYTES are held at the most, the node being written not counted. COMPACT keeps the last entry of every tag, its offset unchanged. Old
-    messages go by whole nodes, some of them a little later than the limit says.
+    being written. BYTES are held at the most, but the newest message stays. COMPACT keeps the last entry of every tag, its
+    offset unchanged. Old messages go by whole nodes, some of them a little later than the limit says; those so large that
+    a node of them would be beyond BYTES go one by one.
     """
     stream = _existing(session, argv[1])
     limits = _retention(stream.retention, argv[2:])

@@ -160,7 +160,8 @@ def twrite(session: Session, argv: Argv) -> Reply:
             stream = db.obtain(name, Stream)
         log: Log = stream.log
         offset = log.append(db.clock.now, argv[2], argv[3])
-        if offset % NODE and session.engine.log is None:  # a message between seals has nothing to free, nor to log
+        # A message between seals has nothing to free, unless it is a large one, nor to log.
+        if offset % NODE and session.engine.log is None and not stream.retention.bytes:
             db.changed(name)
             return offset
         first = log.first
@@ -175,7 +176,7 @@ def twrite(session: Session, argv: Argv) -> Reply:
         log = stream.log
         first = log.first
         offset = _append(session, stream, write)
-    if offset != log.last or not offset % NODE:  # one message between seals has nothing to free
+    if offset != log.last or not offset % NODE or stream.retention.bytes:
         retain(session, name, stream, offset)
     if session.engine.log is not None:
         log_at(session, argv, log.first - 1 if log.first != first else 0)
@@ -205,13 +206,16 @@ def _append(session: Session, stream: Stream, write: _Write) -> int:
 
 
 def retain(session: Session, key: bytes, stream: Stream, offset: int) -> None:
-    """Enforce retention where appending from an offset on sealed a node; between seals there is nothing to free."""
+    """Enforce retention where appending from an offset on sealed a node; between seals only large messages can be too much."""
     streams = session.engine.streams
-    if (offset - 1) // NODE != stream.log.last // NODE:
-        session.engine.compression.later(stream.log)
-        if not streams.replaying:
-            stream.log.apply_retention(stream.retention, session.db.clock.now)
-            streams.note(session.db, key, stream)
+    log, limit = stream.log, stream.retention.bytes
+    if (offset - 1) // NODE != log.last // NODE:
+        session.engine.compression.later(log)
+    elif not limit or not log.outgrows(limit, offset):
+        return
+    if not streams.replaying:
+        log.apply_retention(stream.retention, session.db.clock.now)
+        streams.note(session.db, key, stream)
 
 
 def log_at(session: Session, argv: Argv, evicted: int = 0) -> None:

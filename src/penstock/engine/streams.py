@@ -46,6 +46,7 @@ class Streams:
         self.replaying = False  # an effect is being applied; what was evicted with it is an effect of its own
         self._timers: dict[Place, tuple[int, object]] = {}  # when the readers of a stream are to be woken
         self._tick_planned = False  # there is more to expire than one tick took
+        engine.config.on_change("stream-max-pending", lambda _: self._wake_all())
 
     def note(self, database: Database, key: bytes, stream: Stream) -> None:
         """This stream may need something later."""
@@ -86,6 +87,11 @@ class Streams:
         elif key in database.observed:
             self._engine.keyspace.ready.append(place)
             self._engine.blocking.serve()
+
+    def _wake_all(self) -> None:
+        """Groups may have more room than before, and nothing else may ever come to tell those who wait for it."""
+        waited_for = [(database, key) for database, key in self._noted if key in database.observed]
+        self._engine.keyspace.ready.extend(waited_for)
 
     def tick(self) -> None:
         """Many times a second: expire leases and stages, enforce age and compaction, for a slice of time.

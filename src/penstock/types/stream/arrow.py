@@ -33,13 +33,19 @@ def parse_arrow(data: bytes, limit: int | None = None) -> list[Any]:
     optional `time` is int64 or a timestamp, kept as milliseconds. More than `limit` bytes are refused before they
     are unpacked.
     """
+    if data[:6] == b"ARROW1":
+        raise InvalidArrow("it is an Arrow file, not an Arrow stream: write it with pyarrow.ipc.new_stream")
     try:
         if limit is not None:
             _check_size(unpacked_size(data), limit)
-        with pa.ipc.open_stream(data) as reader:
+        source = pa.BufferReader(data)
+        with pa.ipc.open_stream(source) as reader:
             names = reader.schema.names
             _check_names(names)
             batches = [_normalised(batch, limit) for batch in reader if batch.num_rows]
+            rest = len(data) - source.tell()
+            if rest:  # a second stream, perhaps: nobody may think that it was written
+                raise InvalidArrow(f"{rest} bytes follow the end of the Arrow stream; a payload is one stream")
     except InvalidArrow:
         raise
     except _REFUSALS as error:
@@ -71,6 +77,8 @@ def _check_size(size: int, limit: int) -> None:
 
 def _normalised(batch: Any, limit: int | None) -> Any:
     batch.validate(full=True)
+    for name in ("tag", "entry"):
+        _check_table(name, batch.column(name))
     if batch.schema.equals(_PLAIN) and not any(column.null_count for column in batch.columns):
         return batch
     if limit is not None:
@@ -79,10 +87,17 @@ def _normalised(batch: Any, limit: int | None) -> Any:
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
+def _check_table(name: str, column: Any) -> None:
+    """Arrow minds a table of offsets that is too short, but not one that ends in the middle of a number."""
+    table = column.buffers()[1] if _is_binary(column.type) else None
+    if table is not None and table.size % 4:
+        raise InvalidArrow(f"column '{name}' has a table of {table.size} bytes, which is no number of whole numbers")
+
+
 def _viewed(column: Any) -> int:
     """Bytes of a column whose rows are views: many may show the same bytes, and each becomes a copy."""
     lengths = memoryview(column.buffers()[1]).cast("i")
-    return sum(islice(lengths, 4 * column.offset, None, 4))
+    return sum(islice(lengths, 4 * column.offset, 4 * (column.offset + len(column)), 4))
 
 
 def _column(name: str, column: Any) -> Any:
@@ -90,11 +105,11 @@ def _column(name: str, column: Any) -> Any:
     if name == "time":
         if pa.types.is_timestamp(kind):
             # Finer units lose what is below a millisecond; seconds must not overflow.
-            column = column.cast(pa.timestamp("ms", kind.tz), safe=kind.unit == "s").cast(pa.int64())
+            column = _cast(name, column, pa.timestamp("ms", kind.tz), safe=kind.unit == "s").cast(pa.int64())
         elif kind != pa.int64():
             raise InvalidArrow(f"column 'time' is {kind}, not int64 or a timestamp")
     elif _is_binary(kind):
-        column = column.cast(pa.binary())
+        column = _cast(name, column, pa.binary())
     else:
         raise InvalidArrow(f"column '{name}' is {kind}, not binary or string")
     if column.null_count:
@@ -102,6 +117,13 @@ def _column(name: str, column: Any) -> Any:
             raise InvalidArrow(f"column '{name}' has nulls")
         column = pc.fill_null(column, b"")
     return column
+
+
+def _cast(name: str, column: Any, kind: Any, safe: bool = True) -> Any:
+    try:
+        return column.cast(kind, safe=safe)
+    except pa.ArrowInvalid as error:  # a time out of range, or more than 2 GiB
+        raise InvalidArrow(f"column '{name}': {error}") from error
 
 
 _VIEWS = (pa.binary_view(), pa.string_view())

@@ -4,24 +4,31 @@ The index maps a tag to its newest offset in the sealed nodes and counts, node b
 superseded, so that a slice of work goes straight to a node that has something to lose. Everything here can be made
 again from the log, so a dump leaves it out. A message without a tag is about nothing in particular and is kept.
 
+Evicting a node costs no look into it: the tags that had their newest message there are forgotten later, in slices too.
+Until then the index may name offsets before `start`, which count for nothing.
+
 Rejected: sweeping all nodes after every seal (the log's whole length for one superseded message), and compacting the
 active node (its readers are the ones that follow the log and want to see every change).
 """
 
 from __future__ import annotations
 
+from collections import deque
+
 from penstock.types.stream.nodes import NODE, Node
 
 
 class Compactor:
-    """What is known of the tags of nodes before `next`."""
+    """What is known of the tags of nodes from `start` up to `next`."""
 
-    __slots__ = ("latest", "next", "superseded")
+    __slots__ = ("evicted", "latest", "next", "start", "superseded")
 
     def __init__(self, start: int) -> None:
         self.latest: dict[bytes, int] = {}
         self.superseded: dict[int, int] = {}  # node number -> messages it can lose
+        self.start = start  # the first node that is held
         self.next = start  # the first node not indexed yet
+        self.evicted: deque[Node] = deque()  # that the index still knows of
 
     def index(self, node: Node) -> None:
         """Learn the tags of the next node. O(its messages)."""
@@ -30,8 +37,7 @@ class Compactor:
         for offset, tag in zip(offsets, tags, strict=True):
             if tag:
                 older = latest.get(tag)
-                if older is not None:
-                    number = (older - 1) // NODE
+                if older is not None and (number := (older - 1) // NODE) >= self.start:
                     superseded[number] = superseded.get(number, 0) + 1
                 latest[tag] = offset
         self.next = node.number + 1
@@ -51,23 +57,32 @@ class Compactor:
             node.keep(rows, compression)
         return before - len(rows)
 
-    def forget(self, node: Node) -> None:
-        """A node is evicted: its tags no longer have their newest message there. O(its messages)."""
-        if node.number >= self.next:
-            self.next = node.number + 1
-            return
+    def evict(self, node: Node) -> None:
+        """The first node is gone. O(1)."""
+        self.start = node.number + 1
         self.superseded.pop(node.number, None)
+        if node.number < self.next:
+            self.evicted.append(node)
+        else:
+            self.next = self.start
+
+    def forget(self) -> None:
+        """Forget the tags that had their newest message in a node that was evicted. O(its messages)."""
         latest = self.latest
-        offsets, _, tags, _ = node.lists()
+        offsets, _, tags, _ = self.evicted.popleft().lists()
         for offset, tag in zip(offsets, tags, strict=True):
             if latest.get(tag) == offset:
                 del latest[tag]
+
+    def size(self) -> int:
+        """Bytes of memory, about. O(nodes evicted and not forgotten): tags are counted as short."""
+        return 130 * len(self.latest) + 100 * len(self.superseded) + sum(node.size() for node in self.evicted)
 
     def check(self, nodes: dict[int, Node]) -> None:
         """Assert that the index is what a scan of the indexed nodes gives."""
         latest: dict[bytes, int] = {}
         superseded: dict[int, int] = {}
-        for node in nodes.values():
+        for node in [*self.evicted, *nodes.values()]:
             if node.number < self.next:
                 offsets, _, tags, _ = node.copy().lists()
                 latest.update(item for item in zip(tags, offsets, strict=True) if item[0])
@@ -78,4 +93,5 @@ class Compactor:
                 if lost:
                     superseded[node.number] = lost
         assert self.latest == latest
+        assert [node.number for node in self.evicted] == [*range(self.start - len(self.evicted), self.start)]
         assert self.superseded == superseded

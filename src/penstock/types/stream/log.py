@@ -355,11 +355,17 @@ class Log:
             self.sealed_raw -= node.raw
             self.cooling.evicted(node)
             if self.compactor:
-                self.compactor.forget(node)
-        active = self.active
-        if self.first > self.last and active.entries:
-            self.active = Active(self.first, max(active.before, active.newest))
+                self.compactor.evict(node)
+        gone = self.first - self.active.start
+        if 2 * gone > len(self.active.entries):
+            self._shed(gone)
         return before - len(self)
+
+    def _shed(self, gone: int) -> None:
+        """Let the active node begin later, once half of it is evicted: large messages must not wait for it to be sealed."""
+        active = self.active
+        self.active = Active(self.first, max(active.before, *active.times[:gone]))
+        self.active.extend(active.times[gone:], active.tags[gone:], active.entries[gone:])
 
     def keep_nodes(self, count: int) -> int:
         """Remove whole nodes from the front as long as `count` messages remain; answer how many messages went."""
@@ -386,7 +392,7 @@ class Log:
         """Remove the whole nodes that a retention does not cover; answer how many messages went.
 
         A count is kept at the least; a node goes by age when its newest message is too old, the active one too; bytes are
-        held at the most, but the active node stays.
+        held at the most, but the newest message stays. Messages so large that a node of them would be too much go one by one.
         """
         removed = self.keep_nodes(retention.count) if retention.count else 0
         active = self.active.raw if retention.bytes and self.nodes else 0
@@ -396,11 +402,32 @@ class Log:
             if not (too_old or too_large):
                 break
             removed += self.evict_through((self.lowest + 1) * NODE)
+        if retention.bytes and not self.nodes:
+            removed += self._keep_bytes(retention.bytes)
         if retention.age_ms and not self.nodes:
             oldest, times = now - retention.age_ms, self.active.times
             if times and times[-1] < oldest and max(times) < oldest:
                 removed += self.evict_through(self.last)
         return removed
+
+    def _keep_bytes(self, limit: int) -> int:
+        """Remove what the active node has beyond a number of bytes; answer how many messages went. O(its messages)."""
+        active = self.active
+        if active.raw <= limit:
+            return 0
+        left, row = limit, len(active.entries)
+        while row and (left := left - len(active.tags[row - 1]) - len(active.entries[row - 1]) - OVERHEAD) >= 0:
+            row -= 1
+        removed = self.evict_through(min(active.offset_at(row), self.last) - 1)
+        if self.active.start < self.first:
+            self._shed(self.first - self.active.start)
+        return removed
+
+    def outgrows(self, limit: int, offset: int) -> bool:
+        """Whether a node of messages like those from an offset on would have more than so many bytes. O(those)."""
+        active, count = self.active, self.last + 1 - offset
+        size = sum(map(len, active.tags[-count:])) + sum(map(len, active.entries[-count:])) + OVERHEAD * count
+        return size * NODE > limit * count
 
     def set_compaction(self, on: bool) -> None:
         """Begin or stop keeping the index that compaction needs; `compact` fills it."""
@@ -408,7 +435,7 @@ class Log:
             self.compactor = Compactor(self.lowest) if on else None
 
     def compact(self, nodes: int = 8, least: int = 1) -> Compacted:
-        """Index or rewrite up to so many nodes (those with `least` messages to lose)."""
+        """Index, rewrite or forget up to so many nodes (rewrite those with `least` messages to lose)."""
         compactor = self.compactor
         if compactor is None:
             return Compacted([], False)
@@ -417,12 +444,16 @@ class Log:
             if compactor.next < self.active.number:
                 self._index(compactor)
                 continue
+            if compactor.evicted:
+                compactor.forget()
+                continue
             number = compactor.candidate(least)
             if number is None:
                 return Compacted(rewritten, False)
             self._compact_node(compactor, number)
             rewritten.append(number)
-        return Compacted(rewritten, compactor.next < self.active.number or compactor.candidate(least) is not None)
+        more = compactor.next < self.active.number or compactor.evicted or compactor.candidate(least) is not None
+        return Compacted(rewritten, bool(more))
 
     def compact_nodes(self, numbers: Iterable[int]) -> None:
         """Rewrite these nodes, and no others: what `compact` did to a log that held the same."""
@@ -460,7 +491,8 @@ class Log:
 
     def size(self) -> int:
         """Bytes of memory. O(nodes)."""
-        return 500 + sum(node.size() for node in self.nodes.values()) + self.active.size()
+        index = self.compactor.size() if self.compactor is not None else 0
+        return 500 + sum(node.size() for node in self.nodes.values()) + self.active.size() + index
 
     def copy(self) -> Log:
         """An equal log that shares only bytes that never change."""
@@ -510,7 +542,7 @@ class Log:
         self.active.check()
         assert len(self) == sum(b - a for _, a, b in self.copy()._runs(self.first, self.last + 1))
         if self.compactor:
-            assert self.lowest <= self.compactor.next <= self.active.number
+            assert self.lowest == self.compactor.start <= self.compactor.next <= self.active.number
             self.compactor.check(self.nodes)
 
 

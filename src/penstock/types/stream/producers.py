@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from collections import OrderedDict
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -147,15 +148,16 @@ class Producers:
 class Stage:
     """Entries aside, not visible to any reader."""
 
-    __slots__ = ("batches", "used")
+    __slots__ = ("batches", "rows", "used")
 
     def __init__(self) -> None:
         self.batches: list[Any] = []  # as `parse_arrow` gives them
+        self.rows = 0  # in all of them
         self.used = 0
 
 
 class Stages:
-    """Stages by token. Staging twice under a token adds to it: a task sends its rows in pieces."""
+    """Stages by token, the one used last at the end. Staging twice under a token adds to it: a task sends its rows in pieces."""
 
     __slots__ = ("by_token",)
 
@@ -164,10 +166,12 @@ class Stages:
 
     def stage(self, token: bytes, batches: list[Any], now: int) -> int:
         """Put batches aside; answer how many entries the token has now."""
-        stage = self.by_token.setdefault(token, Stage())
+        stage = self.by_token.pop(token, None) or Stage()
+        self.by_token[token] = stage  # at the end: the one used last
         stage.batches += batches
+        stage.rows += sum(batch.num_rows for batch in batches)
         stage.used = now
-        return sum(batch.num_rows for batch in stage.batches)
+        return stage.rows
 
     def stage_entries(self, token: bytes, tags: list[bytes], entries: list[bytes], now: int) -> int:
         """As `stage`, of plain entries."""
@@ -177,9 +181,11 @@ class Stages:
 
     def take(self, tokens: list[bytes]) -> list[Any]:
         """The batches of all tokens in order, no longer staged; UnknownStage, and nothing taken, if one is unknown."""
-        for at, token in enumerate(tokens):
-            if token not in self.by_token or token in tokens[:at]:
+        taken: set[bytes] = set()
+        for token in tokens:
+            if token not in self.by_token or token in taken:
                 raise UnknownStage(f"nothing is staged under '{token.decode(errors='replace')}'")
+            taken.add(token)
         return [batch for token in tokens for batch in self.by_token.pop(token).batches]
 
     def drop(self, tokens: list[bytes]) -> int:
@@ -187,8 +193,11 @@ class Stages:
         return sum(self.by_token.pop(token, None) is not None for token in tokens)
 
     def expire(self, before: int) -> list[bytes]:
-        """Drop the stages that were last added to before a time; answer their tokens."""
-        stale = [token for token, stage in self.by_token.items() if stage.used < before]
+        """Drop the stages that were last added to before a time; answer their tokens. O(those).
+
+        After the clock jumped back a stage may wait for the one before it.
+        """
+        stale = [token for token, _ in takewhile(lambda item: item[1].used < before, self.by_token.items())]
         for token in stale:
             del self.by_token[token]
         return stale
@@ -229,6 +238,7 @@ class Stages:
                 assert batch.num_rows
                 assert batch.schema.names[-2:] == ["tag", "entry"]
                 assert all(column.null_count == 0 for column in batch)
+            assert stage.rows == sum(batch.num_rows for batch in stage.batches)
 
 
 def _staged(part: bytes) -> list[Any]:
