@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from tests.commands.stream_world import World, arrow, rows, visible
+
+from penstock.types.stream.stream import Stream
 
 
 @pytest.fixture
@@ -494,3 +498,90 @@ def test_nodes_are_compressed_before_a_write_is_refused_for_memory(world: World)
     world.run("CONFIG", "SET", "maxmemory", world.engine.memory.used_memory - 20_000_000)
     assert compressed(world) == [True] * 4 + [False] * 8
     assert world.run("TWRITE k tag entry") == 12_001
+
+
+class Thread:
+    """A thread that works when the test says so, in the place of Workers.in_background."""
+
+    def __init__(self, world: World) -> None:
+        world.run("CONFIG SET stream-compression-rest 0")
+        world.engine.compression.in_background = self._take
+        self.chores: list[tuple[Callable[[], object], Callable[[], None]]] = []
+
+    def _take(self, compute: Callable[[], object], over: Callable[[], None]) -> bool:
+        self.chores.append((compute, over))
+        return True
+
+    def work(self) -> None:
+        compute, over = self.chores.pop(0)
+        compute()
+        over()
+
+
+def test_a_thread_compresses_while_the_loop_serves(world: World) -> None:
+    thread = Thread(world)
+    world.run("TWRITE", "k", "ENTRIES", *["tag", "entry"] * 12_000)
+    world.run("TWRITE", "other", "ENTRIES", *["tag", "entry"] * 12_000)
+    world.pass_time(100)
+    assert not any(compressed(world)) and len(thread.chores) == 1, "one portion at a time"
+    dumped, read = world.run("DUMP k"), world.run("TREAD k 1 12000")
+    thread.work()
+    world.pass_time(100)
+    thread.work()
+    assert compressed(world) == compressed(world, b"other") == [True] * 4 + [False] * 8
+    assert world.run("TREAD k 1 12000") == read
+    world.run("RESTORE", "again", 0, dumped)
+    assert world.run("TREAD again 1 12000") == read
+    world.pass_time(100)
+    assert not thread.chores and world.timers.pending == 0
+
+
+@pytest.mark.parametrize(
+    "words", ["DEL k", "FLUSHALL", "TEVICT k 12000", "TRETAIN k COUNT 1", "SET k text", "RENAME k other"]
+)
+def test_what_a_thread_compressed_of_a_stream_that_changed_is_for_nobody(world: World, words: str) -> None:
+    thread = Thread(world)
+    world.run("TWRITE", "k", "ENTRIES", *["tag", "entry"] * 12_000)
+    world.pass_time(100)
+    world.run(words)
+    thread.work()
+    world.pass_time(100)
+    for value in world.engine.keyspace[0].data.values():
+        if isinstance(value, Stream):
+            value.check()
+    assert not thread.chores and world.timers.pending == 0
+
+
+def test_what_a_thread_fails_at_is_done_by_the_loop(world: World) -> None:
+    thread = Thread(world)
+    world.run("TWRITE", "k", "ENTRIES", *["tag", "entry"] * 12_000)
+    world.pass_time(100)
+    _, over = thread.chores.pop()
+    world.engine.compression.in_background = lambda compute, over: False
+    over()
+    world.pass_time(100)
+    assert compressed(world) == [True] * 4 + [False] * 8
+
+
+def test_a_write_beyond_the_backlog_does_not_wait_for_a_thread(world: World) -> None:
+    thread = Thread(world)
+    node = 1000 * (len("tagentry") + 16)
+    world.run("CONFIG", "SET", "stream-compression-backlog", 4 * node)
+    world.run("TWRITE", "k", "ENTRIES", *["tag", "entry"] * 11_000)
+    world.pass_time(100)
+    assert len(thread.chores) == 1 and not any(compressed(world))
+    world.run("TWRITE", "k", "ENTRIES", *["tag", "entry"] * 3_000)
+    assert compressed(world) == [False] * 3 + [True] * 3 + [False] * 8
+    thread.work()
+    assert compressed(world) == [True] * 6 + [False] * 8
+    world.stream().check()
+
+
+def test_memory_is_not_kept_short_by_a_thread_that_is_held_up(world: World) -> None:
+    thread = Thread(world)
+    world.run("TWRITE", "k", "ENTRIES", *["tag", "entry"] * 12_000)
+    world.pass_time(100)
+    assert world.engine.compression.now()
+    assert compressed(world) == [True] * 4 + [False] * 8
+    thread.work()
+    world.stream().check()

@@ -10,6 +10,7 @@ import threading
 import pytest
 from tests.engine.lock_world import Slow, World
 
+from penstock.engine import workers
 from penstock.engine.spec import REGISTRY
 from penstock.engine.stats import CALLS, FAILED, NANOSECONDS
 from penstock.engine.workers import NEVER, STOP_PATIENCE, SWITCH_INTERVAL
@@ -270,12 +271,12 @@ def test_threads_come_when_they_are_needed_and_go_when_fewer_are_wanted(world: W
     for number in range(3):
         world.client(f"SADD s{number} a", f"SLOW.READ s{number}")
     world.step(3)
-    workers = set(threading.enumerate()) - before
-    assert len(workers) == 2
+    started = set(threading.enumerate()) - before
+    assert len(started) == 2
     world.configure("worker-threads", "0")
-    for thread in workers:
+    for thread in started:
         thread.join(10)
-    assert not any(thread.is_alive() for thread in workers)
+    assert not any(thread.is_alive() for thread in started)
 
 
 def test_a_command_is_carried_out_although_no_thread_can_be_had(
@@ -289,6 +290,40 @@ def test_a_command_is_carried_out_although_no_thread_can_be_had(
     client = world.client("SADD s a", "SLOW.STORE d s")
     world.step()
     assert client.sent[-1] == b":1\r\n"
+
+
+def test_a_chore_runs_in_a_thread_and_its_end_on_the_loop(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_processors", lambda: 2)
+    ran: list[threading.Thread] = []
+
+    def run() -> None:
+        ran.append(threading.current_thread())
+
+    assert world.engine.workers.in_background(run, run)
+    assert not world.engine.workers.jobs, "nobody waits for it, SHUTDOWN neither"
+    world.step()
+    thread, loop = ran
+    assert thread is not loop is threading.current_thread()
+
+
+def test_a_chore_that_fails_ends_like_any_other(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(workers, "_processors", lambda: 2)
+    ended: list[bool] = []
+    assert world.engine.workers.in_background(lambda: 1 // 0, lambda: ended.append(True))
+    world.step()
+    assert ended and "ZeroDivisionError" in caplog.text
+
+
+def test_there_are_no_chores_without_threads_or_a_second_processor(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "_processors", lambda: 1)
+    assert not world.engine.workers.in_background(int, list)
+    monkeypatch.setattr(workers, "_processors", lambda: 2)
+    world.configure("worker-threads", "0")
+    assert not world.engine.workers.in_background(int, list)
 
 
 def test_nothing_is_locked_for_who_needs_no_lock(world: World, slow: Slow) -> None:

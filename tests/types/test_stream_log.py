@@ -8,11 +8,12 @@ from typing import Any, Literal
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.types.packing import CorruptValue
 from penstock.types.stream.arrow import LARGE_SCHEMA, READ_SCHEMA, parse_arrow
+from penstock.types.stream.cooling import Packing
 from penstock.types.stream.log import NULL, Compacted, Log, Retention
 from penstock.types.stream.nodes import NODE, Node, Storage, load_node
 from penstock.types.stream.stream import Stream
@@ -449,6 +450,82 @@ def test_an_arrow_read_of_nothing_is_an_empty_table() -> None:
     for log, offset in ((Log(), 1), (filled(10), 11)):
         table = read_arrow(log, offset, 100)
         assert (table.num_rows, table.schema.names) == (0, ["offset", "time", "tag", "entry"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from(
+    ["append", "upload", "pack", "pack", "run", "unpack", "unpack", "evict", "compact", "settle", "recall", "copy", "read"]
+), max_size=25))  # fmt: skip
+def test_whatever_happens_while_nodes_are_compressed_elsewhere_nobody_can_tell(steps: list[str]) -> None:
+    plain, log = (Log(Storage("lz4", 1, backlog)) for backlog in (0, 1 << 30))
+    uploads = [parse_arrow(ipc({"tag": [b"%d" % (n % 700) for n in range(3000)], "entry": [b"entry"] * 3000}))]
+    away: list[Packing] = []
+    for twin in (plain, log):
+        twin.set_compaction(True)
+        twin.append_arrow(1, uploads[0])
+    for step in steps:
+        if step == "pack" and (packing := log.pack(40_000)) is not None:
+            away.append(packing)
+        elif step == "run" and away and not away[0].payloads:
+            away[0].run()
+        elif step == "unpack" and away:
+            whole = bool(away[0].payloads)
+            assert log.unpack(away.pop(0)) == whole
+        elif step == "settle":
+            log.settle()
+        elif step == "recall":
+            log.cooling.recall()
+        elif step == "copy":
+            log, copied = log.copy(), log
+            copied.check()
+        elif step == "read":
+            log.read(log.first, 1200)
+        for twin in (plain, log):
+            if step == "append":
+                twin.append_many(2, [b"3", b""] * 700, [b"more"] * 1400)
+            elif step == "upload":
+                twin.append_arrow(3, uploads[0])
+            elif step == "evict":
+                twin.evict_through(twin.first + 1300)
+            elif step == "compact":
+                while twin.compact(8).more:  # to the end: a copy has to index what its original had done
+                    pass
+        log.check()
+    assert log.info()[:-1] == plain.info()[:-1]
+    assert log.read(1, log.last) == plain.read(1, plain.last)
+    log.cooling.recall()
+    while log.settle():
+        pass
+    log.check()
+    assert [node.compressed for node in log.nodes.values()] == [node.compressed for node in plain.nodes.values()]
+
+
+def test_a_message_that_compaction_took_does_not_come_back_from_a_thread() -> None:
+    log = Log(Storage("lz4", 1, 1 << 30))
+    log.set_compaction(True)
+    for entry in (b"old", b"new", b"newest"):
+        log.append_many(1, [b"%d" % n for n in range(1000)], [entry] * 1000)
+    packing = log.pack(1 << 20)
+    assert packing is not None and packing.numbers == [0, 1]
+    packing.run()
+    log.compact(8)
+    log.check()
+    log.unpack(packing)
+    log.check()
+    assert {message.entry for message in log.messages(1, 3000)} == {b"newest"}
+
+
+def test_what_is_compressed_elsewhere_is_what_would_be_made_here() -> None:
+    here, there = (filled(6000, Storage("lz4", 1, 1 << 30)) for _ in range(2))
+    packing = there.pack(3 * there.nodes[0].raw)
+    assert packing is not None and packing.numbers == [0, 1, 2]
+    packing.run()
+    assert not there.nodes[0].compressed and there.cooling.waiting == here.cooling.waiting
+    assert there.unpack(packing)
+    while here.settle():
+        pass
+    assert [node.payload for node in there.nodes.values()][:3] == [node.payload for node in here.nodes.values()][:3]
+    assert there.cooling.waiting == sum(there.nodes[number].raw for number in (3, 4))
 
 
 @pytest.mark.parametrize("compression", ["none", "lz4"])

@@ -112,5 +112,19 @@ def cores() -> list[int]:
 def pin(pid: int, core: int) -> None:
     """Keep a server on one core, all its threads, so that two runs differ by less; the load stays off that core."""
     if len(cores()) > 1:
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            os.sched_setaffinity(int(thread.name), {cores()[core]})
+        _keep_to(pid, {cores()[core]})
+
+
+@contextmanager
+def unpinned(server: Running) -> Iterator[None]:
+    """Let a server use every core, as its users do: for what it has threads for."""
+    _keep_to(server.pid, set(cores()))
+    try:
+        yield
+    finally:
+        pin(server.pid, 0)
+
+
+def _keep_to(pid: int, chosen: set[int]) -> None:
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        os.sched_setaffinity(int(thread.name), chosen)

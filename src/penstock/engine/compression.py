@@ -2,8 +2,9 @@
 
 What was just written is read soon, by members of a group and by jobs that come every few seconds, and they are served
 better from what is not compressed. So nodes rest first, for one to two times `stream-compression-rest`, and are then
-compressed in slices of time. What rests is bounded by `stream-compression-backlog` for all streams together; beyond it
-every write compresses as much as it adds (types/stream/cooling.py).
+compressed by a thread, or in slices of time where there is only one processor. What rests is bounded by
+`stream-compression-backlog` for all streams together: from half of it on a thread takes the oldest, rested or not, and beyond
+it every write compresses as much as it adds (types/stream/cooling.py).
 
 Time goes by rounds, so that no node has a clock: a round makes the nodes due that were sealed before the last one.
 
@@ -12,11 +13,13 @@ Owned by the loop thread.
 
 from __future__ import annotations
 
+import weakref
 from functools import partial
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from penstock.types.stream.cooling import Packing
 from penstock.types.stream.log import STORAGE, Log
 
 if TYPE_CHECKING:
@@ -26,6 +29,8 @@ SLICE = 1_000_000
 """Nanoseconds that are worked before clients have their turn."""
 BUSY_PAUSE, IDLE_PAUSE = 0.010, 0.001
 """Seconds between two slices, while clients are heard and while they are not."""
+PORTION = 16 << 20
+"""Bytes of messages that a thread compresses before the loop hears of it again: some ten milliseconds."""
 
 
 class Compression:
@@ -37,6 +42,8 @@ class Compression:
             WeakKeyDictionary()
         )  # logs, and the node they had come to last round
         self._due: WeakKeyDictionary[Log, int] = WeakKeyDictionary()  # logs, and the node before which all are due
+        self.in_background = engine.workers.in_background
+        self._away = False  # a portion of nodes is with a thread
         self._round_planned = self._slice_planned = False
         self._heard = 0  # bytes of input when a slice was planned
         engine.config.on_change("stream-compression-backlog", lambda _: self._share_backlog())
@@ -47,15 +54,20 @@ class Compression:
 
     def later(self, log: Log) -> None:
         """Something was written: compress what cools of it, in time."""
-        if log.cooling.unsettled and log not in self._resting:
+        if not log.cooling.unsettled:
+            return
+        if log not in self._resting:
             self._resting[log] = log.lowest if self._round_planned else log.active.number
             self._share_backlog()
             self._plan_round()
+        if not self._away and _is_pressed(log):
+            self._hand_over(log)
 
     def now(self) -> bool:
         """Compress all that waits, because memory is short; whether there was anything."""
         waiting = list(self._resting)
         for log in waiting:
+            log.cooling.recall()  # a thread may be held up, and the memory is needed now
             while log.settle():
                 pass
         self._resting.clear()
@@ -89,17 +101,19 @@ class Compression:
         self._plan_round()
 
     def _plan_slice(self, pause: float) -> None:
-        if self._due and not self._slice_planned:
+        if self._due and not self._slice_planned and not self._away:
             self._slice_planned = True
             self._heard = self._engine.stats.input_bytes
             self._engine.timers.call_later(pause, self._slice)
 
     def _slice(self) -> None:
-        """Compress for a slice of time, or only one node if clients have been heard since the last one."""
+        """Have a thread compress, or do it here for a slice of time, or only one node if clients have been heard since."""
         self._slice_planned = False
         idle = self._heard == self._engine.stats.input_bytes
         until = perf_counter_ns() + (SLICE if idle else 0)
         for log, sealed in list(self._due.items()):
+            if self._away or self._hand_over(log, sealed):
+                return
             more = log.settle(sealed)
             while more and perf_counter_ns() < until:
                 more = log.settle(sealed)
@@ -110,3 +124,28 @@ class Compression:
             if perf_counter_ns() >= until:
                 break
         self._plan_slice(IDLE_PAUSE if idle else BUSY_PAUSE)
+
+    def _hand_over(self, log: Log, before: int | None = None) -> bool:
+        """Give a thread a portion of the nodes, those before a number if one is given; whether it has one."""
+        packing = log.pack(PORTION, before)
+        if packing is not None:
+            self._away = self.in_background(packing.run, partial(self._take_back, weakref.ref(log), packing))
+            if not self._away:
+                log.cooling.recall()
+        return self._away
+
+    def _take_back(self, origin: weakref.ref[Log], packing: Packing) -> None:
+        """A thread is done with a portion; the stream may be gone since."""
+        self._away = False
+        log = origin()
+        if log is not None:
+            if not log.unpack(packing):
+                log.settle()  # what failed there should fail here too, and not for ever
+            elif _is_pressed(log):
+                self._hand_over(log)
+        self._plan_slice(IDLE_PAUSE)
+
+
+def _is_pressed(log: Log) -> bool:
+    """Whether half of the backlog waits."""
+    return 2 * log.cooling.waiting > STORAGE.backlog

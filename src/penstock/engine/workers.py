@@ -12,6 +12,8 @@ stays a flush (kvrocks#2620) and a replay of the log gives the same. One that re
 A client that goes away is no reason to stop: as with Redis, a write that was received is carried out; of a read the
 result is dropped. Its locks last until the thread returns in either case, as the thread still reads the values.
 
+What no command waits for, and what touches no value, is a chore (`in_background`): it is neither locked nor waited for.
+
 What LAZY queued has a thread too if it is long, and no client that waits: its end calls `Session.later` instead. Who
 cannot wait for such a thread has it finished there and then (`finish_now`).
 
@@ -29,6 +31,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
+import os
 import sys
 import threading
 import time
@@ -132,6 +135,22 @@ class Job:
         return self.command.writes and any(data.get(key) is not value for key, value in self.seen)
 
 
+class Chore:
+    """Something for a thread that is no command's, and what the loop does when it is over, however it ended."""
+
+    __slots__ = ("_compute", "over")
+
+    def __init__(self, compute: Callable[[], object], over: Callable[[], None]) -> None:
+        self._compute = compute
+        self.over = over
+
+    def run(self) -> None:
+        try:
+            self._compute()
+        except BaseException:
+            log.exception("internal error in a thread")
+
+
 class Workers:
     """See the top of this file."""
 
@@ -142,7 +161,7 @@ class Workers:
         self.jobs: dict[Job, None] = {}  # under way, in the order in which they began
         self.done = 0  # by threads
         self._deliver: Deliver | None = None
-        self._queue: SimpleQueue[Job | None] = SimpleQueue()
+        self._queue: SimpleQueue[Job | Chore | None] = SimpleQueue()
         self._threads = 0  # that take jobs from the queue
         self._usual_interval = sys.getswitchinterval()
         self._usual_gc = gc.isenabled()
@@ -235,12 +254,26 @@ class Workers:
             self._engine.blocking.enter(job.waiter)
         return job
 
-    def _submit(self, job: Job) -> None:
+    def in_background(self, compute: Callable[[], object], over: Callable[[], None]) -> bool:
+        """Have a thread run `compute`, and the loop `over` after it; False if that would take nothing off the loop.
+
+        So it is without threads, and where they have only the loop's own processor.
+        """
+        if self.threshold == NEVER or _processors() < 2 or not self._have_thread():
+            return False
+        self._queue.put(Chore(compute, over))
+        return True
+
+    def _have_thread(self) -> bool:
+        """Start one more thread if there may be more; whether there is any."""
         if self._threads < self._engine.config.worker_threads:
             with contextlib.suppress(RuntimeError):  # the system gives no more threads
                 threading.Thread(target=self._work, name="penstock-worker", daemon=True).start()
                 self._threads += 1
-        if self._threads:
+        return self._threads > 0
+
+    def _submit(self, job: Job) -> None:
+        if self._have_thread():
             self._queue.put(job)
         else:  # slowly is better than never
             job.run()
@@ -255,7 +288,7 @@ class Workers:
             if deliver is None:
                 return
             with contextlib.suppress(RuntimeError):  # the loop has ended
-                deliver(partial(self._finished, job))
+                deliver(partial(self._finished, job) if isinstance(job, Job) else job.over)
             del job  # what it holds may be large, and the next one may be long in coming
 
     # -- ending -----------------------------------------------------------------------------------------------
@@ -359,3 +392,8 @@ class Workers:
             if job.session.waiter is job.waiter:
                 error = ReplyError("the server is shutting down: the command was given up on, and changed nothing")
                 self._engine.blocking.answer(job.waiter, error)
+
+
+def _processors() -> int:
+    """How many the calling thread may use, and those that it starts."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -27,7 +27,7 @@ from penstock.protocol.grammar import MORE
 from penstock.protocol.resp import OK, encode
 
 cdef extern from "sys/uio.h":
-    ssize_t readv(int descriptor, const iovec *where, int count)
+    ssize_t readv(int descriptor, const iovec *where, int count) nogil
 
 cdef object _OK = OK
 cdef object _encode = encode
@@ -208,9 +208,10 @@ cdef class InnerLoop:
         cdef iovec where[2]
         cdef Py_ssize_t left = GULP
         cdef ssize_t got
-        cdef int count = self.reader.places(where)
+        cdef int count = self.reader.places(where), descriptor = self.descriptor
         while count and left > 0 and not self.held_back and not self.session.closing:
-            got = readv(self.descriptor, where, count)
+            with nogil:
+                got = readv(descriptor, where, count)
             if got <= 0:
                 break
             left -= got

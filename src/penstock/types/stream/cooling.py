@@ -2,25 +2,58 @@
 
 Appending does the least: the newest nodes are left as they were sealed, and one that cools only drops what can be made
 again. Compressing it, and copying a hot node out of the upload it was cut from, may wait, for up to `Storage.backlog` bytes
-of a log, until somebody who has time calls `settle`. Why: docs/design/0004-streams.md.
+of a log, until somebody who has time calls `settle`, or has another thread do a `Packing`. Why: docs/design/0004-streams.md.
 
-Invariant: nodes before `cooled` were told to cool, those before `packed` are compressed if they are to be; the nodes between
-the two that are not compressed have `waiting` bytes; a node that shares an upload is between them, or hot and in `shared`.
+A thread is given what never changes, buffers, and gives back bytes; nodes belong to the loop's thread alone. Whatever
+happens to a node meanwhile, it is read, dumped and copied as it was, and who evicts or rewrites it strikes it from `away`,
+so that what comes back is for nobody.
+
+Invariant: nodes before `cooled` were told to cool, those before `packed` are compressed if they are to be, or `away` in a
+Packing; the nodes between the two that are not compressed, and those away, have `waiting` bytes; a node that shares an
+upload is one of these, or hot and in `shared`.
 """
 
 from __future__ import annotations
 
-from penstock.types.stream.nodes import Node, Storage
+from typing import Any
+
+from penstock.types.stream.nodes import Node, Source, Storage, compressed, cut
+
+AT_ONCE = 32
+"""Nodes that a thread compresses in one call, and then needs the interpreter for a quarter of a millisecond."""
+
+
+class Packing:
+    """Some nodes that are being compressed elsewhere. The loop makes it and looks at it again when `run` is over."""
+
+    __slots__ = ("_compression", "_forms", "numbers", "payloads")
+
+    def __init__(self, compression: str) -> None:
+        self._compression = compression
+        self._forms: list[Source | Any] = []  # places in uploads, or batches
+        self.numbers: list[int] = []
+        self.payloads: list[bytes] = []  # of as many of them as are done
+
+    def add(self, node: Node) -> None:
+        self.numbers.append(node.number)
+        self._forms.append(node.source or node.opened())
+
+    def run(self) -> None:
+        """Compress them, in any thread."""
+        for at in range(0, len(self._forms), AT_ONCE):
+            batches = [cut(form) if type(form) is tuple else form for form in self._forms[at : at + AT_ONCE]]
+            self.payloads += compressed(batches, self._compression)
 
 
 class Cooling:
     """Of the nodes of a log."""
 
-    __slots__ = ("cooled", "packed", "shared", "waiting")
+    __slots__ = ("away", "cooled", "packed", "shared", "waiting")
 
     def __init__(self) -> None:
         self.cooled = 0  # number of the first node that was not told to cool
         self.packed = 0  # number of the first node that was not told to be compressed
+        self.away: dict[int, Packing] = {}  # nodes before it that are being compressed
         self.waiting = 0  # bytes of the messages that wait for compression
         self.shared: dict[int, Node] = {}  # hot nodes that may share an upload, the oldest first
 
@@ -48,7 +81,7 @@ class Cooling:
             self._pack(nodes, storage)
 
     def settle(self, nodes: dict[int, Node], storage: Storage, before: int) -> bool:
-        """Do a piece of what was left for later, the oldest node first, no node from `before` on; whether there is more."""
+        """Do a piece of what was left for later, the oldest node first, no node from `before` on; whether there is more to do here."""
         if self.packed < min(self.cooled, before):
             self._pack(nodes, storage)
         elif (number := next(iter(self.shared), before)) < before:
@@ -62,9 +95,43 @@ class Cooling:
         self.waiting -= _compressible(node)
         node.freeze(storage.compression)
 
+    def pack(self, nodes: dict[int, Node], storage: Storage, size: int, before: int) -> Packing | None:
+        """The oldest nodes that wait, about so many bytes, none from `before` on, for another thread; None if there are none."""
+        if storage.compression == "none":
+            return None
+        packing = Packing(storage.compression)
+        while self.packed < min(self.cooled, before) and size > 0:
+            node = nodes[self.packed]
+            if node.large or not node.count:  # not like the others
+                self._pack(nodes, storage)
+                continue
+            self.packed += 1
+            if not node.compressed:
+                packing.add(node)
+                self.away[node.number] = packing
+                size -= node.raw
+        return packing if packing.numbers else None
+
+    def unpack(self, packing: Packing, nodes: dict[int, Node]) -> bool:
+        """A thread is done with these; False if it did not get to the end of them: then they wait again."""
+        for number, payload in zip(packing.numbers, packing.payloads, strict=False):
+            if self.away.get(number) is packing:
+                del self.away[number]
+                self.waiting -= nodes[number].raw
+                nodes[number].take_compressed(payload)
+        whole = len(packing.payloads) == len(packing.numbers)
+        if not whole:
+            self.recall()
+        return whole
+
+    def recall(self) -> None:
+        """Let the nodes that are away wait again, for somebody here; what will come of them is for nobody."""
+        self.packed = min(self.away, default=self.packed)
+        self.away.clear()
+
     def evicted(self, node: Node) -> None:
         """The oldest node is gone."""
-        if self.packed <= node.number < self.cooled:
+        if self.packed <= node.number < self.cooled or self.away.pop(node.number, None) is not None:
             self.waiting -= _compressible(node)
         self.packed = max(self.packed, node.number + 1)
         self.cooled = max(self.cooled, node.number + 1)
@@ -72,20 +139,24 @@ class Cooling:
 
     def shrunk(self, node: Node, by: int) -> None:
         """A node lost messages of so many bytes."""
+        if node.number in self.away:
+            self.recall()
         if self.packed <= node.number < self.cooled and not node.compressed:
             self.waiting -= by
 
     def copy(self, nodes: dict[int, Node]) -> Cooling:
         """The same for copies of the nodes."""
         cooling = Cooling()
-        cooling.cooled, cooling.packed, cooling.waiting = self.cooled, self.packed, self.waiting
+        cooling.cooled, cooling.waiting = self.cooled, self.waiting
+        cooling.packed = min(self.away, default=self.packed)  # what is away does not come back to a copy
         cooling.shared = {number: nodes[number] for number in self.shared}
         return cooling
 
     def check(self, nodes: dict[int, Node], recent: dict[int, Node]) -> None:
         """Assert every invariant; nodes in `recent` may be decoded, however cold."""
         assert self.packed <= self.cooled
-        waiting = [node for number, node in nodes.items() if self.packed <= number < self.cooled]
+        assert all(number < self.packed and not nodes[number].compressed for number in self.away)
+        waiting = [node for number, node in nodes.items() if self.packed <= number < self.cooled or number in self.away]
         assert self.waiting == sum(map(_compressible, waiting))
         for number, node in nodes.items():
             if number < self.cooled and number not in recent:

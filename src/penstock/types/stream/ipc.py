@@ -101,6 +101,15 @@ class Layout(NamedTuple):
                 yield self.codec.decompress(view[at + _PREFIX : at + size], real, asbytes=True)
 
 
+def messages(stream: memoryview) -> Iterator[memoryview]:
+    """The messages of a stream that follow its schema."""
+    while len(stream) > len(_STREAM_END):
+        fields = _Fields(stream)
+        size = fields.body + _unpack_number(stream, fields.body_size)[0]
+        yield stream[:size]
+        stream = stream[size:]
+
+
 def _real_size(payload: bytes, at: int, size: int) -> int:
     """Bytes of a compressed buffer, uncompressed."""
     if not size:
@@ -190,7 +199,7 @@ class _Fields:
 
     __slots__ = ("body", "body_size", "buffers", "codec", "length", "nodes")
 
-    def __init__(self, message: bytes) -> None:
+    def __init__(self, message: Piece) -> None:
         self.body: int = _PREFIX + _int32(message, 4)[0]
         _, _, header, self.body_size = _fields(message, _followed(message, _PREFIX))
         self.length, nodes, buffers, compression = _fields(message, _followed(message, header))
@@ -202,14 +211,14 @@ class _Fields:
             self.codec = message[codec] if codec else 0  # a field with its default value is left out
 
 
-def _fields(message: bytes, table: int) -> list[int]:
+def _fields(message: Piece, table: int) -> list[int]:
     """Where the first four fields of a table are; 0 for one that is left out."""
     directory = table - _int32(message, table)[0]
     size, _, *offsets = _directory(message, directory)
     return [table + offset if offset and 4 + 2 * number < size else 0 for number, offset in enumerate(offsets)]
 
 
-def _followed(message: bytes, at: int) -> int:
+def _followed(message: Piece, at: int) -> int:
     return at + int(_int32(message, at)[0])
 
 

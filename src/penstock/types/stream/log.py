@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import pyarrow.compute as pc
 
 from penstock.types.stream.compaction import Compactor
-from penstock.types.stream.cooling import Cooling
+from penstock.types.stream.cooling import Cooling, Packing
 from penstock.types.stream.ipc import ArrowPart, Piece, stream_of
 from penstock.types.stream.nodes import NODE, OVERHEAD, Active, Block, Node, Range, Storage, raw_of, tables_of
 
@@ -175,7 +175,18 @@ class Log:
 
     def settle(self, before: int | None = None) -> bool:
         """Do a piece of what appending left for later, of nodes before a number if one is given; whether there is more."""
-        return self.cooling.settle(self.nodes, self.storage, self.active.number if before is None else before)
+        return self.cooling.settle(self.nodes, self.storage, self._end(before))
+
+    def pack(self, size: int, before: int | None = None) -> Packing | None:
+        """About so many bytes of what settle would compress, for another thread to `run`; None if there is nothing."""
+        return self.cooling.pack(self.nodes, self.storage, size, self._end(before))
+
+    def unpack(self, packing: Packing) -> bool:
+        """Take back what a thread is done with; False if it failed, and the rest of it is to be done here."""
+        return self.cooling.unpack(packing, self.nodes)
+
+    def _end(self, before: int | None) -> int:
+        return self.active.number if before is None else before
 
     # Finding.
 

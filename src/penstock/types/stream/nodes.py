@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 
 from penstock.types.packing import CorruptValue, OversizedValue
 from penstock.types.stream.arrow import LARGE_SCHEMA, SCHEMA, int64s, offsets_from
-from penstock.types.stream.ipc import ArrowPart, Layout, Piece, decoded, node_part, rows_part
+from penstock.types.stream.ipc import ArrowPart, Layout, Piece, decoded, messages, node_part, rows_part
 from penstock.types.stream.unpacked import unpacked_size
 from penstock.types.stream.wire import Wire, column_of, columns_wire, counted, extend_wire, formatted, latest
 
@@ -54,17 +54,34 @@ class Storage:
     backlog: int = 0
 
 
+Source = tuple[Any, int, int]  # an uploaded batch, the first row of a node in it, the time if it has none
+
 _WRITE_OPTIONS = {name: pa.ipc.IpcWriteOptions(compression=name, use_threads=False) for name in ("lz4", "zstd")}
 
 
-def _compressed(batch: Any, compression: str) -> bytes:
-    """The batch's IPC message; its schema, always the same, is left out."""
+def cut(source: Source) -> Any:
+    """The record batch of a node in an upload."""
+    batch, row, now = source
+    part = batch.slice(row, NODE)
+    times = part.column(0) if part.num_columns == 3 else int64s(array("q", (now,)) * NODE)
+    return pa.RecordBatch.from_arrays([times, *part.columns[-2:]], schema=SCHEMA)
+
+
+def compressed(batches: list[Any], compression: str) -> list[bytes]:
+    """The IPC messages of batches with one schema, which is left out: it is always the same.
+
+    Several are one call, and none of them may be empty then. Other threads may run during a call, and at its end it waits
+    until they let it go on; they for it likewise.
+    """
+    schema = batches[0].schema
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema, options=_WRITE_OPTIONS[compression]) as writer:
-        writer.write_batch(batch)
-    stream = sink.getvalue()
-    head = batch.schema.serialize().size
-    return cast(bytes, stream.slice(head, stream.size - head - 8).to_pybytes())
+    with pa.ipc.new_stream(sink, schema, options=_WRITE_OPTIONS[compression]) as writer:
+        if len(batches) == 1:
+            writer.write_batch(batches[0])
+        else:
+            writer.write_table(pa.Table.from_batches(batches))
+    stream = memoryview(sink.getvalue())
+    return [message.tobytes() for message in messages(stream[schema.serialize().size :])]
 
 
 Tables = list[tuple[memoryview, int]]  # of a batch's tags and entries: where each value begins, from which row on
@@ -126,7 +143,7 @@ class Node:
     raw: int  # bytes of its messages uncompressed
     large: bool  # over 2 GiB
     payload: bytes  # IPC message; empty while the node is new
-    source: tuple[Any, int, int] | None  # an uploaded batch, the first row of this node in it, the time if it has none
+    source: Source | None  # where it was cut from, while it shares that
     compressed: bool
     batch: Any | None  # decoded payload
     wire: tuple[memoryview, array[int]] | None  # all messages, and where each begins (one more: the end)
@@ -143,7 +160,7 @@ class Node:
         return node
 
     @classmethod
-    def sharing(cls, number: int, source: tuple[Any, int, int], raw: int, before: int, newest: int) -> Self:
+    def sharing(cls, number: int, source: Source, raw: int, before: int, newest: int) -> Self:
         """Seal NODE rows of a batch where they are, for a short while: they keep the whole batch alive."""
         node = cls()
         node.number, node.before, node.newest, node.offsets = number, before, newest, None
@@ -158,12 +175,7 @@ class Node:
             self._hold(self._cut())
 
     def _cut(self) -> Any:
-        if self.source is None:
-            return self.opened()
-        batch, row, now = self.source
-        part = batch.slice(row, self.count)
-        times = part.column(0) if part.num_columns == 3 else int64s(array("q", (now,)) * self.count)
-        return pa.RecordBatch.from_arrays([times, *part.columns[-2:]], schema=SCHEMA)
+        return self.opened() if self.source is None else cut(self.source)
 
     def message(self) -> bytes:
         """The payload, made for this one time if there is none."""
@@ -292,9 +304,14 @@ class Node:
     def freeze(self, compression: str) -> None:
         """Go cold: no wire, and compressed if asked."""
         if compression != "none" and not self.compressed:
-            self.payload = _compressed(self._cut(), compression)
-            self.compressed, self.source = True, None
+            self.take_compressed(compressed([self._cut()], compression)[0])
         self.own()
+        self.rest()
+
+    def take_compressed(self, payload: bytes) -> None:
+        """Be what somebody made of this node meanwhile."""
+        self.payload = payload
+        self.compressed, self.source = True, None
         self.rest()
 
     def rest(self) -> None:
