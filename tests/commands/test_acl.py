@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import redis
 from hypothesis import strategies as st
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from tests.comparison import Argv, comparison_machine
 
 from penstock import Server
@@ -33,10 +35,11 @@ def setuser(admin: redis.Redis, rules: str, name: str = "tess") -> None:
 
 
 def log_in(admin: redis.Redis, name: str = "tess", password: str = "pw", protocol: int = 2) -> redis.Redis:
+    """A client of that user that tries once: redis-py would send a wrong password again and again, for seconds."""
     options = admin.connection_pool.connection_kwargs
     return redis.Redis(
         host=options["host"], port=options["port"], username=name, password=password, protocol=protocol,
-        driver_info=None,
+        driver_info=None, retry=Retry(NoBackoff(), 0),
     )  # fmt: skip
 
 
