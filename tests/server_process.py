@@ -40,7 +40,7 @@ class Process:
         deadline = time.monotonic() + 20
         while True:
             try:
-                with redis.Redis(port=self.port) as client:
+                with redis.Redis(port=self.port, retry=None) as client:  # its own attempts are ever further apart
                     client.dbsize()
                     return
             except (redis.ConnectionError, redis.BusyLoadingError):

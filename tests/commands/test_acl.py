@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 import redis
 from hypothesis import strategies as st
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 from tests.comparison import Argv, comparison_machine
 
 from penstock import Server
@@ -39,7 +37,7 @@ def log_in(admin: redis.Redis, name: str = "tess", password: str = "pw", protoco
     options = admin.connection_pool.connection_kwargs
     return redis.Redis(
         host=options["host"], port=options["port"], username=name, password=password, protocol=protocol,
-        driver_info=None, retry=Retry(NoBackoff(), 0),
+        driver_info=None, retry=None,
     )  # fmt: skip
 
 

