@@ -57,9 +57,17 @@ class ClassArchive:
         make, use = ("AOTCacheOutput", "AOTCache") if is_new else ("ArchiveClassesAtExit", "SharedArchiveFile")
         yield {"SPARK_SUBMIT_OPTS": f"-Xlog:disable -XX:{make}={self._file}"}
         if self._file.exists():
-            whole = self._options.with_suffix(".whole")
-            whole.write_text(f"-Xlog:disable -XX:{use}={self._file}")
-            whole.replace(self._options)
+            self._set(f"-Xlog:disable -XX:{use}={self._file}")
+
+    def remove(self) -> None:
+        """It is large. Whoever still starts does so without it."""
+        self._set("")
+        self._file.unlink(missing_ok=True)
+
+    def _set(self, options: str) -> None:
+        whole = self._options.with_suffix(".whole")
+        whole.write_text(options)
+        whole.replace(self._options)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -77,6 +85,7 @@ def class_archive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClassArc
         patch.setenv("SPARK_SUBMIT_OPTS", archive.option)
         patch.setenv("SPARK_DAEMON_JAVA_OPTS", archive.option)
         yield archive
+    archive.remove()
 
 
 @pytest.fixture(scope="session")
