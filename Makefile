@@ -21,7 +21,7 @@ $(READY): pyproject.toml setup.py constraints.txt $(COMPILED)
 	touch $(READY)
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
 
 demo: $(READY)
 	$(BIN)/penstock demo

@@ -29,7 +29,7 @@ def _clients() -> tuple[redis.Redis, redis.Redis]:
     if not _servers:
         import atexit
 
-        for server in (Server(), RedisServer()):
+        for server in (Server(), RedisServer(hz="100")):  # it looks only so often whose time to wait is over
             server.start()
             atexit.register(server.stop)
             _servers.append(server)

@@ -19,6 +19,7 @@ import redis
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 from tests.engine.lock_world import Slow, slow_commands
+from tests.processes import pytest_collection_modifyitems, pytest_xdist_make_scheduler  # noqa: F401
 
 from penstock import Server, commands
 from penstock.testing.cluster import RedisCluster
@@ -58,18 +59,34 @@ def slow() -> Iterator[Slow]:
         yield slow
 
 
+_shared: list[str] = []
+"""URLs of servers that tests share."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nothing_is_left_by_other_files() -> None:
+    """Which files ran before, in this process, is nothing to go by."""
+    for url in _shared:
+        with redis.Redis.from_url(url) as client:
+            client.flushall()
+
+
 @pytest.fixture(scope="session")
 def ours() -> Iterator[Server]:
     """A Penstock server that all tests share."""
     with Server() as server:
+        _shared.append(server.url)
         yield server
+        _shared.remove(server.url)
 
 
 @pytest.fixture(scope="session")
 def theirs() -> Iterator[RedisServer]:
     """A real Redis that all tests share."""
     with RedisServer() as server:
+        _shared.append(server.url)
         yield server
+        _shared.remove(server.url)
 
 
 @pytest.fixture(scope="session")

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import redis
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Process:
@@ -40,7 +33,7 @@ class Process:
         deadline = time.monotonic() + 20
         while True:
             try:
-                with redis.Redis(port=self.port) as client:
+                with redis.Redis(port=self.port, retry=None) as client:  # its own attempts are ever further apart
                     client.dbsize()
                     return
             except (redis.ConnectionError, redis.BusyLoadingError):

@@ -22,7 +22,7 @@ def start(*words: str, cwd: Path) -> subprocess.Popen[str]:
 
 
 def wait_for(port: int, process: subprocess.Popen[str]) -> redis.Redis:
-    client = redis.Redis(port=port, protocol=2)
+    client = redis.Redis(port=port, protocol=2, retry=None)  # redis-py's own attempts are ever further apart
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         try:

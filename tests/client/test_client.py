@@ -154,16 +154,16 @@ def test_scripts_locks_and_pub_sub_work(client: Any, peer: str) -> None:
     script = client.register_script("return redis.call('INCRBY', KEYS[1], ARGV[1])")
     assert client.evalsha(client.script_load(script.script), 1, "n", 5) == 5
     with Client.from_url(peer) as plain:
-        with plain.lock("lock", timeout=5):
+        with plain.lock("lock", timeout=60):
             assert plain.exists("lock")
         assert not plain.exists("lock")
         channel = plain.pubsub(ignore_subscribe_messages=True)
         channel.subscribe("news")
-        channel.get_message(timeout=5)
+        channel.get_message(timeout=60)
         plain.publish("news", "hello")
         message = None
         while message is None:
-            message = channel.get_message(timeout=5)
+            message = channel.get_message(timeout=60)
         assert message["data"] == b"hello"
         channel.close()
         pipe = plain.pipeline()

@@ -143,8 +143,9 @@ def wait_for_blocked(witness: redis.Redis) -> None:
 @pytest.mark.parametrize("executed", [False, True])
 def test_a_half_open_connection(connect: Connect, proxy: FaultProxy, witness: redis.Redis, executed: bool) -> None:
     """The head of the line fails rather than be run again; those behind it are sent again, and run once."""
-    client = connect(f"redis://127.0.0.1:{proxy.port}/0", socket_timeout=0.3, **EXACT)
+    client = connect(f"redis://127.0.0.1:{proxy.port}/0", socket_timeout=60, **EXACT)
     client.ping()
+    client.settings.silence_timeout = 1  # also for those behind it
     fault = proxy.swallow(b"ONCE", executed=executed)
     pipe = client.pipeline(transaction=False)
     for _ in range(5):

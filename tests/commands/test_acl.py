@@ -33,10 +33,11 @@ def setuser(admin: redis.Redis, rules: str, name: str = "tess") -> None:
 
 
 def log_in(admin: redis.Redis, name: str = "tess", password: str = "pw", protocol: int = 2) -> redis.Redis:
+    """A client of that user that tries once: redis-py would send a wrong password again and again, for seconds."""
     options = admin.connection_pool.connection_kwargs
     return redis.Redis(
         host=options["host"], port=options["port"], username=name, password=password, protocol=protocol,
-        driver_info=None,
+        driver_info=None, retry=None,
     )  # fmt: skip
 
 

@@ -17,19 +17,26 @@ from penstock.engine.session import Session
 
 @contextmanager
 def waiting(client: redis.Redis, *commands: str) -> Iterator[list[Any]]:
-    """Connections on which these commands were sent, in this order, and wait for keys."""
+    """Connections on which these commands were sent, in this order, and wait for keys; when it is over nobody waits."""
     others = redis.Redis(connection_pool=redis.ConnectionPool(**client.connection_pool.connection_kwargs))
     connections = []
-    for number, text in enumerate(commands, 1):
-        connection = others.connection_pool.get_connection()
-        connections.append(connection)
-        connection.send_command(*text.split())
-        until = time.monotonic() + 10
-        while sum("b" in row["flags"] for row in client.client_list()) != number:
-            assert time.monotonic() < until, f"{text} does not wait"
-    yield connections
-    for connection in connections:
-        connection.disconnect()
+    try:
+        for number, text in enumerate(commands, 1):
+            connection = others.connection_pool.get_connection()
+            connections.append(connection)
+            connection.send_command(*text.split())
+            until_blocked(client, number)
+        yield connections
+    finally:
+        for connection in connections:
+            connection.disconnect()
+        until_blocked(client, 0)  # one that the server has not yet seen leave would be served in the next test
+
+
+def until_blocked(client: redis.Redis, count: int) -> None:
+    until = time.monotonic() + 60
+    while (blocked := sum("b" in row["flags"] for row in client.client_list())) != count:
+        assert time.monotonic() < until, f"{blocked} clients are blocked, not {count}"
 
 
 def answer(connection: Any) -> Any:

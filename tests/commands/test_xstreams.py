@@ -9,7 +9,7 @@ import redis
 from hypothesis import strategies as st
 from tests.commands.bench import Bench
 from tests.commands.test_blocking_sorted_sets import answer, call, waiting
-from tests.comparison import comparison_machine
+from tests.comparison import Argv, comparison_machine
 from tests.replies import error_of, raw
 from tests.word_strategies import several, words
 
@@ -336,4 +336,12 @@ SINCE_7 = st.one_of(
     words(b"XINFO", b"STREAM", NAMES, st.sampled_from([[], [b"FULL"], [b"FULL", b"COUNT", b"2"]])),
 )
 
-TestStreams = comparison_machine(COMMANDS | SINCE_7 if MODERN else COMMANDS, examples=80, steps=40)
+
+def without_stale_errno(argv: Argv, reply: Any) -> Any:
+    """Redis 7.0 refuses `XADD key ms-*` in a full millisecond with the words for whatever went wrong in it last."""
+    if argv[0] == b"XADD" and reply == "error: ResponseError Elements are too large to be stored":
+        return "error: ResponseError The ID specified in XADD is equal or smaller than the target stream top item"
+    return reply
+
+
+TestStreams = comparison_machine(COMMANDS | SINCE_7 if MODERN else COMMANDS, without_stale_errno, examples=80, steps=40)

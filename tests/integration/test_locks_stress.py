@@ -25,7 +25,9 @@ import pytest
 import redis
 from tests.linearizable import EMPTY, KEYS, Done, State, Words, is_linearizable
 from tests.raw_client import Closed, RawClient
-from tests.server_process import Process, free_port
+from tests.server_process import Process
+
+from penstock.testing.redis import free_port
 
 CLIENTS = 6
 COMMANDS = 25  # a client and round

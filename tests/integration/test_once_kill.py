@@ -8,7 +8,9 @@ import time
 from pathlib import Path
 
 import redis
-from tests.server_process import Process, free_port
+from tests.server_process import Process
+
+from penstock.testing.redis import free_port
 
 CLIENTS = 4
 ROUNDS = 6

@@ -35,14 +35,14 @@ from typing import Any
 import pytest
 import redis
 from tests.client.cluster.clients import Proxied
-from tests.server_process import Process, free_port
+from tests.server_process import Process
 
 import penstock
 from penstock import aio
 from penstock.client.errors import DeliveryError, NotSent
 from penstock.testing.cluster import ClusterNode, RedisCluster
 from penstock.testing.proxy import FaultProxy
-from penstock.testing.redis import RedisServer
+from penstock.testing.redis import RedisServer, free_port
 
 SECONDS = float(os.environ.get("PENSTOCK_SOAK_SECONDS", "4"))
 SEED = int(os.environ.get("PENSTOCK_SOAK_SEED", "20"))

@@ -14,9 +14,10 @@ import pytest
 import redis
 import redis.asyncio
 from tests.commands.stream_world import Runs
-from tests.server_process import Process, free_port
+from tests.server_process import Process
 
 from penstock import Server
+from penstock.testing.redis import free_port
 
 CONSUMERS = 200
 PRODUCERS = 3

@@ -61,7 +61,7 @@ def test_an_error_in_one_periodic_duty_stops_none_of_the_others(caplog: pytest.L
         behind = server.call(lambda app: app.limits._behind)
         server.call(lambda app: setattr(app.limits, "_behind", None))  # a bug
         client.set("short", 1, px=1)
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while server.call(lambda app: len(app.engine.keyspace[0].data)):
             assert time.monotonic() < deadline, "active expiry stopped"
         server.call(lambda app: setattr(app.limits, "_behind", behind))

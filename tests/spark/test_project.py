@@ -1,4 +1,4 @@
-"""What a project is, and what is refused before anything runs. Mistakes that only Spark can see: test_run.py."""
+"""What a project is, and what is refused before anything runs. Mistakes that only Spark can see: test_runs.py."""
 
 from __future__ import annotations
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
@@ -43,15 +47,62 @@ def test_a_column_chooses_the_stream_and_tasks_keep_their_order(world: World) ->
     assert world.entries("even:1") == [b"%d" % number for number in range(1, 20_000, 2)]
 
 
-def test_nothing_is_visible_if_a_task_fails(world: World) -> None:
-    frame = world.spark.range(1000, numPartitions=2).select(
-        f.when(f.col("id") < 999, f.col("id").cast("string"))
-        .otherwise(f.raise_error(f.lit("on purpose")))
-        .alias("entry")
-    )
-    with pytest.raises(PySparkException, match="on purpose"):
-        save(world, frame, stream="s")
-    assert world.entries("s") == []
+class Failure:
+    """Lets the task that has the row `last` fail in the middle of its write, when another task is done with its own."""
+
+    def __init__(self, world: World) -> None:
+        self._tracker = world.spark.sparkContext.statusTracker()
+        self._one_is_done, self._over = world.folder / "one is done", world.folder / "over"
+        self._watch = threading.Thread(target=self._look)
+
+    def of(self, rows: Any) -> Any:
+        one_is_done, over = self._one_is_done, self._over
+
+        def fail(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                yield batch
+                if b"last" in batch.column("entry").to_pylist() and not over.exists():
+                    while not one_is_done.exists():
+                        time.sleep(0.01)
+                    raise ValueError("on purpose")
+
+        return rows.mapInArrow(fail, "entry binary")
+
+    def _look(self) -> None:
+        while not self._one_is_done.exists():
+            stages = map(self._tracker.getStageInfo, self._tracker.getActiveStageIds())
+            if any(stage is not None and stage.numCompletedTasks for stage in stages):
+                self._one_is_done.touch()
+            time.sleep(0.01)
+
+    def __enter__(self) -> None:
+        self._watch.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self._one_is_done.touch()
+        self._over.touch()
+        self._watch.join()
+
+
+def test_nothing_is_left_of_a_write_that_fails_in_the_middle(world: World) -> None:
+    rows = world.spark.range(2, numPartitions=2).selectExpr("CAST(IF(id = 0, 'first', 'last') AS BINARY) AS entry")
+    failure = Failure(world)
+    with failure, pytest.raises(PySparkException, match="on purpose"):
+        save(world, failure.of(rows), stream="s")
+    assert (world.entries("s"), info(world, "s")[b"stages"]) == ([], 0)
+    save(world, failure.of(rows), stream="s")
+    assert (world.entries("s"), info(world, "s")[b"stages"]) == ([b"first", b"last"], 0)
+
+
+def test_a_batch_that_failed_in_the_middle_is_there_once_when_its_query_goes_on(world: World) -> None:
+    world.write("in", "first", "last")
+    failure = Failure(world)
+    frame = failure.of(world.follow(stream="in", minPartitions=2).select("entry"))
+    with failure, pytest.raises(PySparkException, match="on purpose"):
+        world.run(frame, stream="s")
+    assert (world.entries("s"), info(world, "s")[b"stages"]) == ([], 0)
+    world.run(frame, stream="s")
+    assert (world.entries("s"), info(world, "s")[b"stages"]) == ([b"first", b"last"], 0)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import BinaryIO
 
 import pytest
@@ -54,17 +55,27 @@ def test_a_killed_child_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_child_that_writes_nothing_for_too_long_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def write_and_hang(file: BinaryIO, go_on: Callable[[], None]) -> None:
-        for _ in range(10):  # all in all longer than it may be silent
-            os.write(file.fileno(), b"data")
-            time.sleep(0.05)
-        time.sleep(60)
+    now = 0.0
+    monkeypatch.setattr(child_module, "time", SimpleNamespace(monotonic=lambda: now))
+    told, written = tmp_path / "told", tmp_path / "temp-1-x"
+    told.touch()
 
-    monkeypatch.setattr(child_module, "STALLED_SECONDS", 0.3)
-    child = Child(tmp_path / "temp-1-x", write_and_hang)
-    assert result(child) == "the child wrote nothing for 0.3 seconds and was killed"
-    assert time.monotonic() - child.started > 0.7
-    assert not list(tmp_path.iterdir())
+    def write_when_told(file: BinaryIO, go_on: Callable[[], None]) -> None:
+        while True:
+            if written.stat().st_size < told.stat().st_size:
+                os.write(file.fileno(), b"x")
+            time.sleep(0.001)
+
+    child = Child(written, write_when_told)
+    for size in range(1, 5):  # all in all longer than it may be silent
+        now += child_module.STALLED_SECONDS * 0.9
+        told.write_bytes(b"x" * size)
+        while not written.exists() or written.stat().st_size < size:
+            time.sleep(0.001)
+        assert child.poll() is None
+    now += child_module.STALLED_SECONDS * 1.1
+    assert result(child) == "the child wrote nothing for 3600 seconds and was killed"
+    assert not written.exists()
 
 
 def test_it_holds_no_socket_of_its_parent(tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def test_blocked_clients_and_subscribers_are_served_under_always(tmp_path: Path)
         other.pubsub() as listener,
     ):
         listener.subscribe("news")
-        assert listener.get_message(timeout=5)["type"] == "subscribe"
+        assert listener.get_message(timeout=60)["type"] == "subscribe"
         blocked = redis.Redis.from_url(server.url)
         connection = blocked.connection_pool.get_connection()
         connection.send_command("BLPOP", "q", 10)
@@ -147,7 +147,7 @@ def test_blocked_clients_and_subscribers_are_served_under_always(tmp_path: Path)
         client.rpush("q", "x")
         client.publish("news", "hello")
         assert connection.read_response() == [b"q", b"x"]
-        assert listener.get_message(timeout=5)["data"] == b"hello"
+        assert listener.get_message(timeout=60)["data"] == b"hello"
         blocked.connection_pool.release(connection)
         blocked.close()
     with running(tmp_path, appendonly="yes") as (_, client):

@@ -22,7 +22,6 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-import redis
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -80,6 +79,8 @@ def demo(
 
 def _demo(console: Console, folder: Path, seconds: float, rate: float, picture: Path) -> int:
     """Run it all; the number of things that are wrong."""
+    import redis
+
     from penstock import Server
     from penstock.demo.check import counts, differences
     from penstock.demo.clicks import Tally

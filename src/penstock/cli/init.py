@@ -14,7 +14,6 @@ import time
 from importlib.resources import as_file, files
 from pathlib import Path
 
-import redis
 import typer
 
 CLICKS = 1000
@@ -49,6 +48,8 @@ def init(
 
 def write_clicks(data: Path) -> None:
     """Put some clicks of the last ten minutes where the project's own server looks for its data."""
+    import redis
+
     from penstock import Server
 
     data.mkdir(parents=True)

@@ -21,7 +21,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from penstock.cli.server_link import LOST, URL, Link
+from penstock.cli.server_link import URL, Link, Lost
 
 _BATCH = 1000  # messages read or written at once, at the most
 _BATCH_BYTES = 1 << 20
@@ -212,7 +212,7 @@ def _patiently(link: Link, *words: object) -> Any:
     while True:
         try:
             reply = link.call(*words)
-        except LOST as error:
+        except Lost as error:
             if not away:
                 link.say(f"lost {link.place} ({error}); trying again every second, Ctrl-C ends")
             away = True
@@ -332,7 +332,7 @@ class _Writer:
         while True:
             try:
                 return int(self._link.call(*words))
-            except LOST as error:
+            except Lost as error:
                 if attempt == _ATTEMPTS:
                     self._link.fail(f"{self._link.place} did not come back ({error})")
                 if not attempt:
@@ -388,7 +388,7 @@ def streams(
                 if not watch:
                     return
                 before, since = after, now
-        except LOST as error:
+        except Lost as error:
             link.fail(f"lost {link.place} ({error})")
 
 

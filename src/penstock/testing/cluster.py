@@ -307,7 +307,7 @@ class RedisCluster:
 def _free_ports(wanted: int) -> list[int]:
     """Ports that are free now, with their bus ports, below those that the system gives away by itself."""
     ports: list[int] = []
-    for port in random.sample(range(11_000, 22_000), 1000):
+    for port in random.SystemRandom().sample(range(11_000, 22_000), 1000):
         try:
             for number in (port, port + _BUS):
                 with socket.socket() as probe:

@@ -5,8 +5,10 @@ The environment variable PENSTOCK_REDIS_SERVER names another one.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import random
 import re
 import shutil
 import socket
@@ -50,10 +52,14 @@ def _version(path: str) -> tuple[int, ...]:
 
 
 def free_port() -> int:
-    """A port nobody listens on right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port nobody has right now, below those that the system gives away by itself: one of those might go to any connection
+    before a server is there, or while a server that was killed starts again."""
+    chance = random.SystemRandom()  # Hypothesis lets the usual one begin anew, with the same numbers in every process
+    for port in chance.sample(range(10_000, 32_000), 1000):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise OSError("no free port between 10000 and 32000")
 
 
 class RedisServer:

@@ -164,28 +164,28 @@ def test_large_values_and_many_commands_pass(client: Any) -> None:
 
 def test_locks_and_messages(cluster: RedisCluster) -> None:
     with penstock.Cluster(startup_nodes=cluster.addresses) as client:
-        with client.lock("lock", timeout=5):
+        with client.lock("lock", timeout=60):
             assert client.get("lock") is not None
         assert client.get("lock") is None
         subscription = client.pubsub()
         subscription.subscribe("news")
-        assert subscription.get_message(timeout=5)["type"] == "subscribe"
+        assert subscription.get_message(timeout=60)["type"] == "subscribe"
         client.publish("news", "hello")
-        assert subscription.get_message(timeout=5)["data"] == b"hello"
+        assert subscription.get_message(timeout=60)["data"] == b"hello"
         subscription.close()
 
 
 def test_locks_and_messages_of_asyncio(cluster: RedisCluster) -> None:
     async def session() -> None:
         async with aio.Cluster(startup_nodes=cluster.addresses) as client:
-            async with client.lock("lock", timeout=5):
+            async with client.lock("lock", timeout=60):
                 assert await client.get("lock") is not None
             assert await client.get("lock") is None
             subscription = await client.pubsub()
             await subscription.subscribe("news")
-            assert (await subscription.get_message(timeout=5))["type"] == "subscribe"
+            assert (await subscription.get_message(timeout=60))["type"] == "subscribe"
             await client.publish("news", "hello")
-            assert (await subscription.get_message(timeout=5))["data"] == b"hello"
+            assert (await subscription.get_message(timeout=60))["data"] == b"hello"
             await subscription.aclose()
 
     asyncio.run(session())

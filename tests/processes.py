@@ -1,0 +1,57 @@
+"""How `pytest -n 2` divides the tests: by file, since the tests of a file share servers, and what takes longest goes first.
+
+Most tests of Spark share one session, so their files are one part. Those that start Spark in processes of their own are parts like any other
+file, but wait for a while: the first part is making what lets their JVMs start in half the time (tests/spark/conftest.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+FIRST = (
+    "tests/spark",
+    "tests/integration/",
+    "tests/spark/test_kill.py",
+    "tests/spark/test_run.py",
+    "tests/spark/test_cluster.py",
+)
+"""Parts, and a folder of them, that take longest, in the order in which they begin."""
+
+
+def part_of(nodeid: str) -> str:
+    """The part that a test belongs to.
+
+    >>> [part_of(f"tests/{file}.py::test") for file in ("spark/test_sink", "spark/test_kill", "test_docs")]
+    ['tests/spark', 'tests/spark/test_kill.py', 'tests/test_docs.py']
+    """
+    file = nodeid.partition("::")[0]
+    return "tests/spark" if file.startswith("tests/spark/") and file not in FIRST else file
+
+
+def rank_of(item: pytest.Item) -> int:
+    """What has a lower rank begins earlier."""
+    part = part_of(item.nodeid)
+    ranks = (
+        rank for rank, first in enumerate(FIRST) if part == first or (first.endswith("/") and part.startswith(first))
+    )
+    return next(ranks, len(FIRST))
+
+
+class Parts(LoadScopeScheduling):
+    """Hands out one part after the other, in the order in which they were collected."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return part_of(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Parts:
+    config.option.loadscopereorder = False
+    return Parts(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):  # in one process the quick ones go first
+        items.sort(key=rank_of)
