@@ -28,21 +28,21 @@ COMMAND_TABLE = b"*4\r\n" + b"".join(
 def single(*arguments: Any) -> Batch:
     kind = kind_of(arguments)
     notable = {0: kind} if kind in (Kind.SESSION, Kind.TRANSACTION) else None
-    batch = Batch([arguments], pack(arguments))
+    batch = Batch(arguments, pack(arguments))
     batch.notable = notable
     return batch
 
 
 def many(*commands: tuple[Any, ...]) -> Batch:
     notable = {i: kind_of(c) for i, c in enumerate(commands) if kind_of(c) in (Kind.SESSION, Kind.TRANSACTION)}
-    batch = Batch(commands, *pack_many(commands))
+    batch = Batch.of(commands, pack_many(commands))
     batch.notable = notable or None
     return batch
 
 
 def transaction(*commands: tuple[Any, ...]) -> Batch:
     whole = [("MULTI",), *commands, ("EXEC",)]
-    batch = Batch(whole, *pack_many(whole))
+    batch = Batch.of(whole, pack_many(whole))
     batch.atomic, batch.notable = True, {0: Kind.TRANSACTION}
     return batch
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from penstock.client.commands import Kind, as_command
 from penstock.client.delivery import Command, ReplayFilter, State
-from penstock.client.encoding import count_words, pack
+from penstock.client.encoding import Packed, pack
 from penstock.client.errors import NoReplyInTime, NotReplayed, NotSent, NotSentInTime, OutcomeUnknown
 
 BATCH_BYTES = 570
@@ -78,22 +78,29 @@ class Batch:
     waiter: Any = None
     """For the driver: what to wake."""
 
-    def __init__(self, commands: Sequence[Sequence[Any]], data: bytes, lengths: Sequence[int] | None = None) -> None:
-        self.commands = commands
+    def __init__(self, command: Sequence[Any], data: bytes) -> None:
+        """Of one command."""
+        self.commands: Sequence[Sequence[Any]] = (command,)
         self.data = data
         """All commands, encoded."""
-        if lengths is not None:
-            self.lengths = lengths
-        self.count = count = len(commands)
-        words = len(commands[0]) if count == 1 else count_words(commands)
-        self.size = BATCH_BYTES + count * COMMAND_BYTES + words * WORD_BYTES + 2 * len(data)
+        self.count = 1
+        self.size = BATCH_BYTES + COMMAND_BYTES + len(command) * WORD_BYTES + 2 * len(data)
         self.replies: list[Any] = []
         """What has come; goes on after the batch was given up, so that those behind it find their replies."""
 
     @classmethod
+    def of(cls, commands: Sequence[Sequence[Any]], packed: Packed) -> Batch:
+        """Of any number of commands."""
+        batch = cls((), packed.data)
+        batch.commands, batch.lengths = commands, packed.lengths
+        batch.count = count = len(commands)
+        batch.size = BATCH_BYTES + count * COMMAND_BYTES + packed.words * WORD_BYTES + 2 * len(packed.data)
+        return batch
+
+    @classmethod
     def preface(cls, *command: Any, raw: bool = False) -> Batch:
         """A command of the engine's own."""
-        batch = cls((command,), pack(command))
+        batch = cls(command, pack(command))
         batch.is_preface = True
         batch.raw = (0,) if raw else None
         return batch
