@@ -387,11 +387,12 @@ def test_a_watch_that_was_forgotten_is_not_passed_on(peer: str) -> None:
     asyncio.run(main())
 
 
-def test_exactly_once_says_which_permission_it_needs(ours: Server) -> None:
+@pytest.mark.parametrize(("more", "word"), [([], "asks COMMAND"), (["+command"], "needs ONCE and ONCEBEGIN")])
+def test_exactly_once_says_which_permission_it_needs(ours: Server, more: list[str], word: str) -> None:
     with Client.from_url(ours.url) as admin:
-        admin.acl_setuser("bob", enabled=True, passwords=["+pw"], keys=["*"], commands=["+incrby", "+once"])
+        admin.acl_setuser("bob", enabled=True, passwords=["+pw"], keys=["*"], commands=["+incrby", "+once", *more])
         bob = Client(port=ours.port, username="bob", password="pw", delivery="exactly-once")
-        with bob, pytest.raises(redis.exceptions.NoPermissionError, match="asks COMMAND"):
+        with bob, pytest.raises(redis.exceptions.NoPermissionError, match=word):
             bob.incr("a")
         admin.acl_deluser("bob")
 

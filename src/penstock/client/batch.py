@@ -70,8 +70,6 @@ class Batch:
     """Commands that must not be written again, and what they fail with."""
     numbered: tuple[object, int] | None = None
     """Who gave it its ONCE numbers, and the last of them."""
-    numbered_at = 0.0
-    """When; not later."""
     learned = 0
     """How many of its replies the session has looked at."""
     deadline: float | None = None

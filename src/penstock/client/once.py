@@ -1,12 +1,12 @@
 """EXACTLY_ONCE on the wire: `ONCE client-id number floor command ...` around each write.
 
-A connection has a client-id of its own, so that numbers are given in the order of writing, start at 1, and a server
-that has forgotten an idle client, or was replaced, never meets an old id with a new number. For the same reason a
-connection takes another id when it has written nothing for a while. No id is ever used a second time. A command keeps
-the id and the number it was first written with; sent again on another connection it is the same command to the server.
+A connection has a client-id of its own, so that numbers are given in the order of writing. It takes another id when it has written
+nothing for a while, before the server forgets it (`once-idle-timeout`). No id is ever used a second time. A command keeps the
+id and the number it was first written with; sent again on another connection it is the same command to the server.
 
-The server knows "new" from "forgotten" by the floor: above 1, an unknown client has been there before. Commands written
-before the first reply have floor 1, so for those it is the client that must not ask too late (`once-idle-timeout`).
+An id is made known to the server (ONCEBEGIN) before the first command that uses it is written. From then on a server that does
+not know it has forgotten it, or is another server, and refuses its commands (ONCEUNKNOWN): so it is never up to a clock here, which
+stands still while the machine sleeps, whether a repeat comes too late. Numbers begin at 2, as ONCEBEGIN wants it.
 
 Which commands are writes is the server's to say: its COMMAND table is read once, before the first write of this level.
 Rejected: a table here (it would be wrong for modules and newer servers), and redis-py's list of reads (it knows
@@ -24,10 +24,9 @@ from penstock.client.commands import name_of
 from penstock.client.delivery import State
 from penstock.client.errors import NotSent, OutcomeUnknown, reply_error
 
-RENEW_AFTER = 15.0
-"""Seconds without a write after which a connection takes another client-id."""
 REMEMBERS = 3600.0
 """Seconds for which a server remembers an idle client, if it does not say: the default of `once-idle-timeout`."""
+_FIRST = 2
 
 OnceUnknown = type(reply_error("ONCEUNKNOWN"))
 
@@ -72,22 +71,21 @@ class Writes:
 
     @property
     def has_once(self) -> bool:
-        return "ONCE" in self._known
+        return "ONCEBEGIN" in self._known
 
 
 class Numbers:
     """The numbers of one client-id."""
 
-    def __init__(self, identity: str) -> None:
+    def __init__(self, identity: str, now: float) -> None:
         name = identity.encode()
         self._prefix = b"\r\n$4\r\nONCE\r\n$%d\r\n%b\r\n$" % (len(name), name)
-        self._next = 1
-        self._floor = 1
-        self._used = 0.0
+        self._next = self._floor = _FIRST
+        self._used = now
 
-    def may_be_forgotten(self, now: float) -> bool:
-        """Whether it is time for another id: nothing is under way with this one, nor was for a while."""
-        return self._floor == self._next and now - self._used >= RENEW_AFTER
+    def is_idle(self, now: float, seconds: float) -> bool:
+        """Whether nothing is under way with this id, nor was for so long."""
+        return self._floor == self._next and now - self._used >= seconds
 
     def number(self, batch: Batch, writes: Writes, now: float) -> None:
         """Give each write of a batch its number; a batch that has one keeps it. `now` may be early, but not late."""
@@ -113,7 +111,6 @@ class Numbers:
             batch.replace(pieces)
             self._next, self._used = number, now
             batch.numbered = (self, number - 1)
-            batch.numbered_at = now
 
     def settled(self, batch: Batch) -> None:
         """Its replies are here; as they come in order, so are those of all lower numbers."""

@@ -62,5 +62,5 @@ class Preface:
         return name, reply
 
 
-_MAY_FAIL = ("PING", "CONFIG GET", "COMMAND")
+_MAY_FAIL = ("PING", "CONFIG GET", "COMMAND", "ONCEBEGIN")
 """An error, too, shows that the server is there; of the others numbering.py says what it means."""
