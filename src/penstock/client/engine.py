@@ -204,11 +204,19 @@ class Engine:
         self._held.settle(batch, batch.failures(why, unsent, unknown))
         return was_given and batch.blocks
 
+    def interrupted(self, now: float) -> None:
+        """The connection ends because of who used it, and the server is well: the next one need not wait."""
+        if self.up:
+            self._backoff.failures = 0
+            self.lost(redis.ConnectionError(_INTERRUPTED), now)
+
     def rescue(self, batches: Iterable[Batch], was_leading: bool, now: float) -> None:
-        """After an interrupt in the middle of the work here: settle those of all `batches` that are in no queue any more.
+        """After an interrupt in the middle of the work here, and the end of the connection: settle those that are in no queue any more.
 
         One who led may have been connecting, or just have learnt that the connection is lost; that is brought to its end.
         """
+        if not self.up:
+            self._take_back()  # again, if that was interrupted
         if was_leading and not self.up:
             self._connecting = False
             self._hold_or_fail(redis.ConnectionError(_INTERRUPTED))
