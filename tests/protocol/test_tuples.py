@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from array import array
 from types import ModuleType
 from typing import Any
 
@@ -72,6 +73,34 @@ def test_commands_are_their_words_one_behind_the_other(twin: ModuleType, command
     assert heads.keys() == {command[0] for command in commands}
     assert all(command in commands and command[0] == head for head, command in heads.items() if command == command)
     assert [twin.pack_tuple(command) for command in commands] == wanted
+
+
+@both
+@given(
+    st.lists(st.tuples(st.lists(st.binary(max_size=12), min_size=1, max_size=12), st.booleans())), st.integers(1, 2**62)
+)
+def test_numbers_go_around_those_that_are_chosen(
+    twin: ModuleType, rows: list[tuple[list[bytes], bool]], first: int
+) -> None:
+    plain = [pack(*words) for words, _ in rows]
+    chosen = bytes(is_chosen for _, is_chosen in rows)
+    numbers = iter(range(first, first + len(rows)))
+    wanted = [pack(b"A", b"id", b"%d" % next(numbers), b"77", *words) if yes else pack(*words) for words, yes in rows]
+    data, lengths = twin.number_packed(
+        b"".join(plain), array("Q", map(len, plain)), chosen, b"$1\r\nA\r\n$2\r\nid\r\n", first, b"$2\r\n77\r\n"
+    )
+    assert data == b"".join(wanted) and list(lengths) == list(map(len, wanted))
+
+
+@both
+@pytest.mark.parametrize(
+    ("lengths", "chosen"), [([13], b"\1"), ([15], b"\1"), ([14], b""), ([2, 12], b"\1\1"), ([7, 7], b"\0\1")]
+)
+def test_lengths_that_are_not_those_of_the_commands_are_refused(
+    twin: ModuleType, lengths: list[int], chosen: bytes
+) -> None:
+    with pytest.raises(ValueError):
+        twin.number_packed(b"*1\r\n$4\r\nPING\r\n", array("Q", lengths), chosen, b"", 1, b"")
 
 
 @both

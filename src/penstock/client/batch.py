@@ -12,7 +12,6 @@ known of one command (its state) is worked out from byte positions when somebody
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Collection, Sequence
 from itertools import accumulate
 from typing import Any
@@ -118,11 +117,11 @@ class Batch:
         begin = sum(self.lengths[:index])
         return self.data[begin : begin + self.lengths[index]]
 
-    def replace(self, pieces: list[bytes]) -> None:
-        """Encode the commands in another way, which does not count towards the bounds."""
-        self.data = b"".join(pieces)
+    def replace(self, data: bytes, lengths: Sequence[int]) -> None:
+        """Have the commands encoded in another way, which does not count towards the bounds."""
+        self.data = data
         if self.lengths is not None:
-            self.lengths = array("Q", map(len, pieces))
+            self.lengths = lengths
 
     def outstanding(self) -> tuple[int, bytes]:
         """What is still to be answered, how many commands and their bytes: all, or the tail after the replies that came."""

@@ -23,6 +23,7 @@ from penstock.client.batch import Batch
 from penstock.client.commands import name_of
 from penstock.client.delivery import State
 from penstock.client.errors import NotSent, OutcomeUnknown, reply_error
+from penstock.protocol.tuples import number_packed
 
 REMEMBERS = 3600.0
 """Seconds for which a server remembers an idle client, if it does not say: the default of `once-idle-timeout`."""
@@ -78,8 +79,7 @@ class Numbers:
     """The numbers of one client-id."""
 
     def __init__(self, identity: str, now: float) -> None:
-        name = identity.encode()
-        self._prefix = b"\r\n$4\r\nONCE\r\n$%d\r\n%b\r\n$" % (len(name), name)
+        self._words = _packed(b"ONCE") + _packed(identity.encode())
         self._next = self._floor = _FIRST
         self._used = now
 
@@ -91,26 +91,18 @@ class Numbers:
         """Give each write of a batch its number; a batch that has one keeps it. `now` may be early, but not late."""
         if batch.attempts:
             return
-        number = self._next
-        floor = b"%d" % self._floor
-        floor = b"\r\n$%d\r\n%b\r\n" % (len(floor), floor)
-        pieces = batch.pieces()
-        begun: dict[bytes, bytes] = {}  # "*3", as the command begins, to "*7 ONCE client-id $"
         decided = writes.decided.get
+        chosen = bytearray(batch.count)
         for index, arguments in enumerate(batch.commands):
             is_write = decided(arguments[0])
-            if is_write or (is_write is None and arguments in writes):
-                head, _, rest = pieces[index].partition(b"\r\n")
-                begin = begun.get(head)
-                if begin is None:
-                    begin = begun[head] = b"*%d%b" % (int(head[1:]) + 4, self._prefix)
-                digits = b"%d" % number
-                pieces[index] = b"%b%d\r\n%b%b%b" % (begin, len(digits), digits, floor, rest)
-                number += 1
-        if number != self._next:
-            batch.replace(pieces)
-            self._next, self._used = number, now
-            batch.numbered = (self, number - 1)
+            chosen[index] = arguments in writes if is_write is None else is_write
+        count = sum(chosen)
+        if count:
+            batch.replace(*number_packed(
+                batch.data, batch.lengths or (len(batch.data),), bytes(chosen), self._words, self._next, _packed(b"%d" % self._floor)
+            ))  # fmt: skip
+            self._next, self._used = self._next + count, now
+            batch.numbered = (self, self._next - 1)
 
     def settled(self, batch: Batch) -> None:
         """Its replies are here; as they come in order, so are those of all lower numbers."""
@@ -140,6 +132,10 @@ def is_forgotten(batch: Batch) -> bool:
 def _inner_replies(batch: Batch) -> list[Any]:
     """Those of the commands themselves; for a transaction they are in that of EXEC."""
     return batch.replies[-1] if batch.atomic and isinstance(batch.replies[-1], list) else batch.replies
+
+
+def _packed(word: bytes) -> bytes:
+    return b"$%d\r\n%b\r\n" % (len(word), word)
 
 
 def new_client_id() -> str:

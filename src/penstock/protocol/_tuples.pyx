@@ -10,7 +10,7 @@ from array import array
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 
-from penstock.protocol._resp cimport bulk_size, digits, header_size, put_bulk, put_header, put_line_end, put_number
+from penstock.protocol._resp cimport bulk_size, digits, header_size, put, put_bulk, put_header, put_line_end, put_number
 
 cdef extern from "Python.h":
     bint PyUnicode_IS_COMPACT_ASCII(object text)
@@ -128,3 +128,55 @@ def pack_tuples(commands):
     for index in range(count):
         out = _put(out, <tuple> every[index], made, &next_made)
     return data, lengths, words, heads
+
+
+cdef Py_ssize_t _head(const char *at, Py_ssize_t size, Py_ssize_t *words) except -1:
+    """How long the first line of a command is, and how many words follow."""
+    cdef Py_ssize_t place = 1, count = 0
+    while place < size and 48 <= at[place] <= 57 and place < 12:
+        count = count * 10 + at[place] - 48
+        place += 1
+    if place == 1 or place + 1 >= size or at[0] != 42 or at[place] != 13:
+        raise ValueError("the lengths are not those of the commands")
+    words[0] = count
+    return place + 2
+
+
+def number_packed(bytes data not None, lengths, bytes chosen not None, bytes before not None, long long first, bytes after not None):
+    """See tuples.number_packed."""
+    cdef unsigned long long[:] old = lengths if isinstance(lengths, array) else array("Q", lengths)
+    cdef Py_ssize_t count = old.shape[0], index, head, words, total = 0, place = 0, all_of_it = PyBytes_GET_SIZE(data)
+    cdef Py_ssize_t before_size = PyBytes_GET_SIZE(before), after_size = PyBytes_GET_SIZE(after)
+    cdef const char *marks = PyBytes_AS_STRING(chosen)
+    cdef const char *at = PyBytes_AS_STRING(data)
+    cdef long long number = first
+    cdef char *out
+    made = array("Q", bytes(8 * count))
+    cdef unsigned long long[:] new = made
+    if PyBytes_GET_SIZE(chosen) != count:
+        raise ValueError("the lengths are not those of the commands")
+    for index in range(count):
+        if old[index] > <unsigned long long> (all_of_it - place):
+            raise ValueError("the lengths are not those of the commands")
+        new[index] = old[index]
+        if marks[index]:
+            head = _head(at + place, old[index], &words)
+            new[index] += header_size(words + 4) - head + before_size + bulk_size(digits(number)) + after_size
+            number += 1
+        place += old[index]
+        total += new[index]
+    if place != all_of_it:
+        raise ValueError("the lengths are not those of the commands")
+    numbered = PyBytes_FromStringAndSize(NULL, total)
+    out = PyBytes_AS_STRING(numbered)
+    for index in range(count):
+        if marks[index]:
+            head = _head(at, old[index], &words)
+            out = put(put_header(out, 42, words + 4), PyBytes_AS_STRING(before), before_size)
+            out = put(_put_number(out, first), PyBytes_AS_STRING(after), after_size)
+            out = put(out, at + head, old[index] - head)
+            first += 1
+        else:
+            out = put(out, at, old[index])
+        at += old[index]
+    return numbered, made

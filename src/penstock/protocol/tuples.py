@@ -1,4 +1,4 @@
-"""Commands that are tuples of words, as the wire has them: one, or many, one behind the other.
+"""Commands that are tuples of words, as the wire has them: one, or many, one behind the other; and with a number around each.
 
 A pipeline of ten thousand commands is packed before its first byte is sent, so that what cannot be packed is refused whole; what that
 takes, the server waits. Packed one by one by hiredis each is an object of its own, which then has to be joined with the others.
@@ -7,8 +7,8 @@ There are two versions of the functions below with one set of tests: these, and 
 compiler is at hand when the package is installed. The compiled ones are used if they are there and PENSTOCK_PURE is not set. A SET
 among many takes 0.05 us compiled, and 0.6 us here.
 
-Rejected: packing a slice while the one before it is sent. It saves what the compiled function saves and no more, and a command
-that cannot be packed would be found when half of its pipeline has run.
+Rejected: packing a slice while the one before it is sent. Little is left to be hidden, and a command that cannot be packed would be
+found when half of its pipeline has run.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from hiredis import pack_command
@@ -68,13 +69,36 @@ def pack_tuples(
     return (parts[0] if len(parts) == 1 else b"".join(parts)), lengths, sum(map(len, commands)), heads
 
 
+def number_packed(
+    data: bytes, lengths: Sequence[int], chosen: bytes, before: bytes, first: int, after: bytes
+) -> tuple[bytes, array[int]]:
+    r"""Put `before`, two words that are packed, a number and `after`, one such word, in front of every command that is chosen, a
+    byte each; the numbers are first, first + 1 ... What they are then, and how long each.
+
+    >>> number_packed(b"*1\r\n$4\r\nPING\r\n", [14], b"\1", b"$1\r\nA\r\n$1\r\nB\r\n", 7, b"$1\r\nC\r\n")[0]
+    b'*5\r\n$1\r\nA\r\n$1\r\nB\r\n$1\r\n7\r\n$1\r\nC\r\n$4\r\nPING\r\n'
+    """
+    if sum(lengths) != len(data) or len(chosen) != len(lengths):
+        raise ValueError("the lengths are not those of the commands")
+    pieces: list[bytes] = []
+    for is_chosen, length, end in zip(chosen, lengths, accumulate(lengths), strict=True):
+        piece = data[end - length : end]
+        if is_chosen:
+            head, _, rest = piece.partition(b"\r\n")
+            number = b"%d" % first
+            piece = b"*%d\r\n%b$%d\r\n%b\r\n%b%b" % (int(head[1:]) + 4, before, len(number), number, after, rest)
+            first += 1
+        pieces.append(piece)
+    return b"".join(pieces), array("Q", map(len, pieces))
+
+
 COMPILED = False
 if not TYPE_CHECKING and not os.environ.get("PENSTOCK_PURE"):
     try:
-        from penstock.protocol._tuples import pack_tuple, pack_tuples
+        from penstock.protocol._tuples import number_packed, pack_tuple, pack_tuples
 
         COMPILED = True
     except ImportError:
         pass
 
-__all__ = ["COMPILED", "pack_tuple", "pack_tuples"]
+__all__ = ["COMPILED", "number_packed", "pack_tuple", "pack_tuples"]
