@@ -19,30 +19,36 @@ from penstock.client.engine import Engine
 
 _MORE = object()
 
-COMMAND_TABLE = b"*4\r\n" + b"".join(
+COMMAND_TABLE = b"*5\r\n" + b"".join(
     b"*3\r\n$%d\r\n%b\r\n:-1\r\n*1\r\n+%b\r\n" % (len(name), name, flag)
-    for name, flag in ((b"incr", b"write"), (b"get", b"readonly"), (b"once", b"write"), (b"exec", b"noscript"))
+    for name, flag in (
+        (b"incr", b"write"),
+        (b"get", b"readonly"),
+        (b"once", b"write"),
+        (b"oncebegin", b"write"),
+        (b"exec", b"noscript"),
+    )
 )
 
 
 def single(*arguments: Any) -> Batch:
     kind = kind_of(arguments)
     notable = {0: kind} if kind in (Kind.SESSION, Kind.TRANSACTION) else None
-    batch = Batch([arguments], pack(arguments))
+    batch = Batch(arguments, pack(arguments))
     batch.notable = notable
     return batch
 
 
 def many(*commands: tuple[Any, ...]) -> Batch:
     notable = {i: kind_of(c) for i, c in enumerate(commands) if kind_of(c) in (Kind.SESSION, Kind.TRANSACTION)}
-    batch = Batch(commands, *pack_many(commands))
+    batch = Batch.of(commands, pack_many(commands))
     batch.notable = notable or None
     return batch
 
 
 def transaction(*commands: tuple[Any, ...]) -> Batch:
     whole = [("MULTI",), *commands, ("EXEC",)]
-    batch = Batch(whole, *pack_many(whole))
+    batch = Batch.of(whole, pack_many(whole))
     batch.atomic, batch.notable = True, {0: Kind.TRANSACTION}
     return batch
 
@@ -54,6 +60,7 @@ class ScriptedServer:
         self.runs: Counter[bytes] = Counter()
         self.log: list[tuple[bytes, ...]] = []
         self.kept: dict[tuple[bytes, bytes], bytes] = {}
+        self.known: set[bytes] = set()
         self.has_once = True
         self.is_forgetful = False
         self.is_loading = False
@@ -92,10 +99,14 @@ class ScriptedServer:
             return b"+PONG\r\n"
         if argv[0] == b"COMMAND":
             return COMMAND_TABLE if self.has_once else b"*0\r\n"
+        if argv[0] == b"ONCEBEGIN":
+            self.known.add(argv[1])
+            return b"+OK\r\n"
         if argv[0] == b"ONCE":
             key = (argv[1], argv[2])
-            if self.is_forgetful:
+            if self.is_forgetful or (argv[1] not in self.known and argv[3] != b"1"):
                 return b"-ONCEUNKNOWN nothing is known of this client\r\n"
+            self.known.add(argv[1])
             if key not in self.kept:
                 self.kept[key] = self._run(argv[4:])
             return self.kept[key]

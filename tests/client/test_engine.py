@@ -427,7 +427,7 @@ def test_exactly_once_numbers_writes_and_not_reads() -> None:
     world.settle_down()
     world.submit(single("INCR", "a"))
     world.write()
-    assert b"$1\r\n3\r\n$1\r\n3\r\n$4\r\nINCR" in world.upstream  # the floor follows the replies
+    assert b"$1\r\n4\r\n$1\r\n4\r\n$4\r\nINCR" in world.upstream  # the floor follows the replies
 
 
 def test_exactly_once_against_a_server_without_it_is_refused() -> None:
@@ -577,12 +577,63 @@ def test_an_identity_ends_with_a_pause_in_writing_whatever_is_read_meanwhile() -
     world.submit(single("INCR", "a"))
     world.settle_down()
     for _ in range(5):
-        world.now += 4
+        world.now += 400
         world.submit(single("GET", "a"))
         world.settle_down()
     world.submit(single("INCR", "a"))
     world.settle_down()
     assert len(world.server.kept) == 2 and len({client for client, _ in world.server.kept}) == 2
+
+
+def test_a_new_identity_is_known_to_the_server_before_it_is_used() -> None:
+    """Else a repeat of its first command could not be told from the first time, after the server has forgotten it."""
+    world = up(delivery=EXACTLY)
+    for pause in (0, 3600, 3600):
+        world.now += pause
+        batch = world.submit(single("INCR", "a"))
+        while not batch.settled:
+            world.write()
+            assert b"ONCEBEGIN" not in world.upstream or b"INCR" not in world.upstream
+            world.serve()
+            world.read()
+    assert len(world.server.known) == 3 and world.server.runs[b"a"] == 3
+
+
+def test_a_repeat_of_the_first_command_of_all_does_not_run_again_however_long_we_slept() -> None:
+    """While the machine sleeps its clock stands still: only the server can know that too much time has passed."""
+    world = up(delivery=EXACTLY)
+    batch = world.submit(single("INCR", "a"))
+    world.write()
+    world.serve()
+    world.cut()
+    world.server.known.clear()
+    world.server.kept.clear()
+    world.settle_down()
+    assert isinstance(batch.results[0], OutcomeUnknown) and batch.results[0].state is State.WRITTEN
+    assert world.server.runs[b"a"] == 1
+    batch = world.submit(single("INCR", "b"))
+    world.settle_down()
+    assert batch.results == [1]
+
+
+def test_a_refused_welcome_lets_reads_pass_and_runs_no_write() -> None:
+    """A full disk, or no room for another client: what the server says to a write is what its caller is to hear."""
+    world = up(delivery=EXACTLY)
+    world.cut()
+    world.submit(single("GET", "a"))
+    world.connect()
+    while world.engine.has_output and b"ONCEBEGIN" not in world.upstream:
+        world.write()
+    world.serve()
+    world.server.known.clear()
+    world.downstream = world.downstream.replace(b"+OK\r\n", b"-ONCEFULL no room\r\n")
+    world.settle_down()
+    refused = world.submit(single("INCR", "a"))
+    world.settle_down()
+    assert "ONCEUNKNOWN" in str(refused.results[0]) and not world.server.runs
+    ran = world.submit(single("INCR", "a"))  # by then another identity was tried
+    world.settle_down()
+    assert ran.results == [1]
 
 
 def test_a_level_that_was_taken_back_in_time_refuses_nothing() -> None:

@@ -213,7 +213,8 @@ def test_a_server_without_once_is_refused_and_nothing_is_sent(connect: Connect, 
 def test_a_server_that_has_forgotten_us_is_no_error_after_a_pause(
     exact: Any, ours: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.client.once.RENEW_AFTER", 0.0)  # every pause is long
+    every_pause_is_long = lambda numbers, now, seconds: numbers._floor == numbers._next > 2  # noqa: E731
+    monkeypatch.setattr("penstock.client.once.Numbers.is_idle", every_pause_is_long)
     for times in range(1, 4):
         assert exact.incr("n") == times
         forget(ours)
@@ -232,18 +233,21 @@ def test_a_server_that_forgets_us_at_work_refuses_one_command_and_we_go_on(exact
     assert exact.incr("n") == 2
 
 
+@pytest.mark.parametrize("is_first", [False, True])
 def test_a_repeat_that_the_server_cannot_place_has_an_unknown_outcome(
-    exact: Any, proxy: FaultProxy, ours: Server, witness: redis.Redis
+    connect: Connect, proxy: FaultProxy, ours: Server, witness: redis.Redis, is_first: bool
 ) -> None:
-    """The server is replaced by one that has the data and not the memory: exactly what nobody should do."""
-    exact.incr("n")
+    """The server has forgotten us: it was replaced by one without its memory, or our machine has slept for an hour."""
+    client = connect(f"redis://127.0.0.1:{proxy.port}/0", **EXACT)
+    client.ping()
+    ran = 0 if is_first else client.incr("n")
     proxy.refuse_connections()
     fault = proxy.cut_after_execution(b"ONCE")
     failures: list[Any] = []
 
     def work() -> None:
         try:
-            exact.incr("n")
+            client.incr("n")
         except OutcomeUnknown as error:
             failures.append(error)
 
@@ -254,27 +258,7 @@ def test_a_repeat_that_the_server_cannot_place_has_an_unknown_outcome(
     proxy.accept_connections()
     thread.join()
     assert failures[0].state is State.WRITTEN and "forgotten whether it ran: ONCEUNKNOWN" in str(failures[0])
-    assert witness.get("n") == b"2" and exact.incr("n") == 3
-
-
-def test_a_repeat_that_comes_too_late_is_not_sent(connect: Connect, proxy: FaultProxy, witness: redis.Redis) -> None:
-    """Its floor is 1, so that the server, which may have forgotten us, would take it for a new client's first command."""
-    client = connect(f"redis://127.0.0.1:{proxy.port}/0", **EXACT)
-    client.ping()
-    fault = proxy.cut_after_execution(b"ONCE")
-    proxy.refuse_connections()
-    before = witness.config_get("once-idle-timeout")
-    witness.config_set("once-idle-timeout", 1000)
-    try:
-        opened = threading.Timer(1.1, proxy.accept_connections)
-        opened.start()
-        with pytest.raises(NotReplayed, match="may have forgotten since whether it ran") as failure:
-            client.incr("n")
-        assert failure.value.state is State.WRITTEN and fault.has_fired
-        assert witness.get("n") == b"1" and client.incr("n") == 2
-        opened.join()
-    finally:
-        witness.config_set("once-idle-timeout", before["once-idle-timeout"])
+    assert witness.get("n") == b"%d" % (ran + 1) and client.incr("n") == ran + 2
 
 
 def test_a_full_memory_refuses_and_runs_nothing(exact: Any, witness: redis.Redis) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
 import gc
 import os
 import signal
@@ -260,6 +261,32 @@ def test_what_is_no_command_is_refused_by_name(client: Any, bad: Any, word: str)
     assert client.ping() and client.counters.failed == 0
 
 
+class Level(enum.IntEnum):
+    HIGH = 7
+
+
+class Measured(float):
+    """As numpy.float64 is one."""
+
+    def __repr__(self) -> str:
+        return f"Measured({super().__repr__()})"
+
+
+def test_a_word_that_is_nearly_a_number_or_text_is_sent_as_what_it_is(client: Any) -> None:
+    words = [Level.HIGH, -(2**80), Measured(1.5), bytearray(b"ab"), memoryview(b"cd")]
+    wanted = [b"7", b"%d" % -(2**80), b"1.5", b"ab", b"cd"]
+    assert [client.echo(word) for word in words] == wanted
+    assert client.execute_many([("ECHO", word) for word in words]) == wanted
+
+
+def test_a_number_without_end_is_refused(client: Any) -> None:
+    """It would be the end of the process, in hiredis."""
+    with pytest.raises(redis.DataError, match="16610 bits"):
+        client.echo(10**5000)
+    with pytest.raises(redis.DataError, match="16610 bits"):
+        client.execute_many([("ECHO", "a"), ("ECHO", 10**5000)])
+
+
 def test_quit_ends_a_connection_but_not_the_one_that_others_share(client: Any) -> None:
     number = client.client_id()
     assert client.quit() and client.quit()
@@ -360,11 +387,12 @@ def test_a_watch_that_was_forgotten_is_not_passed_on(peer: str) -> None:
     asyncio.run(main())
 
 
-def test_exactly_once_says_which_permission_it_needs(ours: Server) -> None:
+@pytest.mark.parametrize(("more", "word"), [([], "asks COMMAND"), (["+command"], "needs ONCE and ONCEBEGIN")])
+def test_exactly_once_says_which_permission_it_needs(ours: Server, more: list[str], word: str) -> None:
     with Client.from_url(ours.url) as admin:
-        admin.acl_setuser("bob", enabled=True, passwords=["+pw"], keys=["*"], commands=["+incrby", "+once"])
+        admin.acl_setuser("bob", enabled=True, passwords=["+pw"], keys=["*"], commands=["+incrby", "+once", *more])
         bob = Client(port=ours.port, username="bob", password="pw", delivery="exactly-once")
-        with bob, pytest.raises(redis.exceptions.NoPermissionError, match="asks COMMAND"):
+        with bob, pytest.raises(redis.exceptions.NoPermissionError, match=word):
             bob.incr("a")
         admin.acl_deluser("bob")
 

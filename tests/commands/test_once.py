@@ -227,6 +227,34 @@ def test_a_repeat_of_a_blocked_command_waits_in_its_place(server: Server, once: 
     assert outcomes["second"] == [b"l", b"a"]
 
 
+@pytest.mark.parametrize("source", ["log", "snapshot"])
+def test_a_client_that_has_begun_is_known_also_after_a_restart_and_is_not_taken_for_a_new_one(
+    tmp_path: Path, source: str
+) -> None:
+    settings = {"appendonly": "no" if source == "snapshot" else "yes", "appendfsync": "always"}
+    with Server(dir=tmp_path, **settings) as server, redis.Redis.from_url(server.url) as client:
+        assert client.execute_command("ONCEBEGIN", "me") == client.execute_command("ONCEBEGIN", "me") == b"OK"
+        if source == "snapshot":
+            client.save()
+    with Server(dir=tmp_path, **settings) as server, redis.Redis.from_url(server.url) as client:
+        for _ in range(2):
+            assert client.execute_command("ONCE", "me", 2, 2, "INCR", "n") == 1
+        server.call(lambda app: app.engine.keyspace.ledger.forget_idle(1 << 62))
+        with pytest.raises(redis.ResponseError, match="ONCEUNKNOWN nothing is known of client me"):
+            client.execute_command("ONCE", "me", 2, 2, "INCR", "n")
+        assert client.get("n") == b"1"
+
+
+def test_a_client_that_begins_is_refused_for_what_it_would_be_refused_for_later(once: Numbered) -> None:
+    with pytest.raises(redis.ResponseError, match="at most 128 bytes"):
+        once.client.execute_command("ONCEBEGIN", "x" * 129)
+    once.client.execute_command("ONCEBEGIN", "known")
+    once.client.config_set("once-max-bytes", 100)
+    with pytest.raises(redis.ResponseError, match="ONCEFULL"):
+        once.client.execute_command("ONCEBEGIN", "another")
+    assert once.client.execute_command("ONCEBEGIN", "known") == b"OK" and info(once.client)["once_clients"] == 1
+
+
 @pytest.mark.parametrize("source", ["log", "snapshot", "rewritten log"])
 def test_what_was_kept_is_there_after_a_restart(tmp_path: Path, source: str) -> None:
     settings = {"appendonly": "no" if source == "snapshot" else "yes", "appendfsync": "always"}

@@ -48,6 +48,14 @@ class LedgerMachine(RuleBasedStateMachine):
             self.floors.setdefault(client, floor)
             self.used[client] = self.now
 
+    @rule(client=clients)
+    def meet(self, client: bytes) -> None:
+        self.now += 1
+        assert self.ledger.meet(client, self.now) == (client not in self.kept)
+        self.kept.setdefault(client, {})
+        self.floors.setdefault(client, 1)
+        self.used[client] = self.now
+
     @rule(ago=st.integers(0, 5))
     def forget(self, ago: int) -> None:
         idle = [client for client, used in self.used.items() if used < self.now - ago]

@@ -12,14 +12,13 @@ known of one command (its state) is worked out from byte positions when somebody
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Collection, Sequence
 from itertools import accumulate
 from typing import Any
 
 from penstock.client.commands import Kind, as_command
 from penstock.client.delivery import Command, ReplayFilter, State
-from penstock.client.encoding import count_words, pack
+from penstock.client.encoding import Packed, pack
 from penstock.client.errors import NoReplyInTime, NotReplayed, NotSent, NotSentInTime, OutcomeUnknown
 
 BATCH_BYTES = 570
@@ -70,30 +69,35 @@ class Batch:
     """Commands that must not be written again, and what they fail with."""
     numbered: tuple[object, int] | None = None
     """Who gave it its ONCE numbers, and the last of them."""
-    numbered_at = 0.0
-    """When; not later."""
     learned = 0
     """How many of its replies the session has looked at."""
     deadline: float | None = None
     waiter: Any = None
     """For the driver: what to wake."""
 
-    def __init__(self, commands: Sequence[Sequence[Any]], data: bytes, lengths: Sequence[int] | None = None) -> None:
-        self.commands = commands
+    def __init__(self, command: Sequence[Any], data: bytes) -> None:
+        """Of one command."""
+        self.commands: Sequence[Sequence[Any]] = (command,)
         self.data = data
         """All commands, encoded."""
-        if lengths is not None:
-            self.lengths = lengths
-        self.count = count = len(commands)
-        words = len(commands[0]) if count == 1 else count_words(commands)
-        self.size = BATCH_BYTES + count * COMMAND_BYTES + words * WORD_BYTES + 2 * len(data)
+        self.count = 1
+        self.size = BATCH_BYTES + COMMAND_BYTES + len(command) * WORD_BYTES + 2 * len(data)
         self.replies: list[Any] = []
         """What has come; goes on after the batch was given up, so that those behind it find their replies."""
 
     @classmethod
+    def of(cls, commands: Sequence[Sequence[Any]], packed: Packed) -> Batch:
+        """Of any number of commands."""
+        batch = cls((), packed.data)
+        batch.commands, batch.lengths = commands, packed.lengths
+        batch.count = count = len(commands)
+        batch.size = BATCH_BYTES + count * COMMAND_BYTES + packed.words * WORD_BYTES + 2 * len(packed.data)
+        return batch
+
+    @classmethod
     def preface(cls, *command: Any, raw: bool = False) -> Batch:
         """A command of the engine's own."""
-        batch = cls((command,), pack(command))
+        batch = cls(command, pack(command))
         batch.is_preface = True
         batch.raw = (0,) if raw else None
         return batch
@@ -113,11 +117,11 @@ class Batch:
         begin = sum(self.lengths[:index])
         return self.data[begin : begin + self.lengths[index]]
 
-    def replace(self, pieces: list[bytes]) -> None:
-        """Encode the commands in another way, which does not count towards the bounds."""
-        self.data = b"".join(pieces)
+    def replace(self, data: bytes, lengths: Sequence[int]) -> None:
+        """Have the commands encoded in another way, which does not count towards the bounds."""
+        self.data = data
         if self.lengths is not None:
-            self.lengths = array("Q", map(len, pieces))
+            self.lengths = lengths
 
     def outstanding(self) -> tuple[int, bytes]:
         """What is still to be answered, how many commands and their bytes: all, or the tail after the replies that came."""

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import redis
-from hiredis import pack_command
 from redis.client import EMPTY_RESPONSE, NEVER_DECODE
 
 from penstock.client.batch import Batch
@@ -18,19 +17,18 @@ from penstock.client.commands import PLAIN, WAITS, Kind, kind_of, name_of, patie
 from penstock.client.delivery import State
 from penstock.client.encoding import pack
 from penstock.client.errors import NotSharable, stated
+from penstock.protocol.tuples import pack_tuple
 
 _RAW = (0,)
 
 
 def call(arguments: tuple[Any, ...], options: dict[str, Any], is_shared: bool) -> Batch:
     """The batch for one command; refuses what would confuse others on a shared connection."""
-    if arguments[0] in PLAIN:
-        try:
-            batch = Batch((arguments,), pack_command(arguments))
-        except (TypeError, UnicodeEncodeError):
-            batch = Batch((arguments,), pack(arguments))
+    packed = pack_tuple(arguments) if arguments[0] in PLAIN else None
+    if packed is not None:
+        batch = Batch(arguments, packed)
     else:
-        batch = Batch((arguments,), pack(arguments))
+        batch = Batch(arguments, pack(arguments))
         kind = kind_of(arguments)
         if kind is not Kind.ORDINARY:
             _mind(batch, kind, is_shared)

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import hiredis
-from hiredis import pack_command
 
 from penstock.client.errors import NotEncodable
+from penstock.protocol.resp import pack as join_words
+from penstock.protocol.tuples import pack_tuple, pack_tuples
 
 
 def pack(arguments: Sequence[Any]) -> bytes:
@@ -30,60 +31,54 @@ def pack(arguments: Sequence[Any]) -> bytes:
     head = arguments[0]
     if not isinstance(head, str | bytes) or not head.strip():
         raise NotEncodable(f"{head!r} is no name of a command: give it as str or bytes")
-    if " " in head if isinstance(head, str) else b" " in head:
-        arguments = (*head.split(), *arguments[1:])
-    try:
-        packed: bytes = pack_command(arguments if type(arguments) is tuple else tuple(arguments))
-    except (TypeError, UnicodeEncodeError):
-        packed = pack_command(tuple(_plain(argument) for argument in arguments))  # type: ignore[arg-type]
-    return packed
+    words = (*head.split(), *arguments[1:])
+    packed = pack_tuple(words)
+    return join_words(*map(_as_bytes, words)) if packed is None else packed
 
 
-def pack_many(commands: Sequence[Sequence[Any]]) -> tuple[bytes, array[int]]:
-    """Commands as they travel, one after the other, and how long each is."""
-    if isinstance(commands, Encoded):
-        return b"".join(commands.wire), array("Q", map(len, commands.wire))
-    parts: list[bytes] = []
-    lengths = array("Q")
-    for start in range(0, len(commands), _AT_ONCE):
-        chunks = _pack_each(commands[start : start + _AT_ONCE])
-        lengths.extend(map(len, chunks))
-        parts.append(b"".join(chunks))
-    return (parts[0] if len(parts) == 1 else b"".join(parts)), lengths
+class Packed(NamedTuple):
+    """Many commands as they travel, one behind the other."""
 
-
-_AT_ONCE = 8192  # pieces that exist beside what they become a part of
-
-
-def _pack_each(commands: Sequence[Sequence[Any]]) -> list[bytes]:
-    if all(type(command) is tuple for command in commands):
-        try:
-            heads = {command[0] for command in commands}
-            if not any(" " in head if type(head) is str else b" " in head for head in heads):
-                return [pack_command(command) for command in commands]  # type: ignore[arg-type]
-        except (IndexError, TypeError, UnicodeEncodeError):
-            pass  # one of them needs a closer look
-    return [pack(command) for command in commands]
-
-
-def _plain(argument: Any) -> bytes | str | int | float:
-    if isinstance(argument, bytearray | memoryview):
-        return bytes(argument)
-    if isinstance(argument, bool) or not isinstance(argument, bytes | str | int | float):
-        raise NotEncodable(
-            f"{argument!r} is a {type(argument).__name__}, which has no wire form: convert it to bytes, str, int or float"
-        )
-    if isinstance(argument, str):
-        try:
-            argument.encode()
-        except UnicodeEncodeError as error:
-            raise NotEncodable(f"{argument!r} cannot be encoded as UTF-8: {error.reason}; give bytes") from error
-    return argument
-
-
-def count_words(commands: Sequence[Sequence[Any]]) -> int:
+    data: bytes
+    lengths: array[int]
+    """How long each command is in `data`."""
+    words: int
     """Of how many objects the commands are made, as far as that is known without taking them apart."""
-    return len(commands) if isinstance(commands, Encoded) else sum(map(len, commands))
+    heads: dict[Any, Sequence[Any]]
+    """The names that need a look, as they are spelled, and one command of each."""
+
+
+def pack_many(commands: Sequence[Sequence[Any]]) -> Packed:
+    """Commands as they travel; redis.DataError names what has no wire form."""
+    if isinstance(commands, Encoded):
+        return Packed(b"".join(commands.wire), array("Q", map(len, commands.wire)), len(commands), {})
+    packed = pack_tuples(commands)
+    if packed is not None and all(len(head.split()) == 1 for head in packed[3]):
+        return Packed(*packed)
+    pieces = [pack(command) for command in commands]
+    heads = {command[0]: command for command in commands}
+    return Packed(b"".join(pieces), array("Q", map(len, pieces)), sum(map(len, commands)), heads)
+
+
+def _as_bytes(word: Any) -> bytes:
+    """Any word that has a wire form, also of a class of its own, which would show itself in its own way."""
+    if isinstance(word, bytes | bytearray | memoryview):
+        return bytes(word)
+    if isinstance(word, float):
+        return repr(float(word)).encode()
+    if isinstance(word, int) and not isinstance(word, bool):
+        try:
+            return b"%d" % word
+        except ValueError as error:
+            raise NotEncodable(f"an int of {word.bit_length()} bits has no wire form ({error}); give bytes") from error
+    if not isinstance(word, str):
+        raise NotEncodable(
+            f"{word!r} is a {type(word).__name__}, which has no wire form: convert it to bytes, str, int or float"
+        )
+    try:
+        return word.encode()
+    except UnicodeEncodeError as error:
+        raise NotEncodable(f"{word!r} cannot be encoded as UTF-8: {error.reason}; give bytes") from error
 
 
 class Encoded(Sequence[Sequence[Any]]):

@@ -90,7 +90,7 @@ class Engine:
         """When `tick` has something to do at the earliest."""
         self._replies = Replies(encoding, encoding_errors)
         self._preface = Preface()  # nothing else is given out before its replies
-        self._numbering = Numbering()
+        self._numbering = Numbering(self._preface)
         self._outgoing = Outgoing(self._held, self._preface, self._numbering)
         self._awaiting = self._outgoing.awaiting
         self.events: list[Event] = []
@@ -120,7 +120,7 @@ class Engine:
         if level is Delivery.AT_MOST_ONCE and not self.up and self._lost_at is not None:
             self._fail_pending("there is no connection, and at-most-once holds nothing", NotSent, OutcomeUnknown)
         if level is Delivery.EXACTLY_ONCE and self.up and not self._numbering.is_on:
-            self._numbering.prepare(self._preface)
+            self._numbering.prepare(now)
             if not self._awaiting:
                 self._heard = now
         elif level is not Delivery.EXACTLY_ONCE:
@@ -204,11 +204,19 @@ class Engine:
         self._held.settle(batch, batch.failures(why, unsent, unknown))
         return was_given and batch.blocks
 
+    def interrupted(self, now: float) -> None:
+        """The connection ends because of who used it, and the server is well: the next one need not wait."""
+        if self.up:
+            self._backoff.failures = 0
+            self.lost(redis.ConnectionError(_INTERRUPTED), now)
+
     def rescue(self, batches: Iterable[Batch], was_leading: bool, now: float) -> None:
-        """After an interrupt in the middle of the work here: settle those of all `batches` that are in no queue any more.
+        """After an interrupt in the middle of the work here, and the end of the connection: settle those that are in no queue any more.
 
         One who led may have been connecting, or just have learnt that the connection is lost; that is brought to its end.
         """
+        if not self.up:
+            self._take_back()  # again, if that was interrupted
         if was_leading and not self.up:
             self._connecting = False
             self._hold_or_fail(redis.ConnectionError(_INTERRUPTED))
@@ -237,7 +245,7 @@ class Engine:
         self._numbering.forget_server()
         self._preface.restore(self.session)
         if self.settings.delivery is Delivery.EXACTLY_ONCE:
-            self._numbering.prepare(self._preface)
+            self._numbering.prepare(now)
         if self._lost_at is not None:
             self._preface.ask("PING")  # a server that was restarted may be loading its data still
             self.counters.reconnects += 1
@@ -382,7 +390,7 @@ class Engine:
         elif batch.atomic:
             self.session.watching = False  # EXEC was answered
         if batch.numbered is not None:
-            self._numbering.answered(batch)
+            self._numbering.answered(batch, self._heard)
         if batch.settled:
             return
         if batch.attempts == 1:
@@ -397,7 +405,9 @@ class Engine:
         if name == "CONFIG GET":
             self._numbering.take_timeout(reply)
         elif name == "COMMAND" and self.settings.delivery is Delivery.EXACTLY_ONCE:  # still
-            self._numbering.take_table(reply, self._held, self._heard)
+            self._numbering.take_table(reply, self._held)
+        elif name == "ONCEBEGIN" and self.settings.delivery is Delivery.EXACTLY_ONCE:
+            self._numbering.take_welcome(reply)
 
     def _wake(self, now: float) -> None:
         """Nothing was owed until now. If nothing was heard for long, ask before sending what could not be taken back."""

@@ -97,13 +97,19 @@ class Held:
             self.settle(batch, results)
 
     def rescue(self, batches: Iterable[Batch], why: str) -> None:
-        """Settle those that are neither settled nor in the queue: they may have been written, and nobody will find them again."""
+        """Settle those that are neither settled nor in the queue: they may have been written, and nobody will find them again.
+
+        Then count anew what is held: that, too, may have been interrupted.
+        """
         queued = set(map(id, self.pending))
         for batch in batches:
             if batch.held and not batch.settled and id(batch) not in queued:
                 if batch.reached is State.QUEUED:
                     batch.reached = State.WRITING
                 self.settle(batch, batch.failures(why, NotSent, OutcomeUnknown))
+        waiting = [batch for batch in self.pending if not batch.settled]
+        self.counters.buffered_commands = sum(batch.count for batch in waiting)
+        self.counters.buffered_bytes = sum(batch.size for batch in waiting)
 
     def review(self, look: Callable[[Batch], object]) -> None:
         """Let `look` skip commands of what waits to be written again; settle batches of which that leaves nothing."""

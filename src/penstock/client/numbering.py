@@ -1,13 +1,15 @@
 """EXACTLY_ONCE for one logical connection: who numbers its writes, and what the server has said about itself.
 
-While the level holds, every connection begins with an identity of its own and with two questions (`prepare`): how long
-the server remembers an idle client, and which commands write. Writes are numbered once both are answered.
+While the level holds, every connection begins with two questions, how long the server remembers an idle client and which commands
+write, and by making an identity known (`prepare`). Nothing is written before that is answered, nor when it takes another identity.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+
+from redis.exceptions import NoPermissionError
 
 from penstock.client.batch import Batch
 from penstock.client.delivery import Command
@@ -20,7 +22,8 @@ from penstock.client.preface import Preface, PrefaceRefused
 class Numbering:
     """Part of an engine; see the top of this file."""
 
-    def __init__(self) -> None:
+    def __init__(self, preface: Preface) -> None:
+        self._preface = preface
         self._client_id = new_client_id()
         self._identities = 0
         self._remembers = REMEMBERS
@@ -39,33 +42,37 @@ class Numbering:
         """A new connection may lead to another server."""
         self._numbers = self._writes = None
 
-    def prepare(self, preface: Preface) -> None:
+    def prepare(self, now: float) -> None:
         """The level is wanted on this connection."""
-        self._begin()
         if self._writes is None:
-            preface.ask("CONFIG GET", "once-idle-timeout", raw=True)
-            preface.ask("COMMAND", raw=True)
+            self._preface.ask("CONFIG GET", "once-idle-timeout", raw=True)
+            self._preface.ask("COMMAND", raw=True)
+        self._begin(now)
 
-    def _begin(self) -> Numbers:
+    def _begin(self, now: float) -> None:
         self._identities += 1
-        self._numbers = Numbers(f"{self._client_id}.{self._identities}")
-        return self._numbers
+        identity = f"{self._client_id}.{self._identities}"
+        self._numbers = Numbers(identity, now)
+        self._preface.ask("ONCEBEGIN", identity)
 
-    def numberer(self, heard: float) -> Callable[[Batch], None] | None:
-        """What gives the next batches their numbers; `heard` is when something last came, and not later than now."""
+    def renew(self, now: float) -> None:
+        """Take another identity if this one was not used for so long that the server might forget it."""
+        if self._numbers is not None and self._numbers.is_idle(now, self._remembers / 2):
+            self._begin(now)
+
+    def numberer(self, now: float) -> Callable[[Batch], None] | None:
+        """What gives the next batches their numbers; None: nothing does."""
         numbers, writes = self._numbers, self._writes
         if numbers is None or writes is None:
             return None
-        if numbers.may_be_forgotten(heard):
-            numbers = self._begin()
-        return lambda batch: numbers.number(batch, writes, heard)
+        return lambda batch: numbers.number(batch, writes, now)
 
-    def answered(self, batch: Batch) -> None:
+    def answered(self, batch: Batch, now: float) -> None:
         """All replies of a batch are here."""
         if self._numbers is not None and batch.numbered is not None:
             self._numbers.settled(batch)
             if batch.numbered[0] is self._numbers and is_forgotten(batch):
-                self._begin()
+                self._begin(now)
 
     # -- what the server says ---------------------------------------------------------------------------------
 
@@ -74,8 +81,8 @@ class Numbering:
         values = list(reply.values()) if isinstance(reply, dict) else reply[1:] if isinstance(reply, list) else ()
         self._remembers = int(values[0]) / 1000 if values else REMEMBERS
 
-    def take_table(self, reply: Any, held: Held, heard: float) -> None:
-        """To COMMAND. What may have run before, and the server could not know again, is not to be written again."""
+    def take_table(self, reply: Any, held: Held) -> None:
+        """To COMMAND. A write that may have run before, and has no number, is not to be written again."""
         if isinstance(reply, Exception):
             reply.args = (
                 f"{reply} (delivery level exactly-once asks COMMAND which commands write: let the user run it)",
@@ -97,7 +104,11 @@ class Numbering:
         def look(batch: Batch) -> None:
             if batch.numbered is None:
                 batch.filter(is_write, "it was sent without a number")
-            elif heard - batch.numbered_at >= self._remembers:
-                batch.filter(is_write, "the server may have forgotten since whether it ran")
 
         held.review(look)
+
+    def take_welcome(self, reply: Any) -> None:
+        """To ONCEBEGIN. If it was refused, no harm is done: of a client that it does not know the server runs nothing."""
+        if isinstance(reply, NoPermissionError):
+            reply.args = (f"{reply} (delivery level exactly-once needs ONCE and ONCEBEGIN: let the user run them)",)
+            raise PrefaceRefused(reply)

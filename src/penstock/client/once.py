@@ -1,12 +1,12 @@
 """EXACTLY_ONCE on the wire: `ONCE client-id number floor command ...` around each write.
 
-A connection has a client-id of its own, so that numbers are given in the order of writing, start at 1, and a server
-that has forgotten an idle client, or was replaced, never meets an old id with a new number. For the same reason a
-connection takes another id when it has written nothing for a while. No id is ever used a second time. A command keeps
-the id and the number it was first written with; sent again on another connection it is the same command to the server.
+A connection has a client-id of its own, so that numbers are given in the order of writing. It takes another id when it has written
+nothing for a while, before the server forgets it (`once-idle-timeout`). No id is ever used a second time. A command keeps the
+id and the number it was first written with; sent again on another connection it is the same command to the server.
 
-The server knows "new" from "forgotten" by the floor: above 1, an unknown client has been there before. Commands written
-before the first reply have floor 1, so for those it is the client that must not ask too late (`once-idle-timeout`).
+An id is made known to the server (ONCEBEGIN) before the first command that uses it is written. From then on a server that does
+not know it has forgotten it, or is another server, and refuses its commands (ONCEUNKNOWN): so it is never up to a clock here, which
+stands still while the machine sleeps, whether a repeat comes too late. Numbers begin at 2, as ONCEBEGIN wants it.
 
 Which commands are writes is the server's to say: its COMMAND table is read once, before the first write of this level.
 Rejected: a table here (it would be wrong for modules and newer servers), and redis-py's list of reads (it knows
@@ -23,11 +23,11 @@ from penstock.client.batch import Batch
 from penstock.client.commands import name_of
 from penstock.client.delivery import State
 from penstock.client.errors import NotSent, OutcomeUnknown, reply_error
+from penstock.protocol.tuples import number_packed
 
-RENEW_AFTER = 15.0
-"""Seconds without a write after which a connection takes another client-id."""
 REMEMBERS = 3600.0
 """Seconds for which a server remembers an idle client, if it does not say: the default of `once-idle-timeout`."""
+_FIRST = 2
 
 OnceUnknown = type(reply_error("ONCEUNKNOWN"))
 
@@ -72,48 +72,37 @@ class Writes:
 
     @property
     def has_once(self) -> bool:
-        return "ONCE" in self._known
+        return "ONCEBEGIN" in self._known
 
 
 class Numbers:
     """The numbers of one client-id."""
 
-    def __init__(self, identity: str) -> None:
-        name = identity.encode()
-        self._prefix = b"\r\n$4\r\nONCE\r\n$%d\r\n%b\r\n$" % (len(name), name)
-        self._next = 1
-        self._floor = 1
-        self._used = 0.0
+    def __init__(self, identity: str, now: float) -> None:
+        self._words = _packed(b"ONCE") + _packed(identity.encode())
+        self._next = self._floor = _FIRST
+        self._used = now
 
-    def may_be_forgotten(self, now: float) -> bool:
-        """Whether it is time for another id: nothing is under way with this one, nor was for a while."""
-        return self._floor == self._next and now - self._used >= RENEW_AFTER
+    def is_idle(self, now: float, seconds: float) -> bool:
+        """Whether nothing is under way with this id, nor was for so long."""
+        return self._floor == self._next and now - self._used >= seconds
 
     def number(self, batch: Batch, writes: Writes, now: float) -> None:
         """Give each write of a batch its number; a batch that has one keeps it. `now` may be early, but not late."""
         if batch.attempts:
             return
-        number = self._next
-        floor = b"%d" % self._floor
-        floor = b"\r\n$%d\r\n%b\r\n" % (len(floor), floor)
-        pieces = batch.pieces()
-        begun: dict[bytes, bytes] = {}  # "*3", as the command begins, to "*7 ONCE client-id $"
         decided = writes.decided.get
+        chosen = bytearray(batch.count)
         for index, arguments in enumerate(batch.commands):
             is_write = decided(arguments[0])
-            if is_write or (is_write is None and arguments in writes):
-                head, _, rest = pieces[index].partition(b"\r\n")
-                begin = begun.get(head)
-                if begin is None:
-                    begin = begun[head] = b"*%d%b" % (int(head[1:]) + 4, self._prefix)
-                digits = b"%d" % number
-                pieces[index] = b"%b%d\r\n%b%b%b" % (begin, len(digits), digits, floor, rest)
-                number += 1
-        if number != self._next:
-            batch.replace(pieces)
-            self._next, self._used = number, now
-            batch.numbered = (self, number - 1)
-            batch.numbered_at = now
+            chosen[index] = arguments in writes if is_write is None else is_write
+        count = sum(chosen)
+        if count:
+            batch.replace(*number_packed(
+                batch.data, batch.lengths or (len(batch.data),), bytes(chosen), self._words, self._next, _packed(b"%d" % self._floor)
+            ))  # fmt: skip
+            self._next, self._used = self._next + count, now
+            batch.numbered = (self, self._next - 1)
 
     def settled(self, batch: Batch) -> None:
         """Its replies are here; as they come in order, so are those of all lower numbers."""
@@ -143,6 +132,10 @@ def is_forgotten(batch: Batch) -> bool:
 def _inner_replies(batch: Batch) -> list[Any]:
     """Those of the commands themselves; for a transaction they are in that of EXEC."""
     return batch.replies[-1] if batch.atomic and isinstance(batch.replies[-1], list) else batch.replies
+
+
+def _packed(word: bytes) -> bytes:
+    return b"$%d\r\n%b\r\n" % (len(word), word)
 
 
 def new_client_id() -> str:

@@ -36,10 +36,12 @@ class Outgoing:
         return batch.connection == self._connection
 
     def take(self, heard: float) -> bytes:
-        """Bytes to write next, b"" if there are none; `heard` as for Numbering."""
+        """Bytes to write next, b"" if there are none; `heard` is when something last came, and not later than now."""
+        pending, awaiting = self._held.pending, self.awaiting
+        if pending and not self._preface:
+            self._numbering.renew(heard)
         if self._preface:
             return self._take_preface()
-        pending, awaiting = self._held.pending, self.awaiting
         if not pending:
             return b""
         pieces: list[bytes] = []

@@ -21,7 +21,7 @@ from penstock.client.batch import Batch
 from penstock.client.calls import answer, refuse_unsharable, split_name
 from penstock.client.commands import WAITS, Kind, kind_of, patience
 from penstock.client.delivery import Counters, State
-from penstock.client.encoding import Encoded, pack_many
+from penstock.client.encoding import pack_many
 from penstock.client.errors import DeliveryError, NotSent, stated
 
 Stack = list[tuple[tuple[Any, ...], dict[str, Any]]]
@@ -86,9 +86,10 @@ def batch_of(stack: Stack, is_transaction: bool) -> Batch:
     else:
         sent = stack
         commands = [args for args, _ in stack]
-    batch = Batch(commands, *pack_many(commands))
+    packed = pack_many(commands)
+    batch = Batch.of(commands, packed)
     batch.atomic = is_transaction
-    _mind(batch)
+    _mind(batch, packed.heads)
     raw = frozenset(index for index, (_, options) in enumerate(sent) if options and NEVER_DECODE in options)
     if raw:
         batch.raw = (len(commands) - 1,) if is_transaction else raw
@@ -97,18 +98,17 @@ def batch_of(stack: Stack, is_transaction: bool) -> Batch:
 
 def bulk_batch(commands: Sequence[Sequence[Any]]) -> Batch:
     """Ready commands, encoded."""
-    batch = Batch(commands, *pack_many(commands))
-    if not isinstance(commands, Encoded):
-        _mind(batch)
+    packed = pack_many(commands)
+    batch = Batch.of(commands, packed)
+    _mind(batch, packed.heads)
     return batch
 
 
-def _mind(batch: Batch) -> None:
+def _mind(batch: Batch, heads: dict[Any, Sequence[Any]]) -> None:
     """Look for commands that are not ordinary; one look for each spelling of a name, if all are."""
-    distinct = {command[0]: command for command in batch.commands}
     if batch.atomic:
-        del distinct["MULTI"], distinct["EXEC"]
-    if all(kind_of(command) is Kind.ORDINARY for command in distinct.values()) and not distinct.keys() & _LOOK_CLOSER:
+        del heads["MULTI"], heads["EXEC"]
+    if all(kind_of(command) is Kind.ORDINARY for command in heads.values()) and not heads.keys() & _LOOK_CLOSER:
         return
     for index, command in enumerate(batch.commands):
         kind = kind_of(command)
@@ -185,12 +185,11 @@ def _transaction_replies(batch: Batch, stack: Stack, pipeline: Any) -> Iterable[
 
 
 def bulk_results(batch: Batch, raise_on_error: bool) -> list[Any]:
+    """What `execute_many` returns for a settled batch; raises the first failure if asked to."""
     results = batch.results
-    if raise_on_error:
-        for result in results:
-            if isinstance(result, Exception):
-                _raise_undelivered(batch, results)
-                raise result
+    if raise_on_error and any(issubclass(kind, Exception) for kind in set(map(type, results))):
+        _raise_undelivered(batch, results)
+        raise next(result for result in results if isinstance(result, Exception))
     return results
 
 

@@ -37,7 +37,7 @@ class Preface:
     def restore(self, session: Session) -> None:
         """Bring a new connection into the state of the old one."""
         for command in session.restore():
-            batch = Batch((("SESSION",),), command)
+            batch = Batch(("SESSION",), command)
             batch.is_preface = True
             self._batches.append(batch)
 
@@ -62,5 +62,5 @@ class Preface:
         return name, reply
 
 
-_MAY_FAIL = ("PING", "CONFIG GET", "COMMAND")
+_MAY_FAIL = ("PING", "CONFIG GET", "COMMAND", "ONCEBEGIN")
 """An error, too, shows that the server is there; of the others numbering.py says what it means."""

@@ -10,7 +10,8 @@ them would fight for the interpreter. Most of them call again at once, so while 
 writes; the last one writes for all. No call waits for that longer than PAUSE.
 
 A thread can be interrupted between any two steps (KeyboardInterrupt). Unless it only waited, its connection ends then, and
-the engine settles what was in its hands. Whom it should have told something looks for itself, after PATROL.
+the engine settles what was in its hands; it then tells everybody whom it may not have told. For one that was interrupted in
+that, too, the others look for themselves, after PATROL.
 
 What is shared is under `_lock`, which is never held while waiting for the network. `_leader` is the batch whose thread
 leads; `_writing` says that some thread, or unsent bytes in `_rest`, own the right to write.
@@ -105,7 +106,7 @@ class Link:
                 only_waits = True
                 is_woken = waiter.acquire(timeout=patience)
                 only_waits = False
-                if is_woken or (patience == PATROL and self._is_passed_over(batch)):
+                if is_woken or self._is_passed_over(batch):
                     waiter = None
                 self._wake_next()  # not woken: whoever should have woken us is held up, as by a signal handler
                 patience = PATROL
@@ -120,8 +121,11 @@ class Link:
             try:
                 if self._leader is batch:
                     self._hand_over(batch)
+            except BaseException:
+                self._hand_over(batch)  # it may have been between any two steps of it
+                raise
             finally:
-                del self._inside[thread]
+                self._inside.pop(thread, None)
             if self.engine.events:
                 self._tell()  # not while leading: a listener may use this client
 
@@ -166,10 +170,14 @@ class Link:
             return True
 
     def _leads(self, batch: Batch) -> bool:
-        """With the lock held: whether a batch's thread leads, as it does from now on if the leader went without handing over."""
-        if self._leader is None or self._leader not in list(self._inside.values()):
+        """With the lock held: whether a batch's thread leads, as it does from now on if nobody does."""
+        if not self._is_led():
             self._leader = batch
         return self._leader is batch
+
+    def _is_led(self) -> bool:
+        """With the lock held: whether there is a leader, and it did not go without handing over."""
+        return self._leader is not None and self._leader in list(self._inside.values())
 
     def close(self) -> None:
         """Settle everything and end the connection; for any thread."""
@@ -177,7 +185,7 @@ class Link:
             self.engine.close()
             self._drop()
             self._wake_settled()
-            if self._leader is None:
+            if not self._is_led():
                 self._bell.close()
         self._bell.ring()
 
@@ -206,10 +214,14 @@ class Link:
                 if self.engine.cancel(batch, monotonic()):
                     self._drop()
             if not only_waits:
-                self._lose(redis.ConnectionError("the thread that used the connection was interrupted"))
+                self.engine.interrupted(monotonic())
+                self._drop()
                 others = [*self._followers] if self._leader is None else [self._leader, *self._followers]
                 self.engine.rescue(others, self._leader is batch, monotonic())
             self._wake_settled()
+            for other in list(self._inside.values()):
+                if other.settled and other.waiter is not None:
+                    _wake(other.waiter)  # it may be in nobody's hands
         self._bell.ring()  # the leader may be one of those that were settled
         self._wake_next()  # it may have been our turn to
 
@@ -236,7 +248,8 @@ class Link:
     def _tell_of_room(self) -> None:
         """With the lock held."""
         while self._for_room:
-            self._for_room.popleft().release()
+            _wake(self._for_room[0])
+            self._for_room.popleft()
 
     # -- writing ----------------------------------------------------------------------------------------------
 
@@ -356,10 +369,6 @@ class Link:
                 failed = self.engine.refused if is_refusal(error) else self.engine.connect_failed
                 failed(error if is_refusal(error) else not_opened(error, connection), monotonic())
             return
-        except BaseException:
-            with self._lock:
-                self.engine.connect_failed(redis.ConnectionError("connecting was interrupted"), monotonic())
-            raise
         with self._lock:
             self._wire = wire
             self._poll.register(wire.socket, select.POLLIN)
@@ -400,7 +409,7 @@ class Link:
             waiter = self._asleep.popleft().waiter
             if waiter is not None:
                 self._waking = True
-                waiter.release()
+                _wake(waiter)
                 return
         self._waking = False
 
@@ -412,20 +421,21 @@ class Link:
         self._send(turn)
 
     def _hand_over(self, batch: Batch) -> None:
+        """Let another lead, if we do; done a second time it goes on from where it was interrupted."""
         with self._lock:
-            if self._leader is not batch:
-                return  # one who waited for long has taken it
-            while self._followers:
-                follower = self._followers.popleft()
-                if not follower.settled:
-                    self._leader = follower
-                    waiter, follower.waiter = follower.waiter, None
-                    waiter.release()
-                    return
-            self._leader = None
-            self._tell_of_room()
-            if self.engine.is_closed:
-                self._bell.close()
+            if self._leader is batch:
+                followers = self._followers
+                while followers and followers[0].settled:
+                    followers.popleft()
+                self._leader = followers[0] if followers else None
+            leader = self._leader
+            if leader is None:
+                self._tell_of_room()
+                if self.engine.is_closed:
+                    self._bell.close()
+            elif leader.waiter is not None:
+                _wake(leader.waiter)
+                leader.waiter = None
 
     def _tell(self) -> None:
         for event in self.engine.take_events():
@@ -442,6 +452,12 @@ class Link:
         self.engine = self._make_engine()
         self.engine.session.adopt(old.session)
         self._begin()
+
+
+def _wake(waiter: threading.Lock) -> None:
+    """Let the thread go on that waits for this lock; also if that was done already."""
+    if waiter.locked():
+        waiter.release()
 
 
 def _after_fork() -> None:

@@ -7,6 +7,9 @@ together with what the command changed, in one unit, so that a crash leaves both
 A command that changed nothing is kept in memory only: if the server dies, running it for the first time after that is
 as good. One that was refused before it ran (no permission, no memory, a wrong number of arguments) did not run, and
 is not kept.
+
+A client that is not known is taken for a new one if its floor is 1, and refused otherwise. So one that begins with ONCEBEGIN, and
+numbers from 2 on, is never taken for a new one: whatever it sends again, however late, is answered, or refused, and not run twice.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ _ALIKE = (
 )  # replies that both versions of the protocol write alike, or are written already
 _KEPT_OK = (encode(OK, 2),) * 2
 _ZERO = ord("0")
-_WRAPPERS = frozenset({"LAZY", "ONCE", "ONCEKEPT"})
+_WRAPPERS = frozenset({"LAZY", "ONCE", "ONCEBEGIN", "ONCEKEPT"})
 
 
 @command(
@@ -51,14 +54,12 @@ def once(session: Session, argv: Argv) -> Reply:
     """
     if session.current is None:
         return _at_once(session, argv)
-    client, inner = argv[1], argv[4:]
+    client, inner = _client(argv), argv[4:]
     number, floor = _positive(argv[2], "number"), _positive(argv[3], "floor")
     if floor > number:
         raise ReplyError(
             f"the floor {floor} is above the number {number}: the floor is the lowest that has no reply yet"
         )
-    if len(client) > LONGEST_ID:
-        raise ReplyError(f"a client-id has at most {LONGEST_ID} bytes")
     engine = session.engine
     ledger, now = engine.keyspace.ledger, engine.clock.now
     try:
@@ -80,11 +81,7 @@ def once(session: Session, argv: Argv) -> Reply:
         raise ReplyError(why_not)
     if engine.gates_matter(session):
         engine.pass_gates(session, called, inner, permission=engine.acl.check)
-    if ledger.bytes >= engine.config.once_max_bytes:
-        raise OnceFull(
-            f"{ledger.bytes} bytes of replies are kept, and once-max-bytes allows {engine.config.once_max_bytes}: "
-            "raise it, or have clients move their floor up"
-        )
+    _find_room(session)
     if may_wait:
         _take_over(session, argv)
 
@@ -201,6 +198,20 @@ def _keep(session: Session, argv: Argv, called: Command, number: int, floor: int
     return Raw(kept[session.protocol - 2])
 
 
+def _client(argv: Argv) -> bytes:
+    if len(argv[1]) > LONGEST_ID:
+        raise ReplyError(f"a client-id has at most {LONGEST_ID} bytes")
+    return argv[1]
+
+
+def _find_room(session: Session) -> None:
+    kept, most = session.engine.keyspace.ledger.bytes, session.engine.config.once_max_bytes
+    if kept >= most:
+        raise OnceFull(
+            f"{kept} bytes of replies are kept, and once-max-bytes allows {most}: raise it, or have clients move their floor up"
+        )
+
+
 def _positive(text: bytes, what: str) -> int:
     number = to_integer(text)
     if number < 1:
@@ -231,6 +242,22 @@ def _take_over(session: Session, argv: Argv) -> None:
             and waiter.command.name == "ONCE"
         ):
             session.engine.blocking.answer(waiter, Unblocked("the same command was sent again, on another connection"))
+
+
+@command(
+    "ONCEBEGIN", arity=2, flags=Flag.WRITE | Flag.NOSCRIPT | Flag.FAST, group="once", syntax="client-id",
+)  # fmt: skip
+def oncebegin(session: Session, argv: Argv) -> Reply:
+    """Make a client of ONCE known, so that it is not taken for a new one when it was forgotten. Its numbers then begin at 2.
+
+    Without it the server cannot tell a first command from the repeat of one that it has forgotten, and runs it.
+    """
+    client, keyspace = _client(argv), session.engine.keyspace
+    if client not in keyspace.ledger.accounts:
+        _find_room(session)
+    if keyspace.ledger.meet(client, keyspace.clock.now):
+        keyspace.dirty += 1
+    return OK
 
 
 @command(

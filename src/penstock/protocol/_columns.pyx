@@ -9,8 +9,9 @@ from array import array
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdlib cimport free, malloc
-from libc.string cimport memchr, memcpy
+from libc.string cimport memchr
 
+from penstock.protocol._resp cimport bulk_size, header_size, put, put_bulk, put_header
 from penstock.protocol.slots import SLOTS
 
 cdef enum:
@@ -83,42 +84,6 @@ cdef class _Viewed:
         return view
 
 
-cdef inline Py_ssize_t _digits(Py_ssize_t number) noexcept nogil:
-    cdef Py_ssize_t count = 1
-    while number >= 10:
-        number //= 10
-        count += 1
-    return count
-
-
-cdef inline char *_put_header(char *at, char kind, Py_ssize_t number) noexcept nogil:
-    cdef Py_ssize_t count = _digits(number), place
-    at[0] = kind
-    for place in range(count, 0, -1):
-        at[place] = 48 + number % 10
-        number //= 10
-    at[count + 1] = 13
-    at[count + 2] = 10
-    return at + count + 3
-
-
-cdef inline char *_put(char *at, const char *data, Py_ssize_t size) noexcept nogil:
-    if size:
-        memcpy(at, data, size)
-    return at + size
-
-
-cdef inline Py_ssize_t _bulk_size(Py_ssize_t size) noexcept nogil:
-    return size + _digits(size) + 5
-
-
-cdef inline char *_put_bulk(char *at, const char *data, Py_ssize_t size) noexcept nogil:
-    at = _put(_put_header(at, 36, size), data, size)
-    at[0] = 13
-    at[1] = 10
-    return at + 2
-
-
 cdef bytes _bulk(bytes word):
     return b"$%d\r\n%b\r\n" % (len(word), word)
 
@@ -152,25 +117,25 @@ def pack_rows(bytes name not None, keys, fields=(), tail=()):
             if key.present != NULL and not key.present[row]:
                 raise ValueError(f"row {row} has no key")
             words = fixed
-            size = head_size + end_size + _bulk_size(key.table[row + 1] - key.table[row])
+            size = head_size + end_size + bulk_size(key.table[row + 1] - key.table[row])
             for at in range(count):
                 view = &views[at]
                 if view.present == NULL or view.present[row]:
                     words += view.words
-                    size += view.head_size + _bulk_size(view.table[row + 1] - view.table[row])
+                    size += view.head_size + bulk_size(view.table[row + 1] - view.table[row])
             if count and words == fixed:
                 packed.append(None)
                 continue
-            command = PyBytes_FromStringAndSize(NULL, size + _digits(words) + 3)
-            out = _put_header(PyBytes_AS_STRING(command), 42, words)
-            out = _put(out, head_data, head_size)
-            out = _put_bulk(out, key.data + key.table[row], key.table[row + 1] - key.table[row])
+            command = PyBytes_FromStringAndSize(NULL, size + header_size(words))
+            out = put_header(PyBytes_AS_STRING(command), 42, words)
+            out = put(out, head_data, head_size)
+            out = put_bulk(out, key.data + key.table[row], key.table[row + 1] - key.table[row])
             for at in range(count):
                 view = &views[at]
                 if view.present == NULL or view.present[row]:
-                    out = _put(out, view.head, view.head_size)
-                    out = _put_bulk(out, view.data + view.table[row], view.table[row + 1] - view.table[row])
-            _put(out, end_data, end_size)
+                    out = put(out, view.head, view.head_size)
+                    out = put_bulk(out, view.data + view.table[row], view.table[row + 1] - view.table[row])
+            put(out, end_data, end_size)
             packed.append(command)
     finally:
         free(views)

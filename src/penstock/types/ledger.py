@@ -77,12 +77,25 @@ class Ledger:
             raise BelowFloor(f"{number} is below the floor {account.floor}")
         return account.replies.get(number)
 
+    def meet(self, client: bytes, now: int) -> bool:
+        """Know a client from now on, before it sends anything; whether it is new."""
+        account = self.accounts.get(client)
+        if account is not None:
+            account.last_used = now
+            return False
+        self._enter(client, 1, now)
+        return True
+
+    def _enter(self, client: bytes, floor: int, now: int) -> Account:
+        account = self.accounts[client] = Account(floor, now)
+        self.bytes += CLIENT_COST + len(client)
+        return account
+
     def keep(self, client: bytes, number: int, floor: int, reply: tuple[bytes, bytes], now: int) -> None:
         """Keep a reply until the client's floor has passed it."""
         account = self.accounts.get(client)
         if account is None:
-            account = self.accounts[client] = Account(floor, now)
-            self.bytes += CLIENT_COST + len(client)
+            account = self._enter(client, floor, now)
         elif floor > account.floor:
             self._settle(account, floor)
         if number >= account.floor:  # else its client gave up on it while it was under way

@@ -1,0 +1,174 @@
+"""A thread that is interrupted between any two steps takes nobody along: others get their replies, and need not wait for a patrol.
+
+Every line of the client is interrupted once, by a trace function. The patrol, by which a thread that waits looks after itself, never
+comes here: who depends on it waits for ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import linecache
+import socket
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+import hiredis
+import pytest
+import redis
+
+from penstock import Client
+from penstock.client import sync_link
+
+
+class Interrupt(BaseException):
+    """What KeyboardInterrupt is to a program."""
+
+
+class Echo:
+    """A server that answers ECHO, on any connection: the first one when it has heard the second, the second when it is told to.
+
+    `cuts`: when it has heard both it ends the connection instead, once.
+    """
+
+    def __init__(self, cuts: bool) -> None:
+        self._cuts = cuts
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.heard = {word: threading.Event() for word in (b"first", b"second", b"third")}
+        self.may_answer = {b"first": self.heard[b"second"], b"second": threading.Event(), b"third": threading.Event()}
+        self.may_answer[b"third"].set()
+        self._threads = [threading.Thread(target=self._accept)]
+        self._connections: list[socket.socket] = []
+        self._threads[0].start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                self._connections.append(connection)
+                self._threads.append(threading.Thread(target=self._serve, args=[connection]))
+                self._threads[-1].start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        reader = hiredis.Reader()
+        with contextlib.suppress(OSError):
+            waiting: list[bytes] = []
+            connection.settimeout(0.002)
+            while True:
+                with contextlib.suppress(TimeoutError):
+                    data = connection.recv(4096)
+                    if not data:
+                        return
+                    reader.feed(data)
+                while (argv := reader.gets()) is not False:
+                    waiting.append(argv[-1])
+                    if argv[-1] in self.heard:
+                        self.heard[argv[-1]].set()
+                if self._cuts and waiting and self.heard[b"second"].is_set():
+                    self._cuts = False
+                    connection.shutdown(socket.SHUT_RDWR)
+                    return
+                while waiting and (waiting[0] not in self.may_answer or self.may_answer[waiting[0]].is_set()):
+                    word = waiting.pop(0)
+                    connection.sendall(b"$%d\r\n%b\r\n" % (len(word), word))
+
+    def close(self) -> None:
+        for end in (self._listener, *self._connections):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        for end in (self._listener, *self._connections):
+            end.close()
+
+
+@pytest.fixture
+def no_patrol(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(sync_link, "PATROL", 600.0)
+    gc.disable()  # the end of an earlier client is not what is to be interrupted
+    yield
+    gc.enable()
+    gc.collect()
+
+
+def interrupt_at(step: int, tell: Callable[[str], None]) -> Callable[..., Any]:
+    """A trace function that raises before a line of the client's own, and says which.
+
+    Not where no signal comes: before a `try`, which is no step, and before a `with`, which is traced again when its block ends.
+    """
+    left = step
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal left
+        if "/penstock/client/" not in frame.f_code.co_filename:
+            return None
+        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+        if event == "line" and line != "try:" and not line.startswith("with "):
+            left -= 1
+            if left < 0:
+                tell(f"{frame.f_code.co_name}:{frame.f_lineno}")
+                raise Interrupt
+        return trace
+
+    return trace
+
+
+def first_and_second(client: Client, server: Echo, step: int) -> tuple[str, Any]:
+    """Two threads, of which the first leads and is interrupted; where that was, and what the second got."""
+    where: list[str] = []
+    outcome: list[Any] = []
+
+    def lead() -> None:
+        sys.settrace(interrupt_at(step, where.append))
+        try:
+            client.echo(b"first")
+        except (Interrupt, redis.RedisError):
+            pass
+        finally:
+            sys.settrace(None)
+
+    def follow() -> None:
+        try:
+            outcome.append(client.echo(b"second"))
+        except redis.RedisError as error:
+            outcome.append(error)
+
+    leader, follower = (threading.Thread(target=work, daemon=True) for work in (lead, follow))
+    leader.start()
+    while leader.is_alive() and not server.heard[b"first"].wait(0.001):
+        pass
+    follower.start()
+    leader.join(20)
+    assert not leader.is_alive(), where
+    server.may_answer[b"second"].set()
+    follower.join(20)
+    assert not follower.is_alive(), f"interrupted at {where}, and the other waits for ever"
+    return (where or [""])[0], outcome[0]
+
+
+@pytest.mark.parametrize(("is_connected", "cuts"), [(False, False), (True, False), (True, True)])
+def test_an_interrupt_at_any_line_leaves_nobody_waiting(no_patrol: None, is_connected: bool, cuts: bool) -> None:
+    step, where = 0, "begin"
+    while where:
+        server = Echo(cuts)
+        try:
+            client = Client(port=server.port, protocol=2, socket_timeout=60, backoff_base=0.001)
+            if is_connected:
+                client.echo(b"before")
+            where, outcome = first_and_second(client, server, step)
+            assert outcome == b"second" or isinstance(outcome, redis.ConnectionError), where
+            assert client.echo(b"third") == b"third", where
+            assert client.counters.buffered_commands == 0, where
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                client.close()
+                assert client._link._bell._ear.fileno() == -1, where
+        finally:
+            server.close()
+        step += 1
+    assert step > 60
