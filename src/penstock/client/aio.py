@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import redis
 import redis.asyncio
@@ -38,6 +38,7 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.asyncio.Redi
         is_shared = not kwargs.pop("single_connection_client", False)
         super().__init__(*args, **kwargs)
         self._set_up(options, is_shared)
+        self.single_connection_client = not is_shared
 
     @classmethod
     def from_url(cls, url: str, **kwargs: Any) -> Client:  # type: ignore[override]
@@ -88,7 +89,13 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.asyncio.Redi
     def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Pipeline:
         return Pipeline(self, transaction, shard_hint)
 
+    async def initialize(self) -> Self:
+        """What `await client` and `async with client` begin with: open a client again that was closed. It connects when it must."""
+        self._reopen()
+        return self
+
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
+        """End all connections. Commands that have no reply fail; so do later ones, until `async with client:` opens it again."""
         for link in self._links():
             await link.aclose()
         await super().aclose(close_connection_pool)

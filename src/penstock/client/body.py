@@ -84,6 +84,13 @@ class ClientBody(ABC, Generic[L]):
         self._own_links: list[L] = []
         self._idle_links: list[L] = []
         self._link: L = self._make_link()
+        self._before = Counters()  # of connections that were closed, if there are others since
+
+    def _reopen(self) -> None:
+        """If this client was closed: let it connect again, as redis-py's do. What was held is settled, and stays so."""
+        if self._link.engine.is_closed:
+            self._before, self._own_links, self._idle_links = self.counters, [], []
+            self._link = self._make_link()
 
     def __reduce__(self) -> Any:
         raise TypeError(
@@ -121,7 +128,7 @@ class ClientBody(ABC, Generic[L]):
     @property
     def counters(self) -> Counters:
         """What this client has done, on all its connections."""
-        return total(link.engine.counters for link in self._links())
+        return total((self._before, *(link.engine.counters for link in self._links())))
 
     def _links(self) -> list[L]:
         return [self._link, *self._own_links]
@@ -129,8 +136,9 @@ class ClientBody(ABC, Generic[L]):
     @contextmanager
     def own_link(self) -> Iterator[L]:
         """A link nobody else uses meanwhile, its connection in the state the shared one's is in."""
+        idle = self._idle_links
         try:
-            link = self._idle_links.pop()
+            link = idle.pop()
         except IndexError:
             most = self.connection_pool.max_connections
             if len(self._own_links) >= most:
@@ -143,4 +151,4 @@ class ClientBody(ABC, Generic[L]):
             link.change(lambda engine, now: engine.adopt_session(self._link.engine.session))
             yield link
         finally:
-            self._idle_links.append(link)
+            idle.append(link)

@@ -153,7 +153,7 @@ class Engine:
     def submit(self, batch: Batch, now: float) -> None:
         """Take a batch, at the end of the queue. Raises NotSent, and then has not taken it."""
         if self.is_closed:
-            raise ClientClosed("the client is closed; make a new one")
+            raise ClientClosed("the client is closed; enter it again (`with client:`), or make a new one")
         settings, held = self.settings, self._held
         if not held.has_room(batch):
             raise held.full()

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import redis
 from redis.backoff import NoBackoff
@@ -43,6 +43,7 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.Redis):
         is_shared = not kwargs.pop("single_connection_client", False)
         super().__init__(*args, **kwargs)
         self._set_up(options, is_shared)
+        self._entered: list[None] = []  # a member for each `with` block that is being run
 
     @classmethod
     def from_url(cls, url: str, **kwargs: Any) -> Client:
@@ -97,7 +98,19 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.Redis):
     def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Pipeline:
         return Pipeline(self, transaction, shard_hint)
 
+    def __enter__(self) -> Self:
+        self._entered.append(None)
+        self._reopen()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """The last of the threads that have entered closes the client."""
+        self._entered.pop()
+        if not self._entered:
+            self.close()
+
     def close(self) -> None:
+        """End all connections. Commands that have no reply fail; so do later ones, until `with client:` opens it again."""
         if hasattr(self, "_link"):  # not if the constructor failed
             for link in self._links():
                 link.close()
