@@ -11,7 +11,7 @@ drive it. Both clients are subclasses of redis-py's, so every command method, UR
       ^
     opening <- sync_link, aio_link                    the two drivers
       ^
-    calls, pipeline, streams, consumer <- body        what a method sends and returns, without the waiting
+    calls, pipeline, streams, consumer, tables <- body   what a method sends and returns, without the waiting
       ^
     sync, aio                                         the two clients
 """

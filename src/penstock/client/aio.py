@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Self
@@ -28,6 +28,7 @@ from penstock.client.opening import connection_options
 from penstock.client.pipeline import PipelineBody, batch_of, bulk_batch, bulk_results, results_of
 from penstock.client.quick import QuickCommands
 from penstock.client.streams import StreamCommands
+from penstock.client.tables import Span, Words, aio_read_tables, table_of, table_read
 
 
 class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.asyncio.Redis):  # type: ignore[misc]
@@ -85,6 +86,15 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.asyncio.Redi
     def consumer(self, key: Any, group: Any, **terms: Any) -> AioConsumer:
         """A member of a group that acknowledges what it has done; consumer.Terms has the arguments."""
         return AioConsumer(self, Terms(key, group, **terms))
+
+    def read_tables(self, key: Any, first: int | str = 1, last: int | None = None, **terms: Any) -> AsyncIterator[Any]:
+        """The messages of a stream, in order, as pyarrow Tables; see penstock.Client."""
+        return aio_read_tables(self._read_table, Span(key, first, last, **terms))
+
+    async def _read_table(self, words: Words) -> Any:
+        batch = table_read(words)
+        await self.run(batch)
+        return table_of(batch, self.response_callbacks)
 
     def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Pipeline:
         return Pipeline(self, transaction, shard_hint)

@@ -132,7 +132,10 @@ class StreamCommands:
         something to come, 0 for ever; an empty Reading then says that nothing came. `retry_ms` and `expire_ms` are the
         group's terms for what is not acknowledged with `tack`.
         """
-        words = _read_options(key, offset, count, block_ms, group, retry_ms, expire_ms, max_bytes, dead_letter)
+        words = read_options(
+            key, offset, count, block_ms=block_ms, group=group, retry_ms=retry_ms, expire_ms=expire_ms, max_bytes=max_bytes,
+            dead_letter=dead_letter,
+        )  # fmt: skip
         if with_info:
             return self.execute_command(*words, "WITHINFO", reading="info")
         return self.execute_command(*words, reading="plain")
@@ -147,7 +150,10 @@ class StreamCommands:
         `with_info` puts the stream's first and last offset in `table.schema.metadata`, as b"first" and b"last". What the
         server has compressed is sent so, and unpacked here; `compressed=False` lets the server do it.
         """
-        words = _read_options(key, offset, count, block_ms, group, retry_ms, expire_ms, max_bytes, dead_letter)
+        words = read_options(
+            key, offset, count, block_ms=block_ms, group=group, retry_ms=retry_ms, expire_ms=expire_ms, max_bytes=max_bytes,
+            dead_letter=dead_letter,
+        )  # fmt: skip
         words += ["FORMAT", "ARROW"]
         if compressed:
             words.append("COMPRESSED")
@@ -264,10 +270,11 @@ def _write_options(backlog: int | None, producer: tuple[Any, int] | None) -> lis
     return words if producer is None else [*words, "PRODUCER", *producer]
 
 
-def _read_options(
-    key: Any, offset: int | str, count: int, block_ms: int | None, group: Any, retry_ms: int | None, expire_ms: int,
-    max_bytes: int | None, dead_letter: Any,
+def read_options(
+    key: Any, offset: int | str, count: int, *, block_ms: int | None = None, group: Any = None, retry_ms: int | None = None,
+    expire_ms: int = 0, max_bytes: int | None = None, dead_letter: Any = None,
 ) -> list[Any]:  # fmt: skip
+    """The words of a TREAD."""
     words = ["TREAD", key, offset, count]
     if block_ms is not None:
         words += ["BLOCK", block_ms]

@@ -10,7 +10,7 @@ for as long as it needs it. Pub/sub and MONITOR are redis-py's, on connections o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Self
@@ -28,6 +28,7 @@ from penstock.client.pipeline import PipelineBody, batch_of, bulk_batch, bulk_re
 from penstock.client.quick import QuickCommands
 from penstock.client.streams import StreamCommands
 from penstock.client.sync_link import Link, Reentered
+from penstock.client.tables import Span, Words, read_tables, table_of, table_read
 
 
 class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.Redis):
@@ -94,6 +95,19 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.Redis):
     def consumer(self, key: Any, group: Any, **terms: Any) -> Consumer:
         """A member of a group that acknowledges what it has done; consumer.Terms has the arguments."""
         return Consumer(self, Terms(key, group, **terms))
+
+    def read_tables(self, key: Any, first: int | str = 1, last: int | None = None, **terms: Any) -> Iterator[Any]:
+        """The messages of a stream, in order, as pyarrow Tables: the next one is being read while you work on the last.
+
+        As those of `read_arrow`, up to the offset `last`, or to the end of the stream. `count` (100,000) and `max_bytes` bound a
+        table; `block_ms` waits for more at the end of the stream, 0 for ever. The iteration may be left at any time.
+        """
+        return read_tables(self._read_table, Span(key, first, last, **terms))
+
+    def _read_table(self, words: Words) -> Any:
+        batch = table_read(words)
+        self.run(batch)
+        return table_of(batch, self.response_callbacks)
 
     def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Pipeline:
         return Pipeline(self, transaction, shard_hint)
