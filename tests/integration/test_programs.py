@@ -138,7 +138,7 @@ def celery_tasks(url: str, client_class: type[redis.Redis], directory: Path) -> 
     if client_class is redis.Redis:
         (directory / "tasks.py").write_text(TASKS.format(preparation="", broker=url, backend=url))
         return
-    (shown,) = re.findall(r"```python\n(from functools.+?)```", GUIDE.read_text(), re.DOTALL)
+    (shown,) = re.findall(r"```python\n(import celery.+?)```", GUIDE.read_text(), re.DOTALL)
     (directory / "our_celery.py").write_text(shown)
     (alias,) = re.findall(r"`(kombu\.transport\.TRANSPORT_ALIASES.+?)`", GUIDE.read_text())
     (directory / "tasks.py").write_text(

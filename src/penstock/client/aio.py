@@ -19,7 +19,7 @@ import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from penstock.client.aio_link import Link
+from penstock.client.aio_link import Link, Wire
 from penstock.client.batch import Batch
 from penstock.client.body import ClientBody, take_options
 from penstock.client.calls import answer, call
@@ -54,10 +54,13 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.asyncio.Redi
         """A client with the same settings and a connection of its own, on which MULTI and WATCH may be used by hand."""
         return type(self)(**self._options_of_twin())
 
+    _driver = Wire
+
     def _make_link(self) -> Link:
         options = connection_options(self.connection_pool, Retry(NoBackoff(), 0))
-        make = self.connection_pool.connection_class
-        return Link(self._make_engine, partial(make, **options), self._listeners.tell)
+        make = partial(self.connection_pool.connection_class, **options)
+        parking = self._parking
+        return Link(self._make_engine, lambda: parking.take() or make(), self._listeners.tell)
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         if args[0] == "HIMPORT SET":  # what redis-py sends for it depends on its own connection
@@ -106,12 +109,16 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.asyncio.Redi
 
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
         """End all connections. Commands that have no reply fail; so do later ones, until `async with client:` opens it again."""
+        closes_pool = self.auto_close_connection_pool if close_connection_pool is None else close_connection_pool
         for link in self._links():
-            await link.aclose()
+            await link.aclose(None if closes_pool else self._parking.leave)
         await super().aclose(close_connection_pool)
 
     def __del__(self, _warn: Any = warnings.warn, _grl: Any = None) -> None:
-        if hasattr(self, "_link") and sum(link.forsake() for link in self._links()):
+        if not hasattr(self, "_link"):
+            return  # the constructor failed
+        leave = None if self.auto_close_connection_pool else self._parking.leave
+        if sum(link.forsake(leave) for link in self._links()):
             _warn(f"unclosed client {self!r}: use `async with`, or await aclose()", ResourceWarning, source=self)
 
 

@@ -19,6 +19,7 @@ from penstock.client.engine import Engine
 from penstock.client.errors import NotSent
 from penstock.client.events import Event, Reconnected, Replayed
 from penstock.client.opening import SETTINGS, encoding_of, settings_from
+from penstock.client.parking import Driver, Parking
 from penstock.client.pipeline import total
 from penstock.client.streams import CALLBACKS
 
@@ -68,6 +69,8 @@ class ClientBody(ABC, Generic[L]):
     connection_pool: Any
     response_callbacks: Any
 
+    _driver: Driver
+
     @abstractmethod
     def _make_link(self) -> L:
         """A connection, with its engine, of the kind that this client drives."""
@@ -80,6 +83,7 @@ class ClientBody(ABC, Generic[L]):
         encoding, errors = encoding_of(self.connection_pool)
         # Links must not refer to the client: it would then be closed at some collection, not when its last user is gone.
         self._make_engine = partial(Engine, self.settings, encoding=encoding, encoding_errors=errors)
+        self._parking = Parking(self.connection_pool, self._driver, self.settings.health_check_interval)
         # Changed only by append and pop, which need no lock; a lock could be held by another thread at a fork.
         self._own_links: list[L] = []
         self._idle_links: list[L] = []

@@ -316,6 +316,11 @@ class Engine:
         at = self._backoff.failed(now)
         self.connect_at = at if self._held.pending and not self.is_closed else None
 
+    @property
+    def is_as_new(self) -> bool:
+        """Whether another could take the connection over: nothing is under way on it, and nobody has changed what it is."""
+        return self.up and not (self._awaiting or self._held.pending or self._preface or self.session.is_changed)
+
     def close(self) -> None:
         """Settle all that is held; take nothing any more."""
         if self.is_closed:

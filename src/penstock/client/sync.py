@@ -29,6 +29,7 @@ from penstock.client.quick import QuickCommands
 from penstock.client.streams import StreamCommands
 from penstock.client.sync_link import Link, Reentered
 from penstock.client.tables import Span, Words, read_tables, table_of, table_read
+from penstock.client.wire import Wire
 
 
 class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.Redis):
@@ -58,10 +59,13 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.Redis):
         """A client with the same settings and a connection of its own, on which MULTI and WATCH may be used by hand."""
         return type(self)(**self._options_of_twin())
 
+    _driver = Wire
+
     def _make_link(self) -> Link:
         options = connection_options(self.connection_pool, Retry(NoBackoff(), 0))
-        make = self.connection_pool.connection_class
-        return Link(self._make_engine, partial(make, **options), self._listeners.tell)
+        make = partial(self.connection_pool.connection_class, **options)
+        parking = self._parking
+        return Link(self._make_engine, lambda: parking.take() or make(), self._listeners.tell)
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         if args[0] == "HIMPORT SET":  # what redis-py sends for it depends on its own connection
@@ -126,8 +130,9 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.Redis):
     def close(self) -> None:
         """End all connections. Commands that have no reply fail; so do later ones, until `with client:` opens it again."""
         if hasattr(self, "_link"):  # not if the constructor failed
+            leave = None if self.auto_close_connection_pool else self._parking.leave
             for link in self._links():
-                link.close()
+                link.close(leave)
         super().close()
 
 
