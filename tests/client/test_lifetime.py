@@ -211,3 +211,27 @@ def test_a_connection_of_a_loop_that_has_ended_is_not_left_to_another(peer: str)
     with pytest.warns(ResourceWarning):  # the loop has ended, and what is open in it cannot be closed
         assert asyncio.run(work(False)) and asyncio.run(work(True))
         gc.collect()
+
+
+def test_a_pool_may_be_disconnected_from_outside_of_the_loop_that_used_it(peer: str) -> None:
+    pool = redis.asyncio.ConnectionPool.from_url(peer)
+
+    async def number() -> Any:
+        return await aio.Client(connection_pool=pool).client_id()
+
+    async def disconnect() -> None:
+        await pool.disconnect()
+
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    first = asyncio.run_coroutine_threadsafe(number(), loop).result()
+    asyncio.run(disconnect())  # in a loop of this thread
+    second = asyncio.run_coroutine_threadsafe(number(), loop).result()
+    asyncio.run(pool.disconnect())  # in none, until it runs
+    third = asyncio.run_coroutine_threadsafe(number(), loop).result()
+    assert first < second < third
+    asyncio.run_coroutine_threadsafe(disconnect(), loop).result()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()

@@ -312,8 +312,16 @@ class Wire(asyncio.BufferedProtocol):
 
     @staticmethod
     def discard(connection: Any) -> None:
-        """See parking.Driver."""
-        connection._writer.transport.get_protocol().close()
+        """See parking.Driver; its loop may run in another thread, or have ended."""
+        wire = connection._writer.transport.get_protocol()
+        try:
+            is_elsewhere = wire._loop.is_running() and wire._loop is not asyncio.get_running_loop()
+        except RuntimeError:  # none runs in this thread
+            is_elsewhere = True
+        if is_elsewhere:
+            wire._loop.call_soon_threadsafe(wire.close)
+        else:
+            wire.close()
 
     def flush(self) -> None:
         """Write what the engine has, until the transport has to keep some of it."""
