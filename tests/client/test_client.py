@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import threading
 import weakref
@@ -9,9 +10,11 @@ from typing import Any
 
 import pytest
 import redis
+import redis.asyncio
 from tests.client.conftest import Connect
 
-from penstock import Client, State
+from penstock import Client, State, aio
+from penstock.client.body import OPTIONS
 from penstock.client.delivery import Delivery
 from penstock.client.errors import NotSent
 
@@ -248,6 +251,15 @@ def test_options_may_stand_in_the_url(connect: Connect, peer: str) -> None:
         connect(peer, delivery="twice")
     with pytest.raises(ValueError, match="'block'"):
         connect(peer, when_full="drop")
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(Client, redis.Redis), (aio.Client, redis.asyncio.Redis)])
+def test_help_shows_the_arguments_of_redis_py_and_ours(ours: Any, theirs: Any) -> None:
+    shown = inspect.signature(ours).parameters
+    assert list(inspect.signature(theirs).parameters) == [name for name in shown if name not in OPTIONS]
+    assert (
+        set(OPTIONS) <= shown.keys() and shown["command_timeout"].default == 60 and shown["on_replay"].default is None
+    )
 
 
 def test_exactly_once_is_refused_by_a_server_without_it(connect: Connect, theirs: Any) -> None:

@@ -21,7 +21,7 @@ from redis.backoff import NoBackoff
 
 from penstock.client.aio_link import Link, Wire
 from penstock.client.batch import Batch
-from penstock.client.body import ClientBody, take_options
+from penstock.client.body import ClientBody, shown_with_arguments_of, take_options
 from penstock.client.calls import answer, call
 from penstock.client.consumer import AioConsumer, Terms
 from penstock.client.opening import connection_options
@@ -34,6 +34,7 @@ from penstock.client.tables import Span, Words, aio_read_tables, table_of, table
 class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.asyncio.Redis):  # type: ignore[misc]
     """The asyncio client; takes all arguments of redis.asyncio.Redis, and those of penstock.Client."""
 
+    @shown_with_arguments_of(redis.asyncio.Redis.__init__)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         options = take_options(kwargs)
         is_shared = not kwargs.pop("single_connection_client", False)

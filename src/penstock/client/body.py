@@ -6,15 +6,17 @@ for what must not be shared; those are kept and used again.
 
 from __future__ import annotations
 
+import inspect
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
+from inspect import Parameter
 from typing import Any, Generic, Protocol, TypeVar
 
-from penstock.client.delivery import Counters, Delivery, ReplayFilter
+from penstock.client.delivery import Counters, Delivery, ReplayFilter, Settings
 from penstock.client.engine import Engine
 from penstock.client.errors import NotSent
 from penstock.client.events import Event, Reconnected, Replayed
@@ -31,6 +33,22 @@ OPTIONS = (*SETTINGS, "on_reconnect", "on_replay")
 def take_options(kwargs: dict[str, Any], *more: str) -> dict[str, Any]:
     """Take what is ours out of the arguments for redis-py."""
     return {name: kwargs.pop(name) for name in (*OPTIONS, *more) if name in kwargs}
+
+
+F = TypeVar("F", bound=Callable[..., None])
+
+
+def shown_with_arguments_of(theirs: Callable[..., None]) -> Callable[[F], F]:
+    """Have help() and completion show redis-py's arguments of a constructor, and ours, instead of `*args, **kwargs`."""
+
+    def show(ours: F) -> F:
+        signature = inspect.signature(theirs)
+        defaults = {setting.name: setting.default for setting in fields(Settings)}
+        own = [Parameter(name, Parameter.KEYWORD_ONLY, default=defaults.get(name)) for name in OPTIONS]
+        ours.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *own])  # type: ignore[attr-defined]
+        return ours
+
+    return show
 
 
 class AnyLink(Protocol):

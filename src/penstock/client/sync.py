@@ -20,7 +20,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from penstock.client.batch import Batch
-from penstock.client.body import ClientBody, take_options
+from penstock.client.body import ClientBody, shown_with_arguments_of, take_options
 from penstock.client.calls import answer, call
 from penstock.client.consumer import Consumer, Terms
 from penstock.client.opening import connection_options
@@ -40,6 +40,7 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.Redis):
     `backoff_cap` (seconds between attempts to reconnect), `on_reconnect` and `on_replay` (called with the event).
     """
 
+    @shown_with_arguments_of(redis.Redis.__init__)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         options = take_options(kwargs)
         is_shared = not kwargs.pop("single_connection_client", False)
