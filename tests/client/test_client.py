@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import threading
 import weakref
 from typing import Any
 
 import pytest
 import redis
+import redis.asyncio
 from tests.client.conftest import Connect
 
-from penstock import Client, State
+from penstock import Client, State, aio
+from penstock.client.body import OPTIONS
 from penstock.client.delivery import Delivery
-from penstock.client.errors import ClientClosed, NotSent
+from penstock.client.errors import NotSent
 
 
 def ask(one: Any) -> list[Any]:
@@ -200,11 +204,18 @@ def test_a_shared_connection_refuses_to_catch_the_commands_of_others(client: Any
 
 
 @pytest.mark.parametrize(
-    "command", [("SUBSCRIBE", "x"), ("MONITOR",), ("CLIENT", "reply", "off"), ("CLIENT REPLY", "OFF")]
-)
-def test_a_connection_of_commands_refuses_to_become_a_stream(client: Any, command: tuple[str, ...]) -> None:
-    with pytest.raises(redis.RedisError, match="pubsub"):
-        client.execute_command(*command)
+    ("command", "remedy"),
+    [
+        (("SUBSCRIBE", "x"), "pubsub()"), (("SUNSUBSCRIBE",), "pubsub()"), (("MONITOR",), "monitor()"), (("PSYNC", "?", -1), "redis.Redis"),
+        (("CLIENT", "reply", "off"), "execute_many()"), (("CLIENT REPLY", "OFF"), "pipeline()"),
+    ],
+)  # fmt: skip
+def test_a_connection_of_commands_refuses_to_become_a_stream(
+    client: Any, command: tuple[str, ...], remedy: str
+) -> None:
+    for send in (client.execute_command, lambda *words: client.pipeline().execute_command(*words).execute()):
+        with pytest.raises(redis.RedisError, match=f"^{' '.join(command[:2]).upper()[:9]}.* use .*{re.escape(remedy)}"):
+            send(*command)
     assert client.ping()
 
 
@@ -242,6 +253,15 @@ def test_options_may_stand_in_the_url(connect: Connect, peer: str) -> None:
         connect(peer, when_full="drop")
 
 
+@pytest.mark.parametrize(("ours", "theirs"), [(Client, redis.Redis), (aio.Client, redis.asyncio.Redis)])
+def test_help_shows_the_arguments_of_redis_py_and_ours(ours: Any, theirs: Any) -> None:
+    shown = inspect.signature(ours).parameters
+    assert list(inspect.signature(theirs).parameters) == [name for name in shown if name not in OPTIONS]
+    assert (
+        set(OPTIONS) <= shown.keys() and shown["command_timeout"].default == 60 and shown["on_replay"].default is None
+    )
+
+
 def test_exactly_once_is_refused_by_a_server_without_it(connect: Connect, theirs: Any) -> None:
     client = connect(theirs.url, delivery="exactly-once")
     with pytest.raises(redis.RedisError, match="ONCE, which this server does not have"):
@@ -263,14 +283,6 @@ def test_nothing_listening_is_told_at_once(connect: Connect) -> None:
         with pytest.raises(NotSent, match="PING was not sent") as failure:
             client.ping()
         assert isinstance(failure.value, redis.ConnectionError) and failure.value.state is State.QUEUED
-
-
-def test_a_closed_client_says_so(peer: str) -> None:
-    client = Client.from_url(peer)
-    client.ping()
-    client.close()
-    with pytest.raises(ClientClosed):
-        client.ping()
 
 
 def test_many_threads_share_one_connection_and_each_gets_its_own_replies(client: Any) -> None:

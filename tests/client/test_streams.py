@@ -96,6 +96,40 @@ def test_a_table_tells_what_the_stream_has_and_where_to_go_on(streams: Any) -> N
     assert pa.concat_tables([part, whole, grouped]).num_rows == part.num_rows + 30_010
 
 
+@pytest.mark.parametrize("as_table", [dict, lambda columns: pa.table(columns).to_reader(), pa.record_batch])
+def test_whatever_pyarrow_makes_a_table_of_is_written(streams: Any, as_table: Any) -> None:
+    assert streams.write_arrow("s", as_table({"tag": ["a", "b"], "entry": ["1", "2"]})) == 1
+    assert streams.tread("s") == [Message(1, b"a", b"1"), Message(2, b"b", b"2")]
+
+
+def test_a_group_begins_with_the_first_message_there_is(streams: Any) -> None:
+    streams.twrite_many("s", [("t", "x")] * 3000)
+    streams.tevict("s", 2000)
+    assert streams.tread("s", group="g", count=1)[0].offset == 2001
+    assert streams.read_arrow("s", group="h", count=1).column("offset").to_pylist() == [2001]
+    assert [group.lost for group in streams.tgroup_list("s")] == [0, 0]
+
+
+def test_offsets_are_acknowledged_one_by_one_in_ranges_or_in_lists(streams: Any) -> None:
+    streams.twrite_many("s", [("t", "x")] * 10)
+    offsets = [message.offset for message in streams.tread("s", group="g", retry_ms=60_000)]
+    assert streams.tack("s", "g", offsets[:3], 5, range(6, 8), "9-10") == 8
+    assert streams.tnack("s", "g", [4], delay_ms=60_000) == 1
+
+
+def test_what_makes_no_sense_is_refused_before_it_is_sent(streams: Any) -> None:
+    streams.twrite("s", "t", "x")
+    sent = streams.counters.sent
+    for name, call in {
+        "entries": lambda: streams.twrite_many("s", []), "entries is": lambda: streams.tstage("s", "token", []),
+        "offsets": lambda: streams.tack("s", "g"), "offsets is": lambda: streams.tnack("s", "g", []),
+        "expire_ms=5": lambda: streams.tread("s", group="g", expire_ms=5),
+    }.items():  # fmt: skip
+        with pytest.raises(ValueError, match=f"^{name}"):
+            call()
+    assert streams.counters.sent == sent
+
+
 def test_stream_commands_in_a_pipeline(streams: Any) -> None:
     pipe = streams.pipeline(transaction=False)
     pipe.twrite("s", "t", "1")
@@ -201,6 +235,52 @@ def test_a_worker_that_cannot_go_on_ends_them_all_and_says_why(ours: Server) -> 
         client.set("text", 1)
         with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
             client.consumer("text", "g").run(print, workers=2)
+
+
+def test_a_body_that_fails_is_logged_if_nobody_is_told(ours: Server, caplog: pytest.LogCaptureFixture) -> None:
+    fill(ours.url, 2)
+
+    def fail_once(message: Message) -> None:
+        if message.offset == 1 and not caplog.records:
+            raise ZeroDivisionError("of the body")
+        if message.offset == 1:
+            consumer.stop()
+
+    with Client.from_url(ours.url) as client:
+        consumer = client.consumer("s", "g", retry_delay_ms=0)
+        consumer.run(fail_once)
+    (record,) = caplog.records
+    assert "message 1" in record.getMessage() and record.exc_info and record.exc_info[0] is ZeroDivisionError
+
+
+def test_a_body_that_cannot_be_called_is_refused(ours: Server) -> None:
+    async def body(message: Message) -> None: ...
+
+    with Client.from_url(ours.url) as client:
+        with pytest.raises(TypeError, match="not a function"):
+            client.consumer("s", "g").run(None)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"aio\.Client"):
+            client.consumer("s", "g").run(body)
+
+
+def test_tasks_take_a_body_that_is_no_coroutine(ours: Server) -> None:
+    fill(ours.url, 3)
+    seen: list[int] = []
+
+    async def work() -> None:
+        async with aio.Client.from_url(ours.url) as client:
+            consumer = client.consumer("s", "g")
+
+            def body(message: Message) -> None:
+                seen.append(message.offset)
+                if message.offset == 3:
+                    consumer.stop()
+
+            await consumer.run(body)
+            assert (await client.tgroup_list("s"))[0].pending == 0
+
+    asyncio.run(work())
+    assert seen == [1, 2, 3]
 
 
 def test_a_consumer_goes_on_through_lost_connections(ours: Server) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -16,10 +17,13 @@ import rq
 
 from penstock import Client, Server
 
+GUIDE = Path(__file__).parent.parent.parent / "docs" / "client.md"
+
 TASKS = """
 import celery
+{preparation}
 
-app = celery.Celery("tasks", broker={url!r}, backend={url!r})
+app = celery.Celery("tasks", broker={broker!r}, backend={backend!r})
 app.conf.update(broker_connection_retry_on_startup=True, worker_hijack_root_logger=False)
 
 
@@ -129,17 +133,40 @@ def test_a_pipeline_answers_in_order_with_errors_in_place(client: redis.Redis) -
     assert isinstance(replies[-1], redis.ResponseError)
 
 
-def test_celery_runs_tasks_with_this_broker_and_backend(ours: Server, tmp_path: Path) -> None:
+def celery_tasks(url: str, client_class: type[redis.Redis], directory: Path) -> None:
+    """A module of tasks; on our client with the classes that docs/client.md shows."""
+    if client_class is redis.Redis:
+        (directory / "tasks.py").write_text(TASKS.format(preparation="", broker=url, backend=url))
+        return
+    (shown,) = re.findall(r"```python\n(import celery.+?)```", GUIDE.read_text(), re.DOTALL)
+    (directory / "our_celery.py").write_text(shown)
+    (alias,) = re.findall(r"`(kombu\.transport\.TRANSPORT_ALIASES.+?)`", GUIDE.read_text())
+    (directory / "tasks.py").write_text(
+        TASKS.format(
+            preparation=f"import kombu.transport\n{alias}",
+            broker=url.replace("redis://", "penstock://"),
+            backend=f"our_celery.Backend+{url}",
+        )
+    )
+
+
+def test_celery_runs_tasks_with_this_broker_and_backend(
+    ours: Server, client_class: type[redis.Redis], tmp_path: Path
+) -> None:
     with redis.Redis.from_url(ours.url) as client:
         client.flushall()
-    (tmp_path / "tasks.py").write_text(TASKS.format(url=ours.url))
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    celery_tasks(ours.url, client_class, tmp_path)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     worker = subprocess.Popen(
         [sys.executable, "-m", "celery", "-A", "tasks", "worker", "--pool", "solo", "--loglevel", "WARNING", "--without-gossip"],
         env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     script = (
-        "import tasks\n"
+        "import penstock, tasks\n"
+        f"ours = {client_class is Client}\n"
+        "assert isinstance(tasks.app.backend.client, penstock.Client) == ours\n"
+        "with tasks.app.connection_for_write() as connection, connection.default_channel.conn_or_acquire() as client:\n"
+        "    assert isinstance(client, penstock.Client) == ours\n"
         "results = [tasks.add.delay(n, n) for n in range(10)]\n"
         "assert [r.get(timeout=60) for r in results] == [2 * n for n in range(10)]\n"
         "assert tasks.succeed_at_third.delay().get(timeout=60) == 2\n"

@@ -9,9 +9,9 @@ drive it. Both clients are subclasses of redis-py's, so every command method, UR
       ^
     batch <- session, once, backoff <- engine         the FIFO, what a new connection must be told, ONCE numbers
       ^
-    opening <- sync_link, aio_link                    the two drivers
+    opening, parking <- sync_link, aio_link           the two drivers, and what they leave to the next client of a pool
       ^
-    calls, pipeline, streams, consumer <- body        what a method sends and returns, without the waiting
+    calls, pipeline, streams, consumer, tables <- body    what a method sends and returns, without the waiting
       ^
     sync, aio                                         the two clients
 """

@@ -9,35 +9,38 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import redis
 import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from penstock.client.aio_link import Link
+from penstock.client.aio_link import Link, Wire
 from penstock.client.batch import Batch
-from penstock.client.body import ClientBody, take_options
+from penstock.client.body import ClientBody, shown_with_arguments_of, take_options
 from penstock.client.calls import answer, call
 from penstock.client.consumer import AioConsumer, Terms
 from penstock.client.opening import connection_options
 from penstock.client.pipeline import PipelineBody, batch_of, bulk_batch, bulk_results, results_of
 from penstock.client.quick import QuickCommands
 from penstock.client.streams import StreamCommands
+from penstock.client.tables import Span, Words, aio_read_tables, table_of, table_read
 
 
 class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.asyncio.Redis):  # type: ignore[misc]
     """The asyncio client; takes all arguments of redis.asyncio.Redis, and those of penstock.Client."""
 
+    @shown_with_arguments_of(redis.asyncio.Redis.__init__)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         options = take_options(kwargs)
         is_shared = not kwargs.pop("single_connection_client", False)
         super().__init__(*args, **kwargs)
         self._set_up(options, is_shared)
+        self.single_connection_client = not is_shared
 
     @classmethod
     def from_url(cls, url: str, **kwargs: Any) -> Client:  # type: ignore[override]
@@ -52,10 +55,13 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.asyncio.Redi
         """A client with the same settings and a connection of its own, on which MULTI and WATCH may be used by hand."""
         return type(self)(**self._options_of_twin())
 
+    _driver = Wire
+
     def _make_link(self) -> Link:
         options = connection_options(self.connection_pool, Retry(NoBackoff(), 0))
-        make = self.connection_pool.connection_class
-        return Link(self._make_engine, partial(make, **options), self._listeners.tell)
+        make = partial(self.connection_pool.connection_class, **options)
+        parking = self._parking
+        return Link(self._make_engine, lambda: parking.take() or make(), self._listeners.tell)
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         if args[0] == "HIMPORT SET":  # what redis-py sends for it depends on its own connection
@@ -85,16 +91,35 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.asyncio.Redi
         """A member of a group that acknowledges what it has done; consumer.Terms has the arguments."""
         return AioConsumer(self, Terms(key, group, **terms))
 
+    def read_tables(self, key: Any, first: int | str = 1, last: int | None = None, **terms: Any) -> AsyncIterator[Any]:
+        """The messages of a stream, in order, as pyarrow Tables; see penstock.Client."""
+        return aio_read_tables(self._read_table, Span(key, first, last, **terms))
+
+    async def _read_table(self, words: Words) -> Any:
+        batch = table_read(words)
+        await self.run(batch)
+        return table_of(batch, self.response_callbacks)
+
     def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Pipeline:
         return Pipeline(self, transaction, shard_hint)
 
+    async def initialize(self) -> Self:
+        """What `await client` and `async with client` begin with: open a client again that was closed. It connects when it must."""
+        self._reopen()
+        return self
+
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
+        """End all connections. Commands that have no reply fail; so do later ones, until `async with client:` opens it again."""
+        closes_pool = self.auto_close_connection_pool if close_connection_pool is None else close_connection_pool
         for link in self._links():
-            await link.aclose()
+            await link.aclose(None if closes_pool else self._parking.leave)
         await super().aclose(close_connection_pool)
 
     def __del__(self, _warn: Any = warnings.warn, _grl: Any = None) -> None:
-        if hasattr(self, "_link") and sum(link.forsake() for link in self._links()):
+        if not hasattr(self, "_link"):
+            return  # the constructor failed
+        leave = None if self.auto_close_connection_pool else self._parking.leave
+        if sum(link.forsake(leave) for link in self._links()):
             _warn(f"unclosed client {self!r}: use `async with`, or await aclose()", ResourceWarning, source=self)
 
 

@@ -30,7 +30,7 @@ from penstock.client.preface import PrefaceRefused
 
 READ = 128 * 1024
 _links: weakref.WeakSet[Link] = weakref.WeakSet()
-_of_parents: list[_Wire] = []  # in a child: what must not even be collected
+_of_parents: list[Wire] = []  # in a child: what must not even be collected
 
 
 class Link:
@@ -48,7 +48,7 @@ class Link:
 
     def _begin(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._wire: _Wire | None = None
+        self._wire: Wire | None = None
         self._connector: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._flushing = False
@@ -86,7 +86,9 @@ class Link:
         if loop is not None:
             self._act(loop)
 
-    async def aclose(self) -> None:
+    async def aclose(self, leave: Callable[[Any], bool] | None = None) -> None:
+        """Settle everything and end the connection, or leave it to another if it is as new."""
+        self._leave(leave)
         self.engine.close()
         if self._timer is not None:
             self._timer.cancel()
@@ -99,8 +101,14 @@ class Link:
         self._wake_settled()
         await asyncio.sleep(0)  # the transport closes in the loop's next turn
 
-    def forsake(self) -> bool:
-        """The client is gone, and was not closed: end the connection, from whichever thread. Whether there was one."""
+    def _leave(self, leave: Callable[[Any], bool] | None) -> None:
+        wire = self._wire
+        if leave is not None and wire is not None and self.engine.is_as_new and leave(wire.connection):
+            self._wire = None
+
+    def forsake(self, leave: Callable[[Any], bool] | None) -> bool:
+        """The client is gone, and was not closed: end or leave its connection, from whichever thread. Whether one had to be ended."""
+        self._leave(leave)
         loop, wire, self._wire = self._loop, self._wire, None
         if loop is None or wire is None:
             return False
@@ -224,12 +232,12 @@ class Link:
             await connection.disconnect(nowait=True)
             self.engine.connect_failed(redis.ConnectionError("connecting was interrupted"), loop.time())
             raise
-        self._wire = _Wire(self, connection)
+        self._wire = Wire(self, connection)
         give_up_soon(self._wire.transport.get_extra_info("socket"), self.engine.settings.silence_timeout)
         self.engine.connected(loop.time())
         self._act(loop)
 
-    def received(self, wire: _Wire, data: memoryview | bytes) -> None:
+    def received(self, wire: Wire, data: memoryview | bytes) -> None:
         loop = self._loop
         if wire is not self._wire or loop is None:
             return
@@ -245,11 +253,11 @@ class Link:
         if self.engine.has_output or self._wire is None:
             self._act(loop)
 
-    def filled(self, wire: _Wire, count: int) -> None:
+    def filled(self, wire: Wire, count: int) -> None:
         if wire is self._wire and self._loop is not None:
             self.engine.filled(count, self._loop.time())
 
-    def lost(self, wire: _Wire, error: Exception) -> None:
+    def lost(self, wire: Wire, error: Exception) -> None:
         loop = self._loop
         if wire is not self._wire or loop is None:
             return
@@ -274,12 +282,12 @@ class Link:
         self._begin()
 
 
-class _Wire(asyncio.BufferedProtocol):
+class Wire(asyncio.BufferedProtocol):
     """One connection: what redis-py opened, with our protocol on its transport."""
 
     def __init__(self, link: Link, connection: Any) -> None:
         self._link = link
-        self._connection = connection  # keeps redis-py's stream objects, whose end would close the transport
+        self.connection = connection  # keeps redis-py's stream objects, whose end would close the transport
         self._is_full = False
         self._left = 0
         self._unwritten = 0
@@ -290,11 +298,30 @@ class _Wire(asyncio.BufferedProtocol):
         self.transport.set_protocol(self)
         self.transport.set_write_buffer_limits(high=1, low=0)  # with 0, TLS transports pause for ever
         # What came before the transport was ours does not come again: neither bytes nor the end.
-        loop = asyncio.get_running_loop()
+        loop = self._loop = asyncio.get_running_loop()
         if stream._buffer:
             loop.call_soon(link.received, self, bytes(stream._buffer))
         if stream._eof or self.transport.is_closing():
             loop.call_soon(self.connection_lost, None)
+
+    @staticmethod
+    def is_usable(connection: Any) -> bool:
+        """See parking.Driver; it must also be of this loop."""
+        wire = connection._writer.transport.get_protocol()
+        return wire._loop is asyncio.get_running_loop() and not wire.transport.is_closing()
+
+    @staticmethod
+    def discard(connection: Any) -> None:
+        """See parking.Driver; its loop may run in another thread, or have ended."""
+        wire = connection._writer.transport.get_protocol()
+        try:
+            is_elsewhere = wire._loop.is_running() and wire._loop is not asyncio.get_running_loop()
+        except RuntimeError:  # none runs in this thread
+            is_elsewhere = True
+        if is_elsewhere:
+            wire._loop.call_soon_threadsafe(wire.close)
+        else:
+            wire.close()
 
     def flush(self) -> None:
         """Write what the engine has, until the transport has to keep some of it."""
@@ -343,7 +370,7 @@ class _Wire(asyncio.BufferedProtocol):
     def close(self) -> None:
         with contextlib.suppress(RuntimeError):  # its loop may be gone
             self.transport.abort()
-        self._connection._reader = self._connection._writer = None
+        self.connection._reader = self.connection._writer = None
 
     def let_go(self) -> None:
         """Close our copy of a parent's socket, and leave its number to something harmless: its owner does not know."""

@@ -6,19 +6,22 @@ for what must not be shared; those are kept and used again.
 
 from __future__ import annotations
 
+import inspect
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
+from inspect import Parameter
 from typing import Any, Generic, Protocol, TypeVar
 
-from penstock.client.delivery import Counters, Delivery, ReplayFilter
+from penstock.client.delivery import Counters, Delivery, ReplayFilter, Settings
 from penstock.client.engine import Engine
 from penstock.client.errors import NotSent
 from penstock.client.events import Event, Reconnected, Replayed
 from penstock.client.opening import SETTINGS, encoding_of, settings_from
+from penstock.client.parking import Driver, Parking
 from penstock.client.pipeline import total
 from penstock.client.streams import CALLBACKS
 
@@ -30,6 +33,22 @@ OPTIONS = (*SETTINGS, "on_reconnect", "on_replay")
 def take_options(kwargs: dict[str, Any], *more: str) -> dict[str, Any]:
     """Take what is ours out of the arguments for redis-py."""
     return {name: kwargs.pop(name) for name in (*OPTIONS, *more) if name in kwargs}
+
+
+F = TypeVar("F", bound=Callable[..., None])
+
+
+def shown_with_arguments_of(theirs: Callable[..., None]) -> Callable[[F], F]:
+    """Have help() and completion show redis-py's arguments of a constructor, and ours, instead of `*args, **kwargs`."""
+
+    def show(ours: F) -> F:
+        signature = inspect.signature(theirs)
+        defaults = {setting.name: setting.default for setting in fields(Settings)}
+        own = [Parameter(name, Parameter.KEYWORD_ONLY, default=defaults.get(name)) for name in OPTIONS]
+        ours.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *own])  # type: ignore[attr-defined]
+        return ours
+
+    return show
 
 
 class AnyLink(Protocol):
@@ -68,6 +87,8 @@ class ClientBody(ABC, Generic[L]):
     connection_pool: Any
     response_callbacks: Any
 
+    _driver: Driver
+
     @abstractmethod
     def _make_link(self) -> L:
         """A connection, with its engine, of the kind that this client drives."""
@@ -80,10 +101,18 @@ class ClientBody(ABC, Generic[L]):
         encoding, errors = encoding_of(self.connection_pool)
         # Links must not refer to the client: it would then be closed at some collection, not when its last user is gone.
         self._make_engine = partial(Engine, self.settings, encoding=encoding, encoding_errors=errors)
+        self._parking = Parking(self.connection_pool, self._driver, self.settings.health_check_interval)
         # Changed only by append and pop, which need no lock; a lock could be held by another thread at a fork.
         self._own_links: list[L] = []
         self._idle_links: list[L] = []
         self._link: L = self._make_link()
+        self._before = Counters()  # of connections that were closed, if there are others since
+
+    def _reopen(self) -> None:
+        """If this client was closed: let it connect again, as redis-py's do. What was held is settled, and stays so."""
+        if self._link.engine.is_closed:
+            self._before, self._own_links, self._idle_links = self.counters, [], []
+            self._link = self._make_link()
 
     def __reduce__(self) -> Any:
         raise TypeError(
@@ -121,7 +150,7 @@ class ClientBody(ABC, Generic[L]):
     @property
     def counters(self) -> Counters:
         """What this client has done, on all its connections."""
-        return total(link.engine.counters for link in self._links())
+        return total((self._before, *(link.engine.counters for link in self._links())))
 
     def _links(self) -> list[L]:
         return [self._link, *self._own_links]
@@ -129,8 +158,9 @@ class ClientBody(ABC, Generic[L]):
     @contextmanager
     def own_link(self) -> Iterator[L]:
         """A link nobody else uses meanwhile, its connection in the state the shared one's is in."""
+        idle = self._idle_links
         try:
-            link = self._idle_links.pop()
+            link = idle.pop()
         except IndexError:
             most = self.connection_pool.max_connections
             if len(self._own_links) >= most:
@@ -143,4 +173,4 @@ class ClientBody(ABC, Generic[L]):
             link.change(lambda engine, now: engine.adopt_session(self._link.engine.session))
             yield link
         finally:
-            self._idle_links.append(link)
+            idle.append(link)

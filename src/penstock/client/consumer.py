@@ -16,6 +16,8 @@ One body, `steps`, serves both clients: it says what to do next, and is told how
 from __future__ import annotations
 
 import asyncio
+import inspect
+import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from contextlib import suppress
@@ -32,6 +34,8 @@ Step = tuple[str, Any]
 """("call", arguments of a command) wants its reply; ("give", message) wants None, or the exception of the body."""
 
 OnError = Callable[[Message, Exception], object]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +65,16 @@ class Terms:
                 raise ValueError(f"{name}={getattr(self, name)}: a consumer needs at least 1")
 
 
-def _at_least_one(workers: int) -> None:
+def _check(body: Any, workers: int) -> None:
+    if not callable(body):
+        raise TypeError(f"body={body!r} is not a function; it is called with each message")
     if workers < 1:
         raise ValueError(f"workers={workers}: at least 1 is needed to do anything")
+
+
+def _log_failure(message: Message, error: Exception) -> None:
+    """What `run` does about a body that fails, unless it is given an `on_error`: nobody must have to guess why a message comes again."""
+    _log.error("the body failed on message %d, which comes again", message.offset, exc_info=error)
 
 
 class ConsumerBody:
@@ -152,9 +163,11 @@ class Consumer(ConsumerBody):
             yield message
         self._steps = None
 
-    def run(self, body: Callable[[Message], object], workers: int = 1, on_error: OnError | None = None) -> None:
+    def run(self, body: Callable[[Message], object], workers: int = 1, on_error: OnError = _log_failure) -> None:
         """Call `body` with each message, in so many threads, until `stop`. A body that fails gets the message again later."""
-        _at_least_one(workers)
+        _check(body, workers)
+        if inspect.iscoroutinefunction(body):
+            raise TypeError(f"body={body!r} is a coroutine function, which needs the consumer of a penstock.aio.Client")
         failures: list[BaseException] = []
 
         def work() -> None:
@@ -175,7 +188,7 @@ class Consumer(ConsumerBody):
         if failures:
             raise failures[0]
 
-    def _work(self, body: Callable[[Message], object], on_error: OnError | None) -> None:
+    def _work(self, body: Callable[[Message], object], on_error: OnError) -> None:
         steps = self.steps()
         message = self._drive(steps, None)
         while message is not None:
@@ -185,8 +198,7 @@ class Consumer(ConsumerBody):
                     body(message)
                 except Exception as error:
                     failure = error
-                    if on_error is not None:
-                        on_error(message, error)
+                    on_error(message, error)
             except BaseException as error:  # the end, and not of this message alone
                 self._leave(steps, error)
                 raise
@@ -239,10 +251,12 @@ class AioConsumer(ConsumerBody):
         self._steps = None
 
     async def run(
-        self, body: Callable[[Message], Awaitable[object]], workers: int = 1, on_error: OnError | None = None
+        self, body: Callable[[Message], Awaitable[object] | object], workers: int = 1, on_error: OnError = _log_failure
     ) -> None:
-        """Await `body` with each message, in so many tasks, until `stop`. A body that fails gets the message again later."""
-        _at_least_one(workers)
+        """Call `body` with each message, and await it if it is a coroutine, in so many tasks, until `stop`. A body that fails gets the
+        message again later.
+        """
+        _check(body, workers)
 
         async def work() -> None:
             try:
@@ -255,18 +269,19 @@ class AioConsumer(ConsumerBody):
             if isinstance(result, BaseException):
                 raise result
 
-    async def _work(self, body: Callable[[Message], Awaitable[object]], on_error: OnError | None) -> None:
+    async def _work(self, body: Callable[[Message], Awaitable[object] | object], on_error: OnError) -> None:
         steps = self.steps()
         message = await self._drive(steps, None)
         while message is not None:
             failure = None
             try:
                 try:
-                    await body(message)
+                    result = body(message)
+                    if inspect.isawaitable(result):
+                        await result
                 except Exception as error:
                     failure = error
-                    if on_error is not None:
-                        on_error(message, error)
+                    on_error(message, error)
             except BaseException as error:  # cancelled, most likely
                 await self._leave(steps, error)
                 raise

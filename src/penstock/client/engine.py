@@ -153,7 +153,7 @@ class Engine:
     def submit(self, batch: Batch, now: float) -> None:
         """Take a batch, at the end of the queue. Raises NotSent, and then has not taken it."""
         if self.is_closed:
-            raise ClientClosed("the client is closed; make a new one")
+            raise ClientClosed("the client is closed; enter it again (`with client:`), or make a new one")
         settings, held = self.settings, self._held
         if not held.has_room(batch):
             raise held.full()
@@ -323,6 +323,11 @@ class Engine:
     def _back_off(self, now: float) -> None:
         at = self._backoff.failed(now)
         self.connect_at = at if self._held.pending and not self.is_closed else None
+
+    @property
+    def is_as_new(self) -> bool:
+        """Whether another could take the connection over: nothing is under way on it, and nobody has changed what it is."""
+        return self.up and not (self._awaiting or self._held.pending or self._preface or self.session.is_changed)
 
     def close(self) -> None:
         """Settle all that is held; take nothing any more."""

@@ -27,6 +27,11 @@ class Session:
         """A WATCH or a MULTI is open, which no other connection can take over."""
         return self.watching or self.queueing
 
+    @property
+    def is_changed(self) -> bool:
+        """Whether the connection is not any more what its handshake made it."""
+        return bool(self._commands) or self.in_transaction
+
     def restore(self) -> list[bytes]:
         """The commands that bring a new connection into this state."""
         first = [self._commands[name] for name in _FIRST if name in self._commands]

@@ -110,35 +110,41 @@ class StreamCommands:
         `backlog` lets all but about so many of the newest messages go. `producer` is an id and a number that grows with
         each write: a repeat of one appends nothing and answers as the first time.
         """
-        flat = [word for tag, entry in entries for word in (tag, entry)]
-        return self.execute_command("TWRITE", key, *_write_options(backlog, producer), "ENTRIES", *flat)
+        return self.execute_command("TWRITE", key, *_write_options(backlog, producer), "ENTRIES", *_flat(entries))
 
     def write_arrow(
         self, key: Any, table: Any, *, backlog: int | None = None, producer: tuple[Any, int] | None = None
     ) -> Any:
-        """Append the rows of a pyarrow Table or RecordBatch with the columns tag and entry, and optionally time; the first offset."""
+        """Append the rows of a table with the columns tag and entry, and optionally time; the first one's offset.
+
+        A pyarrow Table or RecordBatch, or anything that `pyarrow.table` takes: a data frame, a dict of columns.
+        """
         return self.execute_command(
             "TWRITE", key, *_write_options(backlog, producer), "FORMAT", "ARROW", arrow_stream(table)
         )
 
     def tread(
-        self, key: Any, offset: int | str = 1, count: int = 100, *, block_ms: int | None = None, group: Any = None,
+        self, key: Any, offset: int | str | None = None, count: int = 100, *, block_ms: int | None = None, group: Any = None,
         retry_ms: int | None = None, expire_ms: int = 0, max_bytes: int | None = None, dead_letter: Any = None,
         with_info: bool = False,
     ) -> Any:  # fmt: skip
-        """Up to `count` messages from an offset on, or the next ones of a group: a Reading.
+        """Up to `count` messages from an offset on (1 unless given), or the next ones of a group: a Reading.
 
         Without a group its items are the messages at offset, offset + 1 ..., None where one is gone. `block_ms` waits for
-        something to come, 0 for ever; an empty Reading then says that nothing came. `retry_ms` and `expire_ms` are the
-        group's terms for what is not acknowledged with `tack`.
+        something to come, 0 for ever; an empty Reading then says that nothing came. Of a group that does not exist yet the
+        offset says where it begins: with the first message there is unless given. `retry_ms` and `expire_ms` are the group's terms
+        for what is not acknowledged with `tack`.
         """
-        words = _read_options(key, offset, count, block_ms, group, retry_ms, expire_ms, max_bytes, dead_letter)
+        words = read_options(
+            key, offset, count, block_ms=block_ms, group=group, retry_ms=retry_ms, expire_ms=expire_ms, max_bytes=max_bytes,
+            dead_letter=dead_letter,
+        )  # fmt: skip
         if with_info:
             return self.execute_command(*words, "WITHINFO", reading="info")
         return self.execute_command(*words, reading="plain")
 
     def read_arrow(
-        self, key: Any, offset: int | str = 1, count: int = 100_000, *, block_ms: int | None = None, group: Any = None,
+        self, key: Any, offset: int | str | None = None, count: int = 100_000, *, block_ms: int | None = None, group: Any = None,
         retry_ms: int | None = None, expire_ms: int = 0, max_bytes: int | None = None, dead_letter: Any = None,
         with_info: bool = False, compressed: bool = True,
     ) -> Any:  # fmt: skip
@@ -147,7 +153,10 @@ class StreamCommands:
         `with_info` puts the stream's first and last offset in `table.schema.metadata`, as b"first" and b"last". What the
         server has compressed is sent so, and unpacked here; `compressed=False` lets the server do it.
         """
-        words = _read_options(key, offset, count, block_ms, group, retry_ms, expire_ms, max_bytes, dead_letter)
+        words = read_options(
+            key, offset, count, block_ms=block_ms, group=group, retry_ms=retry_ms, expire_ms=expire_ms, max_bytes=max_bytes,
+            dead_letter=dead_letter,
+        )  # fmt: skip
         words += ["FORMAT", "ARROW"]
         if compressed:
             words.append("COMPRESSED")
@@ -155,14 +164,14 @@ class StreamCommands:
             words.append("WITHINFO")
         return self.execute_command(*words, reading="arrow", **{NEVER_DECODE: True})
 
-    def tack(self, key: Any, group: Any, *offsets: int | str | range) -> Any:
-        """Acknowledge messages: offsets, ranges such as "5-9", or Python ranges; how many were pending."""
-        return self.execute_command("TACK", key, group, *spans(offsets))
+    def tack(self, key: Any, group: Any, *offsets: int | str | range | Sequence[int]) -> Any:
+        """Acknowledge messages: offsets, ranges such as "5-9", Python ranges, or lists of offsets; how many were pending."""
+        return self.execute_command("TACK", key, group, *_some(offsets))
 
-    def tnack(self, key: Any, group: Any, *offsets: int | str | range, delay_ms: int = 0) -> Any:
+    def tnack(self, key: Any, group: Any, *offsets: int | str | range | Sequence[int], delay_ms: int = 0) -> Any:
         """Have pending messages delivered again, at once or after a delay; how many were pending."""
         delay = ("DELAY", delay_ms) if delay_ms else ()
-        return self.execute_command("TNACK", key, group, *spans(offsets), *delay)
+        return self.execute_command("TNACK", key, group, *_some(offsets), *delay)
 
     def tevict(self, key: Any, offset: int) -> Any:
         """Remove messages up to an offset, or all but the last n if it is -n; how many went."""
@@ -189,10 +198,10 @@ class StreamCommands:
 
     def tstage(self, key: Any, token: Any, entries: Iterable[tuple[Any, Any]]) -> Any:
         """Put (tag, entry) pairs aside under a token until `tcommit`; how many the token has now."""
-        return self.execute_command("TSTAGE", key, token, "ENTRIES", *(word for pair in entries for word in pair))
+        return self.execute_command("TSTAGE", key, token, "ENTRIES", *_flat(entries))
 
     def stage_arrow(self, key: Any, token: Any, table: Any) -> Any:
-        """As `tstage`, the rows of a pyarrow Table or RecordBatch."""
+        """As `tstage`, the rows of a table; see `write_arrow`."""
         return self.execute_command("TSTAGE", key, token, "ARROW", arrow_stream(table))
 
     def tcommit(self, key: Any, producer: Any, epoch: int, *tokens: Any) -> Any:
@@ -219,10 +228,19 @@ class StreamCommands:
         return self.execute_command("TGROUP PENDING", key, group, *words)
 
 
+def _flat(entries: Iterable[tuple[Any, Any]]) -> list[Any]:
+    words = [word for tag, entry in entries for word in (tag, entry)]
+    if not words:
+        raise ValueError("entries is empty: give at least one pair of tag and entry")
+    return words
+
+
 def arrow_stream(table: Any) -> bytes:
-    """A pyarrow Table or RecordBatch as the bytes of an Arrow stream."""
+    """A pyarrow Table or RecordBatch, or what pyarrow makes one of, as the bytes of an Arrow stream."""
     import pyarrow as pa
 
+    if not isinstance(table, pa.Table | pa.RecordBatch):
+        table = pa.table(table)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write(table)
@@ -233,8 +251,8 @@ def arrow_stream(table: Any) -> bytes:
 def spans(offsets: Sequence[Any]) -> list[Any]:
     """Offsets as TACK takes them; a Python range becomes a span, and so do neighbours.
 
-    >>> spans([3, 4, 5, 9, range(20, 30), "40-50"])
-    ['3-5', 9, '20-29', '40-50']
+    >>> spans([3, 4, 5, 9, range(20, 30), "40-50", [7, 8]])
+    ['3-5', 9, '20-29', '40-50', '7-8']
     """
     found: list[Any] = []
     start = end = 0
@@ -252,10 +270,19 @@ def spans(offsets: Sequence[Any]) -> list[Any]:
                 raise ValueError(f"{offset!r} has gaps; give a range with step 1")
             if offset:
                 found.append(f"{offset.start}-{offset.stop - 1}")
+        elif isinstance(offset, list | tuple):
+            found += spans(offset)
         else:
             found.append(offset)
     if start:
         found.append(start if start == end else f"{start}-{end}")
+    return found
+
+
+def _some(offsets: Sequence[Any]) -> list[Any]:
+    found = spans(offsets)
+    if not found:
+        raise ValueError("offsets is empty: name at least one message")
     return found
 
 
@@ -264,10 +291,15 @@ def _write_options(backlog: int | None, producer: tuple[Any, int] | None) -> lis
     return words if producer is None else [*words, "PRODUCER", *producer]
 
 
-def _read_options(
-    key: Any, offset: int | str, count: int, block_ms: int | None, group: Any, retry_ms: int | None, expire_ms: int,
-    max_bytes: int | None, dead_letter: Any,
+def read_options(
+    key: Any, offset: int | str | None, count: int, *, block_ms: int | None = None, group: Any = None, retry_ms: int | None = None,
+    expire_ms: int = 0, max_bytes: int | None = None, dead_letter: Any = None,
 ) -> list[Any]:  # fmt: skip
+    """The words of a TREAD."""
+    if expire_ms and retry_ms is None:
+        raise ValueError(f"expire_ms={expire_ms} needs retry_ms: only what is delivered again can expire")
+    if offset is None:
+        offset = 1 if group is None else 0
     words = ["TREAD", key, offset, count]
     if block_ms is not None:
         words += ["BLOCK", block_ms]

@@ -10,17 +10,17 @@ for as long as it needs it. Pub/sub and MONITOR are redis-py's, on connections o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from penstock.client.batch import Batch
-from penstock.client.body import ClientBody, take_options
+from penstock.client.body import ClientBody, shown_with_arguments_of, take_options
 from penstock.client.calls import answer, call
 from penstock.client.consumer import Consumer, Terms
 from penstock.client.opening import connection_options
@@ -28,6 +28,8 @@ from penstock.client.pipeline import PipelineBody, batch_of, bulk_batch, bulk_re
 from penstock.client.quick import QuickCommands
 from penstock.client.streams import StreamCommands
 from penstock.client.sync_link import Link, Reentered
+from penstock.client.tables import Span, Words, read_tables, table_of, table_read
+from penstock.client.wire import Wire
 
 
 class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.Redis):
@@ -38,11 +40,13 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.Redis):
     `backoff_cap` (seconds between attempts to reconnect), `on_reconnect` and `on_replay` (called with the event).
     """
 
+    @shown_with_arguments_of(redis.Redis.__init__)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         options = take_options(kwargs)
         is_shared = not kwargs.pop("single_connection_client", False)
         super().__init__(*args, **kwargs)
         self._set_up(options, is_shared)
+        self._entered: list[None] = []  # a member for each `with` block that is being run
 
     @classmethod
     def from_url(cls, url: str, **kwargs: Any) -> Client:
@@ -56,10 +60,13 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.Redis):
         """A client with the same settings and a connection of its own, on which MULTI and WATCH may be used by hand."""
         return type(self)(**self._options_of_twin())
 
+    _driver = Wire
+
     def _make_link(self) -> Link:
         options = connection_options(self.connection_pool, Retry(NoBackoff(), 0))
-        make = self.connection_pool.connection_class
-        return Link(self._make_engine, partial(make, **options), self._listeners.tell)
+        make = partial(self.connection_pool.connection_class, **options)
+        parking = self._parking
+        return Link(self._make_engine, lambda: parking.take() or make(), self._listeners.tell)
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         if args[0] == "HIMPORT SET":  # what redis-py sends for it depends on its own connection
@@ -94,13 +101,39 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.Redis):
         """A member of a group that acknowledges what it has done; consumer.Terms has the arguments."""
         return Consumer(self, Terms(key, group, **terms))
 
+    def read_tables(self, key: Any, first: int | str = 1, last: int | None = None, **terms: Any) -> Iterator[Any]:
+        """The messages of a stream, in order, as pyarrow Tables: the next one is being read while you work on the last.
+
+        As those of `read_arrow`, up to the offset `last`, or to the end of the stream. `count` (100,000) and `max_bytes` bound a
+        table; `block_ms` waits for more at the end of the stream, 0 for ever. The iteration may be left at any time.
+        """
+        return read_tables(self._read_table, Span(key, first, last, **terms))
+
+    def _read_table(self, words: Words) -> Any:
+        batch = table_read(words)
+        self.run(batch)
+        return table_of(batch, self.response_callbacks)
+
     def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Pipeline:
         return Pipeline(self, transaction, shard_hint)
 
+    def __enter__(self) -> Self:
+        self._entered.append(None)
+        self._reopen()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """The last of the threads that have entered closes the client."""
+        self._entered.pop()
+        if not self._entered:
+            self.close()
+
     def close(self) -> None:
+        """End all connections. Commands that have no reply fail; so do later ones, until `with client:` opens it again."""
         if hasattr(self, "_link"):  # not if the constructor failed
+            leave = None if self.auto_close_connection_pool else self._parking.leave
             for link in self._links():
-                link.close()
+                link.close(leave)
         super().close()
 
 

@@ -179,9 +179,12 @@ class Link:
         """With the lock held: whether there is a leader, and it did not go without handing over."""
         return self._leader is not None and self._leader in list(self._inside.values())
 
-    def close(self) -> None:
-        """Settle everything and end the connection; for any thread."""
+    def close(self, leave: Callable[[Any], bool] | None = None) -> None:
+        """Settle everything and end the connection, or leave it to another if it is as new; for any thread."""
         with self._lock:
+            wire = self._wire
+            if leave and wire and self._leader is None and self.engine.is_as_new and leave(wire.connection):
+                self._wire, self._poll = None, self._bell.new_poll()
             self.engine.close()
             self._drop()
             self._wake_settled()

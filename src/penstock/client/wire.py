@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import ssl
 import threading
@@ -23,11 +24,11 @@ _WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSL
 class Wire:
     """See the top of this file."""
 
-    __slots__ = ("_connection", "_tls", "socket")
+    __slots__ = ("_tls", "connection", "socket")
 
     def __init__(self, connection: Any, seconds: float | None, silence: float | None) -> None:
         """Open it within so many seconds. Raises what redis-py raises; whatever ends it, also an interrupt, leaves nothing open."""
-        self._connection = connection
+        self.connection = connection
         limit_opening(connection, seconds)
         try:
             connection.connect()
@@ -38,6 +39,18 @@ class Wire:
             connection.disconnect()
             raise
         self._tls = threading.Lock() if isinstance(self.socket, ssl.SSLSocket) else None
+
+    @staticmethod
+    def is_usable(connection: Any) -> bool:
+        """See parking.Driver: one that is still there has nothing to say."""
+        poll = select.poll()
+        poll.register(connection._sock, select.POLLIN)
+        return not poll.poll(0)
+
+    @staticmethod
+    def discard(connection: Any) -> None:
+        """See parking.Driver."""
+        connection.disconnect()
 
     @property
     def has_more(self) -> bool:
@@ -80,8 +93,8 @@ class Wire:
 
     def close(self) -> None:
         self.socket.close()
-        self._connection._sock = None
-        self._connection.disconnect()
+        self.connection._sock = None
+        self.connection.disconnect()
 
     def close_in_child(self) -> None:
         """After a fork: the connection is the parent's, and only our number for it is closed."""

@@ -1,0 +1,88 @@
+"""Connections that a client has left with its pool, for the next client of that pool.
+
+With redis-py a client costs nothing: programs make one for every request, `Redis(connection_pool=pool)`, and the pool keeps the
+connections. Ours have a connection each, so one that does not own its pool leaves it there when it ends: if nothing is under way on
+it, and nobody has changed what it is. Otherwise a connection would be opened and closed for every request, some eight times the work.
+
+They end with `pool.disconnect()`, as the pool's own do. Rejected: making them the pool's own. Those follow redis-py's rules for
+retries and time, which ours do not; and there are several kinds of pools.
+"""
+
+from __future__ import annotations
+
+import os
+from time import monotonic
+from typing import Any, NamedTuple, Protocol
+
+
+class Driver(Protocol):
+    """What knows a connection of redis-py's with a socket, or a transport, of ours."""
+
+    @staticmethod
+    def is_usable(connection: Any) -> bool:
+        """Whether an open connection that nobody has used for a while is still there."""
+
+    @staticmethod
+    def discard(connection: Any) -> None:
+        """Close it."""
+
+
+class _Place(NamedTuple):
+    connection: Any
+    since: float
+    process: int
+
+
+class Parking:
+    """What a pool keeps for us. Only appended to and popped from, which needs no lock."""
+
+    def __init__(self, pool: Any, driver: Driver, interval: float) -> None:
+        self._pool = pool
+        self._places: list[_Place] = pool.__dict__.setdefault("_penstock_parking", [])
+        self._driver = driver
+        self._interval = interval
+        """Seconds after which one would have to be asked whether it still lives; a new one is as good."""
+
+    def leave(self, connection: Any) -> bool:
+        """Keep an open connection; False if there is no room for it."""
+        pool = self._pool
+        if len(self._places) >= pool.max_connections or _is_of_sentinel(pool):
+            return False
+        if "disconnect" not in pool.__dict__:
+            pool.disconnect = self._disconnect
+        self._places.append(_Place(connection, monotonic(), os.getpid()))
+        return True
+
+    def take(self) -> Any:
+        """The one that was left last, if it can be used; else None."""
+        while (place := self._pop()) is not None:
+            if monotonic() - place.since < self._interval and self._driver.is_usable(place.connection):
+                return place.connection
+            self._driver.discard(place.connection)
+        return None
+
+    def _disconnect(self, *args: Any, **options: Any) -> Any:
+        """For the pool's own, which it calls: a coroutine, if that is one."""
+        while (place := self._pop()) is not None:
+            self._driver.discard(place.connection)
+        return type(self._pool).disconnect(self._pool, *args, **options)
+
+    def _pop(self) -> _Place | None:
+        while self._places:
+            try:
+                place = self._places.pop()
+            except IndexError:  # another thread was quicker
+                break
+            if place.process == os.getpid():
+                return place
+            _of_parents.append(place.connection)
+        return None
+
+
+_of_parents: list[Any] = []
+"""In a child: what is the parent's to close."""
+
+
+def _is_of_sentinel(pool: Any) -> bool:
+    """Then it is to be asked who the master is, for every connection."""
+    return "connection_pool" in pool.connection_kwargs
