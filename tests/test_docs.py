@@ -105,7 +105,7 @@ def test_the_examples_of_the_cluster_guide_run(cluster: RedisCluster) -> None:
     examples = blocks((DOCS / "cluster.md").read_text(encoding="utf-8"), "python")
     assert len(examples) == 4
     for code in examples:
-        assert "7000)" in code
+        assert "7000" in code
         exec(code.replace("7000", str(cluster.masters[0].port)), {})
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -164,17 +166,97 @@ def test_a_cut_shared_connection_is_made_good_for_every_thread(proxied: Proxied,
         assert client.counters.reconnects >= 1 and client.counters.failed == 0
 
 
-def test_a_child_makes_its_own_connections_also_if_a_lock_was_held_at_the_fork(cluster: RedisCluster) -> None:
+def test_a_child_makes_its_own_connections_also_if_other_threads_were_at_work_at_the_fork(
+    cluster: RedisCluster,
+) -> None:
     with penstock.Cluster(startup_nodes=cluster.addresses) as client:
         client.set("k", "parent")
-        ledger, lock = client.core.ledger, client._lock
-        with ledger._lock, lock, client._links._lock:  # as if other threads were at work
-            child = os.fork()
+        at_work, forked = threading.Event(), threading.Event()
+
+        def hold_everything() -> None:
+            turn = client._turns.wait(0)
+            assert turn is not None
+            with client.core.ledger._lock, client._links._lock:
+                at_work.set()
+                forked.wait(30)
+            turn.end()
+
+        other = threading.Thread(target=hold_everything)
+        other.start()
+        at_work.wait(30)
+        child = os.fork()
         if not child:
             try:
+                client.core.topology.table = None  # which has to be asked for again
                 ok = client.get("k") == b"parent" and client.execute_many([("GET", "k")] * 100) == [b"parent"] * 100
                 os._exit(0 if ok else 1)
             except BaseException:
                 os._exit(2)
+        forked.set()
+        other.join(30)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert client.get("k") == b"parent"
+
+
+class Interrupt(BaseException):
+    """What KeyboardInterrupt is to a program."""
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # sockets that redis-py was just making
+@pytest.mark.parametrize("bound", [2, 1000])  # two: most have to wait for room
+def test_interrupts_between_any_two_steps_leave_nothing_held_and_nobody_with_the_reply_of_another(
+    cluster: RedisCluster, bound: int
+) -> None:
+    client = penstock.Cluster(startup_nodes=cluster.addresses, max_buffered_commands=bound, max_connections=8)
+    wrong: list[Any] = []
+    finished, interrupted = threading.Event(), 0
+    for number in range(30):
+        client.set(f"key:{number}", number)
+
+    def ask(number: int) -> None:
+        number %= 30
+        if number % 3:
+            replies = [client.get(f"key:{number}")]
+        else:
+            replies = client.execute_many(
+                [("GET", f"key:{number}"), ("GET", f"{{key:{number}}}none"), ("GET", "other")]
+            )
+            number = number if replies[1:] == [None, None] else -1
+        if replies[0] != b"%d" % number:
+            wrong.append((number, replies))
+
+    def work() -> None:
+        number = 0
+        while not finished.is_set():
+            number += 1
+            ask(number)
+
+    def interrupt(number: int, frame: object) -> None:
+        raise Interrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        while interrupted < 200:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.0002 + interrupted % 17 * 0.0001)
+                for number in range(200):
+                    ask(number)
+            except Interrupt:
+                interrupted += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        finished.set()
+    for thread in threads:
+        thread.join(30)
+    assert not wrong and not any(thread.is_alive() for thread in threads)
+    gc.collect()
+    counters = client.counters
+    assert counters.buffered_commands == counters.buffered_bytes == 0
+    assert client.blpop("none", timeout=0.01) is None, "and connections may still be opened"
+    turn = client._turns.wait(0)
+    assert turn is not None, "and the topology asked for"
+    client.close()

@@ -10,6 +10,6 @@ The logic is generators without I/O; sync.py and aio.py only drive them:
       ^
     core <- calls                          what both clients share
       ^
-    sharing, pool <- links <- sync         connections: shared by all who call, or of one's own
+    sharing, pool <- links, turns <- sync  connections: shared by all who call, or of one's own
                      aio_links <- aio
 """

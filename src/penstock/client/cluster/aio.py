@@ -160,6 +160,7 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, AsyncRedisModuleComman
                 topology.learn(wanted.moves)
                 return topology.map
             fresh: SlotMap = await self.drive(topology.refresh(wanted.moves, wanted.until))
+            await self._links.forget_departed(topology.addresses)
             return fresh
         finally:
             self._lock.release()
@@ -168,7 +169,7 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, AsyncRedisModuleComman
         ledger, woken = self.core.ledger, asyncio.Event()
         try:
             async with asyncio.timeout(None if room.until == math.inf else room.until - self.core.rules.clock()):
-                while not ledger.enter(room.commands, room.size, woken.set):
+                while not ledger.enter(room.hold, woken.set):
                     await woken.wait()
                     woken.clear()
         except TimeoutError:

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import math
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -39,6 +39,8 @@ from penstock.client.cluster.sharing import (
 from penstock.client.cluster.slot_map import Address, shown
 from penstock.client.errors import ClientClosed, NotSent
 from penstock.client.opening import as_lost, connection_options
+
+_WRITE_SIZE = 1 << 18
 
 
 class Link:
@@ -76,20 +78,42 @@ class Link:
 
 
 class _Flight:
-    """A batch on its way."""
+    """A batch on its way. It is given to the transport bit by bit: what was not given is sure not to have been sent."""
 
-    __slots__ = ("batch", "link", "outcome", "size")
+    __slots__ = ("_data", "_given", "batch", "link", "outcome")
 
     def __init__(self, batch: Batch, link: Link) -> None:
         self.batch = batch
         self.link = link
         self.outcome = Outcome([])
-        data = batch.pieces[0] if len(batch.pieces) == 1 else b"".join(batch.pieces)
-        self.size = len(data)
-        link.writer.write(data)
+        self._data = memoryview(batch.pieces[0] if len(batch.pieces) == 1 else b"".join(batch.pieces))
+        self._given = 0
+        self._give()
 
-    async def read(self, silence: float | None, at: float | None) -> None:
+    def _give(self) -> None:
+        chunk = self._data[self._given : self._given + _WRITE_SIZE]
+        self._given += len(chunk)
+        self.link.writer.write(chunk)
+
+    async def _give_rest(self) -> None:
+        with contextlib.suppress(OSError):  # who reads is told of it, too
+            while self._given < len(self._data):
+                await self.link.writer.drain()
+                self._give()
+
+    async def finish(self, silence: float | None, at: float | None) -> None:
         """All replies, or why there are no more; `at` is when nobody waits any longer, by the loop's time."""
+        if self._given == len(self._data):
+            await self._read(silence, at)
+            return
+        writing = asyncio.ensure_future(self._give_rest())
+        try:
+            await self._read(silence, at)
+        finally:
+            writing.cancel()
+            await asyncio.wait([writing])
+
+    async def _read(self, silence: float | None, at: float | None) -> None:
         batch, link, replies = self.batch, self.link, self.outcome.replies
         seconds = None if silence is None or batch.patience is None else silence + batch.patience
         time = link.loop.time
@@ -112,10 +136,10 @@ class _Flight:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """What the transport has not given to the system was not sent; of a lost one nobody knows, so all counts as sent."""
+        """What the transport has not given to the system was not sent; of a lost one nobody knows, so all it was given counts as sent."""
         transport = self.link.writer.transport
-        unsent = 0 if transport.is_closing() else transport.get_write_buffer_size()
-        self.outcome = Outcome(self.outcome.replies, error, self.size - unsent, is_written=not unsent)
+        accepted = self._given - (0 if transport.is_closing() else transport.get_write_buffer_size())
+        self.outcome = Outcome(self.outcome.replies, error, accepted, is_written=accepted == len(self._data))
 
 
 class Links(Pool[Link]):
@@ -173,7 +197,7 @@ class Links(Pool[Link]):
         try:
             await link.run(made)
         except NotSent as error:
-            return outcome_of_refusal(error)
+            return outcome_of_refusal(error, self._closed)
         outcome = outcome_of(made)
         if self._outages and outcome.error is None:
             self.answers(batch.address)
@@ -201,12 +225,22 @@ class Links(Pool[Link]):
             return link
         try:
             flight = _Flight(batch, link)
-            await flight.read(self._silence, at)
+            await flight.finish(self._silence, at)
         except BaseException:  # cancelled: replies are still on their way to it
             self.dismiss(batch.address, link)
             raise
         self.give_back(batch, flight.outcome, link)
         return flight.outcome
+
+    async def forget_departed(self, known: Container[Address]) -> None:
+        """As `forget`, and what was shared."""
+        self.forget(known)
+        for key, link in list(self._shared.items()):
+            if key[0] not in known and not link.engine.counters.buffered_commands:
+                del self._shared[key]
+                await link.aclose()
+        for address in [address for address in self._clients if address not in known]:
+            await self._clients.pop(address).aclose()
 
     async def close(self) -> None:
         self._closed = True

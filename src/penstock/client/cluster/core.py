@@ -18,7 +18,7 @@ from redis.exceptions import ExecAbortError
 
 from penstock.client.cluster.effects import Batch, Effect, Exchange, Refresh, Room, Rules
 from penstock.client.cluster.errors import NotRoutable
-from penstock.client.cluster.ledger import ClusterCounters, Ledger, held_bytes
+from penstock.client.cluster.ledger import ClusterCounters, Hold, Ledger, held_bytes
 from penstock.client.cluster.pipeline import REFUSALS, Packed
 from penstock.client.cluster.plan import Call, Plan
 from penstock.client.cluster.routing import CommandTable, encoded
@@ -116,7 +116,9 @@ class ClusterCore:
         """One command, its reply as redis-py gives it."""
         started, topology = self.rules.clock(), self.topology
         batch = self._single(arguments, options)
-        if batch is None or not self.ledger.enter(1, size := held_bytes(batch.pieces, len(arguments))):
+        if batch is None or not self.ledger.enter(
+            hold := Hold(self.ledger, 1, held_bytes(batch.pieces, len(arguments)))
+        ):
             return (yield from self._any_call(arguments, options, started))
         done: ClusterCounters | None = None
         answered = False
@@ -131,9 +133,9 @@ class ClusterCore:
                 (reply,) = yield from Packed(plan, topology.map, self.rules, until, done).run_after(batch, outcome)
         finally:
             if answered:
-                self.ledger.leave_one(size)
+                self.ledger.leave_answered(hold)
             else:
-                self.ledger.leave(1, size, done or ClusterCounters())
+                self.ledger.leave(hold, done)
         return self.read(arguments, options, reply)
 
     def _single(self, arguments: Call, options: Options) -> Batch | None:
@@ -217,17 +219,16 @@ class ClusterCore:
 
     def _held(self, plan: Plan, started: float, logic: _Body) -> Generator[Effect, Any, Any]:
         """Run logic within the bounds on what is held and within its time, and count what it does."""
-        count = len(plan.packed)
-        size = held_bytes(plan.packed, count_words(plan.commands))
         until, done, ledger = self.rules.until(started, plan.patience), ClusterCounters(), self.ledger
-        if not ledger.enter(count, size):
+        hold = Hold(ledger, len(plan.packed), held_bytes(plan.packed, count_words(plan.commands)))
+        if not ledger.enter(hold):
             if self.rules.when_full == "raise":
                 raise ledger.full()
-            yield Room(count, size, until)
+            yield Room(hold, until)
         try:
             return (yield from logic(until=until, done=done))
         finally:
-            ledger.leave(count, size, done)
+            ledger.leave(hold, done)
 
     # -- replies ------------------------------------------------------------------------------------------------
 

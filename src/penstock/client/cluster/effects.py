@@ -124,10 +124,10 @@ class Pause:
 
 @dataclass(slots=True)
 class Room:
-    """Wait until so much more may be held (ledger.py), and hold it; BufferFull if that is not before `until`."""
+    """Wait until so much more may be held, and hold it; BufferFull if that is not before `until`."""
 
-    commands: int
-    size: int
+    hold: Any
+    """A ledger.Hold."""
     until: float = math.inf
 
 

@@ -62,12 +62,28 @@ class ClusterCounters(Counters):
 _NAMES = tuple(field.name for field in fields(ClusterCounters))
 
 
+class Hold:
+    """What one call holds. A call that an interrupt ends between any two steps lets go of it when nobody has this any more."""
+
+    __slots__ = ("_ledger", "commands", "is_held", "size")
+
+    def __init__(self, ledger: Ledger, commands: int, size: int) -> None:
+        self._ledger = ledger
+        self.commands = commands
+        self.size = size
+        self.is_held = False
+
+    def __del__(self) -> None:
+        if self.is_held:
+            self._ledger.leave(self)
+
+
 class Ledger:
     """See the top of this file."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a Hold may be collected at any time, also in here
         self._counters = ClusterCounters()
         self._waiting: deque[Callable[[], object]] = deque()  # how to wake who waits for room
 
@@ -77,7 +93,7 @@ class Ledger:
         with self._lock:
             return replace(self._counters)
 
-    def enter(self, commands: int, size: int, wake: Callable[[], object] | None = None) -> bool:
+    def enter(self, hold: Hold, wake: Callable[[], object] | None = None) -> bool:
         """Hold so much more, if the bounds allow it; what never would fit is let in when nothing else is held.
 
         If not, `wake` is called once when there may be room.
@@ -86,45 +102,49 @@ class Ledger:
         with self._lock:
             held = counters.buffered_commands
             if held and (
-                held + commands > rules.max_buffered_commands
-                or counters.buffered_bytes + size > rules.max_buffered_bytes
+                held + hold.commands > rules.max_buffered_commands
+                or counters.buffered_bytes + hold.size > rules.max_buffered_bytes
             ):
                 if wake is not None:
                     self._waiting.append(wake)
                 return False
-            counters.buffered_commands = held + commands
-            counters.buffered_bytes += size
+            counters.buffered_commands = held + hold.commands
+            counters.buffered_bytes += hold.size
+            hold.is_held = True
             return True
 
-    def leave(self, commands: int, size: int, done: ClusterCounters) -> None:
+    def leave(self, hold: Hold, done: ClusterCounters | None = None) -> None:
         """A call is over, and this is what it did."""
-        counters = self._counters
         with self._lock:
-            counters.add(done)
-            counters.buffered_commands -= commands
-            counters.buffered_bytes -= size
-            waiting = self._take_waiting()
+            if done is not None:
+                self._counters.add(done)
+            waiting = self._let_go(hold)
         _wake(waiting)
 
-    def leave_one(self, size: int) -> None:
+    def leave_answered(self, hold: Hold) -> None:
         """As `leave`, for the call that most calls are: one command, written once and answered."""
         counters = self._counters
         with self._lock:
             counters.sent += 1
             counters.replied += 1
-            counters.buffered_commands -= 1
-            counters.buffered_bytes -= size
-            waiting = self._take_waiting() if self._waiting else None
+            waiting = self._let_go(hold)
         if waiting:
             _wake(waiting)
 
-    def _take_waiting(self) -> deque[Callable[[], object]]:
+    def _let_go(self, hold: Hold) -> Iterable[Callable[[], object]]:
+        """With the lock held; who is to be woken."""
+        if hold.is_held:
+            hold.is_held = False
+            self._counters.buffered_commands -= hold.commands
+            self._counters.buffered_bytes -= hold.size
+        if not self._waiting:
+            return ()
         waiting, self._waiting = self._waiting, deque()
         return waiting
 
     def after_fork(self) -> None:
         """In a child: whoever held something was left behind, maybe with the lock."""
-        self._lock, self._waiting = threading.Lock(), deque()
+        self._lock, self._waiting = threading.RLock(), deque()
         self._counters.buffered_commands = self._counters.buffered_bytes = 0
 
     def reconnected(self) -> None:

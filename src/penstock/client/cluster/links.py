@@ -11,7 +11,7 @@ import contextlib
 import select
 import socket
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from functools import partial
 from typing import Any, Final, cast
 
@@ -246,7 +246,7 @@ class Links(Pool[Link]):
         except sync_link.Reentered:
             return None
         except NotSent as error:
-            return outcome_of_refusal(error)
+            return outcome_of_refusal(error, self._closed)
         outcome = outcome_of(made)
         if self._outages and outcome.error is None:
             self.answers(batch.address)
@@ -261,6 +261,16 @@ class Links(Pool[Link]):
                     self._make_engine, make_connection, partial(self.shared_again, address)
                 )
             return self._shared[key]
+
+    def forget(self, known: Container[Address]) -> None:
+        super().forget(known)
+        with self._lock:
+            for key, link in list(self._shared.items()):
+                if key[0] not in known and not link.engine.counters.buffered_commands:
+                    del self._shared[key]
+                    link.close()  # whoever has it in hand already finds it closed, and looks again
+            for address in [address for address in self._clients if address not in known]:
+                del self._clients[address]
 
     def close(self) -> None:
         self._closed = True

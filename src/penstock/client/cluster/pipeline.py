@@ -42,7 +42,7 @@ from redis.exceptions import (
 )
 
 from penstock.client.cluster.effects import Batch, Effect, Exchange, Outcome, Pause, Refresh, Rules
-from penstock.client.cluster.errors import Moved, as_exception, caused, is_final_refusal, unknown, unsent
+from penstock.client.cluster.errors import Moved, TimeIsUp, as_exception, caused, is_final_refusal, unknown, unsent
 from penstock.client.cluster.ledger import ClusterCounters
 from penstock.client.cluster.plan import UNKEYED, Plan
 from penstock.client.cluster.routing import Route
@@ -288,7 +288,7 @@ class Packed:
         addresses = {place: self._named(place, batch) for place in set(places)}
         owners = [addresses[place] for place in places]
         moves.update(zip([slots[index] for index in indices], owners, strict=True))
-        if not pinned and attempts.keys().isdisjoint(indices):
+        if not pinned and self._rules.attempts > 1 and attempts.keys().isdisjoint(indices):
             attempts.update(dict.fromkeys(indices, 1))
             if len(addresses) > 1:  # a slot that moved on in between: all its commands go to where it was last
                 owners = [moves[slots[index]] for index in indices]
@@ -328,7 +328,7 @@ class Packed:
 
     def _lost(self, batch: Batch, outcome: Outcome, error: Exception) -> None:
         """The connection failed: what was not written goes elsewhere, about the rest the delivery level decides."""
-        self._stale = True
+        self._stale = self._stale or not isinstance(error, TimeIsUp)
         self._avoid_replicas = self._avoid_replicas or batch.from_replica
         is_final = not outcome.connected and is_final_refusal(error)
         rest = batch.indices[len(outcome.replies) :]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import defaultdict, deque
+from collections.abc import Container
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -137,6 +138,20 @@ class Pool(Generic[L]):
                 return
             self.ledger.reconnected()
             self.rules.listeners.tell(event)
+
+    # -- nodes that have left -----------------------------------------------------------------------------------
+
+    def forget(self, known: Container[Address]) -> None:
+        """Close what waits for nodes that are not in the cluster any more: in the long run they would be many."""
+        with self._lock:
+            for key in [key for key in self._idle if key[0] not in known]:
+                while (link := self.take_idle(key)) is not None:
+                    self.dismiss(key[0], link)
+                del self._idle[key]
+            for address in [address for address in self._open if address not in known and not self._open[address]]:
+                del self._open[address]
+            for address in [address for address in self._outages if address not in known]:
+                self._outages.pop(address, None)
 
     def after_fork(self) -> None:
         """In a child: the connections are the parent's, and so are those who had them. Nothing of it is touched."""

@@ -88,9 +88,9 @@ def out_of_time() -> Outcome:
     return Outcome([], TimeIsUp("no time was left to send it"), connected=False)
 
 
-def outcome_of_refusal(error: NotSent) -> Outcome:
-    """The engine did not take the batch."""
-    if isinstance(error, ClientClosed):
+def outcome_of_refusal(error: NotSent, is_closed: bool) -> Outcome:
+    """The engine did not take the batch: its connection is closed, with the client or because the node has left the cluster."""
+    if is_closed and isinstance(error, ClientClosed):
         raise error
     return Outcome([], error, connected=False)
 

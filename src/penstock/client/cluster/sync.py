@@ -36,6 +36,7 @@ from penstock.client.cluster.links import Links
 from penstock.client.cluster.plan import Call
 from penstock.client.cluster.slot_map import Address, SlotMap
 from penstock.client.cluster.strategies import Strategy
+from penstock.client.cluster.turns import Turns
 from penstock.client.quick import QuickCommands
 from penstock.client.streams import StreamCommands
 
@@ -49,7 +50,7 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, RedisModuleCommands, C
     def __init__(self, host: str | None = None, port: int = 6379, **arguments: Any) -> None:
         self.core = ClusterCore(host, port, **arguments)
         self._links = Links(self.core.connection, self.core.rules, self.core.ledger, self.core.encoder)
-        self._lock = threading.Lock()  # around the topology
+        self._turns = Turns()  # at the topology
         _clusters.add(self)
 
     @classmethod
@@ -156,8 +157,8 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, RedisModuleCommands, C
         topology, clock = self.core.topology, self.core.rules.clock
         if wanted.suspect is None and topology.table is not None:
             return topology.map
-        # Whoever waits here finds the answer that came meanwhile.
-        if not self._lock.acquire(timeout=min(max(wanted.until - clock(), 0.0), threading.TIMEOUT_MAX)):
+        turn = self._turns.wait(wanted.until - clock())  # whoever waits here finds the answer that came meanwhile
+        if turn is None:
             if topology.table is None:
                 raise topology.unknown("", wanted.until)
             return topology.map
@@ -166,21 +167,22 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, RedisModuleCommands, C
                 topology.learn(wanted.moves)
                 return topology.map
             fresh: SlotMap = self.drive(topology.refresh(wanted.moves, wanted.until))
+            self._links.forget(topology.addresses)
             return fresh
         finally:
-            self._lock.release()
+            turn.end()
 
     def _wait_for_room(self, room: Room) -> None:
         ledger, clock = self.core.ledger, self.core.rules.clock
         woken = threading.Lock()
         woken.acquire()
-        while not ledger.enter(room.commands, room.size, woken.release):
+        while not ledger.enter(room.hold, woken.release):
             if not woken.acquire(timeout=min(max(room.until - clock(), 0.0), threading.TIMEOUT_MAX)):
                 raise ledger.full()
 
     def after_fork(self) -> None:
-        """In a child: locks may be held by threads that are not there."""
-        self._lock = threading.Lock()
+        """In a child: threads that are not there may have had their turn."""
+        self._turns = Turns()
         self.core.ledger.after_fork()
         self._links.after_fork()
 

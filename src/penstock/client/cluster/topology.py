@@ -43,6 +43,11 @@ class Topology:
             return True
         return self._rules.clock() - self._asked_at < self._rules.refresh_interval
 
+    @property
+    def addresses(self) -> set[Address]:
+        """Every node that is known of."""
+        return {*self.map.nodes, *self.startup}
+
     def learn(self, moves: Mapping[int, Address]) -> None:
         """What MOVED says is true of its slots, whatever else is known."""
         if any(self.map.owners[slot] != address for slot, address in moves.items()):
@@ -50,6 +55,9 @@ class Topology:
 
     def refresh(self, moves: Mapping[int, Address], until: float = math.inf) -> Generator[Effect, Any, SlotMap]:
         """Ask one node after the other until one knows: those that MOVED named first, they know of their slots best."""
+        if self.table is not None and self._rules.clock() >= until:
+            self.learn(moves)
+            return self.map
         self._asked_at = self._rules.clock()
         self.refreshes += 1
         known = list(self.map.masters)
