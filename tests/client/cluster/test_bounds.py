@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from tests.client.cluster.clients import Proxied
 from tests.client.cluster.conftest import Connect
 from tests.client.cluster.model import TABLE, Model
 
@@ -63,30 +62,28 @@ def test_the_bound_on_bytes_is_a_bound_on_memory(make: Callable[[ClusterCore, in
     assert core.ledger.counters.buffered_commands == core.ledger.counters.buffered_bytes == 0
 
 
-def test_a_call_that_finds_no_room_waits_or_fails_as_was_asked_for(
-    proxied: Proxied, cluster: RedisCluster, connect_through: Connect
-) -> None:
+def test_a_call_that_finds_no_room_waits_or_fails_as_was_asked_for(cluster: RedisCluster, connect: Connect) -> None:
     node, other = cluster.masters[:2]
     slow, quick = next(cluster.keys_on(node)), next(cluster.keys_on(other))
-    clients = [connect_through(max_buffered_commands=1, when_full=choice) for choice in ("block", "raise")]
-    for client in clients:
-        client.get(slow), client.get(quick)
-    waiting, refusing = clients
-    with ThreadPoolExecutor(2) as pool:
-        proxied.before(node).delay(0.3, command=b"SET")
-        first = pool.submit(waiting.set, slow, 1)
-        while not waiting.counters.buffered_commands:
-            pass
-        assert pool.submit(waiting.set, quick, 1).result() is True and first.result() is True
-        proxied.before(node).delay(0.3, command=b"SET")
-        first = pool.submit(refusing.set, slow, 2)
-        while not refusing.counters.buffered_commands:
-            pass
-        for call in (lambda: refusing.set(quick, 2), lambda: refusing.execute_many([("SET", quick, 2)] * 3)):
-            with pytest.raises(BufferFull, match="max_buffered_commands=1"):
-                call()
-        assert first.result() is True
-    assert cluster.owner(refusing.keyslot(quick)).ask("GET", quick) == b"1", "what found no room was not sent"
+    waiting, refusing = (connect(max_buffered_commands=1, when_full=choice) for choice in ("block", "raise"))
+    for client in (waiting, refusing):
+        client.get(slow)
+        client.get(quick)
+    for client in (waiting, refusing):
+        node.ask("CLIENT", "PAUSE", 60_000, "WRITE")
+        with ThreadPoolExecutor(2) as pool:
+            first = pool.submit(client.set, slow, 1)
+            while not client.counters.buffered_commands:
+                pass
+            if client is waiting:
+                second = pool.submit(client.set, quick, 1)
+            else:
+                for call in (lambda: refusing.set(quick, 2), lambda: refusing.execute_many([("SET", quick, 2)] * 3)):
+                    with pytest.raises(BufferFull, match="max_buffered_commands=1"):
+                        call()
+            node.ask("CLIENT", "UNPAUSE")
+            assert first.result() is True and second.result() is True
+    assert other.ask("GET", quick) == b"1", "what found no room was not sent"
 
 
 def test_a_pipeline_that_never_fits_is_let_in_alone(connect: Connect) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -10,10 +13,12 @@ from tests.client.cluster.clients import Proxied
 from tests.client.cluster.conftest import Connect
 from tests.client.cluster.model import NODES, TABLE, Model
 
-from penstock.client.cluster.effects import Batch
+from penstock.client.cluster.core import ClusterCore
+from penstock.client.cluster.effects import Batch, Exchange
 from penstock.client.cluster.ledger import Hold
 from penstock.client.cluster.pipeline import Packed
 from penstock.client.cluster.plan import Plan
+from penstock.client.cluster.routing import CommandTable
 from penstock.client.cluster.slot_map import SlotMap
 from penstock.client.cluster.strategies import sequential, two_step
 from penstock.client.cluster.transaction import Transaction
@@ -103,8 +108,16 @@ def test_a_transaction_waits_no_longer_than_it_may(line: str) -> None:
 
 # -- a real cluster -------------------------------------------------------------------------------------------
 
-PATIENT = {"socket_timeout": 60.0, "command_timeout": 0.4}
 LEVELS = ["at-most-once", "at-least-once"]
+
+
+@contextmanager
+def impatient(client: Any) -> Iterator[None]:
+    """Calls have half a second, once everything is warm."""
+    rules = getattr(client, "real", client).core.rules
+    rules.command_timeout = 0.5
+    yield
+    rules.command_timeout = 60.0
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -114,10 +127,10 @@ def test_a_reply_that_does_not_come_in_time_is_told_as_that(
 ) -> None:
     node = cluster.masters[0]
     key = next(cluster.keys_on(node))
-    client = connect_through(delivery=level, **PATIENT)
+    client = connect_through(delivery=level, socket_timeout=60.0)
     client.get(key)
     proxied.before(node).swallow(command=b"INCRBY", executed=executed)
-    with pytest.raises(NoReplyInTime) as late:
+    with impatient(client), pytest.raises(NoReplyInTime) as late:
         client.incr(key)
     assert late.value.state is State.WRITTEN and isinstance(late.value, redis.TimeoutError)
     proxied.clear()
@@ -125,20 +138,24 @@ def test_a_reply_that_does_not_come_in_time_is_told_as_that(
     assert client.counters.failed == 1
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("strategy", ["packed", "sequential", "single-slot", "transaction"])
+@pytest.mark.parametrize(
+    ("strategy", "level"),
+    [("packed", LEVELS[0]), ("packed", LEVELS[1]), ("sequential", LEVELS[1]), ("single-slot", LEVELS[0]),
+     ("transaction", LEVELS[0]), ("transaction", LEVELS[1])],
+)  # fmt: skip
 def test_each_command_of_a_pipeline_says_how_far_it_came_in_time(
     strategy: str, level: str, proxied: Proxied, cluster: RedisCluster, connect_through: Connect
 ) -> None:
     node = cluster.masters[0]
     tag = next(cluster.keys_on(node)).decode()
-    client = connect_through(delivery=level, **PATIENT)
+    client = connect_through(delivery=level, socket_timeout=60.0)
     client.get(tag)
     proxied.before(node).swallow(command=b"DECRBY")
     is_transaction = strategy == "transaction"
     with client.pipeline(is_transaction, **({} if is_transaction else {"strategy": strategy})) as pipe:
         pipe.set(f"{{{tag}}}a", 1).decr(f"{{{tag}}}b").get(f"{{{tag}}}a")
-        results = pipe.execute(raise_on_error=False)
+        with impatient(client):
+            results = pipe.execute(raise_on_error=False)
     late = results if is_transaction else results[1:2] if strategy == "sequential" else results[1:]
     assert all(isinstance(result, NoReplyInTime) and result.state is State.WRITTEN for result in late)
     if not is_transaction:
@@ -153,20 +170,21 @@ def test_a_watched_transaction_ends_in_time(
 ) -> None:
     node = cluster.masters[0]
     key = next(cluster.keys_on(node))
-    client = connect_through(delivery=level, **PATIENT)
+    client = connect_through(delivery=level, socket_timeout=60.0)
     with client.pipeline(transaction=True) as pipe:
         pipe.watch(key)
         pipe.multi()
         pipe.incr(key)
         proxied.before(node).swallow(command=b"EXEC")
-        (result,) = pipe.execute(raise_on_error=False)
+        with impatient(client):
+            (result,) = pipe.execute(raise_on_error=False)
     assert isinstance(result, NoReplyInTime) and result.state is State.WRITTEN
 
 
 def test_a_topology_that_nobody_tells_is_waited_for_no_longer_than_the_command_may_take(
     proxied: Proxied, cluster: RedisCluster, connect_through: Connect
 ) -> None:
-    client = connect_through(**PATIENT)
+    client = connect_through(socket_timeout=60.0, command_timeout=0.5)
     for node in cluster.nodes:
         proxied.before(node).swallow(command=b"CLUSTER")
     with pytest.raises(NotSentInTime, match="who owns the slots") as late:
@@ -174,9 +192,16 @@ def test_a_topology_that_nobody_tells_is_waited_for_no_longer_than_the_command_m
     assert late.value.state is State.QUEUED
 
 
-def test_a_blocking_command_may_take_its_own_time_besides(cluster: RedisCluster, connect: Connect) -> None:
-    client = connect(command_timeout=0.2)
-    assert client.blpop("{t}none", timeout=0.5) is None
+@pytest.mark.parametrize(("words", "until"), [(("BLPOP", "k", 10), 15.0), (("BLPOP", "k", 0), math.inf)])
+def test_a_blocking_command_may_take_its_own_time_besides(words: tuple[Any, ...], until: float) -> None:
+    core = ClusterCore("127.0.0.1", 1, command_timeout=5.0)
+    core.rules.clock = lambda: 0.0
+    core.topology.map = Model().map
+    core.topology.table = CommandTable.parse([[b"blpop", -3, [b"write"], 1, -2, 1]])
+    logic = core.call(words, {})
+    effect = logic.send(None)
+    assert isinstance(effect, Exchange) and effect.until == until
+    logic.close()
 
 
 def test_a_command_without_any_time_is_not_sent(cluster: RedisCluster, connect: Connect) -> None:
@@ -189,12 +214,12 @@ def test_a_command_without_any_time_is_not_sent(cluster: RedisCluster, connect: 
 
 
 def test_time_that_is_up_while_waiting_for_room_is_a_full_buffer(connect: Connect) -> None:
-    client = connect(max_buffered_commands=1, command_timeout=0.3)
+    client = connect(max_buffered_commands=1)
     client.get("k")
     core = getattr(client, "real", client).core
     others = Hold(core.ledger, 1, 1)
     assert core.ledger.enter(others)
-    with pytest.raises(BufferFull, match="max_buffered_commands=1"):
+    with impatient(client), pytest.raises(BufferFull, match="max_buffered_commands=1"):
         client.get("k")
     core.ledger.leave(others)
     assert client.get("k") is None

@@ -25,6 +25,7 @@ from penstock.client.cluster.slot_map import shown
 from penstock.client.delivery import Delivery, Settings, State
 from penstock.client.engine import Engine
 from penstock.client.errors import ClientClosed, DeliveryError, NotSent
+from penstock.client.opening import HEALTH_CHECK_INTERVAL
 
 MOST_PIECES = 64
 """Of a batch that shares a connection although it could have its own."""
@@ -45,6 +46,7 @@ def engine_maker(arguments: Mapping[str, Any], encoder: Any) -> Callable[[], Eng
     """Engines for shared connections."""
     settings = Settings(
         Delivery.AT_MOST_ONCE, command_timeout=None, silence_timeout=arguments.get("socket_timeout", 5.0),
+        health_check_interval=arguments.get("health_check_interval") or HEALTH_CHECK_INTERVAL,
         max_buffered_commands=_UNBOUNDED, max_buffered_bytes=_UNBOUNDED, backoff_base=0.0, backoff_cap=0.0,
     )  # fmt: skip
     encoding = encoder.encoding if encoder.decode_responses else None
