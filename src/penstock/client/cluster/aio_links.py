@@ -28,6 +28,7 @@ from penstock.client.cluster.links import READ_SIZE, connection_arguments, make_
 from penstock.client.cluster.pool import Key, Pool
 from penstock.client.cluster.sharing import (
     as_single,
+    closed,
     engine_maker,
     goes_shared,
     may_share,
@@ -37,7 +38,7 @@ from penstock.client.cluster.sharing import (
     too_many,
 )
 from penstock.client.cluster.slot_map import Address, shown
-from penstock.client.errors import ClientClosed, NotSent
+from penstock.client.errors import NotSent
 from penstock.client.opening import as_lost, connection_options
 
 _WRITE_SIZE = 1 << 18
@@ -162,8 +163,6 @@ class Links(Pool[Link]):
 
     async def exchange(self, wanted: Exchange) -> list[Outcome]:
         """Write every batch, then read replies, from whichever node has some."""
-        if self._closed:
-            raise ClientClosed("the client was closed")
         batches, then, until = wanted.batches, wanted.then, wanted.until
         if len(batches) == 1 and goes_shared(batches[0]):
             outcome = await self._share(batches[0], until)
@@ -188,6 +187,8 @@ class Links(Pool[Link]):
 
     async def _share(self, batch: Batch, until: float) -> Outcome:
         """Over the connection that is everybody's."""
+        if self.is_closed:
+            return closed()
         left = until - self.rules.clock()
         if left <= 0.0:
             return out_of_time()
@@ -197,7 +198,7 @@ class Links(Pool[Link]):
         try:
             await link.run(made)
         except NotSent as error:
-            return outcome_of_refusal(error, self._closed)
+            return closed() if self.is_closed else outcome_of_refusal(error)
         outcome = outcome_of(made)
         if self._outages and outcome.error is None:
             self.answers(batch.address)
@@ -215,6 +216,8 @@ class Links(Pool[Link]):
         return asyncio.get_running_loop().time() + until - self.rules.clock()
 
     async def _fly(self, batch: Batch, until: float) -> Outcome:
+        if self.is_closed:
+            return closed()
         if self.rules.clock() >= until:
             return out_of_time()
         at = None if until == math.inf else self._loop_time(until)
@@ -243,7 +246,7 @@ class Links(Pool[Link]):
             await self._clients.pop(address).aclose()
 
     async def close(self) -> None:
-        self._closed = True
+        self.is_closed = True
         idle = [link for links in self._idle.values() for link in links]
         self._idle = {}
         await asyncio.gather(*(link.aclose() for link in idle), *(link.aclose() for link in self._shared.values()))

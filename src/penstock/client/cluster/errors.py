@@ -23,6 +23,7 @@ from redis.exceptions import ClusterCrossSlotError, MaxConnectionsError, RedisCl
 
 from penstock.client.delivery import State
 from penstock.client.errors import (
+    ClientClosed,
     NoReplyInTime,
     NotSent,
     NotSentInTime,
@@ -100,7 +101,7 @@ class TooManyConnections(NotSent, MaxConnectionsError):
 
 def is_final_refusal(error: Exception) -> bool:
     """Why there is no connection is not going to change by trying again."""
-    return isinstance(error, TooManyConnections) or is_refusal(error)
+    return isinstance(error, TooManyConnections | ClientClosed) or is_refusal(error)
 
 
 def unsent(text: str, command: str, cause: Exception | None, is_late: bool = False) -> Exception:

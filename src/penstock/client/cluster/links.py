@@ -28,6 +28,7 @@ from penstock.client.cluster.ledger import Ledger
 from penstock.client.cluster.pool import Key, Pool
 from penstock.client.cluster.sharing import (
     as_single,
+    closed,
     engine_maker,
     goes_shared,
     may_share,
@@ -38,7 +39,7 @@ from penstock.client.cluster.sharing import (
 )
 from penstock.client.cluster.slot_map import Address, shown
 from penstock.client.delivery import State
-from penstock.client.errors import ClientClosed, NotSent
+from penstock.client.errors import NotSent
 from penstock.client.opening import connection_options, limit_opening
 
 MORE: Final = object()
@@ -212,8 +213,6 @@ class Links(Pool[Link]):
 
     def exchange(self, wanted: Exchange) -> list[Outcome]:
         """Write every batch, then read replies, from whichever node has some."""
-        if self._closed:
-            raise ClientClosed("the client was closed")
         batches = wanted.batches
         if len(batches) == 1 and goes_shared(batches[0]):
             outcome = self.share(batches[0], wanted.until)
@@ -236,6 +235,8 @@ class Links(Pool[Link]):
 
     def share(self, batch: Batch, until: float) -> Outcome | None:
         """Over the connection that is everybody's. None: a signal handler came in between, and would wait for what it interrupts."""
+        if self.is_closed:
+            return closed()
         if self.rules.clock() >= until:
             return out_of_time()
         key = (batch.address, batch.from_replica)
@@ -246,7 +247,7 @@ class Links(Pool[Link]):
         except sync_link.Reentered:
             return None
         except NotSent as error:
-            return outcome_of_refusal(error, self._closed)
+            return closed() if self.is_closed else outcome_of_refusal(error)
         outcome = outcome_of(made)
         if self._outages and outcome.error is None:
             self.answers(batch.address)
@@ -273,7 +274,7 @@ class Links(Pool[Link]):
                 del self._clients[address]
 
     def close(self) -> None:
-        self._closed = True
+        self.is_closed = True
         for shared in list(self._shared.values()):
             shared.close()
         for key in list(self._idle):
@@ -338,6 +339,8 @@ class _Exchange:
 
     def start(self, batch: Batch) -> Outcome:
         """Write a batch, as far as the socket takes it."""
+        if self._links.is_closed:
+            return self._ended(batch, closed())
         if self._clock() >= self._until:
             return self._ended(batch, out_of_time())
         try:

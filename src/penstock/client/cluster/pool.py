@@ -50,7 +50,7 @@ class Pool(Generic[L]):
         self._lock = threading.RLock()  # around `_open`
         self._outages: dict[Address, _Outage] = {}
         self._events: deque[Reconnected] = deque()
-        self._closed = False
+        self.is_closed = False
 
     # -- how many -----------------------------------------------------------------------------------------------
 
@@ -92,7 +92,7 @@ class Pool(Generic[L]):
         if batch.lane is not None:
             batch.lane.link = link if outcome.error is None else None
             batch.lane.address = batch.address
-        if outcome.error is not None or self._closed:
+        if outcome.error is not None or self.is_closed:
             if not isinstance(outcome.error, TimeIsUp):
                 self.lost(batch.address)
             self.dismiss(batch.address, link)

@@ -90,11 +90,14 @@ def out_of_time() -> Outcome:
     return Outcome([], TimeIsUp("no time was left to send it"), connected=False)
 
 
-def outcome_of_refusal(error: NotSent, is_closed: bool) -> Outcome:
-    """The engine did not take the batch: its connection is closed, with the client or because the node has left the cluster."""
-    if is_closed and isinstance(error, ClientClosed):
-        raise error
-    return Outcome([], error, connected=False)
+def outcome_of_refusal(error: NotSent) -> Outcome:
+    """The engine did not take the batch: another thread has just closed its connection, because the node has left the cluster."""
+    return Outcome([], NotSent(str(error)), connected=False)
+
+
+def closed() -> Outcome:
+    """The client was closed. What was sent before may have run all the same, so this is for the logic to tell."""
+    return Outcome([], ClientClosed("the client was closed"), connected=False)
 
 
 def _reason(failure: Exception) -> Exception:

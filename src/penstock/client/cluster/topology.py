@@ -16,7 +16,7 @@ from penstock.client.cluster.effects import Batch, Effect, Exchange, Outcome, Ru
 from penstock.client.cluster.errors import NoTopology
 from penstock.client.cluster.routing import CommandTable
 from penstock.client.cluster.slot_map import Address, SlotMap, parse_slots, shown
-from penstock.client.errors import NotSent, NotSentInTime
+from penstock.client.errors import ClientClosed, NotSent, NotSentInTime
 from penstock.protocol.resp import pack
 
 _SLOTS = pack(b"CLUSTER", b"SLOTS")
@@ -70,6 +70,10 @@ class Topology:
             outcomes: list[Outcome] = yield Exchange([Batch(address, pieces, [-1] * len(pieces))], until=until)
             try:
                 self._take(outcomes[0], address)
+            except ClientClosed:
+                if self.table is None:
+                    raise
+                return self.map
             except Exception as error:
                 reasons.append(f"{shown(address)}: {error}")
                 continue
