@@ -225,6 +225,27 @@ def test_time_that_is_up_while_waiting_for_room_is_a_full_buffer(connect: Connec
     assert client.get("k") is None
 
 
+def test_silence_makes_the_map_doubtful_and_time_that_is_up_does_not(
+    proxied: Proxied, cluster: RedisCluster, connect_through: Connect
+) -> None:
+    node = cluster.masters[0]
+    key = next(cluster.keys_on(node))
+    silent = connect_through(socket_timeout=0.3, delivery="at-most-once")
+    late = connect_through(socket_timeout=60.0)
+    for client in (silent, late):
+        client.get(key)
+        proxied.before(node).swallow(command=b"INCRBY")
+        if client is silent:
+            with pytest.raises(NoReplyInTime, match="was silent"):
+                client.incr(key)
+        else:
+            with impatient(client), pytest.raises(NoReplyInTime, match="its time is up"):
+                client.incr(key)
+        assert proxied.forwarded(b"INCRBY") == 0, "nothing is sent again at the last moment"
+        proxied.clear()
+    assert (silent.counters.refreshes, late.counters.refreshes) == (2, 1)
+
+
 def test_unknown_outcomes_are_no_time_outs_unless_time_was_the_reason(
     proxied: Proxied, cluster: RedisCluster, connect_through: Connect
 ) -> None:

@@ -35,6 +35,7 @@ from penstock.client.cluster.sharing import (
     out_of_time,
     outcome_of,
     outcome_of_refusal,
+    reason,
     too_many,
 )
 from penstock.client.cluster.slot_map import Address, shown
@@ -249,7 +250,9 @@ class Links(Pool[Link]):
         except NotSent as error:
             return closed() if self.is_closed else outcome_of_refusal(error)
         outcome = outcome_of(made)
-        if self._outages and outcome.error is None:
+        if outcome.error is not None:
+            outcome.error = reason(outcome.error, batch, until - self.rules.clock())
+        elif self._outages:
             self.answers(batch.address)
         return outcome
 

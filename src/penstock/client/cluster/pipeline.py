@@ -328,7 +328,10 @@ class Packed:
 
     def _lost(self, batch: Batch, outcome: Outcome, error: Exception) -> None:
         """The connection failed: what was not written goes elsewhere, about the rest the delivery level decides."""
-        self._stale = self._stale or not isinstance(error, TimeIsUp)
+        if isinstance(error, TimeIsUp):
+            self._until = min(self._until, self._rules.clock())  # whose clock it is by may differ a little
+        else:
+            self._stale = True
         self._avoid_replicas = self._avoid_replicas or batch.from_replica
         is_final = not outcome.connected and is_final_refusal(error)
         rest = batch.indices[len(outcome.replies) :]

@@ -79,9 +79,7 @@ def outcome_of(done: single.Batch) -> Outcome:
             reached = [result.state for result in replies[position:]]
             is_written = all(state is State.WRITTEN for state in reached)
             # Nothing of it was sent, as far as it has no reply: as if there had been no connection.
-            return Outcome(
-                replies[:position], _reason(reply), connected=any(reached), is_written=is_written, reached=reached
-            )
+            return Outcome(replies[:position], reply, connected=any(reached), is_written=is_written, reached=reached)
     return Outcome(replies)
 
 
@@ -100,11 +98,19 @@ def closed() -> Outcome:
     return Outcome([], ClientClosed("the client was closed"), connected=False)
 
 
-def _reason(failure: Exception) -> Exception:
-    """Why there is no reply, without the engine's words about a command it does not know."""
+def reason(failure: Exception, batch: Batch, left: float) -> Exception:
+    """Why there is no reply, without the engine's words about a command it does not know; `left` is how much time there was still."""
     if isinstance(failure.__cause__, Exception):
         return failure.__cause__
-    return TimeIsUp("no reply came in time") if isinstance(failure, redis.TimeoutError) else failure
+    if not isinstance(failure, redis.TimeoutError):
+        return failure
+    where = shown(batch.address)
+    if left < _CLOCKS_DIFFER:
+        return TimeIsUp(f"{where} had not answered when its time was up")
+    return redis.TimeoutError(f"{where} was silent")
+
+
+_CLOCKS_DIFFER = 0.05  # seconds; loops round their time, and look at it by turns
 
 
 def too_many(batch: Batch, most: int) -> Outcome:

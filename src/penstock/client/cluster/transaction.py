@@ -20,6 +20,7 @@ from redis.exceptions import AskError, ExecAbortError, MovedError, ResponseError
 from penstock.client.cluster.effects import Batch, Effect, Exchange, Lane, Outcome, Pause, Refresh, Rules
 from penstock.client.cluster.errors import (
     CrossSlotRefused,
+    TimeIsUp,
     WatchLost,
     as_exception,
     is_final_refusal,
@@ -248,7 +249,7 @@ class Transaction:
         self._attempt += 1
         if self._attempt >= rules.attempts or rules.clock() - self._started > rules.patience or self._is_late:
             return None
-        if not outcome.connected and is_final_refusal(reason):
+        if isinstance(reason, TimeIsUp) or (not outcome.connected and is_final_refusal(reason)):
             return None
         redirected = isinstance(reason, AskError)  # MOVED is one too
         self._done.redirected += redirected
