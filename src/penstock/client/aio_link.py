@@ -106,7 +106,7 @@ class Link:
         if leave is not None and wire is not None and self.engine.is_as_new and leave(wire.connection):
             self._wire = None
 
-    def forsake(self, leave: Callable[[Any], bool] | None) -> bool:
+    def forsake(self, leave: Callable[[Any], bool] | None = None) -> bool:
         """The client is gone, and was not closed: end or leave its connection, from whichever thread. Whether one had to be ended."""
         self._leave(leave)
         loop, wire, self._wire = self._loop, self._wire, None

@@ -72,6 +72,7 @@ class Batch:
     learned = 0
     """How many of its replies the session has looked at."""
     deadline: float | None = None
+    """When it is given up; a driver may set it where no command_timeout does."""
     waiter: Any = None
     """For the driver: what to wake."""
 

@@ -7,11 +7,10 @@ for what must not be shared; those are kept and used again.
 from __future__ import annotations
 
 import inspect
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import partial
 from inspect import Parameter
 from typing import Any, Generic, Protocol, TypeVar
@@ -19,13 +18,11 @@ from typing import Any, Generic, Protocol, TypeVar
 from penstock.client.delivery import Counters, Delivery, ReplayFilter, Settings
 from penstock.client.engine import Engine
 from penstock.client.errors import NotSent
-from penstock.client.events import Event, Reconnected, Replayed
+from penstock.client.events import Listeners
 from penstock.client.opening import SETTINGS, encoding_of, settings_from
 from penstock.client.parking import Driver, Parking
 from penstock.client.pipeline import total
 from penstock.client.streams import CALLBACKS
-
-_log = logging.getLogger(__name__)
 
 OPTIONS = (*SETTINGS, "on_reconnect", "on_replay")
 
@@ -57,25 +54,6 @@ class AnyLink(Protocol):
     engine: Engine
 
     def change(self, change: Callable[[Engine, float], object]) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Listeners:
-    """Whom to tell of what happens to connections."""
-
-    on_reconnect: Callable[[Reconnected], object] | None
-    on_replay: Callable[[Replayed], object] | None
-
-    def tell(self, event: Event) -> None:
-        """A listener that fails is logged: it must not keep others from their replies."""
-        try:
-            if isinstance(event, Reconnected):
-                if self.on_reconnect is not None:
-                    self.on_reconnect(event)
-            elif self.on_replay is not None:
-                self.on_replay(event)
-        except Exception:
-            _log.exception("a listener failed on %s", type(event).__name__)
 
 
 L = TypeVar("L", bound=AnyLink)

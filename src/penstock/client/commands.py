@@ -115,6 +115,8 @@ _PATIENCE: dict[str, Callable[[Arguments], float | None]] = {
     "WAIT": _last_milliseconds,
     "WAITAOF": _last_milliseconds,
 }
+MAY_WAIT = frozenset(_PATIENCE)
+"""Names of commands that wait, or do not, by their arguments."""
 
 WAITS = (Kind.BLOCKING, Kind.WAITING)
 

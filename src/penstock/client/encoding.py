@@ -51,13 +51,13 @@ class Packed(NamedTuple):
 def pack_many(commands: Sequence[Sequence[Any]]) -> Packed:
     """Commands as they travel; redis.DataError names what has no wire form."""
     if isinstance(commands, Encoded):
-        return Packed(b"".join(commands.wire), array("Q", map(len, commands.wire)), len(commands), {})
+        return Packed(b"".join(commands.wire), array("Q", map(len, commands.wire)), count_words(commands), {})
     packed = pack_tuples(commands)
     if packed is not None and all(len(head.split()) == 1 for head in packed[3]):
         return Packed(*packed)
     pieces = [pack(command) for command in commands]
     heads = {command[0]: command for command in commands}
-    return Packed(b"".join(pieces), array("Q", map(len, pieces)), sum(map(len, commands)), heads)
+    return Packed(b"".join(pieces), array("Q", map(len, pieces)), count_words(commands), heads)
 
 
 def _as_bytes(word: Any) -> bytes:
@@ -79,6 +79,11 @@ def _as_bytes(word: Any) -> bytes:
         return word.encode()
     except UnicodeEncodeError as error:
         raise NotEncodable(f"{word!r} cannot be encoded as UTF-8: {error.reason}; give bytes") from error
+
+
+def count_words(commands: Sequence[Sequence[Any]]) -> int:
+    """Of how many objects the commands are made, as far as that is known without taking them apart."""
+    return len(commands) if isinstance(commands, Encoded) else sum(map(len, commands))
 
 
 class Encoded(Sequence[Sequence[Any]]):

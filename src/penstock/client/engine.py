@@ -166,9 +166,9 @@ class Engine:
                 )
             self.connect_at = max(now, self._backoff.retry_at)
         if settings.command_timeout is not None:
-            batch.deadline = deadline = now + settings.command_timeout + batch.patience
-            if deadline < self.next_tick:
-                self.next_tick = deadline
+            batch.deadline = now + settings.command_timeout + batch.patience
+        if batch.deadline is not None and batch.deadline < self.next_tick:
+            self.next_tick = batch.deadline
         if self.up and not self._awaiting and not held.pending:
             self._wake(now)
         held.add(batch)

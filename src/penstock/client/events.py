@@ -1,10 +1,17 @@
-"""What an engine tells besides replies: for on_reconnect and on_replay."""
+"""What a client tells of its connections beside replies: for on_reconnect and on_replay."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.client.delivery import Command
+
+_log = logging.getLogger(__name__)
+
+Node = tuple[str, int]
+"""Host and port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +21,8 @@ class Reconnected:
     outage: float
     """Seconds without a connection."""
     attempts: int
+    node: Node | None = None
+    """Of a cluster: the node that answers again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +30,27 @@ class Replayed:
     """Commands that were written before and are written again."""
 
     commands: list[Command]
+    node: Node | None = None
+    """Of a cluster: the node that they are written to now."""
 
 
 Event = Reconnected | Replayed
+
+
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """Whom to tell of what happens to connections."""
+
+    on_reconnect: Callable[[Reconnected], object] | None = None
+    on_replay: Callable[[Replayed], object] | None = None
+
+    def tell(self, event: Event) -> None:
+        """A listener that fails is logged: it must not keep others from their replies."""
+        try:
+            if isinstance(event, Reconnected):
+                if self.on_reconnect is not None:
+                    self.on_reconnect(event)
+            elif self.on_replay is not None:
+                self.on_replay(event)
+        except Exception:
+            _log.exception("a listener failed on %s", type(event).__name__)

@@ -45,8 +45,12 @@ class AioFace:
 
         return call
 
-    def close(self) -> None:
+    def close_real(self) -> None:
+        """The client, and not the loop."""
         self.do(self.real.aclose)
+
+    def close(self) -> None:
+        self.close_real()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

@@ -57,7 +57,6 @@ class Model:
     """Called before each command: it may change the state, or answer an error such as `CLUSTERDOWN ...` in its place."""
     cut: Callable[[Model, Batch], tuple[int, int] | None] = lambda model, batch: None
     """Called for each batch: (pieces that are executed, replies that arrive) before the connection ends."""
-    stale: SlotMap | None = None
 
     @property
     def map(self) -> SlotMap:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ import penstock
 from penstock import aio
 from penstock.client.cluster.errors import CrossSlotRefused, NoTopology, NotRoutable
 from penstock.client.delivery import Delivery, State
-from penstock.client.errors import ClientClosed, ExactlyOnceUnavailable
+from penstock.client.errors import ClientClosed, ExactlyOnceUnavailable, OutcomeUnknown
 from penstock.protocol.slots import key_slot
 from penstock.testing.cluster import RedisCluster
 from penstock.testing.redis import RedisServer, free_port
@@ -238,6 +239,36 @@ def test_a_closed_client_sends_nothing(make: Connect, cluster: RedisCluster) -> 
         assert client.ping() is True
     with pytest.raises(ClientClosed):
         client.ping()
+
+
+@pytest.mark.parametrize("level", ["at-most-once", "at-least-once"])
+def test_a_call_that_waits_when_the_client_is_closed_may_have_run(
+    level: str, cluster: RedisCluster, connect: Connect
+) -> None:
+    client = connect(delivery=level)
+    client.get("{t}n")
+    node = cluster.owner(key_slot(b"t"))
+    node.ask("CLIENT", "PAUSE", 60_000, "WRITE")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(client.incr, "{t}n")
+        while b" flags=b " not in node.ask("CLIENT", "LIST"):
+            pass
+        getattr(client, "close_real", client.close)()
+        with pytest.raises(OutcomeUnknown) as unknown:
+            waiting.result()
+    node.ask("CLIENT", "UNPAUSE")
+    assert unknown.value.state is State.WRITTEN
+    with pytest.raises(ClientClosed):
+        client.get("{t}n")
+    with pytest.raises(ClientClosed):
+        client.execute_many([("GET", f"k{number}") for number in range(100)])
+
+
+def test_a_client_that_was_closed_before_its_first_call_says_so(cluster: RedisCluster) -> None:
+    client = penstock.Cluster(startup_nodes=cluster.addresses)
+    client.close()
+    with pytest.raises(ClientClosed):
+        client.get("k")
 
 
 def test_arguments_are_checked(make: Connect) -> None:

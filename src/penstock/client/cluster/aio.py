@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
+import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Literal
 
@@ -18,14 +20,12 @@ import redis
 import redis.asyncio
 from redis.asyncio.client import PubSub
 from redis.asyncio.lock import Lock
-from redis.client import NEVER_DECODE
 from redis.commands import AsyncCoreCommands, AsyncRedisModuleCommands
 
 from penstock.client.cluster.aio_links import Links
-from penstock.client.cluster.calls import Levels, PipelineBody
+from penstock.client.cluster.calls import ClusterBody, PipelineBody
 from penstock.client.cluster.core import ClusterCore, raise_first
-from penstock.client.cluster.effects import Exchange, Logic, Pause, Refresh
-from penstock.client.cluster.gathering import Gathering
+from penstock.client.cluster.effects import Exchange, Logic, Pause, Refresh, Room
 from penstock.client.cluster.plan import Call
 from penstock.client.cluster.slot_map import Address, SlotMap
 from penstock.client.cluster.strategies import Strategy
@@ -33,7 +33,7 @@ from penstock.client.quick import QuickCommands
 from penstock.client.streams import StreamCommands
 
 
-class Cluster(Levels, StreamCommands, QuickCommands, AsyncRedisModuleCommands, AsyncCoreCommands):  # type: ignore[misc]
+class Cluster(ClusterBody, StreamCommands, QuickCommands, AsyncRedisModuleCommands, AsyncCoreCommands):  # type: ignore[misc]
     """A client of a whole cluster. ClusterCore lists the arguments."""
 
     _is_async_client: Literal[True] = True
@@ -41,23 +41,17 @@ class Cluster(Levels, StreamCommands, QuickCommands, AsyncRedisModuleCommands, A
 
     def __init__(self, host: str | None = None, port: int = 6379, **arguments: Any) -> None:
         self.core = ClusterCore(host, port, **arguments)
-        self._links = Links(self.core.connection)
+        self._links = Links(self.core.connection, self.core.rules, self.core.ledger, self.core.encoder)
         self._lock = asyncio.Lock()  # around the topology
-        self._gathering = Gathering(self.core)
 
     @classmethod
     def from_url(cls, url: str, **arguments: Any) -> Cluster:
         """`redis://user:password@host:port`, or `rediss://` with TLS; options may follow a question mark."""
         return cls(**ClusterCore.arguments_of(url, arguments))
 
-    async def execute_command(self, *arguments: Any, **options: Any) -> Any:
+    def execute_command(self, *arguments: Any, **options: Any) -> Any:
         """Any command. `node=` ("host:port", "primaries", "replicas", "all") sends it to certain nodes instead."""
-        named = options and ("node" in options or "target_nodes" in options)
-        node = None if named else self._gathering.node_of(arguments)
-        if node is None:
-            return await self.drive(self.core.call(arguments, options))
-        is_raw = self.core.decodes and NEVER_DECODE in options
-        return self.core.read(arguments, options, await self._gathering.reply(node, arguments, is_raw, self.drive))
+        return self.drive(self.core.call(arguments, options))
 
     async def execute_many(self, commands: Sequence[Call], raise_on_error: bool = True) -> list[Any]:
         """Many ready commands, such as ("SET", "k", "v"), at once; replies as the server gives them, in call order."""
@@ -136,26 +130,50 @@ class Cluster(Levels, StreamCommands, QuickCommands, AsyncRedisModuleCommands, A
             while True:
                 effect = logic.send(result)
                 if isinstance(effect, Exchange):
-                    result = await self._links.exchange(effect.batches, effect.then)
+                    result = await self._links.exchange(effect)
                 elif isinstance(effect, Refresh):
                     result = await self._refresh(effect)
-                else:
-                    assert isinstance(effect, Pause)
+                elif isinstance(effect, Pause):
                     await asyncio.sleep(effect.seconds)
+                    result = None
+                else:
+                    await self._wait_for_room(effect)
                     result = None
         except StopIteration as end:
             return end.value
+        finally:
+            logic.close()
 
     async def _refresh(self, wanted: Refresh) -> SlotMap:
-        topology = self.core.topology
+        topology, clock = self.core.topology, self.core.rules.clock
         if wanted.suspect is None and topology.table is not None:
             return topology.map
-        async with self._lock:  # whoever waits here finds the answer that came meanwhile
+        try:
+            async with asyncio.timeout(None if wanted.until == math.inf else wanted.until - clock()):
+                await self._lock.acquire()  # whoever waits here finds the answer that came meanwhile
+        except TimeoutError:
+            if topology.table is None:
+                raise topology.unknown("", wanted.until) from None
+            return topology.map
+        try:
             if topology.is_fresh(wanted.suspect):
                 topology.learn(wanted.moves)
                 return topology.map
-            fresh: SlotMap = await self.drive(topology.refresh(wanted.moves))
+            fresh: SlotMap = await self.drive(topology.refresh(wanted.moves, wanted.until))
+            await self._links.forget_departed(topology.addresses)
             return fresh
+        finally:
+            self._lock.release()
+
+    async def _wait_for_room(self, room: Room) -> None:
+        ledger, woken = self.core.ledger, asyncio.Event()
+        try:
+            async with asyncio.timeout(None if room.until == math.inf else room.until - self.core.rules.clock()):
+                while not ledger.enter(room.hold, woken.set):
+                    await woken.wait()
+                    woken.clear()
+        except TimeoutError:
+            raise ledger.full() from None
 
     async def aclose(self) -> None:
         await self._links.close()
@@ -165,6 +183,10 @@ class Cluster(Levels, StreamCommands, QuickCommands, AsyncRedisModuleCommands, A
 
     async def __aexit__(self, *exc: object) -> None:
         await self.aclose()
+
+    def __del__(self, _warn: Any = warnings.warn) -> None:
+        if hasattr(self, "_links") and self._links.forsake():
+            _warn(f"unclosed client {self!r}: use `async with`, or await aclose()", ResourceWarning, source=self)
 
 
 class ClusterPipeline(PipelineBody, StreamCommands, QuickCommands, AsyncRedisModuleCommands, AsyncCoreCommands):  # type: ignore[misc]

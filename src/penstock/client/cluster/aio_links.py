@@ -1,15 +1,18 @@
 """Connections to the nodes of a cluster for asyncio, and the exchange of many batches over them at once.
 
 What links.py is for threads. redis-py opens each connection with streams; batches are written to all of them before the first
-reply is awaited. A link whose exchange is cancelled is closed: replies are still on their way to it.
+reply is awaited. A link whose exchange is cancelled is closed: replies are still on their way to it. A batch that is alone, and small, goes over
+the connection that all tasks share (sharing.py): what they call in one turn of the loop travels together.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import redis
@@ -17,32 +20,45 @@ import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from penstock.client.cluster.effects import Batch, Outcome, Then
-from penstock.client.cluster.idle import IdleLinks
+from penstock.client import aio_link
+from penstock.client.cluster.effects import Batch, Exchange, Outcome, Rules
+from penstock.client.cluster.errors import TimeIsUp
+from penstock.client.cluster.ledger import Ledger
 from penstock.client.cluster.links import READ_SIZE, connection_arguments, make_reader, take_replies
+from penstock.client.cluster.pool import Key, Pool
+from penstock.client.cluster.sharing import (
+    as_single,
+    closed,
+    engine_maker,
+    goes_shared,
+    may_share,
+    out_of_time,
+    outcome_of,
+    outcome_of_refusal,
+    reason,
+    too_many,
+)
 from penstock.client.cluster.slot_map import Address, shown
-from penstock.client.errors import ClientClosed
+from penstock.client.errors import NotSent
+from penstock.client.opening import as_lost, connection_options
+
+_WRITE_SIZE = 1 << 18
 
 
 class Link:
     """One connection to one node, in one event loop."""
 
-    __slots__ = ("_connection", "loop", "parser", "reader", "writer")
+    __slots__ = ("__weakref__", "_connection", "loop", "parser", "reader", "writer")
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
-        self.reader: asyncio.StreamReader = connection._reader
-        self.writer: asyncio.StreamWriter = connection._writer
         self.parser = make_reader(connection.encoder)
         self.loop = asyncio.get_running_loop()
 
-    @classmethod
-    async def open(cls, connection: Any, from_replica: bool) -> Link:
-        await connection.connect()
-        if from_replica:
-            await connection.send_command("READONLY")
-            await connection.read_response()
-        return cls(connection)
+    async def open(self) -> None:
+        await self._connection.connect()
+        self.reader: asyncio.StreamReader = self._connection._reader
+        self.writer: asyncio.StreamWriter = self._connection._writer
 
     def is_usable(self) -> bool:
         """Whether the node has not closed it while it lay idle."""
@@ -64,50 +80,80 @@ class Link:
 
 
 class _Flight:
-    """A batch on its way."""
+    """A batch on its way. It is given to the transport bit by bit: what was not given is sure not to have been sent."""
 
-    __slots__ = ("batch", "link", "outcome", "size")
+    __slots__ = ("_data", "_given", "batch", "link", "outcome")
 
     def __init__(self, batch: Batch, link: Link) -> None:
         self.batch = batch
         self.link = link
         self.outcome = Outcome([])
-        data = batch.pieces[0] if len(batch.pieces) == 1 else b"".join(batch.pieces)
-        self.size = len(data)
-        link.writer.write(data)
+        self._data = memoryview(batch.pieces[0] if len(batch.pieces) == 1 else b"".join(batch.pieces))
+        self._given = 0
+        self._give()
 
-    async def read(self, silence: float | None) -> None:
-        """All replies, or why there are no more."""
+    def _give(self) -> None:
+        chunk = self._data[self._given : self._given + _WRITE_SIZE]
+        self._given += len(chunk)
+        self.link.writer.write(chunk)
+
+    async def _give_rest(self) -> None:
+        with contextlib.suppress(OSError):  # who reads is told of it, too
+            while self._given < len(self._data):
+                await self.link.writer.drain()
+                self._give()
+
+    async def finish(self, silence: float | None, at: float | None) -> None:
+        """All replies, or why there are no more; `at` is when nobody waits any longer, by the loop's time."""
+        if self._given == len(self._data):
+            await self._read(silence, at)
+            return
+        writing = asyncio.ensure_future(self._give_rest())
+        try:
+            await self._read(silence, at)
+        finally:
+            writing.cancel()
+            await asyncio.wait([writing])
+
+    async def _read(self, silence: float | None, at: float | None) -> None:
         batch, link, replies = self.batch, self.link, self.outcome.replies
         seconds = None if silence is None or batch.patience is None else silence + batch.patience
+        time = link.loop.time
         try:
             while len(replies) < len(batch.pieces):
-                async with asyncio.timeout(seconds):
+                silent_at = None if seconds is None else time() + seconds
+                async with asyncio.timeout_at(min((end for end in (silent_at, at) if end is not None), default=None)):
                     data = await link.reader.read(READ_SIZE)
                 if not data:
                     raise redis.ConnectionError("the node closed the connection")
                 link.parser.feed(data)
                 take_replies(link.parser, replies, batch)
         except TimeoutError:
-            self._fail(redis.TimeoutError(f"{shown(batch.address)} was silent for {seconds} s"))
+            where = shown(batch.address)
+            if at is not None and time() >= at:
+                self._fail(TimeIsUp(f"{where} had not answered when its time was up"))
+            else:
+                self._fail(redis.TimeoutError(f"{where} was silent for {seconds} s"))
         except (OSError, redis.RedisError) as error:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """What the transport has not given to the system was not sent; of a lost one nobody knows, so all counts as sent."""
+        """What the transport has not given to the system was not sent; of a lost one nobody knows, so all it was given counts as sent."""
         transport = self.link.writer.transport
-        unsent = 0 if transport.is_closing() else transport.get_write_buffer_size()
-        self.outcome = Outcome(self.outcome.replies, error, self.size - unsent, is_written=not unsent)
+        accepted = self._given - (0 if transport.is_closing() else transport.get_write_buffer_size())
+        self.outcome = Outcome(self.outcome.replies, error, accepted, is_written=accepted == len(self._data))
 
 
-class Links(IdleLinks[Link]):
-    """Connections by node; `exchange` is the one thing to do with them. All in the loop's thread, so nothing is locked."""
+class Links(Pool[Link]):
+    """Connections by node; `exchange` is the one thing to do with them. All in the loop's thread."""
 
-    def __init__(self, arguments: Mapping[str, Any]) -> None:
-        super().__init__()
+    def __init__(self, arguments: Mapping[str, Any], rules: Rules, ledger: Ledger, encoder: Any) -> None:
+        super().__init__(rules, ledger)
         self._arguments = {**connection_arguments(arguments), "retry": Retry(NoBackoff(), 0)}
         self._silence: float | None = self._arguments.get("socket_timeout", 5.0)
         self._clients: dict[Address, redis.asyncio.Redis] = {}
+        self._shared: dict[Key, aio_link.Link] = {}
+        self._make_engine = engine_maker(self._arguments, encoder)
 
     def client(self, address: Address) -> redis.asyncio.Redis:
         """A redis-py client of one node, for what concerns one node."""
@@ -116,63 +162,151 @@ class Links(IdleLinks[Link]):
             client = self._clients[address] = redis.asyncio.Redis(host=address[0], port=address[1], **self._arguments)
         return client
 
-    async def exchange(self, batches: Sequence[Batch], then: Then | None = None) -> list[Outcome]:
+    async def exchange(self, wanted: Exchange) -> list[Outcome]:
         """Write every batch, then read replies, from whichever node has some."""
-        if self._closed:
-            raise ClientClosed("the client was closed")
-        roads: dict[tuple[Address, bool], asyncio.Lock] = defaultdict(asyncio.Lock)
+        batches, then, until = wanted.batches, wanted.then, wanted.until
+        if len(batches) == 1 and goes_shared(batches[0]):
+            outcome = await self._share(batches[0], until)
+            if then is not None and (more := then(batches[0], outcome)):
+                await self.exchange(Exchange(more, then, until))
+            if self._events:
+                self.tell()
+            return [outcome]
+        roads: dict[Key, asyncio.Lock] = defaultdict(asyncio.Lock)
 
         async def fly(batch: Batch) -> Outcome:
             async with roads[batch.address, batch.from_replica]:
-                outcome = await self._fly(batch)
+                outcome = await self._fly(batch, until)
             if then is not None:
                 await _all(fly, then(batch, outcome))
             return outcome
 
-        return await _all(fly, batches)
+        outcomes = await _all(fly, batches)
+        if self._events:
+            self.tell()
+        return outcomes
 
-    async def _fly(self, batch: Batch) -> Outcome:
-        link = await self._take(batch)
+    async def _share(self, batch: Batch, until: float) -> Outcome:
+        """Over the connection that is everybody's."""
+        if self.is_closed:
+            return closed()
+        left = until - self.rules.clock()
+        if left <= 0.0:
+            return out_of_time()
+        key = (batch.address, batch.from_replica)
+        link = self._shared.get(key) or self._share_new(key)
+        made = as_single(batch, asyncio.get_running_loop().time() + left)
+        try:
+            await link.run(made)
+        except NotSent as error:
+            return closed() if self.is_closed else outcome_of_refusal(error)
+        outcome = outcome_of(made)
+        if outcome.error is not None:
+            outcome.error = reason(outcome.error, batch, until - self.rules.clock())
+        elif self._outages:
+            self.answers(batch.address)
+        return outcome
+
+    def _share_new(self, key: Key) -> aio_link.Link:
+        address, from_replica = key
+        make_connection = partial(self._make_connection, address, from_replica)
+        link = self._shared[key] = aio_link.Link(
+            self._make_engine, make_connection, partial(self.shared_again, address)
+        )
+        return link
+
+    def _loop_time(self, until: float) -> float:
+        return asyncio.get_running_loop().time() + until - self.rules.clock()
+
+    async def _fly(self, batch: Batch, until: float) -> Outcome:
+        if self.is_closed:
+            return closed()
+        if self.rules.clock() >= until:
+            return out_of_time()
+        at = None if until == math.inf else self._loop_time(until)
+        link = await self._take(batch, at)
+        if link is None:
+            return await self._share(batch, until) if may_share(batch) else too_many(batch, self.rules.max_connections)
         if isinstance(link, Outcome):
             return link
         try:
             flight = _Flight(batch, link)
-            await flight.read(self._silence)
+            await flight.finish(self._silence, at)
         except BaseException:  # cancelled: replies are still on their way to it
-            link.close()
+            self.dismiss(batch.address, link)
             raise
         self.give_back(batch, flight.outcome, link)
         return flight.outcome
 
+    async def forget_departed(self, known: Container[Address]) -> None:
+        """As `forget`, and what was shared."""
+        self.forget(known)
+        for key, link in list(self._shared.items()):
+            if key[0] not in known and not link.engine.counters.buffered_commands:
+                del self._shared[key]
+                await link.aclose()
+        for address in [address for address in self._clients if address not in known]:
+            await self._clients.pop(address).aclose()
+
     async def close(self) -> None:
-        self._closed = True
+        self.is_closed = True
         idle = [link for links in self._idle.values() for link in links]
         self._idle = {}
-        await asyncio.gather(*(link.aclose() for link in idle))
+        await asyncio.gather(*(link.aclose() for link in idle), *(link.aclose() for link in self._shared.values()))
         for client in self._clients.values():
             await client.aclose()
         await asyncio.sleep(0)  # transports close in the loop's next turn
 
-    async def _take(self, batch: Batch) -> Link | Outcome:
+    def forsake(self) -> bool:
+        """The client is gone, and was not closed: end what is shared. Whether there was something."""
+        return bool(sum(link.forsake() for link in self._shared.values()))
+
+    async def _take(self, batch: Batch, at: float | None) -> Link | Outcome | None:
+        """A connection for a batch alone, or why there is none; None if there are too many already."""
         if (lane := batch.lane) is not None and lane.link is not None:
             held: Link = lane.link
             if lane.address == batch.address:
                 return held
             lane.link = None
-            held.close()
-        idle = self._idle.get((batch.address, batch.from_replica))
-        while idle:
-            link = idle.pop()
-            if link.is_usable():
-                return link
-            link.close()
-        connection = self.client(batch.address).connection_pool.make_connection()  # type: ignore[no-untyped-call]
+            self.release(held, lane.address)
+        while (idle := self.take_idle((batch.address, batch.from_replica))) is not None:
+            if idle.is_usable():
+                return idle
+            self.lost(batch.address)
+            self.dismiss(batch.address, idle)
+        connection = self._make_connection(batch.address, batch.from_replica)
+        link = Link(connection)
+        if not self.admit(batch.address, link):
+            return None
         try:
-            return await Link.open(connection, batch.from_replica)
+            async with asyncio.timeout_at(at):
+                await link.open()
         except (OSError, redis.RedisError) as error:
+            self._open[batch.address].discard(link)
+            self.not_opened(batch.address)
             with contextlib.suppress(OSError, redis.RedisError):
                 await connection.disconnect(nowait=True)
-            return Outcome([], error, connected=False)
+            return Outcome([], as_lost(error), connected=False)
+        except BaseException:
+            self.dismiss(batch.address, link)
+            raise
+        self.answers(batch.address)
+        return link
+
+    def _make_connection(self, address: Address, from_replica: bool) -> Any:
+        """One of redis-py's, not yet open."""
+        pool = self.client(address).connection_pool
+        options = connection_options(pool, Retry(NoBackoff(), 0))
+        if from_replica:
+            options["redis_connect_func"] = _read_only
+        return pool.connection_class(**options)
+
+
+async def _read_only(connection: Any) -> None:
+    """What a connection that reads from a replica begins with."""
+    await connection.on_connect()
+    await connection.send_command("READONLY")
+    await connection.read_response()
 
 
 async def _all(fly: Callable[[Batch], Awaitable[Outcome]], batches: Sequence[Batch]) -> list[Outcome]:

@@ -10,6 +10,7 @@ import redis
 
 from penstock.client.cluster.core import ClusterCore, Options, raise_first
 from penstock.client.cluster.effects import Effect, Rules
+from penstock.client.cluster.ledger import ClusterCounters
 from penstock.client.cluster.plan import Call
 from penstock.client.cluster.strategies import Strategy
 from penstock.client.cluster.transaction import Transaction
@@ -82,8 +83,8 @@ class PipelineCalls:
         self.commands, self.options = [], []
 
 
-class Levels:
-    """What both clients say of delivery; may be changed at any time, and counts for what is not yet answered."""
+class ClusterBody:
+    """What both clients say of delivery, which may be changed at any time and counts for what is not yet answered; and of what they did."""
 
     core: ClusterCore
 
@@ -105,6 +106,16 @@ class Levels:
     def replay_filter(self, replay_filter: ReplayFilter | None) -> None:
         self.core.rules.replay_filter = replay_filter
 
+    @property
+    def counters(self) -> ClusterCounters:
+        """What this client has done, on all nodes; what each field counts is said there."""
+        return replace(self.core.ledger.counters, refreshes=self.core.topology.refreshes)
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a client is its connections, which cannot be pickled or copied; make one from its arguments where it is used"
+        )
+
 
 class PipelineBody:
     """What the blocking and the asyncio pipeline share: all but the driving."""
@@ -112,7 +123,8 @@ class PipelineBody:
     def __init__(self, cluster: Any, transaction: bool, strategy: Strategy | str | None, split: bool | None) -> None:
         self.calls = PipelineCalls(transaction, strategy)
         self._cluster = cluster
-        self._core = cluster.core if split is None else cluster.core.with_split(split)
+        self._core: ClusterCore = cluster.core
+        self._split = split
 
     def execute_command(self, *arguments: Any, **options: Any) -> Any:
         if self.calls.is_immediate:
@@ -127,8 +139,9 @@ class PipelineBody:
         """What is to be driven for `execute`."""
         calls = self.calls
         logic: Generator[Effect, Any, list[Any]] = self._core.pipeline(
-            calls.commands, calls.options, calls.strategy, calls.for_execute(self._core.rules)
-        )
+            calls.commands, calls.options, calls.strategy, calls.for_execute(self._core.rules),
+            self._core.rules.split if self._split is None else self._split,
+        )  # fmt: skip
         return logic
 
     def _results(self, replies: list[Any], raise_on_error: bool) -> list[Any]:
@@ -146,7 +159,7 @@ class PipelineBody:
     def _release(self) -> None:
         transaction = self.calls.end_transaction()
         if transaction is not None:
-            self._cluster._links.release(transaction.lane.link)
+            self._cluster._links.release(transaction.lane.link, transaction.lane.address)
 
     def _forget(self) -> None:
         self._release()

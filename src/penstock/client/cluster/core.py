@@ -7,17 +7,19 @@ file: nothing here blocks, and nothing here knows whether it is awaited.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Generator, Iterable, Sequence
-from copy import copy
-from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import redis
+from hiredis import pack_command
 from redis.client import EMPTY_RESPONSE, NEVER_DECODE
-from redis.connection import parse_url
+from redis.connection import parse_url, to_bool
 from redis.exceptions import ExecAbortError
 
-from penstock.client.cluster.effects import Effect, Refresh, Rules
+from penstock.client.cluster.effects import Batch, Effect, Exchange, Refresh, Room, Rules
 from penstock.client.cluster.errors import NotRoutable
+from penstock.client.cluster.ledger import ClusterCounters, Hold, Ledger, held_bytes
+from penstock.client.cluster.pipeline import REFUSALS, Packed
 from penstock.client.cluster.plan import Call, Plan
 from penstock.client.cluster.routing import CommandTable, encoded
 from penstock.client.cluster.slot_map import Address, Remap, SlotMap, shown
@@ -26,7 +28,9 @@ from penstock.client.cluster.topology import Topology
 from penstock.client.cluster.transaction import Transaction
 from penstock.client.commands import name_of
 from penstock.client.delivery import Delivery, ReplayFilter, State
+from penstock.client.encoding import count_words, pack
 from penstock.client.errors import DeliveryError
+from penstock.client.events import Listeners, Reconnected, Replayed
 from penstock.client.streams import CALLBACKS
 from penstock.protocol.slots import key_slot
 
@@ -51,9 +55,18 @@ class ClusterCore:
         split: bool = False,
         address_remap: Remap | None = None,
         refresh_interval: float = 0.25,
+        command_timeout: float | None = 60.0,
+        max_connections: int | None = None,
+        max_buffered_commands: int = 1_000_000,
+        max_buffered_bytes: int = 256 * 1024 * 1024,
+        when_full: Literal["block", "raise"] = "block",
+        backoff_base: float = 0.01,
+        backoff_cap: float = 1.0,
+        on_reconnect: Callable[[Reconnected], object] | None = None,
+        on_replay: Callable[[Replayed], object] | None = None,
         **connection: Any,
     ) -> None:
-        """`host` and `port`, or `startup_nodes`, name nodes to start from; one that answers is enough.
+        """`host` and `port`, or `startup_nodes`, name nodes to start from; one that answers is enough. docs/cluster.md has the others.
 
         What is not named here is given to redis-py's connections: username, password, ssl, socket_timeout, protocol,
         decode_responses and the rest.
@@ -66,8 +79,11 @@ class ClusterCore:
                 "a cluster client needs host and port, or startup_nodes, of at least one node to start from"
             )
         self.rules = Rules(
-            Delivery.of(delivery), replay_filter, attempts, patience, read_from_replicas, split, address_remap, refresh_interval
+            Delivery.of(delivery), replay_filter, attempts, patience, read_from_replicas, split, address_remap, refresh_interval,
+            command_timeout, max_connections or 100, max_buffered_commands, max_buffered_bytes, when_full, backoff_base, backoff_cap,
+            Listeners(on_reconnect, on_replay),
         )  # fmt: skip
+        self.ledger = Ledger(self.rules)
         self.topology = Topology(startup, self.rules)
         self.connection = connection
         model = redis.Redis(**connection)  # connects to nothing; knows how redis-py reads replies
@@ -82,26 +98,66 @@ class ClusterCore:
         connection_class = options.pop("connection_class", None)
         if connection_class is not None and "SSL" in connection_class.__name__:
             options["ssl"] = True
+        for name, value in options.items():
+            if isinstance(value, str) and name in _FROM_QUERY:
+                options[name] = _FROM_QUERY[name](value)
         return {**options, **arguments}
-
-    def with_split(self, split: bool) -> ClusterCore:
-        """The same, with another rule for commands over several slots."""
-        other = copy(self)
-        other.rules = replace(self.rules, split=split)
-        return other
 
     # -- logic --------------------------------------------------------------------------------------------------
 
-    def ready(self) -> Generator[Effect, Any, tuple[SlotMap, CommandTable]]:
+    def ready(self, until: float | None = None) -> Generator[Effect, Any, tuple[SlotMap, CommandTable]]:
         """The topology, asked for before the first command."""
         if self.topology.table is None:
-            yield Refresh()
+            yield Refresh(until=self.rules.until(self.rules.clock()) if until is None else until)
         assert self.topology.table is not None
         return self.topology.map, self.topology.table
 
     def call(self, arguments: Call, options: Options) -> Generator[Effect, Any, Any]:
         """One command, its reply as redis-py gives it."""
-        slot_map, table = yield from self.ready()
+        started, topology = self.rules.clock(), self.topology
+        batch = self._single(arguments, options)
+        if batch is None or not self.ledger.enter(
+            hold := Hold(self.ledger, 1, held_bytes(batch.pieces, len(arguments)))
+        ):
+            return (yield from self._any_call(arguments, options, started))
+        done: ClusterCounters | None = None
+        answered = False
+        try:
+            until = self.rules.until(started)
+            (outcome,) = yield Exchange([batch], until=until)
+            answered = outcome.error is None and (reply := outcome.replies[0]).__class__ not in REFUSALS
+            if not answered:
+                assert topology.table is not None
+                done = ClusterCounters()
+                plan = make_plan([arguments], topology.table, False, topology.map, batch.raw)
+                (reply,) = yield from Packed(plan, topology.map, self.rules, until, done).run_after(batch, outcome)
+        finally:
+            if answered:
+                self.ledger.leave_answered(hold)
+            else:
+                self.ledger.leave(hold, done)
+        return self.read(arguments, options, reply)
+
+    def _single(self, arguments: Call, options: Options) -> Batch | None:
+        """The batch for a command of one key, its first argument, that its master answers at once: most of all that is called."""
+        table = self.topology.table
+        if table is None or arguments[0] not in table.singles or len(arguments) < 2 or self.rules.read_from_replicas:
+            return None
+        raw = _NONE
+        if options:
+            if "node" in options or "target_nodes" in options:
+                return None
+            if self.decodes and NEVER_DECODE in options:
+                raw = _FIRST
+        try:
+            packed = pack_command(arguments)  # type: ignore[arg-type]
+        except (TypeError, UnicodeEncodeError):
+            packed = pack(arguments)
+        owner = self.topology.map.owners[key_slot(encoded(arguments[1]))]
+        return None if owner is None else Batch(owner, [packed], [0], raw=raw)
+
+    def _any_call(self, arguments: Call, options: Options, started: float) -> Generator[Effect, Any, Any]:
+        slot_map, table = yield from self.ready(self.rules.until(started))
         nodes = options.pop("target_nodes", None) or options.pop("node", None)
         plan = Plan(table)
         if nodes is not None:
@@ -111,7 +167,7 @@ class ClusterCore:
             plan.add_all([arguments], self.rules.split, slot_map)
         if self.decodes and NEVER_DECODE in options:
             plan.keep_raw({0})
-        (result,) = yield from packed(plan, slot_map, self.rules)
+        (result,) = yield from self._held(plan, started, partial(packed, plan, slot_map, self.rules))
         if nodes is None:
             return self.read(arguments, options, result)
         replies = [self.read(arguments, options, reply) for reply in (result if isinstance(result, list) else [result])]
@@ -119,40 +175,60 @@ class ClusterCore:
 
     def bulk(self, calls: Sequence[Call], raw: Container[int] | None = None) -> Generator[Effect, Any, list[Any]]:
         """Ready commands, their replies as the server gives them; errors among them, in their places."""
-        slot_map, table = yield from self.ready()
-        return (yield from packed(make_plan(calls, table, self.rules, slot_map, raw), slot_map, self.rules))
+        started = self.rules.clock()
+        slot_map, table = yield from self.ready(self.rules.until(started))
+        plan = make_plan(calls, table, self.rules.split, slot_map, raw)
+        replies: list[Any] = yield from self._held(plan, started, partial(packed, plan, slot_map, self.rules))
+        return replies
 
     def pipeline(
-        self, calls: Sequence[Call], options: Sequence[Options], strategy: Strategy, transaction: Transaction | None
-    ) -> Generator[Effect, Any, list[Any]]:
+        self, calls: Sequence[Call], options: Sequence[Options], strategy: Strategy, transaction: Transaction | None, split: bool
+    ) -> Generator[Effect, Any, Any]:  # fmt: skip
         """One result a call, in call order, as the server gave it."""
-        slot_map, table = yield from self.ready()
+        started, rules = self.rules.clock(), self.rules
+        slot_map, table = yield from self.ready(rules.until(started))
         if transaction is not None:
             whole = Plan(table)
             for call in calls:
                 whole.add_on_lane(call)
-            return (yield from transaction.execute(whole, slot_map))
+            return (yield from self._held(whole, started, partial(transaction.execute, whole, slot_map)))
         raw = (
             {number for number, option in enumerate(options) if NEVER_DECODE in option} if self.decodes else frozenset()
         )
+        plan = make_plan(calls, table, split, slot_map, raw)
         if strategy is Strategy.SEQUENTIAL:
-            return (yield from sequential(calls, table, slot_map, self.rules, raw))
-        plan = make_plan(calls, table, self.rules, slot_map, raw)
-        if strategy is Strategy.TWO_STEP:
-            return (yield from two_step(plan, slot_map, self.rules))
+            logic: _Body = partial(sequential, calls, table, slot_map, rules, raw, split)
+        elif strategy is Strategy.TWO_STEP:
+            logic = partial(two_step, plan, slot_map, rules)
+        else:
+            logic = partial(packed, plan, slot_map, rules)
         if strategy is Strategy.SINGLE_SLOT:
             single_slot(plan)
-        return (yield from packed(plan, slot_map, self.rules))
+        return (yield from self._held(plan, started, logic))
 
     def immediate(
         self, transaction: Transaction, arguments: Call, options: Options, watch: bool = False
     ) -> Generator[Effect, Any, Any]:
         """WATCH, or a command between WATCH and MULTI."""
-        slot_map, table = yield from self.ready()
+        started = self.rules.clock()
+        slot_map, table = yield from self.ready(self.rules.until(started))
         plan = Plan(table)
         plan.add_on_lane(arguments, is_watch=watch)
-        reply = yield from transaction.immediate(plan, watch, slot_map)
+        reply = yield from self._held(plan, started, partial(transaction.immediate, plan, watch, slot_map))
         return self.read(arguments, options, reply)
+
+    def _held(self, plan: Plan, started: float, logic: _Body) -> Generator[Effect, Any, Any]:
+        """Run logic within the bounds on what is held and within its time, and count what it does."""
+        until, done, ledger = self.rules.until(started, plan.patience), ClusterCounters(), self.ledger
+        hold = Hold(ledger, len(plan.packed), held_bytes(plan.packed, count_words(plan.commands)))
+        if not ledger.enter(hold):
+            if self.rules.when_full == "raise":
+                raise ledger.full()
+            yield Room(hold, until)
+        try:
+            return (yield from logic(until=until, done=done))
+        finally:
+            ledger.leave(hold, done)
 
     # -- replies ------------------------------------------------------------------------------------------------
 
@@ -214,6 +290,15 @@ class ClusterCore:
         return key_slot(encoded(key))
 
 
+_FROM_QUERY: dict[str, Callable[[str], Any]] = {
+    **dict.fromkeys(("attempts", "max_buffered_commands", "max_buffered_bytes"), int),
+    **dict.fromkeys(("patience", "refresh_interval", "command_timeout", "backoff_base", "backoff_cap"), float),
+    **dict.fromkeys(("split", "read_from_replicas"), to_bool),
+}
+_Body = Callable[..., Generator[Effect, Any, Any]]
+"""Logic that takes `until` and `done`."""
+_NONE: frozenset[int] = frozenset()
+_FIRST = frozenset({0})
 _NOT_FOR_CALLBACKS = frozenset({"keys", "target_nodes", "node", EMPTY_RESPONSE, NEVER_DECODE})
 
 

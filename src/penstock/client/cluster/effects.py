@@ -1,21 +1,26 @@
 """What the logic of a cluster asks of the world: four effects, and what comes back.
 
+Each effect that may take long says until when its call can wait (`until`, on the clock of the rules). Whoever does it ends it then, and
+answers with what there is; what that means for each command is for the logic to say.
+
 The logic (pipeline.py, transaction.py, topology.py) is generators that yield an effect and are sent its result. sync.py does them
 with blocking sockets, aio.py with asyncio, the unit tests with a script; there is one body of logic.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from penstock.client.cluster.slot_map import Address, Remap, SlotMap
 from penstock.client.commands import as_command
-from penstock.client.delivery import Delivery, ReplayFilter, State
+from penstock.client.delivery import Delivery, ReplayFilter, Settings, State
 from penstock.client.errors import ExactlyOnceUnavailable
+from penstock.client.events import Listeners
 
 
 @dataclass(slots=True, eq=False)
@@ -58,9 +63,23 @@ class Outcome:
     """There was a connection to write to."""
     is_written: bool = True
     """The operating system took all of it."""
+    reached: list[State] | None = None
+    """How far each piece without a reply came, where `accepted` does not say it."""
+
+    def take_over(self, other: Outcome) -> None:
+        """Become what another one is."""
+        self.replies, self.error, self.accepted = other.replies, other.error, other.accepted
+        self.connected, self.is_written, self.reached = other.connected, other.is_written, other.reached
+
+    @property
+    def left(self) -> bool:
+        """Some of it may have left this program."""
+        return bool(self.accepted) if self.reached is None else any(self.reached)
 
     def states(self, batch: Batch) -> list[State]:
         """How far each piece without a reply came."""
+        if self.reached is not None:
+            return self.reached
         position = sum(map(len, batch.pieces[: len(self.replies)]))
         states = []
         for piece in batch.pieces[len(self.replies) :]:
@@ -82,6 +101,7 @@ class Exchange:
     then: Then | None = None
     """Called with each batch and its outcome as soon as that is there. It may answer with more batches, which are part of the exchange
     (and of whose outcomes it is told too); each waits until nothing else in the exchange is under way to its node."""
+    until: float = math.inf
 
 
 @dataclass(slots=True)
@@ -92,6 +112,7 @@ class Refresh:
     """What MOVED said."""
     suspect: SlotMap | None = None
     """The map that proved wrong: if there is a newer one already, nobody needs to be asked."""
+    until: float = math.inf
 
 
 @dataclass(slots=True)
@@ -101,7 +122,16 @@ class Pause:
     seconds: float
 
 
-Effect = Exchange | Refresh | Pause
+@dataclass(slots=True)
+class Room:
+    """Wait until so much more may be held, and hold it; BufferFull if that is not before `until`."""
+
+    hold: Any
+    """A ledger.Hold."""
+    until: float = math.inf
+
+
+Effect = Exchange | Refresh | Pause | Room
 Logic = Generator[Effect, Any, Any]
 
 
@@ -121,8 +151,16 @@ class Rules:
     address_remap: Remap | None = None
     refresh_interval: float = 0.25
     """Least seconds between two questions for the topology."""
+    command_timeout: float | None = 60.0
+    """Seconds from a call to its reply: redirects, waits, a new topology and new connections included; None waits for ever."""
+    max_connections: int = 100
+    """To one node."""
+    max_buffered_commands: int = 1_000_000
+    max_buffered_bytes: int = 256 * 1024 * 1024
+    when_full: Literal["block", "raise"] = "block"
     backoff_base: float = 0.01
     backoff_cap: float = 1.0
+    listeners: Listeners = field(default_factory=Listeners)
     clock: Callable[[], float] = time.monotonic
     jitter: Callable[[], float] = random.random
 
@@ -137,6 +175,21 @@ class Rules:
             raise ValueError(
                 f"attempts={self.attempts}, patience={self.patience}: at least 1 attempt and 0 seconds are needed"
             )
+        if self.max_connections < 1:
+            raise ValueError(f"max_connections={self.max_connections}: at least 1 is needed to reach a node")
+        Settings(
+            when_full=self.when_full, max_buffered_commands=self.max_buffered_commands, max_buffered_bytes=self.max_buffered_bytes
+        )  # fmt: skip
+
+    def until(self, started: float, patience: float | None = 0.0) -> float:
+        """When a call's time is up, if blocking commands in it may wait for so long (None: for ever)."""
+        return (
+            math.inf if self.command_timeout is None or patience is None else started + self.command_timeout + patience
+        )
+
+    def late(self) -> str:
+        """Why a command is given up by the clock."""
+        return f"its time is up, command_timeout={self.command_timeout:g}"
 
     def why_not_again(self, arguments: Sequence[Any], state: State) -> str | None:
         """Why a command that was sent may not be sent again, at a level that repeats; None if it may."""

@@ -7,7 +7,10 @@ redis.RedisError
 |   `-- NotRoutable          no node can be chosen for the command
 `-- DeliveryError
     `-- NotSent
-        `-- NoTopology       no node says who owns the slots
+        |-- NoTopology       no node says who owns the slots
+        `-- TooManyConnections   (also redis.MaxConnectionsError) it needs a connection of its own, and there are too many
+
+What failed because time was up is NotSentInTime or NoReplyInTime here too, both of them redis.TimeoutError.
 """
 
 from __future__ import annotations
@@ -16,10 +19,19 @@ from collections.abc import Mapping
 from typing import Any
 
 import redis
-from redis.exceptions import ClusterCrossSlotError, RedisClusterException
+from redis.exceptions import ClusterCrossSlotError, MaxConnectionsError, RedisClusterException
 
 from penstock.client.delivery import State
-from penstock.client.errors import NotSent, TransactionLost, reply_error
+from penstock.client.errors import (
+    ClientClosed,
+    NoReplyInTime,
+    NotSent,
+    NotSentInTime,
+    OutcomeUnknown,
+    TransactionLost,
+    reply_error,
+)
+from penstock.client.opening import is_refusal
 
 
 class CrossSlotRefused(ClusterCrossSlotError):
@@ -77,3 +89,33 @@ class WatchLost(TransactionLost, redis.WatchError):
 
 class NoTopology(NotSent):
     """None of the known nodes says who owns the slots."""
+
+
+class TimeIsUp(redis.TimeoutError):
+    """Nothing is wrong with the connection: those who waited for a reply do not wait any longer."""
+
+
+class TooManyConnections(NotSent, MaxConnectionsError):
+    """The command needs a connection of its own (it blocks, or comes after WATCH), and max_connections allows no more."""
+
+
+def is_final_refusal(error: Exception) -> bool:
+    """Why there is no connection is not going to change by trying again."""
+    return isinstance(error, TooManyConnections | ClientClosed) or is_refusal(error)
+
+
+def unsent(text: str, command: str, cause: Exception | None, is_late: bool = False) -> Exception:
+    """For a command that did not run and will not."""
+    kind = NotSentInTime if is_late or isinstance(cause, redis.TimeoutError) else NotSent
+    return caused(kind(text, command=command), cause)
+
+
+def unknown(text: str, state: State, command: str, cause: Exception | None, is_late: bool = False) -> Exception:
+    """For a command that may have run."""
+    kind = NoReplyInTime if is_late or isinstance(cause, redis.TimeoutError) else OutcomeUnknown
+    return caused(kind(text, state, command), cause)
+
+
+def caused(error: Exception, cause: Exception | None) -> Exception:
+    error.__cause__ = cause
+    return error

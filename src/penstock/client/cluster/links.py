@@ -2,19 +2,17 @@
 
 redis-py makes each connection (TLS, login, HELLO, names), then the socket is ours: not blocking, so that one thread writes to every
 node before it reads from any, and still takes replies from a node that would rather be read than write more. A link is
-owned by the exchange that took it; idle links lie in lists whose `pop` and `append` are atomic, so threads share them
-without a lock.
+owned by the exchange that took it. A batch that is alone, and small, goes over the connection that all threads share (sharing.py).
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import select
 import socket
 import ssl
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping
+from functools import partial
 from typing import Any, Final, cast
 
 import hiredis
@@ -23,12 +21,27 @@ from redis.backoff import NoBackoff
 from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 
-from penstock.client.cluster.effects import Batch, Outcome, Then
-from penstock.client.cluster.errors import Moved, decode_errors
-from penstock.client.cluster.idle import IdleLinks
+from penstock.client import sync_link
+from penstock.client.cluster.effects import Batch, Exchange, Outcome, Rules
+from penstock.client.cluster.errors import Moved, TimeIsUp, decode_errors
+from penstock.client.cluster.ledger import Ledger
+from penstock.client.cluster.pool import Key, Pool
+from penstock.client.cluster.sharing import (
+    as_single,
+    closed,
+    engine_maker,
+    goes_shared,
+    may_share,
+    out_of_time,
+    outcome_of,
+    outcome_of_refusal,
+    reason,
+    too_many,
+)
 from penstock.client.cluster.slot_map import Address, shown
 from penstock.client.delivery import State
-from penstock.client.errors import ClientClosed
+from penstock.client.errors import NotSent
+from penstock.client.opening import connection_options, limit_opening
 
 MORE: Final = object()
 READ_SIZE = 1 << 16
@@ -84,22 +97,29 @@ def _one(reader: Any, decoded: bool) -> list[Any]:
     return [] if reply is MORE else [reply]
 
 
+def read_only(connection: Any) -> None:
+    """What a connection that reads from a replica begins with."""
+    connection.on_connect()
+    connection.send_command("READONLY")
+    connection.read_response()
+
+
 class Link:
     """One connection to one node."""
 
-    __slots__ = ("_buffer", "_connection", "is_tls", "reader", "socket")
+    __slots__ = ("__weakref__", "_buffer", "_connection", "is_tls", "reader", "socket")
 
-    def __init__(self, connection: Any, from_replica: bool) -> None:
-        connection.connect()
-        if from_replica:
-            connection.send_command("READONLY")
-            connection.read_response()
+    def __init__(self, connection: Any) -> None:
         self._connection = connection
-        self.socket: socket.socket = connection._sock
-        self.socket.setblocking(False)
-        self.is_tls = isinstance(self.socket, ssl.SSLSocket)
         self.reader = make_reader(connection.encoder)
         self._buffer = bytearray(READ_SIZE)
+
+    def open(self, seconds: float | None) -> None:
+        limit_opening(self._connection, seconds)
+        self._connection.connect()
+        self.socket: socket.socket = self._connection._sock
+        self.socket.setblocking(False)
+        self.is_tls = isinstance(self.socket, ssl.SSLSocket)
 
     def receive(self) -> bool:
         """Feed what there is to the parser; False if there is nothing now. ConnectionError at the end."""
@@ -173,15 +193,16 @@ class _Flight:
         self.outcome.is_written = self.is_written
 
 
-class Links(IdleLinks[Link]):
+class Links(Pool[Link]):
     """Connections by node; `exchange` is the one thing to do with them."""
 
-    def __init__(self, arguments: Mapping[str, Any]) -> None:
-        super().__init__()
+    def __init__(self, arguments: Mapping[str, Any], rules: Rules, ledger: Ledger, encoder: Any) -> None:
+        super().__init__(rules, ledger)
         self._arguments = connection_arguments(arguments)
-        self._silence: float | None = self._arguments.get("socket_timeout", 5.0)
+        self.silence: float | None = self._arguments.get("socket_timeout", 5.0)
         self._clients: dict[Address, redis.Redis] = {}
-        self._process = os.getpid()
+        self._shared: dict[Key, sync_link.Link] = {}
+        self._make_engine = engine_maker(self._arguments, encoder)
 
     def client(self, address: Address) -> redis.Redis:
         """A redis-py client of one node, for what concerns one node."""
@@ -191,71 +212,155 @@ class Links(IdleLinks[Link]):
             client = self._clients.setdefault(address, client)
         return client
 
-    def exchange(self, batches: Sequence[Batch], then: Then | None = None) -> list[Outcome]:
+    def exchange(self, wanted: Exchange) -> list[Outcome]:
         """Write every batch, then read replies, from whichever node has some."""
-        if self._closed:
-            raise ClientClosed("the client was closed")
-        exchange = _Exchange(self, self._silence, then)
+        batches = wanted.batches
+        if len(batches) == 1 and goes_shared(batches[0]):
+            outcome = self.share(batches[0], wanted.until)
+            if outcome is not None:
+                if wanted.then is not None and (more := wanted.then(batches[0], outcome)):
+                    self.exchange(Exchange(more, wanted.then, wanted.until))
+                if self._events:
+                    self.tell()
+                return [outcome]
+        exchange = _Exchange(self, wanted)
         try:
             outcomes = [exchange.start(batch) for batch in batches]
             exchange.finish()
         except BaseException:  # an interrupt: replies are still on their way to these
             exchange.abandon()
             raise
+        if self._events:
+            self.tell()
         return outcomes
 
+    def share(self, batch: Batch, until: float) -> Outcome | None:
+        """Over the connection that is everybody's. None: a signal handler came in between, and would wait for what it interrupts."""
+        if self.is_closed:
+            return closed()
+        if self.rules.clock() >= until:
+            return out_of_time()
+        key = (batch.address, batch.from_replica)
+        link = self._shared.get(key) or self._share_new(key)
+        made = as_single(batch, until)
+        try:
+            link.run(made)
+        except sync_link.Reentered:
+            return None
+        except NotSent as error:
+            return closed() if self.is_closed else outcome_of_refusal(error)
+        outcome = outcome_of(made)
+        if outcome.error is not None:
+            outcome.error = reason(outcome.error, batch, until - self.rules.clock())
+        elif self._outages:
+            self.answers(batch.address)
+        return outcome
+
+    def _share_new(self, key: Key) -> sync_link.Link:
+        with self._lock:
+            if key not in self._shared:
+                address, from_replica = key
+                make_connection = partial(self.make_connection, address, from_replica)
+                self._shared[key] = sync_link.Link(
+                    self._make_engine, make_connection, partial(self.shared_again, address)
+                )
+            return self._shared[key]
+
+    def forget(self, known: Container[Address]) -> None:
+        super().forget(known)
+        with self._lock:
+            for key, link in list(self._shared.items()):
+                if key[0] not in known and not link.engine.counters.buffered_commands:
+                    del self._shared[key]
+                    link.close()  # whoever has it in hand already finds it closed, and looks again
+            for address in [address for address in self._clients if address not in known]:
+                del self._clients[address]
+
     def close(self) -> None:
-        self._closed = True
-        for links in self._idle.values():
-            while links:
-                links.pop().close()
+        self.is_closed = True
+        for shared in list(self._shared.values()):
+            shared.close()
+        for key in list(self._idle):
+            while (link := self.take_idle(key)) is not None:
+                self.dismiss(key[0], link)
         for client in self._clients.values():
             client.close()
 
-    def take(self, batch: Batch) -> Link:
+    def after_fork(self) -> None:
+        super().after_fork()
+        self._clients = {}
+
+    def take(self, batch: Batch, until: float) -> Link | None:
+        """A connection for a batch alone; None if there are too many already."""
         if (lane := batch.lane) is not None and lane.link is not None:
             held: Link = lane.link
             if lane.address == batch.address:
                 return held
             lane.link = None
-            held.close()
-        if self._process != os.getpid():  # forked: the parent's connections are not ours to use
-            self._idle, self._clients, self._process = {}, {}, os.getpid()
-        idle = self._idle.get((batch.address, batch.from_replica))
-        while idle:
-            try:
-                link = idle.pop()
-            except IndexError:  # another thread took the last one
-                break
-            if link.is_usable():
-                return link
-            link.close()
-        return Link(self.client(batch.address).connection_pool.make_connection(), batch.from_replica)
+            self.release(held, lane.address)
+        while (idle := self.take_idle((batch.address, batch.from_replica))) is not None:
+            if idle.is_usable():
+                return idle
+            self.lost(batch.address)
+            self.dismiss(batch.address, idle)
+        link = Link(self.make_connection(batch.address, batch.from_replica))
+        if not self.admit(batch.address, link):
+            return None
+        try:
+            link.open(None if until == _NEVER else until - self.rules.clock())
+        except BaseException:
+            self.not_opened(batch.address)
+            self.dismiss(batch.address, link)
+            raise
+        self.answers(batch.address)
+        return link
+
+    def make_connection(self, address: Address, from_replica: bool) -> Any:
+        """One of redis-py's, not yet open; not by its pool, which counts what it has made and not what there is."""
+        pool = self.client(address).connection_pool
+        options = connection_options(pool, Retry(NoBackoff(), 0))
+        if from_replica:
+            options["redis_connect_func"] = read_only
+        return pool.connection_class(**options)
 
 
 class _Exchange:
     """Batches on their way, and those that follow them."""
 
-    def __init__(self, links: Links, silence: float | None, then: Then | None) -> None:
+    def __init__(self, links: Links, wanted: Exchange) -> None:
         self._links = links
-        self._silence = silence
-        self._then = then
+        self._clock = links.rules.clock
+        self._silence = links.silence
+        self._then = wanted.then
+        self._until = wanted.until
         self._poll = select.poll()
         self._flights: dict[int, _Flight] = {}  # by the number of their socket
         self._waiting: list[Batch] = []  # to be sent when nothing else is under way to their node
+        self._sharing: list[
+            tuple[Batch, Outcome]
+        ] = []  # those for which there is no connection, and where their outcomes go
 
     def start(self, batch: Batch) -> Outcome:
         """Write a batch, as far as the socket takes it."""
+        if self._links.is_closed:
+            return self._ended(batch, closed())
+        if self._clock() >= self._until:
+            return self._ended(batch, out_of_time())
         try:
-            flight = _Flight(batch, self._links.take(batch))
+            link = self._links.take(batch, self._until)
         except (OSError, redis.RedisError) as error:
-            outcome = Outcome([], error, connected=False)
-            self._over(batch, outcome)
+            return self._ended(batch, Outcome([], error, connected=False))
+        if link is None:
+            outcome = too_many(batch, self._links.rules.max_connections)
+            if not may_share(batch):
+                return self._ended(batch, outcome)
+            self._sharing.append((batch, outcome))
             return outcome
+        flight = _Flight(batch, link)
         descriptor = flight.link.socket.fileno()
         self._flights[descriptor] = flight
         flight.write()
-        flight.deadline = self._deadline(flight, time.monotonic())
+        flight.deadline = self._deadline(flight, self._clock())
         self._poll.register(descriptor, select.POLLIN if flight.is_written else select.POLLIN | select.POLLOUT)
         if flight.is_done:
             self._land(descriptor)
@@ -263,11 +368,21 @@ class _Exchange:
 
     def finish(self) -> None:
         """Read and write until every batch has its outcome."""
-        flights, now = self._flights, time.monotonic()
+        while self._flights or self._sharing:
+            self._read_and_write()
+            if self._sharing:
+                batch, outcome = self._sharing.pop(0)
+                shared = self._links.share(batch, self._until)
+                if shared is not None:
+                    outcome.take_over(shared)
+                self._over(batch, outcome)
+
+    def _read_and_write(self) -> None:
+        flights, now = self._flights, self._clock()
         while flights:
             first = min(flight.deadline for flight in flights.values())
             events = self._poll.poll(None if first == _NEVER else max(0.0, first - now) * 1000)
-            now = time.monotonic()
+            now = self._clock()
             for descriptor, event in events:
                 flight = flights[descriptor]
                 was_written = flight.is_written
@@ -282,18 +397,29 @@ class _Exchange:
                     self._poll.modify(descriptor, select.POLLIN)
             for descriptor, flight in list(flights.items()):
                 if flight.deadline <= now:
-                    flight.fail(redis.TimeoutError(f"{shown(flight.batch.address)} was silent for {self._silence} s"))
+                    flight.fail(self._too_late(flight, now))
                     self._land(descriptor)
+
+    def _too_late(self, flight: _Flight, now: float) -> Exception:
+        where = shown(flight.batch.address)
+        if now >= self._until:
+            return TimeIsUp(f"{where} had not answered when its time was up")
+        return redis.TimeoutError(f"{where} was silent for {self._silence} s")
 
     def abandon(self) -> None:
         for flight in self._flights.values():
-            flight.link.close()
+            self._links.dismiss(flight.batch.address, flight.link)
 
     def _land(self, descriptor: int) -> None:
         flight = self._flights.pop(descriptor)
         self._poll.unregister(descriptor)
         self._links.give_back(flight.batch, flight.outcome, flight.link)
         self._over(flight.batch, flight.outcome)
+
+    def _ended(self, batch: Batch, outcome: Outcome) -> Outcome:
+        """Before it began."""
+        self._over(batch, outcome)
+        return outcome
 
     def _over(self, batch: Batch, outcome: Outcome) -> None:
         """A batch has its outcome: others may follow it, and others may have waited for its node."""
@@ -308,7 +434,8 @@ class _Exchange:
 
     def _deadline(self, flight: _Flight, now: float) -> float:
         patience = flight.batch.patience
-        return _NEVER if self._silence is None or patience is None else now + self._silence + patience
+        silent = _NEVER if self._silence is None or patience is None else now + self._silence + patience
+        return min(silent, self._until)
 
 
 _NEVER = float("inf")

@@ -10,7 +10,9 @@ What the promises are, and what keeps them:
   changed between the two), the earlier one fails with the server's refusal instead of running late.
 - *A refused command was not executed* (MOVED, ASK, TRYAGAIN, CLUSTERDOWN, LOADING, READONLY), so it is regrouped with the others and sent again,
   at every delivery level, within a budget of attempts and of time without progress.
-- *A command that was written and has no reply* may have run: the delivery level decides (seed 002, Clustered operations).
+- *A command that was written and has no reply* may have run: the delivery level decides (seed 002, Clustered operations), and decides
+  again if it was changed before the command is sent once more.
+- *No command outlives its time* (`until`): it ends with what is known of it then.
 
 Commands whose slots have moved are sent after them as soon as their node has answered, while others still work (`_take`).
 
@@ -23,6 +25,7 @@ would pass.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Generator, Iterable, Sequence
 from typing import Any, Final
@@ -39,13 +42,15 @@ from redis.exceptions import (
 )
 
 from penstock.client.cluster.effects import Batch, Effect, Exchange, Outcome, Pause, Refresh, Rules
-from penstock.client.cluster.errors import Moved, as_exception
+from penstock.client.cluster.errors import Moved, TimeIsUp, as_exception, caused, is_final_refusal, unknown, unsent
+from penstock.client.cluster.ledger import ClusterCounters
 from penstock.client.cluster.plan import UNKEYED, Plan
 from penstock.client.cluster.routing import Route
 from penstock.client.cluster.slot_map import Address, SlotMap, address_of, shown
-from penstock.client.commands import name_of
+from penstock.client.commands import as_command, name_of
 from penstock.client.delivery import Delivery, State
-from penstock.client.errors import NotReplayed, NotSent, OutcomeUnknown
+from penstock.client.errors import NotReplayed, NotSent, OutcomeUnknown, stated
+from penstock.client.events import Replayed
 from penstock.protocol.resp import pack
 
 PENDING: Final = type("_Pending", (), {"__repr__": lambda self: "PENDING"})()
@@ -58,15 +63,20 @@ _ALONG = -1
 class Packed:
     """One run of a plan. `run` is the logic; `results` and `states` say afterwards what became of each command."""
 
-    def __init__(self, plan: Plan, slot_map: SlotMap, rules: Rules) -> None:
+    def __init__(
+        self, plan: Plan, slot_map: SlotMap, rules: Rules, until: float = math.inf, done: ClusterCounters | None = None
+    ) -> None:
         self._plan = plan
         self._map = slot_map
         self._rules = rules
+        self._until = until
+        self._done = done or ClusterCounters()
         self.results: list[Any] = [PENDING] * len(plan.packed)
         self._asks: dict[int, Address] = {}  # for the next attempt only
         self._moves: dict[int, Address] = {}  # learned since the last refresh
         self._attempts: dict[int, int] = {}
         self._sent: dict[int, State] = {}  # how far commands came that were written and lost their reply
+        self._allowed_by = rules.delivery, rules.replay_filter  # what let them be sent again
         self._last_error: dict[int, Exception | Moved] = {}
         self._wake: dict[int, float] = {}  # slots that must wait
         self._refused: list[int] = []  # of one batch
@@ -80,20 +90,30 @@ class Packed:
 
     def run(self) -> Generator[Effect, Any, list[Any]]:
         """Drive every command to its result: a reply, or the exception that says how far it came."""
-        results, rules = self.results, self._rules
-        pending: Sequence[int] = range(len(results))
-        batches = self._next_round(pending)
+        pending = range(len(self.results))
+        return self._go_on(pending, self._next_round(pending))
+
+    def run_after(self, batch: Batch, outcome: Outcome) -> Generator[Effect, Any, list[Any]]:
+        """As `run`, when the first round is over already."""
+        batches = self._take(batch, outcome)
+        return self._go_on(self._without_result(range(len(self.results))), batches)
+
+    def _go_on(self, pending: Sequence[int], batches: list[Batch]) -> Generator[Effect, Any, list[Any]]:
+        rules = self._rules
         while pending:
             if batches:
-                yield Exchange(batches, self._take)
+                yield Exchange(batches, self._take, self._until)
                 before = len(pending)
-                pending = [index for index in pending if results[index] is PENDING]
+                pending = self._without_result(pending)
                 if not pending:
                     break
                 if len(pending) < before:
                     self._progress = None
+            if rules.clock() >= self._until:
+                self._give_up(pending, rules.late(), is_late=True)
+                break
             if self._stale or self._moves:
-                self._map = yield Refresh(self._moves, self._map)
+                self._map = yield Refresh(self._moves, self._map, self._until)
                 self._moves, self._stale = {}, False
             now = rules.clock()
             if self._progress is None:
@@ -101,12 +121,22 @@ class Packed:
             elif now - self._progress > rules.patience:
                 self._give_up(pending, f"nothing moved for {rules.patience:g} s")
                 break
+            if self._sent and (rules.delivery, rules.replay_filter) != self._allowed_by:
+                pending = self._ask_again(pending)
             batches = self._next_round(pending)
-            if not batches and not self._stale:
-                yield Pause(max(min(self._wake.get(self._plan.slots[index], now) for index in pending) - now, 0.0))
+            if self._sent:
+                self._tell_of_replay(batches)
+            if pending and not batches and not self._stale:
+                wake = min(self._wake.get(self._plan.slots[index], now) for index in pending)
+                yield Pause(max(min(wake, self._until) - now, 0.0))
         if self._moves or self._stale:  # what was learned last is of use to the next pipeline
-            yield Refresh(self._moves, self._map)
-        return results
+            yield Refresh(self._moves, self._map, self._until)
+        self._done.settle(self.results)
+        return self.results
+
+    def _without_result(self, indices: Sequence[int]) -> list[int]:
+        results = self.results
+        return [index for index in indices if results[index] is PENDING]
 
     @property
     def states(self) -> list[State]:
@@ -251,13 +281,14 @@ class Packed:
         """
         slots, attempts, moves, pinned = self._plan.slots, self._attempts, self._moves, self._plan.pinned
         self._avoid_replicas = self._avoid_replicas or batch.from_replica
+        self._done.redirected += len(indices)
         self._refused += indices
         self._last_error.update(zip(indices, lines, strict=True))
         places = [line.rpartition(" ")[2] for line in lines]
         addresses = {place: self._named(place, batch) for place in set(places)}
         owners = [addresses[place] for place in places]
         moves.update(zip([slots[index] for index in indices], owners, strict=True))
-        if not pinned and attempts.keys().isdisjoint(indices):
+        if not pinned and self._rules.attempts > 1 and attempts.keys().isdisjoint(indices):
             attempts.update(dict.fromkeys(indices, 1))
             if len(addresses) > 1:  # a slot that moved on in between: all its commands go to where it was last
                 owners = [moves[slots[index]] for index in indices]
@@ -272,6 +303,7 @@ class Packed:
         self._last_error[index] = error
         attempt = self._count(index)
         if isinstance(error, AskError):
+            self._done.redirected += 1
             self._asks[index] = self._named(f"{error.host}:{error.port}", batch)
             self._redirected_again(index, attempt)
             return
@@ -296,37 +328,63 @@ class Packed:
 
     def _lost(self, batch: Batch, outcome: Outcome, error: Exception) -> None:
         """The connection failed: what was not written goes elsewhere, about the rest the delivery level decides."""
-        self._stale = True
+        if isinstance(error, TimeIsUp):
+            self._until = min(self._until, self._rules.clock())  # whose clock it is by may differ a little
+        else:
+            self._stale = True
         self._avoid_replicas = self._avoid_replicas or batch.from_replica
+        is_final = not outcome.connected and is_final_refusal(error)
         rest = batch.indices[len(outcome.replies) :]
         for index, state in zip(rest, outcome.states(batch), strict=True):
             if index == _ALONG:
                 continue
             self._last_error[index] = error
-            if state is not State.QUEUED and not self._may_repeat(index, state, batch.address, error):
+            if state is not State.QUEUED and not self._may_repeat(index, state, f"to {shown(batch.address)} ", error):
+                continue
+            if is_final and index not in self._sent:
+                self.results[index] = stated(error, State.QUEUED)
                 continue
             attempt = self._count(index)
             if not outcome.connected or attempt > 1:
                 self._pause(self._plan.slots[index], self._rules.backoff(attempt))
-            if attempt >= self._rules.attempts:
+            if is_final or attempt >= self._rules.attempts:
                 self._give_up([index], f"{attempt} connections failed")
 
-    def _may_repeat(self, index: int, state: State, address: Address, error: Exception) -> bool:
+    def _may_repeat(self, index: int, state: State, where: str, error: Exception | Moved | None) -> bool:
         """Whether a command that was written may be written again; if not, it has failed."""
-        self._sent[index] = max(state, self._sent.get(index, state))
-        name = self._name(index)
-        if self._rules.delivery is Delivery.AT_MOST_ONCE:
-            text = (
-                f"{name} was sent to {shown(address)} and its reply never came ({error}): whether it ran is not known"
-            )
-            self.results[index] = _caused(OutcomeUnknown(text, state, name), error)
+        rules, name = self._rules, self._name(index)
+        state = self._sent[index] = max(state, self._sent.get(index, state))
+        self._allowed_by = rules.delivery, rules.replay_filter
+        if rules.delivery is Delivery.AT_MOST_ONCE:
+            text = f"{name} was sent {where}and its reply never came ({error}): whether it ran is not known"
+            self.results[index] = unknown(text, state, name, as_exception(error))
             return False
-        why_not = self._rules.why_not_again(self._plan.commands[index], state)
+        why_not = rules.why_not_again(self._plan.commands[index], state)
         if why_not is not None:
-            text = f"{name} was sent to {shown(address)}, its reply never came ({error}), and {why_not}"
-            self.results[index] = _caused(NotReplayed(text, state, name), error)
+            text = f"{name} was sent {where}and its reply never came ({error}); {why_not}"
+            self.results[index] = caused(NotReplayed(text, state, name), as_exception(error))
+            self._done.filtered += 1
             return False
         return True
+
+    def _ask_again(self, pending: Sequence[int]) -> list[int]:
+        """The level or the filter was changed since commands lost their replies: some may not be sent again any more."""
+        for index in pending:
+            if index in self._sent:
+                self._may_repeat(index, self._sent[index], "", self._last_error.get(index))
+        return self._without_result(pending)
+
+    def _tell_of_replay(self, batches: Sequence[Batch]) -> None:
+        """Commands that were written before are about to be written again."""
+        for batch in batches:
+            again = [
+                as_command(self._plan.commands[index], self._sent[index])
+                for index in batch.indices
+                if index in self._sent
+            ]
+            if again:
+                self._done.replayed += len(again)
+                self._rules.listeners.tell(Replayed(again, batch.address))
 
     def _uncovered(self, index: int) -> None:
         """Nobody serves the slot; somebody may, soon."""
@@ -372,19 +430,19 @@ class Packed:
         if seconds > 0.0:
             self._wake[slot] = max(self._wake.get(slot, 0.0), self._rules.clock() + seconds)
 
-    def _give_up(self, indices: Iterable[int], why: str) -> None:
+    def _give_up(self, indices: Iterable[int], why: str, is_late: bool = False) -> None:
         """End commands with the error that says most truly how far they came."""
         for index in indices:
             name, error = self._name(index), as_exception(self._last_error.get(index))
             if index in self._sent:
                 text = f"{name} was sent, its reply never came, and it could not be sent again: {why} ({error})"
-                self.results[index] = _caused(OutcomeUnknown(text, self._sent[index], name), error)
+                self.results[index] = unknown(text, self._sent[index], name, error, is_late)
             elif error is not None and error.__class__ in REFUSALS:
                 error.args = (f"{error} ({why})",)
                 self.results[index] = error
             else:
-                text = f"{name} was not sent: {why} ({error})"
-                self.results[index] = _caused(NotSent(text, command=name), error)
+                reason = f"{why} ({error})" if error is not None else why
+                self.results[index] = unsent(f"{name} was not sent: {reason}", name, error, is_late)
 
     def _name(self, index: int) -> str:
         return name_of(self._plan.commands[index])
@@ -410,8 +468,3 @@ class _Gate:
 REFUSALS: frozenset[type[Any]] = frozenset(
     {Moved, MovedError, AskError, TryAgainError, ClusterDownError, MasterDownError, BusyLoadingError, ReadOnlyError}
 )
-
-
-def _caused(error: Exception, cause: Exception | None) -> Exception:
-    error.__cause__ = cause
-    return error

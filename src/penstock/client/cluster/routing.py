@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from penstock.client.cluster.errors import CrossSlotRefused, NotRoutable
+from penstock.client.commands import MAY_WAIT
 from penstock.protocol.slots import key_slot
 
 Arguments = Sequence[Any]
@@ -27,7 +28,7 @@ class Shape(NamedTuple):
     find: KeyFinder | None = None
     """Its keys among its arguments; None for a command that has none."""
     single: bool = False
-    """Exactly one key, and it is the first argument: the short way."""
+    """Exactly one key, and it is the first argument, and it is answered at once: the short way."""
     reads: bool = False
     """It changes nothing."""
     unknown_keys: bool = False
@@ -225,7 +226,9 @@ def _shape(name: str, flags: set[str], first: int, last: int, step: int) -> Shap
         return Shape(name, reads=reads, unknown_keys=True)
     if not first:
         return Shape(name, reads=reads)
-    return Shape(name, _ranged(first, last, max(step, 1)), single=(first, last) == (1, 1), reads=reads)
+    return Shape(
+        name, _ranged(first, last, max(step, 1)), single=(first, last) == (1, 1) and name not in MAY_WAIT, reads=reads
+    )
 
 
 def _in_container(subcommands: frozenset[str]) -> KeyFinder:

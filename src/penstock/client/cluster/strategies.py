@@ -9,18 +9,19 @@ two-step      first every node confirms that it serves the slots and that none o
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Container, Generator, Mapping, Sequence
 from typing import Any
 
 from penstock.client.choices import chosen
 from penstock.client.cluster.effects import Batch, Effect, Exchange, Outcome, Pause, Refresh, Rules
-from penstock.client.cluster.errors import CrossSlotRefused
+from penstock.client.cluster.errors import CrossSlotRefused, unsent
+from penstock.client.cluster.ledger import ClusterCounters
 from penstock.client.cluster.pipeline import Packed
 from penstock.client.cluster.plan import UNKEYED, Call, Plan
 from penstock.client.cluster.routing import CommandTable
 from penstock.client.cluster.slot_map import Address, SlotMap, shown
 from penstock.client.commands import name_of
-from penstock.client.delivery import State
 from penstock.client.errors import DeliveryError, NotSent
 from penstock.protocol.resp import pack
 
@@ -39,34 +40,41 @@ class Strategy(enum.Enum):
 
 
 def make_plan(
-    calls: Sequence[Call], table: CommandTable, rules: Rules, slot_map: SlotMap, raw: Container[int] | None = None
+    calls: Sequence[Call], table: CommandTable, split: bool, slot_map: SlotMap, raw: Container[int] | None = None
 ) -> Plan:
     """All calls in one plan, or an exception and nothing sent; replies to the calls in `raw` are not decoded."""
     plan = Plan(table)
-    plan.add_all(calls, rules.split, slot_map)
+    plan.add_all(calls, split, slot_map)
     if raw:
         plan.keep_raw(raw)
     return plan
 
 
-def packed(plan: Plan, slot_map: SlotMap, rules: Rules) -> Generator[Effect, Any, list[Any]]:
-    results = yield from Packed(plan, slot_map, rules).run()
+def packed(
+    plan: Plan, slot_map: SlotMap, rules: Rules, until: float = math.inf, done: ClusterCounters | None = None
+) -> Generator[Effect, Any, list[Any]]:
+    """One batch a node; `until` and `done` as for all of these: when the call's time is up, and where it counts what it does."""
+    results = yield from Packed(plan, slot_map, rules, until, done).run()
     return plan.collect(results)
 
 
 def sequential(
-    calls: Sequence[Call], table: CommandTable, slot_map: SlotMap, rules: Rules, raw: Container[int] = frozenset()
-) -> Generator[Effect, Any, list[Any]]:
+    calls: Sequence[Call], table: CommandTable, slot_map: SlotMap, rules: Rules, raw: Container[int] = frozenset(),
+    split: bool = False, until: float = math.inf, done: ClusterCounters | None = None,
+) -> Generator[Effect, Any, list[Any]]:  # fmt: skip
     """One command after the other. The first that ends without a reply ends the pipeline: what follows is not sent."""
-    make_plan(calls, table, rules, slot_map)  # what must be refused is refused before the first is sent
+    make_plan(calls, table, split, slot_map)  # what must be refused is refused before the first is sent
+    done = done or ClusterCounters()
     results: list[Any] = []
     for position, call in enumerate(calls):
-        plan = make_plan([call], table, rules, slot_map, {0} if position in raw else None)
-        (result,) = yield from packed(plan, slot_map, rules)
+        plan = make_plan([call], table, split, slot_map, {0} if position in raw else None)
+        (result,) = yield from packed(plan, slot_map, rules, until, done)
         results.append(result)
         if isinstance(result, DeliveryError):
             text = f"not sent, because command {position + 1} of the pipeline ended without a reply"
-            results += [NotSent(f"{name_of(rest)} was {text}", command=name_of(rest)) for rest in calls[position + 1 :]]
+            rest = [NotSent(f"{name_of(rest)} was {text}", command=name_of(rest)) for rest in calls[position + 1 :]]
+            done.settle(rest)
+            results += rest
             break
         slot_map = yield Refresh(suspect=None)  # what the last command learned
     return results
@@ -87,7 +95,9 @@ _NODES = pack(b"CLUSTER", b"NODES")
 _INFO = pack(b"CLUSTER", b"INFO")
 
 
-def two_step(plan: Plan, slot_map: SlotMap, rules: Rules) -> Generator[Effect, Any, list[Any]]:
+def two_step(
+    plan: Plan, slot_map: SlotMap, rules: Rules, until: float = math.inf, done: ClusterCounters | None = None
+) -> Generator[Effect, Any, list[Any]]:
     """Ask every node concerned whether it serves its slots and none of them moves; send only when all say yes.
 
     Between the two steps a migration may begin all the same; what is then redirected is handled as in a packed pipeline.
@@ -102,22 +112,26 @@ def two_step(plan: Plan, slot_map: SlotMap, rules: Rules) -> Generator[Effect, A
                 doubts.append(f"no node serves slot {slot}")
             else:
                 wanted.setdefault(owner, set()).add(slot)
-        outcomes: list[Outcome] = yield Exchange([Batch(address, [_NODES, _INFO], [-1, -1]) for address in wanted])
+        outcomes: list[Outcome] = yield Exchange(
+            [Batch(address, [_NODES, _INFO], [-1, -1]) for address in wanted], until=until
+        )
         doubts += [
             doubt
             for (address, slots), outcome in zip(wanted.items(), outcomes, strict=True)
             if (doubt := _doubt(address, slots, outcome))
         ]
         if not doubts:
-            return (yield from packed(plan, slot_map, rules))
+            return (yield from packed(plan, slot_map, rules, until, done))
         attempt += 1
-        if attempt >= rules.attempts or rules.clock() - started > rules.patience:
+        now = rules.clock()
+        if attempt >= rules.attempts or now - started > rules.patience or now >= until:
             why = f"the cluster was not at rest after {attempt} looks at it: {'; '.join(doubts[:3])}"
-            return plan.collect(
-                [NotSent(f"{name_of(call)} was not sent: {why}", State.QUEUED, name_of(call)) for call in plan.commands]
-            )
-        slot_map = yield Refresh(suspect=slot_map)
-        yield Pause(rules.backoff(attempt))
+            names = [name_of(call) for call in plan.commands]
+            results = [unsent(f"{name} was not sent: {why}", name, None, is_late=now >= until) for name in names]
+            (done or ClusterCounters()).settle(results)
+            return plan.collect(results)
+        slot_map = yield Refresh(suspect=slot_map, until=until)
+        yield Pause(min(rules.backoff(attempt), until - rules.clock()))
 
 
 def _doubt(address: Address, slots: set[int], outcome: Outcome) -> str:

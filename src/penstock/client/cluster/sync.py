@@ -7,8 +7,8 @@
         pipe.execute()
 
 Every command method of redis-py is here, because its command classes are; the execution is ours (core.py and what it
-stands on). Threads may share a client: the topology is a snapshot replaced under a lock, and a connection belongs to one call at a
-time. A pipeline belongs to one thread.
+stands on). Threads may share a client: the topology is a snapshot replaced under a lock, and what they call at the same time travels together,
+over one connection a node. A pipeline belongs to one thread.
 
 Rejected: a subclass of redis-py's RedisCluster. It brings a second slot cache and a second set of retries, which is where its
 duplicate executions come from.
@@ -17,8 +17,10 @@ duplicate executions come from.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
@@ -27,18 +29,19 @@ from redis.client import PubSub
 from redis.commands import CoreCommands, RedisModuleCommands
 from redis.lock import Lock
 
-from penstock.client.cluster.calls import Levels, PipelineBody
+from penstock.client.cluster.calls import ClusterBody, PipelineBody
 from penstock.client.cluster.core import ClusterCore, raise_first
-from penstock.client.cluster.effects import Exchange, Logic, Pause, Refresh
+from penstock.client.cluster.effects import Exchange, Logic, Pause, Refresh, Room
 from penstock.client.cluster.links import Links
 from penstock.client.cluster.plan import Call
 from penstock.client.cluster.slot_map import Address, SlotMap
 from penstock.client.cluster.strategies import Strategy
+from penstock.client.cluster.turns import Turns
 from penstock.client.quick import QuickCommands
 from penstock.client.streams import StreamCommands
 
 
-class Cluster(Levels, StreamCommands, QuickCommands, RedisModuleCommands, CoreCommands):
+class Cluster(ClusterBody, StreamCommands, QuickCommands, RedisModuleCommands, CoreCommands):
     """A client of a whole cluster. ClusterCore lists the arguments."""
 
     _is_async_client: Literal[False] = False
@@ -46,8 +49,9 @@ class Cluster(Levels, StreamCommands, QuickCommands, RedisModuleCommands, CoreCo
 
     def __init__(self, host: str | None = None, port: int = 6379, **arguments: Any) -> None:
         self.core = ClusterCore(host, port, **arguments)
-        self._links = Links(self.core.connection)
-        self._lock = threading.Lock()  # around the topology
+        self._links = Links(self.core.connection, self.core.rules, self.core.ledger, self.core.encoder)
+        self._turns = Turns()  # at the topology
+        _clusters.add(self)
 
     @classmethod
     def from_url(cls, url: str, **arguments: Any) -> Cluster:
@@ -135,26 +139,52 @@ class Cluster(Levels, StreamCommands, QuickCommands, RedisModuleCommands, CoreCo
             while True:
                 effect = logic.send(result)
                 if isinstance(effect, Exchange):
-                    result = self._links.exchange(effect.batches, effect.then)
+                    result = self._links.exchange(effect)
                 elif isinstance(effect, Refresh):
                     result = self._refresh(effect)
-                else:
-                    assert isinstance(effect, Pause)
+                elif isinstance(effect, Pause):
                     time.sleep(effect.seconds)
+                    result = None
+                else:
+                    self._wait_for_room(effect)
                     result = None
         except StopIteration as end:
             return end.value
+        finally:
+            logic.close()
 
     def _refresh(self, wanted: Refresh) -> SlotMap:
-        topology = self.core.topology
+        topology, clock = self.core.topology, self.core.rules.clock
         if wanted.suspect is None and topology.table is not None:
             return topology.map
-        with self._lock:  # whoever waits here finds the answer that came meanwhile
+        turn = self._turns.wait(wanted.until - clock())  # whoever waits here finds the answer that came meanwhile
+        if turn is None:
+            if topology.table is None:
+                raise topology.unknown("", wanted.until)
+            return topology.map
+        try:
             if topology.is_fresh(wanted.suspect):
                 topology.learn(wanted.moves)
                 return topology.map
-            fresh: SlotMap = self.drive(topology.refresh(wanted.moves))
+            fresh: SlotMap = self.drive(topology.refresh(wanted.moves, wanted.until))
+            self._links.forget(topology.addresses)
             return fresh
+        finally:
+            turn.end()
+
+    def _wait_for_room(self, room: Room) -> None:
+        ledger, clock = self.core.ledger, self.core.rules.clock
+        woken = threading.Lock()
+        woken.acquire()
+        while not ledger.enter(room.hold, woken.release):
+            if not woken.acquire(timeout=min(max(room.until - clock(), 0.0), threading.TIMEOUT_MAX)):
+                raise ledger.full()
+
+    def after_fork(self) -> None:
+        """In a child: threads that are not there may have had their turn."""
+        self._turns = Turns()
+        self.core.ledger.after_fork()
+        self._links.after_fork()
 
     def close(self) -> None:
         self._links.close()
@@ -210,3 +240,14 @@ class ClusterPipeline(PipelineBody, StreamCommands, QuickCommands, RedisModuleCo
 
     def __exit__(self, *exc: object) -> None:
         self.reset()
+
+
+_clusters: weakref.WeakSet[Cluster] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for cluster in list(_clusters):
+        cluster.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

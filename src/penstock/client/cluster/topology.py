@@ -7,6 +7,7 @@ proved wrong, is answered without asking.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Generator, Iterable, Mapping
 from typing import Any
@@ -15,6 +16,7 @@ from penstock.client.cluster.effects import Batch, Effect, Exchange, Outcome, Ru
 from penstock.client.cluster.errors import NoTopology
 from penstock.client.cluster.routing import CommandTable
 from penstock.client.cluster.slot_map import Address, SlotMap, parse_slots, shown
+from penstock.client.errors import ClientClosed, NotSent, NotSentInTime
 from penstock.protocol.resp import pack
 
 _SLOTS = pack(b"CLUSTER", b"SLOTS")
@@ -30,6 +32,8 @@ class Topology:
         self.table: CommandTable | None = None
         self._rules = rules
         self._asked_at = float("-inf")
+        self.refreshes = 0
+        """How often it was asked for."""
 
     def is_fresh(self, suspect: SlotMap | None) -> bool:
         """Whether the map need not be asked for: it is newer than the suspect, or was asked for a moment ago."""
@@ -39,22 +43,37 @@ class Topology:
             return True
         return self._rules.clock() - self._asked_at < self._rules.refresh_interval
 
+    @property
+    def addresses(self) -> set[Address]:
+        """Every node that is known of."""
+        return {*self.map.nodes, *self.startup}
+
     def learn(self, moves: Mapping[int, Address]) -> None:
         """What MOVED says is true of its slots, whatever else is known."""
         if any(self.map.owners[slot] != address for slot, address in moves.items()):
             self.map = self.map.with_moves(moves)
 
-    def refresh(self, moves: Mapping[int, Address]) -> Generator[Effect, Any, SlotMap]:
+    def refresh(self, moves: Mapping[int, Address], until: float = math.inf) -> Generator[Effect, Any, SlotMap]:
         """Ask one node after the other until one knows: those that MOVED named first, they know of their slots best."""
+        if self.table is not None and self._rules.clock() >= until:
+            self.learn(moves)
+            return self.map
         self._asked_at = self._rules.clock()
+        self.refreshes += 1
         known = list(self.map.masters)
         random.shuffle(known)
         reasons: list[str] = []
         for address in dict.fromkeys((*moves.values(), *known, *self.map.nodes, *self.startup)):
+            if self._rules.clock() >= until:
+                break
             pieces = [_SLOTS] if self.table is not None else [_SLOTS, _COMMAND]
-            outcomes: list[Outcome] = yield Exchange([Batch(address, pieces, [-1] * len(pieces))])
+            outcomes: list[Outcome] = yield Exchange([Batch(address, pieces, [-1] * len(pieces))], until=until)
             try:
                 self._take(outcomes[0], address)
+            except ClientClosed:
+                if self.table is None:
+                    raise
+                return self.map
             except Exception as error:
                 reasons.append(f"{shown(address)}: {error}")
                 continue
@@ -64,7 +83,15 @@ class Topology:
         if self.table is not None:  # a map that may be old is better than none: the nodes will say MOVED
             self.learn(moves)
             return self.map
-        raise NoTopology("no node says who owns the slots: " + "; ".join(reasons))
+        raise self.unknown("; ".join(reasons), until)
+
+    def unknown(self, reasons: str, until: float) -> NotSent:
+        """What a call fails with that came before anybody said who owns the slots."""
+        if self._rules.clock() >= until:
+            return NotSentInTime(
+                f"no node said who owns the slots, and {self._rules.late()}" + (f" ({reasons})" if reasons else "")
+            )
+        return NoTopology(f"no node says who owns the slots: {reasons}")
 
     def _take(self, outcome: Outcome, address: Address) -> None:
         if outcome.error is not None:

@@ -10,20 +10,32 @@ transaction is never repeated by itself: WatchLost says that nothing ran, Outcom
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
 from typing import Any
 
+import redis
 from redis.exceptions import AskError, ExecAbortError, MovedError, ResponseError, WatchError
 
 from penstock.client.cluster.effects import Batch, Effect, Exchange, Lane, Outcome, Pause, Refresh, Rules
-from penstock.client.cluster.errors import CrossSlotRefused, WatchLost, as_exception
+from penstock.client.cluster.errors import (
+    CrossSlotRefused,
+    TimeIsUp,
+    WatchLost,
+    as_exception,
+    is_final_refusal,
+    unknown,
+    unsent,
+)
+from penstock.client.cluster.ledger import ClusterCounters
 from penstock.client.cluster.pipeline import ASKING, REFUSALS
 from penstock.client.cluster.plan import UNKEYED, Plan
 from penstock.client.cluster.slot_map import Address, SlotMap, address_of, shown
 from penstock.client.cluster.strategies import single_slot
-from penstock.client.commands import name_of
+from penstock.client.commands import as_command, name_of
 from penstock.client.delivery import Delivery, State
-from penstock.client.errors import NotReplayed, NotSent, OutcomeUnknown
+from penstock.client.errors import NoReplyInTime, NotReplayed, NotSent, NotSentInTime, OutcomeUnknown, stated
+from penstock.client.events import Replayed
 from penstock.protocol.resp import pack
 
 _MULTI, _EXEC = pack(b"MULTI"), pack(b"EXEC")
@@ -34,13 +46,15 @@ class Transaction:
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
+        self._done = ClusterCounters()
+        self._until = math.inf
         self.lane = Lane()
         self._node: Address | None = None  # that has the WATCH
         self._slot = UNKEYED
         self._end: WatchLost | None = None  # it cannot go on
         self._sent = State.QUEUED  # how far it came without a reply
         self._attempt = 0
-        self._started = rules.clock()
+        self._started = 0.0  # the present step
 
     @property
     def is_watching(self) -> bool:
@@ -48,49 +62,61 @@ class Transaction:
 
     # -- before MULTI -------------------------------------------------------------------------------------------
 
-    def immediate(self, plan: Plan, watch: bool, slot_map: SlotMap) -> Generator[Effect, Any, Any]:
+    def immediate(
+        self, plan: Plan, watch: bool, slot_map: SlotMap, until: float = math.inf, done: ClusterCounters | None = None
+    ) -> Generator[Effect, Any, Any]:
         """WATCH, or a command between WATCH and MULTI; the reply, or an exception."""
-        if self._end is not None:
-            raise self._end
+        self._begin(until, done)
         slot = single_slot(plan)
         if self._slot not in (UNKEYED, slot) and slot != UNKEYED:
             raise CrossSlotRefused("a transaction", {plan.route(0).keys[0]: slot, b"what is watched": self._slot})
+        (reply,) = yield from self._counted(self._immediate(plan, watch, slot, slot_map), 1)
+        return reply
+
+    def _immediate(self, plan: Plan, watch: bool, slot: int, slot_map: SlotMap) -> Generator[Effect, Any, list[Any]]:
+        name = name_of(plan.commands[0])
         while True:
             first = self._node is None
             node = self._node or slot_map.owners[slot]
             if node is None:
-                raise NotSent(f"{name_of(plan.commands[0])} was not sent: no node serves slot {slot}")
-            outcomes: list[Outcome] = yield Exchange(
-                [Batch(node, plan.packed, [0], lane=self.lane, patience=plan.patience)]
-            )
+                raise NotSent(f"{name} was not sent: no node serves slot {slot}")
+            batch = Batch(node, plan.packed, [0], lane=self.lane, patience=plan.patience)
+            outcomes: list[Outcome] = yield Exchange([batch], until=self._until)
             outcome = outcomes[0]
             reply: Any = outcome.error if outcome.error is not None else as_exception(outcome.replies[0])
             if outcome.error is None and reply.__class__ not in REFUSALS:
                 if watch and not isinstance(reply, Exception):
                     self._node, self._slot = node, slot
-                return reply
+                return [reply]
             if not first:  # something is watched on this connection, and this node has lost the slot or the connection
                 lost = self._forgotten(node, reply)
-                if outcome.error is None or not outcome.accepted or plan.route(0).reads:
+                if outcome.error is None or not outcome.left or plan.route(0).reads:
                     raise lost
-                name = name_of(plan.commands[0])
-                raise OutcomeUnknown(f"{name} was sent to {shown(node)} and its reply never came", State.WRITTEN, name)
-            again = yield from self._again(reply, node, slot_map)
+                text = f"{name} was sent to {shown(node)} and its reply never came ({reply})"
+                raise unknown(text, outcome.states(batch)[0], name, reply)
+            again = yield from self._again(reply, outcome, node, slot_map)
             if again is None:
-                if isinstance(reply, ResponseError):
+                if outcome.error is None:
                     raise reply
-                raise NotSent(f"{name_of(plan.commands[0])} was not sent: {reply}")
+                if is_final_refusal(reply):
+                    raise stated(reply, State.QUEUED)
+                # WATCH changes nothing, so it counts as not run whether it was sent or not.
+                raise unsent(f"{name} was not sent: {reply}", name, reply, self._is_late)
             slot_map = again
 
     # -- MULTI, the commands, EXEC ------------------------------------------------------------------------------
 
-    def execute(self, plan: Plan, slot_map: SlotMap) -> Generator[Effect, Any, list[Any]]:
+    def execute(
+        self, plan: Plan, slot_map: SlotMap, until: float = math.inf, done: ClusterCounters | None = None
+    ) -> Generator[Effect, Any, list[Any]]:
         """One result a command; WatchError if a watched key was changed."""
-        if self._end is not None:
-            raise self._end
+        self._begin(until, done)
         slot = single_slot(plan)
         if self.is_watching and slot not in (UNKEYED, self._slot):
             raise CrossSlotRefused("a transaction", {plan.route(0).keys[0]: slot, b"what is watched": self._slot})
+        return (yield from self._counted(self._execute(plan, slot, slot_map), len(plan.commands)))
+
+    def _execute(self, plan: Plan, slot: int, slot_map: SlotMap) -> Generator[Effect, Any, list[Any]]:
         ask: Address | None = None
         while True:
             node = (
@@ -98,10 +124,14 @@ class Transaction:
             )
             if node is None:
                 return self._all(plan, NotSent, f"no node serves slot {slot}", State.QUEUED)
+            if self._sent and (ended := self._replayed(plan, node)) is not None:
+                return ended
             before = [ASKING, _MULTI] if ask else [_MULTI]
             pieces = [*before, *plan.packed, _EXEC]
             lane = self.lane if self.is_watching else None
-            outcomes: list[Outcome] = yield Exchange([Batch(node, pieces, [-1] * len(pieces), lane=lane)])
+            outcomes: list[Outcome] = yield Exchange(
+                [Batch(node, pieces, [-1] * len(pieces), lane=lane)], until=self._until
+            )
             outcome = outcomes[0]
             if outcome.error is not None:
                 ended = self._lost(plan, outcome, outcome.error, node)
@@ -126,26 +156,65 @@ class Transaction:
                 if self.is_watching:
                     raise self._forgotten(node, refusal)
             ask = self._named(refusal, node) if type(refusal) is AskError else None
-            again = yield from self._again(refusal, node, slot_map)
+            again = yield from self._again(refusal, outcome, node, slot_map)
             if again is None:
                 return self._give_up(plan, refusal)
             slot_map = again
 
+    def _begin(self, until: float, done: ClusterCounters | None) -> None:
+        """A step of the transaction, with its own time."""
+        if self._end is not None:
+            raise self._end
+        self._attempt, self._started, self._until = 0, self._rules.clock(), until
+        self._done = done or ClusterCounters()
+
+    def _counted(self, logic: Generator[Effect, Any, list[Any]], count: int) -> Generator[Effect, Any, list[Any]]:
+        """Count a step's commands by what they ended with."""
+        try:
+            results = yield from logic
+        except redis.RedisError as error:
+            self._done.settle([error] * count)
+            raise
+        self._done.settle(results)
+        return results
+
+    @property
+    def _is_late(self) -> bool:
+        return self._rules.clock() >= self._until
+
     def _lost(self, plan: Plan, outcome: Outcome, error: Exception, node: Address) -> list[Any] | None:
         """The connection failed. None: the whole may be sent again."""
         watching, self._node = self.is_watching, None
-        if not outcome.accepted:
+        if not outcome.left:
             lost = f"the connection to {shown(node)} was lost ({error})"
             return self._all(plan, WatchLost, lost, State.QUEUED) if watching else None
-        state = self._sent = max(self._sent, State.WRITTEN if outcome.is_written else State.WRITING)
+        self._sent = max(self._sent, State.WRITTEN if outcome.is_written else State.WRITING)
         where = f"was sent to {shown(node)} in a transaction, and the reply never came ({error})"
-        if watching or self._rules.delivery is Delivery.AT_MOST_ONCE:
-            return self._all(plan, OutcomeUnknown, where, state)
+        if watching:
+            return self._all(plan, self._unknown(error), where, self._sent)
+        return self._held_back(plan, where, error)
+
+    def _held_back(self, plan: Plan, where: str, error: Exception | None = None) -> list[Any] | None:
+        """What becomes of it if it may not be sent again, by the level and the filter as they are now; None if it may."""
+        if self._rules.delivery is Delivery.AT_MOST_ONCE:
+            return self._all(plan, self._unknown(error), where, self._sent)
         for call in plan.commands:
-            why_not = self._rules.why_not_again(call, state)
+            why_not = self._rules.why_not_again(call, self._sent)
             if why_not is not None:
-                return self._all(plan, NotReplayed, f"{where}; {name_of(call)}: {why_not}", state)
+                self._done.filtered += len(plan.commands)
+                return self._all(plan, NotReplayed, f"{where}; {name_of(call)}: {why_not}", self._sent)
         return None
+
+    def _replayed(self, plan: Plan, node: Address) -> list[Any] | None:
+        """It is about to be sent again, if it still may; else its end."""
+        ended = self._held_back(plan, "was sent in a transaction, and the reply never came")
+        if ended is None:
+            self._done.replayed += len(plan.commands)
+            self._rules.listeners.tell(Replayed([as_command(call, self._sent) for call in plan.commands], node))
+        return ended
+
+    def _unknown(self, error: Exception | None) -> type[OutcomeUnknown]:
+        return NoReplyInTime if self._is_late or isinstance(error, redis.TimeoutError) else OutcomeUnknown
 
     def _forgotten(self, node: Address, reason: Any) -> WatchLost:
         """What was watched is not watched any more; nothing of the transaction ran, and nothing of it will."""
@@ -156,12 +225,14 @@ class Transaction:
     def _give_up(self, plan: Plan, reason: Exception) -> list[Any]:
         """The budget is spent."""
         if self._sent:
-            return self._all(
-                plan, OutcomeUnknown, f"was sent in a transaction, and the reply never came ({reason})", self._sent
-            )
+            text = f"was sent in a transaction, and the reply never came ({reason})"
+            return self._all(plan, self._unknown(reason), text, self._sent)
         if reason.__class__ in REFUSALS:
             return [reason] * len(plan.commands)
-        return self._all(plan, NotSent, str(reason), State.QUEUED)
+        if is_final_refusal(reason):
+            return [stated(reason, State.QUEUED)] * len(plan.commands)
+        is_late = self._is_late or isinstance(reason, redis.TimeoutError)
+        return self._all(plan, NotSentInTime if is_late else NotSent, str(reason), State.QUEUED)
 
     @staticmethod
     def _all(plan: Plan, error: type[NotSent] | type[OutcomeUnknown], text: str, state: State) -> list[Any]:
@@ -170,18 +241,24 @@ class Transaction:
 
     # -- the budget ---------------------------------------------------------------------------------------------
 
-    def _again(self, reason: Exception, node: Address, slot_map: SlotMap) -> Generator[Effect, Any, SlotMap | None]:
+    def _again(
+        self, reason: Exception, outcome: Outcome, node: Address, slot_map: SlotMap
+    ) -> Generator[Effect, Any, SlotMap | None]:
         """The map and the moment for another attempt; None when there is none."""
+        rules = self._rules
         self._attempt += 1
-        if self._attempt >= self._rules.attempts or self._rules.clock() - self._started > self._rules.patience:
+        if self._attempt >= rules.attempts or rules.clock() - self._started > rules.patience or self._is_late:
+            return None
+        if isinstance(reason, TimeIsUp) or (not outcome.connected and is_final_refusal(reason)):
             return None
         redirected = isinstance(reason, AskError)  # MOVED is one too
+        self._done.redirected += redirected
         if type(reason) is MovedError:
-            slot_map = yield Refresh({reason.slot_id: self._named(reason, node)}, slot_map)
+            slot_map = yield Refresh({reason.slot_id: self._named(reason, node)}, slot_map, self._until)
         elif not redirected:
-            slot_map = yield Refresh(suspect=slot_map)
+            slot_map = yield Refresh(suspect=slot_map, until=self._until)
         if not redirected or self._attempt > 2:
-            yield Pause(self._rules.backoff(self._attempt))
+            yield Pause(max(min(rules.backoff(self._attempt), self._until - rules.clock()), 0.0))
         return slot_map
 
     def _named(self, error: Exception, node: Address) -> Address:

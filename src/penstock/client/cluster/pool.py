@@ -1,0 +1,162 @@
+"""Connections that a batch has for itself: which ones wait for their next use, how many there may be, who is told of a new one in the
+place of a lost one. The part of it that blocking and asyncio connections share.
+
+Idle links lie in lists whose `pop` and `append` are atomic, so threads share them without a lock. A link counts towards max_connections from
+before it is opened until it is closed or forgotten; one place is always kept for the connection that calls share (sharing.py).
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import defaultdict, deque
+from collections.abc import Container
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Protocol, TypeVar
+
+from penstock.client.cluster.effects import Batch, Outcome, Rules
+from penstock.client.cluster.errors import TimeIsUp
+from penstock.client.cluster.ledger import Ledger
+from penstock.client.cluster.slot_map import Address
+from penstock.client.events import Event, Reconnected
+
+Key = tuple[Address, bool]
+"""A node, and whether connections to it were opened to read from a replica."""
+
+
+class Closable(Protocol):
+    def close(self) -> None: ...
+
+
+L = TypeVar("L", bound=Closable)
+
+
+@dataclass(slots=True)
+class _Outage:
+    """A node to which a connection was lost."""
+
+    since: float
+    attempts: int = 1
+
+
+class Pool(Generic[L]):
+    """See the top of this file."""
+
+    def __init__(self, rules: Rules, ledger: Ledger) -> None:
+        self.rules = rules
+        self.ledger = ledger
+        self._idle: dict[Key, list[L]] = {}
+        self._open: defaultdict[Address, weakref.WeakSet[Any]] = defaultdict(weakref.WeakSet)
+        self._lock = threading.RLock()  # around `_open`
+        self._outages: dict[Address, _Outage] = {}
+        self._events: deque[Reconnected] = deque()
+        self.is_closed = False
+
+    # -- how many -----------------------------------------------------------------------------------------------
+
+    def admit(self, address: Address, link: L) -> bool:
+        """Count a link that is about to be opened; False if there are too many to this node, and none that could be closed for it."""
+        with self._lock:
+            links = self._open[address]
+            if len(links) < self.rules.max_connections - 1 or self._close_idle(address):
+                links.add(link)
+                return True
+            return False
+
+    def _close_idle(self, address: Address) -> bool:
+        """Close one that was opened for the other kind of use."""
+        for from_replica in (False, True):
+            link = self.take_idle((address, from_replica))
+            if link is not None:
+                self.dismiss(address, link)
+                return True
+        return False
+
+    def dismiss(self, address: Address, link: L) -> None:
+        """Close a link, which does not count any more."""
+        with self._lock:
+            self._open[address].discard(link)
+        link.close()
+
+    # -- use ----------------------------------------------------------------------------------------------------
+
+    def take_idle(self, key: Key) -> L | None:
+        """One that waits, if there is one."""
+        try:
+            return self._idle[key].pop()
+        except (KeyError, IndexError):
+            return None
+
+    def give_back(self, batch: Batch, outcome: Outcome, link: L) -> None:
+        """A batch is done with its link: its lane keeps it, or it is kept for others, or it is closed."""
+        if batch.lane is not None:
+            batch.lane.link = link if outcome.error is None else None
+            batch.lane.address = batch.address
+        if outcome.error is not None or self.is_closed:
+            if not isinstance(outcome.error, TimeIsUp):
+                self.lost(batch.address)
+            self.dismiss(batch.address, link)
+        elif batch.lane is None:
+            self._idle.setdefault((batch.address, batch.from_replica), []).append(link)
+
+    def release(self, lane_link: L | None, address: Address | None) -> None:
+        """Close a link that a lane held: what it remembers (WATCH) ends with it."""
+        if lane_link is not None and address is not None:
+            self.dismiss(address, lane_link)
+
+    # -- events -------------------------------------------------------------------------------------------------
+
+    def lost(self, address: Address) -> None:
+        """A connection to a node is gone."""
+        if len(self._outages) < MOST_OUTAGES:
+            self._outages.setdefault(address, _Outage(self.rules.clock()))
+
+    def not_opened(self, address: Address) -> None:
+        """There was an attempt to open a connection to a node."""
+        outage = self._outages.get(address)
+        if outage is not None:
+            outage.attempts += 1
+
+    def answers(self, address: Address) -> None:
+        """There is a connection to a node again, be it one that is shared."""
+        outage = self._outages.pop(address, None)
+        if outage is not None:
+            self._events.append(Reconnected(self.rules.clock() - outage.since, outage.attempts, address))
+
+    def shared_again(self, address: Address, event: Event) -> None:
+        """The engine of a shared connection tells that it has a new one."""
+        self._outages.pop(address, None)
+        self.ledger.reconnected()
+        self.rules.listeners.tell(replace(event, node=address))
+
+    def tell(self) -> None:
+        """Tell of what has happened; not in the middle of an exchange, for a listener may use this client."""
+        while self._events:
+            try:
+                event = self._events.popleft()
+            except IndexError:  # another thread tells
+                return
+            self.ledger.reconnected()
+            self.rules.listeners.tell(event)
+
+    # -- nodes that have left -----------------------------------------------------------------------------------
+
+    def forget(self, known: Container[Address]) -> None:
+        """Close what waits for nodes that are not in the cluster any more: in the long run they would be many."""
+        with self._lock:
+            for key in [key for key in self._idle if key[0] not in known]:
+                while (link := self.take_idle(key)) is not None:
+                    self.dismiss(key[0], link)
+                del self._idle[key]
+            for address in [address for address in self._open if address not in known and not self._open[address]]:
+                del self._open[address]
+            for address in [address for address in self._outages if address not in known]:
+                self._outages.pop(address, None)
+
+    def after_fork(self) -> None:
+        """In a child: the connections are the parent's, and so are those who had them. Nothing of it is touched."""
+        self._idle, self._lock, self._open = {}, threading.RLock(), defaultdict(weakref.WeakSet)
+
+
+MOST_OUTAGES = 1024
+"""A server that makes up addresses must not fill the memory with them."""

@@ -1,0 +1,124 @@
+"""Calls of many threads, or tasks, to one node over one connection: what goes over it, and what comes back from it.
+
+The connection is the one of penstock.Client, with its engine (engine.py): whoever waits reads for all, and what is ready travels together. Here the
+engine never repeats anything by itself (at-most-once) and holds nothing without a connection: where a command goes next, and whether it may,
+only the logic of the cluster knows.
+
+What may hold it up has a connection of its own: commands that block, WATCH, and large batches, of which one thread serves many nodes
+at once (links.py). When there are as many of those as max_connections allows, batches share.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import redis
+from redis.exceptions import MovedError
+
+from penstock.client import batch as single
+from penstock.client.cluster.effects import Batch, Outcome
+from penstock.client.cluster.errors import Moved, TimeIsUp, TooManyConnections
+from penstock.client.cluster.slot_map import shown
+from penstock.client.delivery import Delivery, Settings, State
+from penstock.client.encoding import Packed
+from penstock.client.engine import Engine
+from penstock.client.errors import ClientClosed, DeliveryError, NotSent
+from penstock.client.opening import HEALTH_CHECK_INTERVAL
+
+MOST_PIECES = 64
+"""Of a batch that shares a connection although it could have its own."""
+_UNBOUNDED = 1 << 62  # what is held is bounded by the ledger, for all nodes together
+_NAMELESS = ("command",)
+
+
+def goes_shared(batch: Batch) -> bool:
+    """Whether a batch shares from the start."""
+    return len(batch.pieces) <= MOST_PIECES and may_share(batch)
+
+
+def may_share(batch: Batch) -> bool:
+    return batch.lane is None and batch.patience == 0.0
+
+
+def engine_maker(arguments: Mapping[str, Any], encoder: Any) -> Callable[[], Engine]:
+    """Engines for shared connections."""
+    settings = Settings(
+        Delivery.AT_MOST_ONCE, command_timeout=None, silence_timeout=arguments.get("socket_timeout", 5.0),
+        health_check_interval=arguments.get("health_check_interval") or HEALTH_CHECK_INTERVAL,
+        max_buffered_commands=_UNBOUNDED, max_buffered_bytes=_UNBOUNDED, backoff_base=0.0, backoff_cap=0.0,
+    )  # fmt: skip
+    encoding = encoder.encoding if encoder.decode_responses else None
+    return partial(Engine, settings, encoding=encoding, encoding_errors=encoder.encoding_errors)
+
+
+def as_single(batch: Batch, deadline: float) -> single.Batch:
+    """A batch as the engine wants it."""
+    pieces = batch.pieces
+    if len(pieces) == 1:
+        made = single.Batch(_NAMELESS, pieces[0])
+    else:
+        packed = Packed(b"".join(pieces), array("Q", map(len, pieces)), len(pieces), {})
+        made = single.Batch.of((_NAMELESS,) * len(pieces), packed)
+    if batch.raw:
+        made.raw = batch.raw
+    if deadline != math.inf:
+        made.deadline = deadline
+    return made
+
+
+def outcome_of(done: single.Batch) -> Outcome:
+    """What became of a batch that the engine has settled."""
+    replies = done.results
+    if not isinstance(replies[-1], Exception) and len(replies) == 1:
+        return Outcome(replies)
+    for position, reply in enumerate(replies):
+        if isinstance(reply, MovedError):
+            replies[position] = Moved(f"MOVED {reply.slot_id} {reply.host}:{reply.port}")
+        elif isinstance(reply, DeliveryError) or getattr(reply, "state", None) is State.QUEUED:
+            reached = [result.state for result in replies[position:]]
+            is_written = all(state is State.WRITTEN for state in reached)
+            # Nothing of it was sent, as far as it has no reply: as if there had been no connection.
+            return Outcome(replies[:position], reply, connected=any(reached), is_written=is_written, reached=reached)
+    return Outcome(replies)
+
+
+def out_of_time() -> Outcome:
+    """It was not even tried."""
+    return Outcome([], TimeIsUp("no time was left to send it"), connected=False)
+
+
+def outcome_of_refusal(error: NotSent) -> Outcome:
+    """The engine did not take the batch: another thread has just closed its connection, because the node has left the cluster."""
+    return Outcome([], NotSent(str(error)), connected=False)
+
+
+def closed() -> Outcome:
+    """The client was closed. What was sent before may have run all the same, so this is for the logic to tell."""
+    return Outcome([], ClientClosed("the client was closed"), connected=False)
+
+
+def reason(failure: Exception, batch: Batch, left: float) -> Exception:
+    """Why there is no reply, without the engine's words about a command it does not know; `left` is how much time there was still."""
+    if isinstance(failure.__cause__, Exception):
+        return failure.__cause__
+    if not isinstance(failure, redis.TimeoutError):
+        return failure
+    where = shown(batch.address)
+    if left < _CLOCKS_DIFFER:
+        return TimeIsUp(f"{where} had not answered when its time was up")
+    return redis.TimeoutError(f"{where} was silent")
+
+
+_CLOCKS_DIFFER = 0.05  # seconds; loops round their time, and look at it by turns
+
+
+def too_many(batch: Batch, most: int) -> Outcome:
+    """There may be no connection more to this node."""
+    error = TooManyConnections(
+        f"all {most} connections to {shown(batch.address)} are in use, by commands that block and by transactions that watch; raise max_connections"
+    )
+    return Outcome([], error, connected=False)

@@ -1,0 +1,258 @@
+"""command_timeout on every path of a cluster client: waits, redirects, a topology that nobody tells, silence, transactions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import redis
+from tests.client.cluster.clients import Proxied
+from tests.client.cluster.conftest import Connect
+from tests.client.cluster.model import NODES, TABLE, Model
+
+from penstock.client.cluster.core import ClusterCore
+from penstock.client.cluster.effects import Batch, Exchange
+from penstock.client.cluster.ledger import Hold
+from penstock.client.cluster.pipeline import Packed
+from penstock.client.cluster.plan import Plan
+from penstock.client.cluster.routing import CommandTable
+from penstock.client.cluster.slot_map import SlotMap
+from penstock.client.cluster.strategies import sequential, two_step
+from penstock.client.cluster.transaction import Transaction
+from penstock.client.delivery import State
+from penstock.client.errors import BufferFull, NoReplyInTime, NotSent, NotSentInTime, OutcomeUnknown
+from penstock.protocol.slots import SLOTS
+from penstock.testing.cluster import RedisCluster
+
+SET = ("SET", "{t}a", "0")
+
+
+def run(model: Model, until: float = 5.0, **rules: Any) -> Any:
+    """The result of one SET that has so much time."""
+    made = model.rules(patience=1000.0, attempts=10_000, command_timeout=until, **rules)
+    (result,) = model.drive(Packed(model.plan([SET]), model.map, made, until).run())
+    assert model.now == until, "it waited for as long as it had, and no longer"
+    return result
+
+
+# -- the logic, by its own clock ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("line", ["TRYAGAIN x", "CLUSTERDOWN x", "LOADING x"])
+def test_a_refusal_is_waited_out_no_longer_than_the_command_may_take(line: str) -> None:
+    model = Model(between=lambda model: line)
+    result = run(model)
+    assert isinstance(result, redis.RedisError) and result.state is State.REPLIED  # type: ignore[attr-defined]
+    assert "its time is up, command_timeout=5" in str(result) and model.ran == []
+
+
+def test_nodes_that_send_a_command_to_and_fro_have_no_more_than_its_time() -> None:
+    model = Model()
+    model.answer = lambda node, words, asking: redis.exceptions.AskError(f"1 {NODES[1][0]}:{NODES[1][1]}")  # type: ignore[method-assign]
+    assert "its time is up" in str(run(model))
+
+
+def test_a_dead_node_is_waited_for_no_longer_than_the_command_may_take() -> None:
+    result = run(Model(down={NODES[0]}))
+    assert isinstance(result, NotSentInTime) and result.state is State.QUEUED and "refused" in str(result)
+
+
+def test_a_slot_that_nobody_serves_is_waited_for_no_longer_than_the_command_may_take() -> None:
+    class Uncovered(Model):
+        @property
+        def map(self) -> SlotMap:
+            return SlotMap((None,) * SLOTS)
+
+    result = run(Uncovered())
+    assert isinstance(result, NotSentInTime) and "no node serves slot" in str(result)
+
+
+def test_what_lost_its_reply_and_finds_no_node_in_time_may_have_run() -> None:
+    def cut(model: Model, batch: Batch) -> tuple[int, int]:
+        model.down.add(batch.address)
+        return 1, 0
+
+    result = run(Model(cut=cut))
+    assert (
+        isinstance(result, NoReplyInTime) and result.state is State.WRITTEN and isinstance(result, redis.TimeoutError)
+    )
+
+
+def test_a_sequential_pipeline_has_one_time_for_all() -> None:
+    model = Model(between=lambda model: "TRYAGAIN x" if model.ran else None)
+    rules = model.rules(patience=1000.0, attempts=10_000)
+    calls = [("SET", "{t}a", "0"), ("SET", "{t}a", "1")]
+    first, second = model.drive(sequential(calls, TABLE, model.map, rules, until=3.0))
+    assert first == b"0" and "its time is up" in str(second) and model.now == 3.0
+
+
+def test_two_steps_look_at_the_cluster_no_longer_than_they_may_take() -> None:
+    model = Model(down={NODES[0]})
+    rules = model.rules(patience=1000.0, attempts=10_000)
+    (result,) = model.drive(two_step(model.plan([SET]), model.map, rules, 3.0))
+    assert isinstance(result, NotSentInTime) and model.now == 3.0
+
+
+@pytest.mark.parametrize("line", ["TRYAGAIN x", "CLUSTERDOWN x"])
+def test_a_transaction_waits_no_longer_than_it_may(line: str) -> None:
+    model = Model(between=lambda model: line)
+    plan = Plan(TABLE)
+    plan.add_on_lane(SET)
+    rules = model.rules(patience=1000.0, attempts=10_000)
+    (result,) = model.drive(Transaction(rules).execute(plan, model.map, 3.0))
+    assert isinstance(result, redis.ResponseError) and model.now == 3.0
+
+
+# -- a real cluster -------------------------------------------------------------------------------------------
+
+LEVELS = ["at-most-once", "at-least-once"]
+
+
+@contextmanager
+def impatient(client: Any) -> Iterator[None]:
+    """Calls have half a second, once everything is warm."""
+    rules = getattr(client, "real", client).core.rules
+    rules.command_timeout = 0.5
+    yield
+    rules.command_timeout = 60.0
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("executed", [False, True])
+def test_a_reply_that_does_not_come_in_time_is_told_as_that(
+    level: str, executed: bool, proxied: Proxied, cluster: RedisCluster, connect_through: Connect
+) -> None:
+    node = cluster.masters[0]
+    key = next(cluster.keys_on(node))
+    client = connect_through(delivery=level, socket_timeout=60.0)
+    client.get(key)
+    proxied.before(node).swallow(command=b"INCRBY", executed=executed)
+    with impatient(client), pytest.raises(NoReplyInTime) as late:
+        client.incr(key)
+    assert late.value.state is State.WRITTEN and isinstance(late.value, redis.TimeoutError)
+    proxied.clear()
+    assert client.get(key) == (b"1" if executed else None), "and the client goes on"
+    assert client.counters.failed == 1
+
+
+@pytest.mark.parametrize(
+    ("strategy", "level"),
+    [("packed", LEVELS[0]), ("packed", LEVELS[1]), ("sequential", LEVELS[1]), ("single-slot", LEVELS[0]),
+     ("transaction", LEVELS[0]), ("transaction", LEVELS[1])],
+)  # fmt: skip
+def test_each_command_of_a_pipeline_says_how_far_it_came_in_time(
+    strategy: str, level: str, proxied: Proxied, cluster: RedisCluster, connect_through: Connect
+) -> None:
+    node = cluster.masters[0]
+    tag = next(cluster.keys_on(node)).decode()
+    client = connect_through(delivery=level, socket_timeout=60.0)
+    client.get(tag)
+    proxied.before(node).swallow(command=b"DECRBY")
+    is_transaction = strategy == "transaction"
+    with client.pipeline(is_transaction, **({} if is_transaction else {"strategy": strategy})) as pipe:
+        pipe.set(f"{{{tag}}}a", 1).decr(f"{{{tag}}}b").get(f"{{{tag}}}a")
+        with impatient(client):
+            results = pipe.execute(raise_on_error=False)
+    late = results if is_transaction else results[1:2] if strategy == "sequential" else results[1:]
+    assert all(isinstance(result, NoReplyInTime) and result.state is State.WRITTEN for result in late)
+    if not is_transaction:
+        assert results[0] is True
+    if strategy == "sequential":
+        assert isinstance(results[2], NotSent) and results[2].state is State.QUEUED
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_watched_transaction_ends_in_time(
+    level: str, proxied: Proxied, cluster: RedisCluster, connect_through: Connect
+) -> None:
+    node = cluster.masters[0]
+    key = next(cluster.keys_on(node))
+    client = connect_through(delivery=level, socket_timeout=60.0)
+    with client.pipeline(transaction=True) as pipe:
+        pipe.watch(key)
+        pipe.multi()
+        pipe.incr(key)
+        proxied.before(node).swallow(command=b"EXEC")
+        with impatient(client):
+            (result,) = pipe.execute(raise_on_error=False)
+    assert isinstance(result, NoReplyInTime) and result.state is State.WRITTEN
+
+
+def test_a_topology_that_nobody_tells_is_waited_for_no_longer_than_the_command_may_take(
+    proxied: Proxied, cluster: RedisCluster, connect_through: Connect
+) -> None:
+    client = connect_through(socket_timeout=60.0, command_timeout=0.5)
+    for node in cluster.nodes:
+        proxied.before(node).swallow(command=b"CLUSTER")
+    with pytest.raises(NotSentInTime, match="who owns the slots") as late:
+        client.get("k")
+    assert late.value.state is State.QUEUED
+
+
+@pytest.mark.parametrize(("words", "until"), [(("BLPOP", "k", 10), 15.0), (("BLPOP", "k", 0), math.inf)])
+def test_a_blocking_command_may_take_its_own_time_besides(words: tuple[Any, ...], until: float) -> None:
+    core = ClusterCore("127.0.0.1", 1, command_timeout=5.0)
+    core.rules.clock = lambda: 0.0
+    core.topology.map = Model().map
+    core.topology.table = CommandTable.parse([[b"blpop", -3, [b"write"], 1, -2, 1]])
+    logic = core.call(words, {})
+    effect = logic.send(None)
+    assert isinstance(effect, Exchange) and effect.until == until
+    logic.close()
+
+
+def test_a_command_without_any_time_is_not_sent(cluster: RedisCluster, connect: Connect) -> None:
+    client = connect()
+    client.get("k")
+    getattr(client, "real", client).core.rules.command_timeout = 0.0
+    for call in (lambda: client.incr("k"), lambda: client.execute_many([("INCR", "k"), ("INCR", "x")])):
+        with pytest.raises(NotSentInTime):
+            call()
+
+
+def test_time_that_is_up_while_waiting_for_room_is_a_full_buffer(connect: Connect) -> None:
+    client = connect(max_buffered_commands=1)
+    client.get("k")
+    core = getattr(client, "real", client).core
+    others = Hold(core.ledger, 1, 1)
+    assert core.ledger.enter(others)
+    with impatient(client), pytest.raises(BufferFull, match="max_buffered_commands=1"):
+        client.get("k")
+    core.ledger.leave(others)
+    assert client.get("k") is None
+
+
+def test_silence_makes_the_map_doubtful_and_time_that_is_up_does_not(
+    proxied: Proxied, cluster: RedisCluster, connect_through: Connect
+) -> None:
+    node = cluster.masters[0]
+    key = next(cluster.keys_on(node))
+    silent = connect_through(socket_timeout=0.3, delivery="at-most-once")
+    late = connect_through(socket_timeout=60.0)
+    for client in (silent, late):
+        client.get(key)
+        proxied.before(node).swallow(command=b"INCRBY")
+        if client is silent:
+            with pytest.raises(NoReplyInTime, match="was silent"):
+                client.incr(key)
+        else:
+            with impatient(client), pytest.raises(NoReplyInTime, match="its time is up"):
+                client.incr(key)
+        assert proxied.forwarded(b"INCRBY") == 0, "nothing is sent again at the last moment"
+        proxied.clear()
+    assert (silent.counters.refreshes, late.counters.refreshes) == (2, 1)
+
+
+def test_unknown_outcomes_are_no_time_outs_unless_time_was_the_reason(
+    proxied: Proxied, cluster: RedisCluster, connect_through: Connect
+) -> None:
+    node = cluster.masters[0]
+    key = next(cluster.keys_on(node))
+    client = connect_through(delivery="at-most-once")
+    proxied.before(node).cut_after_execution(command=b"INCRBY")
+    with pytest.raises(OutcomeUnknown) as unknown:
+        client.incr(key)
+    assert not isinstance(unknown.value, redis.TimeoutError)
