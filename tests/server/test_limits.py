@@ -152,13 +152,25 @@ def test_a_client_that_asks_and_does_not_read_is_stalled_not_served_into_memory(
         deaf.close()
 
 
-def test_a_client_whose_replies_wait_for_the_disk_is_not_served_into_memory(tmp_path: Path) -> None:
-    synced = threading.Event()
+class StuckDisk:
+    """Syncs nothing until it is told to."""
 
-    def stuck(descriptor: int) -> None:
-        assert synced.wait(20)
+    def __init__(self) -> None:
+        self.go = threading.Event()
+
+    def sync(self, descriptor: int) -> None:
+        assert self.go.wait(20)
         os.fdatasync(descriptor)
 
+    def hold_up(self, server: Server, client: RawClient) -> None:
+        """Have every reply wait, from the client's next write on."""
+        server.call(lambda app: setattr(app.persistence._aof.writer, "_sync", self.sync))
+        client.command("SET", "a", "1")
+        until(lambda: server.call(lambda app: app.engine.commit.pending))
+
+
+def test_a_client_whose_replies_wait_for_the_disk_is_not_served_into_memory(tmp_path: Path) -> None:
+    disk = StuckDisk()
     value = b"x" * 50_000
     with (
         Server(dir=tmp_path, appendonly="yes", appendfsync="always") as server,
@@ -166,19 +178,37 @@ def test_a_client_whose_replies_wait_for_the_disk_is_not_served_into_memory(tmp_
         RawClient(server.port) as writer,
     ):
         assert reader.ask(f"SET k {value.decode()}") == b"OK"
-        server.call(lambda app: setattr(app.persistence._aof.writer, "_sync", stuck))
-        writer.command("SET", "a", "1")
-        until(lambda: server.call(lambda app: app.engine.commit.pending))
+        disk.hold_up(server, writer)
         before = server.call(lambda app: app.engine.stats.commands)
         reader.send(pack(b"GET", b"k") * 500 + pack(b"ECHO", b"last"))
         until(lambda: server.call(lambda app: any(each._owed for each in app.connections)))
         ran = server.call(lambda app: app.engine.stats.commands) - before
         assert ran < 20, f"{ran} replies of {len(value)} bytes wait in memory"
-        synced.set()
+        disk.go.set()
         for _ in range(500):
             assert reader.read() == value
         assert reader.read() == b"last"
         assert writer.read() == b"OK"
+
+
+def test_a_subscriber_whose_messages_wait_for_the_disk_has_the_limit_of_others(tmp_path: Path) -> None:
+    disk = StuckDisk()
+    with (
+        Server(
+            dir=tmp_path, appendonly="yes", appendfsync="always", client_output_buffer_limit="pubsub 1mb 0 0"
+        ) as server,
+        RawClient(server.port) as listener,
+        RawClient(server.port) as client,
+    ):
+        listener.ask("SUBSCRIBE c")
+        disk.hold_up(server, client)
+        for _ in range(30):
+            client.command("PUBLISH", "c", b"x" * 50_000)
+        until(lambda: server.call(lambda app: len(app.connections)) == 1)
+        disk.go.set()
+        assert client.read() == b"OK"
+        assert {client.read() for _ in range(30)} <= {0, 1}
+        assert listener.is_closed()
 
 
 def test_a_command_larger_than_the_query_buffer_limit_ends_its_connection() -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.engine.session import Session
@@ -51,7 +52,8 @@ class Connection(InnerLoop):
         self._gathered = 0  # bytes of replies by `execute` since the last flush
         self._stalled = False  # the client reads too slowly: run nothing more until it caught up
         self._narrow = False  # has not logged in: the reader takes small commands only
-        self._owed = 0  # large chunks of replies that wait for the disk: nothing more runs until they may leave
+        self._owed = 0  # bytes that wait for the disk, as far as they are many: while they are, nothing more runs
+        self._pushed = False  # something came from elsewhere, of which nobody knows how much will follow
         self._long = False  # a long reply is on its way: nothing more runs until the transport has all of it
         self._pouring: deque[bytes | memoryview] = deque()  # what the transport was not given yet
 
@@ -140,7 +142,7 @@ class Connection(InnerLoop):
             self.reader.limit(self.app.config.proto_max_bulk_len)
         if self.engine.keyspace.ready:
             self.engine.blocking.serve()
-        self.held_back = session.waiter is not None or self._stalled or self._long or self._owed > 0
+        self.held_back = session.waiter is not None or self._stalled or self._long or self._owed > WORTH_COPYING
         return not (self.held_back or session.closing)
 
     def _send_pieces(self, reply: RawPieces) -> None:
@@ -167,7 +169,9 @@ class Connection(InnerLoop):
     def go_on(self) -> None:
         """Run what waited, unless there is a new reason to wait."""
         session = self.session
-        if self.running or self._stalled or self._long or self._owed or session.waiter is not None or session.closing:
+        if self.running or self._stalled or self._long or session.waiter is not None or session.closing:
+            return
+        if self._owed > WORTH_COPYING:
             return
         if self._deaf:
             self._deaf = False
@@ -205,6 +209,7 @@ class Connection(InnerLoop):
             self._long = self.held_back = True
         else:
             self.out.append(data)
+        self._pushed = True
         if not self.running:
             self.app.to_flush.add(self)
             self.app.schedule_flush()
@@ -227,13 +232,16 @@ class Connection(InnerLoop):
         if commit is not None and commit.pending:
             size = len(out[0]) if len(out) == 1 else sum(map(len, out))
             write = self._write
-            if size > WORTH_COPYING:
-                self._owed += 1
-                self.held_back = True
-                write = self._write_owed
+            if size > WORTH_COPYING or self._pushed:
+                self._pushed = False
+                self._owed += size
+                write = partial(self._write_owed, size)
             commit.hold(write, out.copy(), self._doubtful)
             self._doubtful = set()
             out.clear()
+            if self._owed > WORTH_COPYING:
+                self.held_back = True
+                self.app.limits.check_output(self)
         elif self._long:
             pouring = bool(self._pouring)
             self._pouring += out
@@ -255,11 +263,12 @@ class Connection(InnerLoop):
             if self._stalled:
                 self.app.limits.check_output(self)
 
-    def _write_owed(self, data: bytes) -> None:
-        """The disk was waited for: a client must not fill memory with replies that it cannot have yet."""
-        self._owed -= 1
+    def _write_owed(self, size: int, data: bytes) -> None:
+        """The disk was waited for: nobody must fill memory with what a client cannot have yet."""
+        before = self._owed
+        self._owed -= size
         self._write(data)
-        if not self._owed:
+        if before > WORTH_COPYING >= self._owed:
             self.resume()
 
     def _write(self, data: bytes) -> None:
@@ -297,7 +306,7 @@ class Connection(InnerLoop):
             self.resume()
 
     def buffered(self) -> tuple[int, int]:
-        waiting = sum(map(len, self.out)) + sum(map(len, self._pouring))
+        waiting = self._owed + sum(map(len, self.out)) + sum(map(len, self._pouring))
         return self.reader.backlog, self.transport.get_write_buffer_size() + waiting
 
     def close(self, after_reply: bool) -> None:
