@@ -27,16 +27,20 @@ class Process:
             stderr=self.output,
             cwd=Path(__file__).parent.parent,
         )
-        self._wait(folder)
+        try:
+            self._wait(folder)
+        except BaseException:
+            self.kill()
+            raise
 
     def _wait(self, folder: Path) -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while True:
             try:
                 with redis.Redis(port=self.port, retry=None) as client:  # its own attempts are ever further apart
                     client.dbsize()
                     return
-            except (redis.ConnectionError, redis.BusyLoadingError):
+            except (redis.ConnectionError, redis.TimeoutError):
                 log = (folder / "server.log").read_text()
                 assert self.process.poll() is None, f"the server refused to start: {log}"
                 assert time.monotonic() < deadline, f"the server does not come up: {log}"

@@ -23,12 +23,12 @@ def start(*words: str, cwd: Path) -> subprocess.Popen[str]:
 
 def wait_for(port: int, process: subprocess.Popen[str]) -> redis.Redis:
     client = redis.Redis(port=port, protocol=2, retry=None)  # redis-py's own attempts are ever further apart
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
             client.ping()
             return client
-        except redis.ConnectionError:
+        except (redis.ConnectionError, redis.TimeoutError):
             assert process.poll() is None, process.communicate()
             time.sleep(0.02)
     raise TimeoutError
