@@ -735,3 +735,9 @@ def test_eviction_under_compaction_does_not_look_into_what_goes() -> None:
     log.check()
     assert sorted(log.compactor.latest) == sorted(tags[:1000] + tags[2000:])
     assert len(log) == 2000
+    log.append_many(3, tags[:1500], [b""] * 1500)
+    log.evict_through(log.last)  # one node that the index knows, and one that it does not
+    log.check()
+    while log.compact().more:
+        pass
+    assert log.compactor.latest == {}
