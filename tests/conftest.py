@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import redis
+from hypothesis import HealthCheck, settings
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 from tests.engine.lock_world import Slow, slow_commands
@@ -26,6 +27,8 @@ from penstock.testing.cluster import RedisCluster
 from penstock.testing.redis import RedisServer, find_redis, free_port
 
 commands.load()  # a test of an Engine alone needs them too, also when it is the only one that runs
+settings.register_profile("timing decides no test", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("timing decides no test")
 
 
 THREADED = {

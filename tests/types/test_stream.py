@@ -211,9 +211,7 @@ class StreamMachine(RuleBasedStateMachine):
         evicted = self.stream.log.apply_retention(self.stream.retention, self.now)
         stream = self.stream.log
         assert evicted == self.forget_below(stream.first)
-        assert (
-            stream.first % SMALL_NODE == 1 or not evicted or (age and not self.messages) or (size and not stream.nodes)
-        )
+        assert stream.first % SMALL_NODE == 1 or not evicted or (age and not self.messages) or size
         if count and not age and not size:
             assert len(self.messages) >= min(count, before)
         sealed = stream.last // SMALL_NODE * SMALL_NODE
@@ -224,6 +222,7 @@ class StreamMachine(RuleBasedStateMachine):
         if size:
             held = sum(16 + len(tag) + len(entry) for _, tag, entry in self.messages.values())
             assert held <= size or len(self.messages) == 1
+            assert self.messages or age or not before
             assert stream.info().raw_bytes <= size or len(self.messages) == 1
 
     @rule()

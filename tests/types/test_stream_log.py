@@ -620,6 +620,20 @@ def test_large_messages_do_not_wait_for_their_node_to_be_whole() -> None:
     assert (log.first, log.last, len(log), log.seek_time(6), log.seek_time(5)) == (500, 1001, 502, 501, 500)
 
 
+def test_the_newest_message_stays_though_it_was_the_last_of_a_node() -> None:
+    log = Log()
+    log.append_many(5, [b""] * NODE, [b"x" * 84] * NODE)
+    assert log.apply_retention(Retention(bytes=50_000), now=5) == NODE - 1
+    assert log.apply_retention(Retention(bytes=50_000), now=5) == 0
+    assert [message.offset for message in log.messages(1, 9999)] == [NODE]
+    log.append(6, b"", b"")
+    assert log.apply_retention(Retention(bytes=50_000), now=6) == 1
+    assert log.info().raw_bytes == 16
+    log.append_many(7, [b""] * (NODE - 1), [b""] * (NODE - 1))
+    assert log.apply_retention(Retention(bytes=50, age_ms=1), now=9) == NODE  # unless it is too old
+    log.check()
+
+
 def test_evicted_messages_of_the_active_node_give_their_memory_back() -> None:
     log = Log()
     log.append_many(5, [b""] * 10, [b"x" * 1000] * 10)
@@ -798,3 +812,9 @@ def test_eviction_under_compaction_does_not_look_into_what_goes() -> None:
     log.check()
     assert sorted(log.compactor.latest) == sorted(tags[:1000] + tags[2000:])
     assert len(log) == 2000
+    log.append_many(3, tags[:1500], [b""] * 1500)
+    log.evict_through(log.last)  # one node that the index knows, and one that it does not
+    log.check()
+    while log.compact().more:
+        pass
+    assert log.compactor.latest == {}

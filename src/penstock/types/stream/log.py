@@ -412,7 +412,11 @@ class Log:
             too_large = retention.bytes and self.sealed_raw + active > retention.bytes
             if not (too_old or too_large):
                 break
-            removed += self.evict_through((self.lowest + 1) * NODE)
+            through = (self.lowest + 1) * NODE
+            if through == self.last and not too_old:
+                removed += self.evict_through(through - 1)
+                break
+            removed += self.evict_through(through)
         if retention.bytes and not self.nodes:
             removed += self._keep_bytes(retention.bytes)
         if retention.age_ms and not self.nodes:
