@@ -361,6 +361,12 @@ def test_what_cannot_be_encoded_is_refused_before_anything_is_sent() -> None:
         Model().plan([("SET", "x", "0"), ("SET", "y", {})])
 
 
+def test_a_number_that_python_does_not_show_is_refused_and_takes_nothing_down() -> None:
+    """hiredis 3.5 ends the process at it."""
+    with pytest.raises(redis.DataError, match="digits"):
+        Model().plan([("SET", "x", 10**5000)])
+
+
 def test_exactly_once_is_refused_with_the_reason() -> None:
     with pytest.raises(ExactlyOnceUnavailable, match="ONCE on every node"):
         Model().rules(delivery="exactly-once")

@@ -11,14 +11,13 @@ from binascii import crc_hqx
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from hiredis import pack_command
-
 from penstock.client.cluster.errors import CrossSlotRefused, NotRoutable
 from penstock.client.cluster.routing import CommandTable, Route, encoded
 from penstock.client.cluster.slot_map import Address, SlotMap
 from penstock.client.commands import Kind, kind_of, name_of, patience
 from penstock.client.encoding import Encoded, pack
 from penstock.protocol.slots import SLOTS, key_slot
+from penstock.protocol.tuples import pack_tuple
 
 LAST_SLOT = SLOTS - 1
 
@@ -116,7 +115,9 @@ class Plan:
         try:
             if not self._table.singles.issuperset({call[0] for call in calls}):
                 return False
-            packed = [pack_command(call) for call in calls]  # type: ignore[arg-type]
+            packed = [piece for call in calls if (piece := pack_tuple(call)) is not None]  # type: ignore[arg-type]
+            if len(packed) < len(calls):
+                return False
             keys = [key.encode() if (key := call[1]).__class__ is str else encoded(key) for call in calls]
         except (TypeError, IndexError, UnicodeEncodeError):
             return False
