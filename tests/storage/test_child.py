@@ -56,7 +56,9 @@ def test_a_killed_child_leaves_nothing(tmp_path: Path) -> None:
 
 def test_a_child_that_writes_nothing_for_too_long_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr(child_module, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(
+        child_module, "time", SimpleNamespace(monotonic=lambda: now, perf_counter_ns=time.perf_counter_ns)
+    )
     told, written = tmp_path / "told", tmp_path / "temp-1-x"
     told.touch()
 
