@@ -482,6 +482,18 @@ def test_a_stream_that_is_deleted_is_not_compressed(world: World) -> None:
     assert world.timers.pending == 0
 
 
+def test_what_was_not_compressed_when_it_was_copied_or_dumped_is_later(world: World) -> None:
+    world.run("TWRITE", "k", "ENTRIES", *["tag", "entry"] * 12_000)
+    dumped = world.run("DUMP k")
+    world.run("COPY k copied")
+    world.run("DEL k")
+    world.run("RESTORE", "restored", 0, dumped)
+    assert not any(compressed(world, b"restored"))
+    world.pass_time(20_200)
+    assert compressed(world, b"copied") == compressed(world, b"restored") == [True] * 4 + [False] * 8
+    world.stream(b"restored").check()
+
+
 def test_a_stream_whose_cold_nodes_are_evicted_rests_no_longer(world: World) -> None:
     world.run("TWRITE", "k", "ENTRIES", *["tag", "entry"] * 12_000)
     world.run("TEVICT k 11000")
@@ -532,6 +544,9 @@ def test_a_thread_compresses_while_the_loop_serves(world: World) -> None:
     assert world.run("TREAD k 1 12000") == read
     world.run("RESTORE", "again", 0, dumped)
     assert world.run("TREAD again 1 12000") == read
+    world.pass_time(100)
+    thread.work()
+    assert compressed(world, b"again") == [True] * 4 + [False] * 8
     world.pass_time(100)
     assert not thread.chores and world.timers.pending == 0
 

@@ -29,7 +29,7 @@ def place(session: Session, db: Database, name: bytes, value: Value, expires_at:
     if expires_at is not None:
         db.expire_at(name, expires_at)
     if type(value) is Stream:
-        session.engine.streams.note(db, name, value)
+        session.engine.streams.found(db, name, value)
 
 
 # -- one key at a time ----------------------------------------------------------------------------------------

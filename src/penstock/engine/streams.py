@@ -53,6 +53,11 @@ class Streams:
         if stream.groups or stream.stages.by_token or stream.retention.age_ms or stream.retention.compact:
             self._noted[database, key] = None
 
+    def found(self, database: Database, key: bytes, stream: Stream) -> None:
+        """This stream is here as it came, by a file or by another name: it may need all of it."""
+        self.note(database, key, stream)
+        self._engine.compression.later(stream.log)
+
     def swapped(self, one: int, other: int) -> None:
         """SWAPDB exchanged two databases: what was noted of one is true of the other."""
         a, b = self._engine.keyspace[one], self._engine.keyspace[other]
@@ -65,7 +70,7 @@ class Streams:
         for database in self._engine.keyspace.databases:
             for key, value in database.data.items():
                 if type(value) is Stream:
-                    self.note(database, key, value)
+                    self.found(database, key, value)
 
     def wake_at(self, database: Database, key: bytes, when: int) -> None:
         """Run those blocked on a stream again at a time, unless something wakes them before."""

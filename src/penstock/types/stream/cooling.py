@@ -69,16 +69,25 @@ class Cooling:
                 self.shared[node.number] = node
             else:
                 node.own()
-        # One node a seal keeps step; a second one catches up after hot_nodes was lowered or the log was loaded.
         self.cooled = max(self.cooled, lowest)
         self.packed = max(self.packed, lowest)
-        for number in range(self.cooled, min(self.cooled + 2, node.number + 1 - storage.hot_nodes)):
+        # One node a seal keeps step; a second one catches up after hot_nodes was lowered.
+        self._cool(nodes, min(self.cooled + 2, node.number + 1 - storage.hot_nodes))
+        while self.packed < self.cooled and self.waiting >= storage.backlog:
+            self._pack(nodes, storage)
+
+    def loaded(self, nodes: dict[int, Node], lowest: int, storage: Storage) -> None:
+        """The nodes were loaded: those that are old enough are cold, compressed or not."""
+        self.cooled = self.packed = lowest
+        self._cool(nodes, lowest + len(nodes) - storage.hot_nodes)
+
+    def _cool(self, nodes: dict[int, Node], end: int) -> None:
+        """Tell the nodes up to a number to cool."""
+        for number in range(self.cooled, end):
             nodes[number].rest()
             self.shared.pop(number, None)
             self.waiting += _compressible(nodes[number])
             self.cooled = number + 1
-        while self.packed < self.cooled and self.waiting >= storage.backlog:
-            self._pack(nodes, storage)
 
     def settle(self, nodes: dict[int, Node], storage: Storage, before: int) -> bool:
         """Do a piece of what was left for later, the oldest node first, no node from `before` on; whether there is more to do here."""

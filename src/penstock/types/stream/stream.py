@@ -129,6 +129,7 @@ class Stream:
         log.active.extend(_unpacked(next(parts)), unpack_many(next(parts)), unpack_many(next(parts)))
         for fault in log.faults():
             raise CorruptValue(f"a stream is damaged: {fault}")
+        log.cooling.loaded(log.nodes, log.lowest, log.storage)
         for _ in range(groups):
             name = next(parts)
             if name in stream.groups:
