@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import tracemalloc
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from tests.client.cluster.conftest import Connect
 from tests.client.cluster.model import TABLE, Model
 
 import penstock
+from penstock import aio
 from penstock.client.cluster.core import ClusterCore
 from penstock.client.cluster.effects import Exchange, Logic
 from penstock.client.cluster.sharing import as_single
@@ -60,6 +62,34 @@ def test_the_bound_on_bytes_is_a_bound_on_memory(make: Callable[[ClusterCore, in
     for logic, *_ in held:
         logic.close()
     assert core.ledger.counters.buffered_commands == core.ledger.counters.buffered_bytes == 0
+
+
+@pytest.mark.parametrize("value", [10, 1000, 100_000])
+def test_the_bound_on_bytes_is_a_bound_on_the_memory_of_tasks_that_wait(value: int) -> None:
+    bound = 8 * 1024 * 1024
+
+    async def main() -> int:
+        async with aio.Cluster("127.0.0.1", 1, max_buffered_bytes=bound, when_full="raise") as client:
+            client.core.topology.map, client.core.topology.table = Model().map, TABLE
+            for master in client.core.topology.map.masters:
+                client._links._share_new((master, False))  # opened in the loop's next turn, to which it never comes
+            held: list[Any] = []
+            tracemalloc.start()
+            try:
+                with pytest.raises(BufferFull, match=f"max_buffered_bytes={bound}"):
+                    while True:
+                        call = client.set(f"key:{len(held)}", "x" * value)
+                        call.send(None)
+                        held.append(call)
+                used, _ = tracemalloc.get_traced_memory()
+            finally:
+                tracemalloc.stop()
+            for call in held:
+                call.close()
+            assert client.counters.buffered_commands == client.counters.buffered_bytes == 0
+            return used
+
+    assert 0.5 * bound < asyncio.run(main()) <= bound * 1.02 + value * 3
 
 
 def test_a_call_that_finds_no_room_waits_or_fails_as_was_asked_for(cluster: RedisCluster, connect: Connect) -> None:

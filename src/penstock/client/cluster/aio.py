@@ -29,6 +29,7 @@ from penstock.client.cluster.effects import Exchange, Logic, Pause, Refresh, Roo
 from penstock.client.cluster.plan import Call
 from penstock.client.cluster.slot_map import Address, SlotMap
 from penstock.client.cluster.strategies import Strategy
+from penstock.client.errors import NotSent
 from penstock.client.quick import QuickCommands
 from penstock.client.streams import StreamCommands
 
@@ -49,9 +50,29 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, AsyncRedisModuleComman
         """`redis://user:password@host:port`, or `rediss://` with TLS; options may follow a question mark."""
         return cls(**ClusterCore.arguments_of(url, arguments))
 
-    def execute_command(self, *arguments: Any, **options: Any) -> Any:
+    async def execute_command(self, *arguments: Any, **options: Any) -> Any:
         """Any command. `node=` ("host:port", "primaries", "replicas", "all") sends it to certain nodes instead."""
-        return self.drive(self.core.call(arguments, options))
+        core, links = self.core, self._links
+        plain = core.plain(arguments, options)
+        if plain is None or (link := links.shared(plain.address)) is None or not core.ledger.enter(plain):
+            return await self.drive(core.call(arguments, options))
+        try:
+            if plain.until != math.inf:
+                plain.deadline = links.loop_time(plain.until)
+            try:
+                await link.run(plain)
+            except NotSent as error:
+                links.refuse(plain, error)
+            reply = plain.results[0]
+            if isinstance(reply, Exception) or plain.address in links.outages:
+                reply = await self.drive(core.after(plain, links.outcome(plain, plain.address, plain.until)))
+                links.tell()
+            else:
+                core.ledger.leave_answered(plain)
+        finally:
+            if plain.is_held:
+                core.ledger.leave(plain)
+        return core.read(arguments, options, reply)
 
     async def execute_many(self, commands: Sequence[Call], raise_on_error: bool = True) -> list[Any]:
         """Many ready commands, such as ("SET", "k", "v"), at once; replies as the server gives them, in call order."""

@@ -33,9 +33,6 @@ from penstock.client.cluster.sharing import (
     goes_shared,
     may_share,
     out_of_time,
-    outcome_of,
-    outcome_of_refusal,
-    reason,
     too_many,
 )
 from penstock.client.cluster.slot_map import Address, shown
@@ -199,13 +196,12 @@ class Links(Pool[Link]):
         try:
             await link.run(made)
         except NotSent as error:
-            return closed() if self.is_closed else outcome_of_refusal(error)
-        outcome = outcome_of(made)
-        if outcome.error is not None:
-            outcome.error = reason(outcome.error, batch, until - self.rules.clock())
-        elif self._outages:
-            self.answers(batch.address)
-        return outcome
+            self.refuse(made, error)
+        return self.outcome(made, batch.address, until)
+
+    def shared(self, address: Address) -> aio_link.Link | None:
+        """The connection to a node that is everybody's, if there is one."""
+        return self._shared.get((address, False))
 
     def _share_new(self, key: Key) -> aio_link.Link:
         address, from_replica = key
@@ -215,7 +211,8 @@ class Links(Pool[Link]):
         )
         return link
 
-    def _loop_time(self, until: float) -> float:
+    def loop_time(self, until: float) -> float:
+        """From the clock of the rules to that of the loop."""
         return asyncio.get_running_loop().time() + until - self.rules.clock()
 
     async def _fly(self, batch: Batch, until: float) -> Outcome:
@@ -223,7 +220,7 @@ class Links(Pool[Link]):
             return closed()
         if self.rules.clock() >= until:
             return out_of_time()
-        at = None if until == math.inf else self._loop_time(until)
+        at = None if until == math.inf else self.loop_time(until)
         link = await self._take(batch, at)
         if link is None:
             return await self._share(batch, until) if may_share(batch) else too_many(batch, self.rules.max_connections)

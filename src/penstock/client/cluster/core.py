@@ -6,20 +6,21 @@ file: nothing here blocks, and nothing here knows whether it is awaited.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Container, Generator, Iterable, Sequence
 from functools import partial
 from typing import Any, Literal
 
 import redis
-from hiredis import pack_command
 from redis.client import EMPTY_RESPONSE, NEVER_DECODE
 from redis.connection import parse_url, to_bool
 from redis.exceptions import ExecAbortError
 
-from penstock.client.cluster.effects import Batch, Effect, Exchange, Refresh, Room, Rules
+from penstock.client.cluster.effects import Batch, Effect, Outcome, Refresh, Room, Rules
 from penstock.client.cluster.errors import NotRoutable
 from penstock.client.cluster.ledger import ClusterCounters, Hold, Ledger, held_bytes
-from penstock.client.cluster.pipeline import REFUSALS, Packed
+from penstock.client.cluster.pipeline import Packed
+from penstock.client.cluster.plain import PlainCall
 from penstock.client.cluster.plan import Call, Plan
 from penstock.client.cluster.routing import CommandTable, encoded
 from penstock.client.cluster.slot_map import Address, Remap, SlotMap, shown
@@ -33,6 +34,7 @@ from penstock.client.errors import DeliveryError
 from penstock.client.events import Listeners, Reconnected, Replayed
 from penstock.client.streams import CALLBACKS
 from penstock.protocol.slots import key_slot
+from penstock.protocol.tuples import pack_tuple
 
 Options = dict[str, Any]
 Nodes = str | Address | list[Address]
@@ -112,51 +114,40 @@ class ClusterCore:
         assert self.topology.table is not None
         return self.topology.map, self.topology.table
 
+    def plain(self, arguments: tuple[Any, ...], options: Options) -> PlainCall | None:
+        """A command of one key, its first argument, that its master answers at once. None if it is another, which is for `call`."""
+        table, rules = self.topology.table, self.rules
+        if table is None or arguments[0] not in table.singles or len(arguments) < 2 or rules.read_from_replicas:
+            return None
+        if options and ("node" in options or "target_nodes" in options):
+            return None
+        packed = pack_tuple(arguments) or pack(arguments)
+        key = arguments[1]
+        owner = self.topology.map.owners[key_slot(key.encode() if key.__class__ is str else encoded(key))]
+        timeout = math.inf if rules.command_timeout is None else rules.command_timeout
+        if owner is None or timeout <= 0.0:
+            return None
+        plain = PlainCall(arguments, packed, owner, rules.clock() + timeout, self.ledger)
+        if options and self.decodes and NEVER_DECODE in options:
+            plain.raw = _FIRST
+        return plain
+
+    def after(self, plain: PlainCall, outcome: Outcome) -> Generator[Effect, Any, Any]:
+        """What a plain call comes to that was not simply answered."""
+        done, topology, (arguments,) = ClusterCounters(), self.topology, plain.commands
+        assert topology.table is not None
+        plan = make_plan([arguments], topology.table, False, topology.map, plain.raw)
+        first_round = Batch(plain.address, plan.packed, [0], raw=plan.raw)
+        try:
+            logic = Packed(plan, topology.map, self.rules, plain.until, done)
+            (reply,) = yield from logic.run_after(first_round, outcome)
+        finally:
+            self.ledger.leave(plain, done)
+        return reply
+
     def call(self, arguments: Call, options: Options) -> Generator[Effect, Any, Any]:
         """One command, its reply as redis-py gives it."""
-        started, topology = self.rules.clock(), self.topology
-        batch = self._single(arguments, options)
-        if batch is None or not self.ledger.enter(
-            hold := Hold(self.ledger, 1, held_bytes(batch.pieces, len(arguments)))
-        ):
-            return (yield from self._any_call(arguments, options, started))
-        done: ClusterCounters | None = None
-        answered = False
-        try:
-            until = self.rules.until(started)
-            (outcome,) = yield Exchange([batch], until=until)
-            answered = outcome.error is None and (reply := outcome.replies[0]).__class__ not in REFUSALS
-            if not answered:
-                assert topology.table is not None
-                done = ClusterCounters()
-                plan = make_plan([arguments], topology.table, False, topology.map, batch.raw)
-                (reply,) = yield from Packed(plan, topology.map, self.rules, until, done).run_after(batch, outcome)
-        finally:
-            if answered:
-                self.ledger.leave_answered(hold)
-            else:
-                self.ledger.leave(hold, done)
-        return self.read(arguments, options, reply)
-
-    def _single(self, arguments: Call, options: Options) -> Batch | None:
-        """The batch for a command of one key, its first argument, that its master answers at once: most of all that is called."""
-        table = self.topology.table
-        if table is None or arguments[0] not in table.singles or len(arguments) < 2 or self.rules.read_from_replicas:
-            return None
-        raw = _NONE
-        if options:
-            if "node" in options or "target_nodes" in options:
-                return None
-            if self.decodes and NEVER_DECODE in options:
-                raw = _FIRST
-        try:
-            packed = pack_command(arguments)  # type: ignore[arg-type]
-        except (TypeError, UnicodeEncodeError):
-            packed = pack(arguments)
-        owner = self.topology.map.owners[key_slot(encoded(arguments[1]))]
-        return None if owner is None else Batch(owner, [packed], [0], raw=raw)
-
-    def _any_call(self, arguments: Call, options: Options, started: float) -> Generator[Effect, Any, Any]:
+        started = self.rules.clock()
         slot_map, table = yield from self.ready(self.rules.until(started))
         nodes = options.pop("target_nodes", None) or options.pop("node", None)
         plan = Plan(table)
@@ -297,7 +288,6 @@ _FROM_QUERY: dict[str, Callable[[str], Any]] = {
 }
 _Body = Callable[..., Generator[Effect, Any, Any]]
 """Logic that takes `until` and `done`."""
-_NONE: frozenset[int] = frozenset()
 _FIRST = frozenset({0})
 _NOT_FOR_CALLBACKS = frozenset({"keys", "target_nodes", "node", EMPTY_RESPONSE, NEVER_DECODE})
 

@@ -21,7 +21,7 @@ from penstock.client.cluster.effects import Rules
 from penstock.client.delivery import Counters
 from penstock.client.errors import BufferFull, DeliveryError, NotSent
 
-CALL_BYTES = 2000
+CALL_BYTES = 4700
 """What a call that waits costs beside its commands, its logic and its batches; tests/client/cluster/test_bounds.py measures these."""
 COMMAND_BYTES = 130
 """What a command costs beside its words: its places in the plan, its result."""
@@ -65,11 +65,12 @@ _NAMES = tuple(field.name for field in fields(ClusterCounters))
 class Hold:
     """What one call holds. A call that an interrupt ends between any two steps lets go of it when nobody has this any more."""
 
-    __slots__ = ("_ledger", "commands", "is_held", "size")
+    __slots__ = ("_ledger", "count", "is_held", "size")
 
-    def __init__(self, ledger: Ledger, commands: int, size: int) -> None:
+    def __init__(self, ledger: Ledger, count: int, size: int) -> None:
         self._ledger = ledger
-        self.commands = commands
+        self.count = count
+        """How many commands."""
         self.size = size
         self.is_held = False
 
@@ -102,13 +103,13 @@ class Ledger:
         with self._lock:
             held = counters.buffered_commands
             if held and (
-                held + hold.commands > rules.max_buffered_commands
+                held + hold.count > rules.max_buffered_commands
                 or counters.buffered_bytes + hold.size > rules.max_buffered_bytes
             ):
                 if wake is not None:
                     self._waiting.append(wake)
                 return False
-            counters.buffered_commands = held + hold.commands
+            counters.buffered_commands = held + hold.count
             counters.buffered_bytes += hold.size
             hold.is_held = True
             return True
@@ -135,7 +136,7 @@ class Ledger:
         """With the lock held; who is to be woken."""
         if hold.is_held:
             hold.is_held = False
-            self._counters.buffered_commands -= hold.commands
+            self._counters.buffered_commands -= hold.count
             self._counters.buffered_bytes -= hold.size
         if not self._waiting:
             return ()

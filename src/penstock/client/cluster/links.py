@@ -33,9 +33,6 @@ from penstock.client.cluster.sharing import (
     goes_shared,
     may_share,
     out_of_time,
-    outcome_of,
-    outcome_of_refusal,
-    reason,
     too_many,
 )
 from penstock.client.cluster.slot_map import Address, shown
@@ -248,13 +245,12 @@ class Links(Pool[Link]):
         except sync_link.Reentered:
             return None
         except NotSent as error:
-            return closed() if self.is_closed else outcome_of_refusal(error)
-        outcome = outcome_of(made)
-        if outcome.error is not None:
-            outcome.error = reason(outcome.error, batch, until - self.rules.clock())
-        elif self._outages:
-            self.answers(batch.address)
-        return outcome
+            self.refuse(made, error)
+        return self.outcome(made, batch.address, until)
+
+    def shared(self, address: Address) -> sync_link.Link | None:
+        """The connection to a node that is everybody's, if there is one."""
+        return self._shared.get((address, False))
 
     def _share_new(self, key: Key) -> sync_link.Link:
         with self._lock:

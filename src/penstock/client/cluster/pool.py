@@ -14,10 +14,13 @@ from collections.abc import Container
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
+from penstock.client import batch as single
 from penstock.client.cluster.effects import Batch, Outcome, Rules
 from penstock.client.cluster.errors import TimeIsUp
 from penstock.client.cluster.ledger import Ledger
+from penstock.client.cluster.sharing import WAS_CLOSED, outcome_of, reason
 from penstock.client.cluster.slot_map import Address
+from penstock.client.errors import ClientClosed, NotSent
 from penstock.client.events import Event, Reconnected
 
 Key = tuple[Address, bool]
@@ -48,7 +51,8 @@ class Pool(Generic[L]):
         self._idle: dict[Key, list[L]] = {}
         self._open: defaultdict[Address, weakref.WeakSet[Any]] = defaultdict(weakref.WeakSet)
         self._lock = threading.RLock()  # around `_open`
-        self._outages: dict[Address, _Outage] = {}
+        self.outages: dict[Address, _Outage] = {}
+        """Nodes to which a connection was lost, and that have not answered since."""
         self._events: deque[Reconnected] = deque()
         self.is_closed = False
 
@@ -104,28 +108,43 @@ class Pool(Generic[L]):
         if lane_link is not None and address is not None:
             self.dismiss(address, lane_link)
 
+    # -- what is shared -----------------------------------------------------------------------------------------
+
+    def refuse(self, made: single.Batch, error: NotSent) -> None:
+        """The engine did not take a batch: this client was closed, or another thread has just closed the connection of a node that has left."""
+        made.results = [ClientClosed(WAS_CLOSED) if self.is_closed else NotSent(str(error))] * made.count
+
+    def outcome(self, made: single.Batch, address: Address, until: float) -> Outcome:
+        """What became of a batch on a shared connection."""
+        outcome = outcome_of(made)
+        if outcome.error is not None:
+            outcome.error = reason(outcome.error, address, until - self.rules.clock())
+        elif address in self.outages:
+            self.answers(address)
+        return outcome
+
     # -- events -------------------------------------------------------------------------------------------------
 
     def lost(self, address: Address) -> None:
         """A connection to a node is gone."""
-        if len(self._outages) < MOST_OUTAGES:
-            self._outages.setdefault(address, _Outage(self.rules.clock()))
+        if len(self.outages) < MOST_OUTAGES:
+            self.outages.setdefault(address, _Outage(self.rules.clock()))
 
     def not_opened(self, address: Address) -> None:
         """There was an attempt to open a connection to a node."""
-        outage = self._outages.get(address)
+        outage = self.outages.get(address)
         if outage is not None:
             outage.attempts += 1
 
     def answers(self, address: Address) -> None:
         """There is a connection to a node again, be it one that is shared."""
-        outage = self._outages.pop(address, None)
+        outage = self.outages.pop(address, None)
         if outage is not None:
             self._events.append(Reconnected(self.rules.clock() - outage.since, outage.attempts, address))
 
     def shared_again(self, address: Address, event: Event) -> None:
         """The engine of a shared connection tells that it has a new one."""
-        self._outages.pop(address, None)
+        self.outages.pop(address, None)
         self.ledger.reconnected()
         self.rules.listeners.tell(replace(event, node=address))
 
@@ -150,8 +169,8 @@ class Pool(Generic[L]):
                 del self._idle[key]
             for address in [address for address in self._open if address not in known and not self._open[address]]:
                 del self._open[address]
-            for address in [address for address in self._outages if address not in known]:
-                self._outages.pop(address, None)
+            for address in [address for address in self.outages if address not in known]:
+                self.outages.pop(address, None)
 
     def after_fork(self) -> None:
         """In a child: the connections are the parent's, and so are those who had them. Nothing of it is touched."""

@@ -22,15 +22,16 @@ from redis.exceptions import MovedError
 from penstock.client import batch as single
 from penstock.client.cluster.effects import Batch, Outcome
 from penstock.client.cluster.errors import Moved, TimeIsUp, TooManyConnections
-from penstock.client.cluster.slot_map import shown
+from penstock.client.cluster.slot_map import Address, shown
 from penstock.client.delivery import Delivery, Settings, State
 from penstock.client.encoding import Packed
 from penstock.client.engine import Engine
-from penstock.client.errors import ClientClosed, DeliveryError, NotSent
+from penstock.client.errors import ClientClosed, DeliveryError
 from penstock.client.opening import HEALTH_CHECK_INTERVAL
 
 MOST_PIECES = 64
 """Of a batch that shares a connection although it could have its own."""
+WAS_CLOSED = "the client was closed"
 _UNBOUNDED = 1 << 62  # what is held is bounded by the ledger, for all nodes together
 _NAMELESS = ("command",)
 
@@ -91,23 +92,18 @@ def out_of_time() -> Outcome:
     return Outcome([], TimeIsUp("no time was left to send it"), connected=False)
 
 
-def outcome_of_refusal(error: NotSent) -> Outcome:
-    """The engine did not take the batch: another thread has just closed its connection, because the node has left the cluster."""
-    return Outcome([], NotSent(str(error)), connected=False)
-
-
 def closed() -> Outcome:
     """The client was closed. What was sent before may have run all the same, so this is for the logic to tell."""
-    return Outcome([], ClientClosed("the client was closed"), connected=False)
+    return Outcome([], ClientClosed(WAS_CLOSED), connected=False)
 
 
-def reason(failure: Exception, batch: Batch, left: float) -> Exception:
+def reason(failure: Exception, address: Address, left: float) -> Exception:
     """Why there is no reply, without the engine's words about a command it does not know; `left` is how much time there was still."""
     if isinstance(failure.__cause__, Exception):
         return failure.__cause__
     if not isinstance(failure, redis.TimeoutError):
         return failure
-    where = shown(batch.address)
+    where = shown(address)
     if left < _CLOCKS_DIFFER:
         return TimeIsUp(f"{where} had not answered when its time was up")
     return redis.TimeoutError(f"{where} was silent")

@@ -37,8 +37,10 @@ from penstock.client.cluster.plan import Call
 from penstock.client.cluster.slot_map import Address, SlotMap
 from penstock.client.cluster.strategies import Strategy
 from penstock.client.cluster.turns import Turns
+from penstock.client.errors import NotSent
 from penstock.client.quick import QuickCommands
 from penstock.client.streams import StreamCommands
+from penstock.client.sync_link import Reentered
 
 
 class Cluster(ClusterBody, StreamCommands, QuickCommands, RedisModuleCommands, CoreCommands):
@@ -60,7 +62,29 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, RedisModuleCommands, C
 
     def execute_command(self, *arguments: Any, **options: Any) -> Any:
         """Any command. `node=` ("host:port", "primaries", "replicas", "all") sends it to certain nodes instead."""
-        return self.drive(self.core.call(arguments, options))
+        core, links = self.core, self._links
+        plain = core.plain(arguments, options)
+        if plain is None or (link := links.shared(plain.address)) is None or not core.ledger.enter(plain):
+            return self.drive(core.call(arguments, options))
+        try:
+            plain.deadline = plain.until
+            try:
+                link.run(plain)
+            except NotSent as error:
+                links.refuse(plain, error)
+            except Reentered:
+                core.ledger.leave(plain)
+                return self.drive(core.call(arguments, options))
+            reply = plain.results[0]
+            if isinstance(reply, Exception) or plain.address in links.outages:
+                reply = self.drive(core.after(plain, links.outcome(plain, plain.address, plain.until)))
+                links.tell()
+            else:
+                core.ledger.leave_answered(plain)
+        finally:
+            if plain.is_held:
+                core.ledger.leave(plain)
+        return core.read(arguments, options, reply)
 
     def execute_many(self, commands: Sequence[Call], raise_on_error: bool = True) -> list[Any]:
         """Many ready commands, such as ("SET", "k", "v"), at once; replies as the server gives them, in call order."""

@@ -1,0 +1,31 @@
+"""The call that most calls are: one command of one key, to the master of its slot, over the connection that all share.
+
+It needs no plan and no logic as long as it is simply answered. It is itself what the engine queues and what the ledger holds, so one object is
+made for it; what comes back as an error is given to the logic for all other calls (ClusterCore.after), as the outcome of a first round.
+
+Rejected: the same logic with cheaper effects. A third of what a call of a task cost was generators and coroutines inside each other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.client.batch import Batch
+from penstock.client.cluster.ledger import Hold, Ledger
+from penstock.client.cluster.slot_map import Address
+
+WAITER_BYTES = 700
+"""What a task that waits for it costs, its coroutines and its future; tests/client/cluster/test_bounds.py measures it."""
+
+
+class PlainCall(Batch, Hold):
+    """See the top of this file."""
+
+    def __init__(self, arguments: tuple[Any, ...], data: bytes, address: Address, until: float, ledger: Ledger) -> None:
+        Batch.__init__(self, arguments, data)
+        self.size += WAITER_BYTES
+        self.address = address
+        self.until = until
+        """When its time is up, by the clock of the rules; `deadline` is the same by that of whoever drives it."""
+        self._ledger = ledger
+        self.is_held = False
