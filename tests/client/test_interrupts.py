@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import gc
 import linecache
+import os
 import socket
+import subprocess
 import sys
 import threading
 import warnings
@@ -172,3 +174,32 @@ def test_an_interrupt_at_any_line_leaves_nobody_waiting(no_patrol: None, is_conn
             server.close()
         step += 1
     assert step > 60
+
+
+_PACKING = """
+import signal
+from penstock.client.opening import connection_options
+from redis import ConnectionPool
+
+class Interrupt(BaseException):
+    pass
+
+def interrupt(*_):
+    raise Interrupt
+
+signal.signal(signal.SIGALRM, interrupt)
+packer, interrupts = connection_options(ConnectionPool(), None)["command_packer"], 0
+while interrupts < 20_000:
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.00005 + interrupts % 17 * 0.00001)
+        while True:
+            packer.pack("HELLO", 3)
+    except Interrupt:
+        interrupts += 1
+"""
+
+
+@pytest.mark.parametrize("pure", ["", "1"])
+def test_an_interrupt_while_the_handshake_is_packed_does_not_end_the_process(pure: str) -> None:
+    """hiredis 3.5 does not look whether a number could be shown: with redis-py's packer this is over after a fraction of a second."""
+    subprocess.run([sys.executable, "-c", _PACKING], check=True, timeout=120, env={**os.environ, "PENSTOCK_PURE": pure})

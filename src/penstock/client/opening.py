@@ -14,6 +14,7 @@ from redis.exceptions import AuthorizationError, BusyLoadingError
 from redis.maint_notifications import MaintNotificationsConfig
 
 from penstock.client.delivery import Settings
+from penstock.client.encoding import pack
 
 HEALTH_CHECK_INTERVAL = 15.0
 """Seconds; redis-py's default, 0, stands for this."""
@@ -28,7 +29,16 @@ def connection_options(pool: Any, retry: Any) -> dict[str, Any]:
         options["maint_notifications_config"] = MaintNotificationsConfig(enabled=False)
     for name in ("maint_notifications_pool_handler", "oss_cluster_maint_notifications_handler"):
         options.pop(name, None)
+    if isinstance(pool, redis.ConnectionPool):  # asyncio's packs by itself
+        options.setdefault("command_packer", _Packer())
     return options
+
+
+class _Packer:
+    """For redis-py's own commands. hiredis, which it would take, ends the process when a signal's handler raises while it packs an int."""
+
+    def pack(self, *arguments: Any) -> list[bytes]:
+        return [pack(arguments)]
 
 
 def is_refusal(error: Exception) -> bool:

@@ -23,7 +23,8 @@ from hiredis import pack_command
 
 _AT_ONCE = 8192  # pieces that exist beside what they become a part of
 _SURE_BITS = 63
-_WORDS = frozenset([bytes, str, int, float])
+_NUMBERS = frozenset([int, float])
+_WORDS = _NUMBERS | {bytes, str}
 
 
 def pack_tuple(words: tuple[Any, ...]) -> bytes | None:
@@ -39,7 +40,9 @@ def pack_tuple(words: tuple[Any, ...]) -> bytes | None:
         if kind not in _WORDS or (kind is int and word.bit_length() > _SURE_BITS):
             return None
     try:
-        packed: bytes = pack_command(words)
+        # Numbers are shown here: hiredis ends the process when a signal's handler raises while it shows one.
+        shown = tuple([repr(word) if type(word) in _NUMBERS else word for word in words])
+        packed: bytes = pack_command(shown)  # type: ignore[arg-type]
         return packed
     except UnicodeEncodeError:
         return None
