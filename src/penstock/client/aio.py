@@ -11,7 +11,6 @@ import inspect
 import warnings
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import Any, Self
 
 import redis
@@ -24,7 +23,7 @@ from penstock.client.batch import Batch
 from penstock.client.body import ClientBody, shown_with_arguments_of, take_options
 from penstock.client.calls import answer, call
 from penstock.client.consumer import AioConsumer, Terms
-from penstock.client.opening import connection_options
+from penstock.client.opening import connection_maker
 from penstock.client.pipeline import PipelineBody, batch_of, bulk_batch, bulk_results, results_of
 from penstock.client.quick import QuickCommands
 from penstock.client.streams import StreamCommands
@@ -58,9 +57,7 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.asyncio.Redi
     _driver = Wire
 
     def _make_link(self) -> Link:
-        options = connection_options(self.connection_pool, Retry(NoBackoff(), 0))
-        make = partial(self.connection_pool.connection_class, **options)
-        parking = self._parking
+        make, parking = connection_maker(self.connection_pool, Retry(NoBackoff(), 0)), self._parking
         return Link(self._make_engine, lambda: parking.take() or make(), self._listeners.tell)
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:

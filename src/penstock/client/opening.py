@@ -7,6 +7,8 @@ itself: that is the engine's to decide, who knows what is at stake.
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import redis
@@ -32,6 +34,14 @@ def connection_options(pool: Any, retry: Any) -> dict[str, Any]:
     if isinstance(pool, redis.ConnectionPool):  # asyncio's packs by itself
         options.setdefault("command_packer", _Packer())
     return options
+
+
+def connection_maker(pool: Any, retry: Any, on_connect: Any = None) -> Callable[[], Any]:
+    """Makes connections as a pool does, not yet open and not counted by the pool; `on_connect` replaces what they begin with."""
+    options = connection_options(pool, retry)
+    if on_connect is not None:
+        options["redis_connect_func"] = on_connect
+    return partial(pool.connection_class, **options)
 
 
 class _Packer:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import Any, Self
 
 import redis
@@ -23,7 +22,7 @@ from penstock.client.batch import Batch
 from penstock.client.body import ClientBody, shown_with_arguments_of, take_options
 from penstock.client.calls import answer, call
 from penstock.client.consumer import Consumer, Terms
-from penstock.client.opening import connection_options
+from penstock.client.opening import connection_maker
 from penstock.client.pipeline import PipelineBody, batch_of, bulk_batch, bulk_results, results_of
 from penstock.client.quick import QuickCommands
 from penstock.client.streams import StreamCommands
@@ -63,9 +62,7 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.Redis):
     _driver = Wire
 
     def _make_link(self) -> Link:
-        options = connection_options(self.connection_pool, Retry(NoBackoff(), 0))
-        make = partial(self.connection_pool.connection_class, **options)
-        parking = self._parking
+        make, parking = connection_maker(self.connection_pool, Retry(NoBackoff(), 0)), self._parking
         return Link(self._make_engine, lambda: parking.take() or make(), self._listeners.tell)
 
     def execute_command(self, *args: Any, **options: Any) -> Any:

@@ -37,7 +37,7 @@ from penstock.client.cluster.sharing import (
 )
 from penstock.client.cluster.slot_map import Address, shown
 from penstock.client.errors import NotSent
-from penstock.client.opening import as_lost, connection_options
+from penstock.client.opening import as_lost, connection_maker
 
 _WRITE_SIZE = 1 << 18
 
@@ -293,10 +293,7 @@ class Links(Pool[Link]):
     def _make_connection(self, address: Address, from_replica: bool) -> Any:
         """One of redis-py's, not yet open."""
         pool = self.client(address).connection_pool
-        options = connection_options(pool, Retry(NoBackoff(), 0))
-        if from_replica:
-            options["redis_connect_func"] = _read_only
-        return pool.connection_class(**options)
+        return connection_maker(pool, Retry(NoBackoff(), 0), _read_only if from_replica else None)()
 
 
 async def _read_only(connection: Any) -> None:

@@ -38,7 +38,7 @@ from penstock.client.cluster.sharing import (
 from penstock.client.cluster.slot_map import Address, shown
 from penstock.client.delivery import State
 from penstock.client.errors import NotSent
-from penstock.client.opening import connection_options, limit_opening
+from penstock.client.opening import connection_maker, limit_opening
 
 MORE: Final = object()
 READ_SIZE = 1 << 16
@@ -314,10 +314,7 @@ class Links(Pool[Link]):
     def make_connection(self, address: Address, from_replica: bool) -> Any:
         """One of redis-py's, not yet open; not by its pool, which counts what it has made and not what there is."""
         pool = self.client(address).connection_pool
-        options = connection_options(pool, Retry(NoBackoff(), 0))
-        if from_replica:
-            options["redis_connect_func"] = read_only
-        return pool.connection_class(**options)
+        return connection_maker(pool, Retry(NoBackoff(), 0), read_only if from_replica else None)()
 
 
 class _Exchange:
