@@ -94,6 +94,13 @@ def test_what_many_leases_are_kept_in_neither_grows_as_one_nor_is_walked_by_the_
     assert tracked < MANY / 100
 
 
+def test_a_wide_range_is_acknowledged_with_little_work_a_lease() -> None:
+    group = with_leases(MANY)
+    assert operations(partial(group.ack, [(MANY // 4, MANY // 4 * 3)])) < MANY / 10
+    assert group.pending_count == MANY // 2
+    group.check()
+
+
 def test_evicted_leases_are_dropped_in_slices() -> None:
     log, group = filled(5001), with_leases(5000)
     log.evict_through(5000)

@@ -17,6 +17,7 @@ import pyarrow as pa
 from penstock.bench.fanout import fan_out
 from penstock.bench.load import Work, drive
 from penstock.bench.messages import ARROW_ROWS, KEY, TAG, arrow_write, entry, fill, redis_id, reply_size, xadd
+from penstock.bench.pending import Pending
 from penstock.bench.row import Measure, Row, throughput
 from penstock.bench.servers import Running, configured, unpinned
 from penstock.bench.stream_length import Lengths, lengthen
@@ -208,7 +209,7 @@ def _seek(length: int) -> Measure:
 
 def _rows() -> list[Row]:
     rate = "messages/s"
-    lengths = Lengths()
+    lengths, pending = Lengths(), Pending()
     rows = [
         Row("twrite.1", "TWRITE / XADD, 50 clients, depth 1", "req/s", 0.9, throughput(1, TWRITE, XADD)),
         Row("twrite.50", "TWRITE / XADD, 50 clients, depth 50", "req/s", 1.0, throughput(50, TWRITE, XADD)),
@@ -239,6 +240,8 @@ def _rows() -> list[Row]:
     rows.append(Row("fanout.latency", what + ", median", "us", None, fan_out("latency"), smaller_is_better=True))
     what = "TWRITE, TREAD, TEVICT, at 20M / at 10k"
     rows.append(Row("length", what, "us", None, lengths.longest, True, rounds=1, baseline=lengths.shortest, report=lengths.report))  # fmt: skip
+    what = "GROUP read, TACK, wake-up, 1M pending / 1k"
+    rows.append(Row("pending", what, "us", 1.5, pending.many, True, rounds=1, baseline=pending.few, report=pending.report))  # fmt: skip
     return rows
 
 

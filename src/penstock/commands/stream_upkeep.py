@@ -210,7 +210,7 @@ def tgroup_pending(session: Session, argv: Argv) -> Reply:
 
 @command(
     "TNACK", arity=-4, flags=_WRITE | Flag.FAST | Flag.TIMED, keys=key(1, Access.UPDATE), group="stream",
-    syntax="key group offset | start-end [...] [DELAY ms]", cost="O(log L) a range, with L leases pending",
+    syntax="key group offset | start-end [...] [DELAY ms]", cost="O(log L) a lease in the ranges, with L pending",
 )  # fmt: skip
 def tnack(session: Session, argv: Argv) -> Reply:
     """Have pending messages delivered again at once, or after a delay; answer how many were pending."""
