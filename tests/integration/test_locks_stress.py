@@ -233,7 +233,7 @@ def test_some_order_explains_what_everybody_saw(game: Game) -> None:
     for _ in range(4):
         game.play()
     with redis.Redis(port=game.port) as client:
-        assert client.info("locks")["worker_jobs_done"] > 100
+        assert client.info("locks")["worker_jobs_done"] > 20  # clients that are killed on the way do less
     game.restart()
 
 
