@@ -214,6 +214,11 @@ class Game:
             assert set(client.keys()) <= set(KEYS)
             return {key: frozenset(client.smembers(key)) for key in KEYS}
 
+    def jobs_done(self) -> int:
+        """By threads, since the server started."""
+        with redis.Redis(port=self.port) as client:
+            return int(client.info("locks")["worker_jobs_done"])
+
     def restart(self) -> None:
         """The log gives what was in memory."""
         self.server.kill()
@@ -232,8 +237,11 @@ def game(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Game]:
 def test_some_order_explains_what_everybody_saw(game: Game) -> None:
     for _ in range(4):
         game.play()
-    with redis.Redis(port=game.port) as client:
-        assert client.info("locks")["worker_jobs_done"] > 20  # clients that are killed on the way do less
+    for _ in range(4):
+        if game.jobs_done() > 100:
+            break
+        game.play()  # of clients that are killed on the way threads have less to do
+    assert game.jobs_done() > 100
     game.restart()
 
 
