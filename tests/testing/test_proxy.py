@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 from collections.abc import Iterator
 
@@ -143,6 +144,16 @@ def test_connections_can_be_cut_and_refused(proxy: FaultProxy, client: RawClient
     with RawClient(proxy.port) as accepted:
         assert accepted.ask("PING") == b"PONG"
     assert proxy.connections == 2
+
+
+def test_a_cut_is_seen_by_the_client_as_soon_as_it_is_made(proxy: FaultProxy) -> None:
+    for _ in range(20):
+        with RawClient(proxy.port) as client:
+            assert client.ask("PING") == b"PONG"
+            proxy.cut_connections()
+            assert select.select([client.socket], [], [], 0)[0], (
+                "one who looks before it writes must not write into the void"
+            )
 
 
 def test_a_dead_server_closes_the_connection() -> None:

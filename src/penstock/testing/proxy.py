@@ -18,9 +18,9 @@ of the client, and tells nothing when it passes.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections import Counter, deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from types import TracebackType
@@ -134,8 +134,8 @@ class FaultProxy:
         return self._arm(Fault(Kind.SWALLOW, command, nth, executed=executed))
 
     def cut_connections(self) -> None:
-        """Cut every connection there is, now."""
-        self._call(self._cut_all)
+        """Cut every connection there is; when this returns, both sides can see it."""
+        asyncio.run_coroutine_threadsafe(self._end_all(), self._loop).result(10)
 
     def refuse_connections(self) -> None:
         """Close new connections as soon as they come, until `accept_connections`."""
@@ -189,8 +189,7 @@ class FaultProxy:
         await self._stopping.wait()
         server.close()
         while self._links:
-            self._cut_all()
-            await asyncio.sleep(0)
+            await self._end_all()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._refusing:
@@ -209,16 +208,9 @@ class FaultProxy:
         finally:
             self._links.discard(link)
 
-    def _cut_all(self) -> None:
-        for link in list(self._links):
-            link.cut()
-
-    def _call(self, what: Callable[[], None]) -> None:
-        """Run something on the proxy's thread and wait for it."""
-        done = threading.Event()
-        self._loop.call_soon_threadsafe(what)
-        self._loop.call_soon_threadsafe(done.set)
-        done.wait(10)
+    async def _end_all(self) -> None:
+        await asyncio.gather(*[link.end() for link in self._links])
+        await asyncio.sleep(0)  # their tasks end, too
 
     # -- faults -------------------------------------------------------------------------------------------------
 
@@ -278,6 +270,13 @@ class _Link:
     def cut(self) -> None:
         self._to_client.close()  # what was written to it still goes out
         self._to_server.close()
+
+    async def end(self) -> None:
+        """Cut it and wait until its sockets are closed, which the loop does only in its next round."""
+        for stream in (self._to_client, self._to_server):
+            stream.transport.abort()
+            with contextlib.suppress(OSError):  # how it was lost
+                await stream.wait_closed()
 
     async def _forward(self) -> None:
         """Requests, until one side ends or a fault says so."""
