@@ -14,6 +14,7 @@ import pytest
 import redis
 from tests.client.conftest import Connect
 from tests.client.door import Door
+from tests.client.interrupts import Interrupt, interrupting
 
 from penstock import Client, State, aio
 from penstock.client.errors import (
@@ -329,26 +330,14 @@ def test_a_client_may_be_used_in_one_loop_after_another(peer: str) -> None:
     gc.collect()  # asyncio itself complains of a loop that ended with its transport open: here, not in another test
 
 
-class Interrupt(BaseException):
-    """What KeyboardInterrupt is to a program."""
-
-
-def interrupt(*_: object) -> None:
-    raise Interrupt
-
-
 def test_an_interrupted_thread_leaves_the_others_in_step(door: Door, witness: Any) -> None:
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        with Client.from_url(door.url, **QUICK) as client:
-            client.set("a", "right")
-            door.freeze()
-            signal.setitimer(signal.ITIMER_REAL, 0.05)
-            with pytest.raises(Interrupt):
-                client.get("a")
-            assert client.get("a") == b"right" and client.counters.buffered_commands == 0
-    finally:
-        signal.signal(signal.SIGALRM, before)
+    with interrupting(), Client.from_url(door.url, **QUICK) as client:
+        client.set("a", "right")
+        door.freeze()
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(Interrupt):
+            client.get("a")
+        assert client.get("a") == b"right" and client.counters.buffered_commands == 0
 
 
 def test_a_signal_handler_may_use_the_client_that_it_interrupts(peer: str, witness: Any) -> None:
@@ -398,28 +387,26 @@ def test_a_signal_handler_among_threads_that_share_the_client_holds_nobody_up(pe
 
 def test_an_interrupted_follower_leaves_the_connection_alone(door: Door, witness: Any) -> None:
     """And the others, each of whom is woken by the one before."""
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        with Client.from_url(door.url, delivery="at-most-once") as client:
-            client.set("a", "right")
-            witness.execute_command("CLIENT", "PAUSE", 300, "ALL")
-            answers: list[Any] = []
-            others = [threading.Thread(target=lambda: answers.append(client.get("a"))) for _ in range(9)]
+    with interrupting(), Client.from_url(door.url, delivery="at-most-once") as client:
+        client.set("a", "right")
+        witness.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
+        answers: list[Any] = []
+        others = [threading.Thread(target=lambda: answers.append(client.set("a", "right"))) for _ in range(9)]
 
-            for thread in others[:4]:
-                thread.start()
-            while client.counters.buffered_commands < 4:
-                time.sleep(0.001)
-            wakes_after = threading.Timer(0.02, lambda: [thread.start() for thread in others[4:]])
-            wakes_after.start()
-            signal.setitimer(signal.ITIMER_REAL, 0.1)
-            with pytest.raises(Interrupt):
-                client.get("b")
-            for thread in (wakes_after, *others):
-                thread.join()
-            assert answers == [b"right"] * 9 and client.get("a") == b"right" and client.counters.reconnects == 0
-    finally:
-        signal.signal(signal.SIGALRM, before)
+        for thread in others[:4]:
+            thread.start()
+        while client.counters.buffered_commands < 4:
+            time.sleep(0.001)
+        wakes_after = threading.Timer(0.02, lambda: [thread.start() for thread in others[4:]])
+        wakes_after.start()
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(Interrupt):
+            client.set("b", "wrong")
+        wakes_after.join()
+        witness.execute_command("CLIENT", "UNPAUSE")
+        for thread in others:
+            thread.join()
+        assert answers == [True] * 9 and client.get("a") == b"right" and client.counters.reconnects == 0
 
 
 def test_a_forked_child_has_a_connection_of_its_own(peer: str) -> None:

@@ -7,8 +7,6 @@ import asyncio
 import contextlib
 import enum
 import gc
-import os
-import signal
 import socket
 import threading
 from collections.abc import Iterator
@@ -18,6 +16,7 @@ import pytest
 import redis
 from tests.client.conftest import Connect
 from tests.client.door import Door
+from tests.client.interrupts import ask_interrupted
 from tests.client.scripted import World, many, single
 
 from penstock import Client, Server, State, aio
@@ -397,10 +396,6 @@ def test_exactly_once_says_which_permission_it_needs(ours: Server, more: list[st
         admin.acl_deluser("bob")
 
 
-class Interrupt(BaseException):
-    """What KeyboardInterrupt is to a program."""
-
-
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # sockets that redis-py was just making
 @pytest.mark.parametrize("bound", [2, 1000])  # two: most have to wait for room
 @pytest.mark.parametrize("level", ["at-most-once", "at-least-once"])
@@ -409,39 +404,15 @@ def test_interrupts_between_any_two_steps_give_nobody_the_reply_of_another(
 ) -> None:
     client = Client.from_url(theirs.url, delivery=level, max_buffered_commands=bound)
     wrong: list[Any] = []
-    finished, interrupted = threading.Event(), 0
 
-    def ask(value: bytes) -> None:
+    def ask(number: int) -> None:
+        value = b"%d" % number
         with contextlib.suppress(redis.RedisError):
             if (reply := client.echo(value)) != value:
                 wrong.append((value, reply))
 
-    def work() -> None:
-        while not finished.is_set():
-            ask(os.urandom(4).hex().encode())
-
-    def interrupt(number: int, frame: object) -> None:
-        raise Interrupt
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    try:
-        while interrupted < 300:
-            try:
-                signal.setitimer(signal.ITIMER_REAL, 0.0002 + interrupted % 17 * 0.0001)
-                for number in range(200):
-                    ask(b"%d" % (interrupted * 1000 + number))
-            except Interrupt:
-                interrupted += 1
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-        finished.set()
-    for thread in threads:
-        thread.join(30)
-    assert not wrong and not any(thread.is_alive() for thread in threads)
+    ask_interrupted(ask, 300)
+    assert not wrong
     assert client.counters.buffered_commands == 0
     while True:
         with contextlib.suppress(NotSent):  # at-most-once says at first that the connection is gone

@@ -22,13 +22,11 @@ from typing import Any
 import hiredis
 import pytest
 import redis
+from tests.client.interrupts import Interrupt
 
 from penstock import Client
 from penstock.client import sync_link
-
-
-class Interrupt(BaseException):
-    """What KeyboardInterrupt is to a program."""
+from penstock.testing.redis import RedisServer
 
 
 class Echo:
@@ -174,6 +172,38 @@ def test_an_interrupt_at_any_line_leaves_nobody_waiting(no_patrol: None, is_conn
             server.close()
         step += 1
     assert step > 60
+
+
+def test_what_one_was_interrupted_in_giving_out_is_followed_by_nothing_on_that_connection(
+    theirs: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others may come between the interrupt and the end of the connection; a reply to them would be taken for that of what was never written."""
+    with Client.from_url(theirs.url) as client:
+        client.ping()
+        link, me, replies, given = client._link, threading.get_ident(), list[Any](), list[Any]()
+        output, handle = link.engine.output, link._interrupted
+
+        def interrupted_output() -> bytes:
+            data = output()
+            if threading.get_ident() == me:
+                raise Interrupt
+            return data
+
+        def handle_later(*arguments: Any) -> None:
+            monkeypatch.undo()
+            other.start()
+            while not link.engine._held.pending and len(link.engine._awaiting) == 1:
+                pass
+            given.extend(batch.commands[0][1] for batch in link.engine._awaiting)
+            handle(*arguments)
+
+        other = threading.Thread(target=lambda: replies.append(client.echo(b"other")))
+        monkeypatch.setattr(link.engine, "output", interrupted_output)
+        monkeypatch.setattr(link, "_interrupted", handle_later)
+        with pytest.raises(Interrupt):
+            client.echo(b"mine")
+        other.join(30)
+        assert replies == [b"other"] and given == [b"mine"]
 
 
 _PACKING = """

@@ -260,18 +260,24 @@ class Link:
         """With the lock held: what this thread is to write now, if writing is free."""
         if self._writing or self._wire is None:
             return None
-        data = self.engine.output()
-        return self._begin_write(data, self._wire) if data else None
+        return self._begin_write(self._wire)
 
     def _claim_rest(self) -> _Write | None:
         """With the lock held: bytes the socket did not take earlier, or else new ones."""
         rest, self._rest = self._rest, b""
         if rest and self._wire is not None:
-            return self._begin_write(rest, self._wire)
+            return self._begin_write(self._wire, rest)
         return self._claim()
 
-    def _begin_write(self, data: bytes, wire: Wire) -> _Write:
+    def _begin_write(self, wire: Wire, rest: bytes = b"") -> _Write | None:
+        """With the lock held. The right to write is taken first and what is to be written afterwards: if we are interrupted in between, nobody
+        writes what comes after it to this connection before it is ended.
+        """
         self._writing, self._sending, self._sender = True, wire, get_ident()
+        data = rest or self.engine.output()
+        if not data:
+            self._writing, self._sending = False, None
+            return None
         self.engine.begin_write(len(data))
         return _Write(data, wire)
 
@@ -373,10 +379,10 @@ class Link:
                 failed(error if is_refusal(error) else not_opened(error, connection), monotonic())
             return
         with self._lock:
-            self._wire = wire
+            self._writing, self._wire = True, wire
             self._poll.register(wire.socket, select.POLLIN)
             self.engine.connected(monotonic())
-            turn = self._claim()
+            turn = self._begin_write(wire)
         self._send(turn)
 
     def _lose(self, error: Exception) -> None:
@@ -386,11 +392,11 @@ class Link:
 
     def _drop(self) -> None:
         """With the lock held: the socket is done with. Whoever is in `send` or `poll` on it is woken by the shutdown."""
+        self._poll = self._bell.new_poll()
         wire, self._wire = self._wire, None
         self._writing, self._rest = False, b""
         if wire is None:
             return
-        self._poll = self._bell.new_poll()
         wire.shut_down()
         if self._sending is not wire:
             wire.close()  # else the one who is in `send` closes it: its number must not be given to another file before

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -15,6 +14,7 @@ import redis
 from tests.client.cluster.clients import Proxied
 from tests.client.cluster.conftest import Connect
 from tests.client.cluster.test_sharing import connections
+from tests.client.interrupts import ask_interrupted
 
 import penstock
 from penstock.client.cluster.errors import TooManyConnections
@@ -198,10 +198,6 @@ def test_a_child_makes_its_own_connections_also_if_other_threads_were_at_work_at
         assert client.get("k") == b"parent"
 
 
-class Interrupt(BaseException):
-    """What KeyboardInterrupt is to a program."""
-
-
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # sockets that redis-py was just making
 @pytest.mark.parametrize("bound", [2, 1000])  # two: most have to wait for room
 def test_interrupts_between_any_two_steps_leave_nothing_held_and_nobody_with_the_reply_of_another(
@@ -209,7 +205,6 @@ def test_interrupts_between_any_two_steps_leave_nothing_held_and_nobody_with_the
 ) -> None:
     client = penstock.Cluster(startup_nodes=cluster.addresses, max_buffered_commands=bound, max_connections=8)
     wrong: list[Any] = []
-    finished, interrupted = threading.Event(), 0
     for number in range(30):
         client.set(f"key:{number}", number)
 
@@ -225,34 +220,8 @@ def test_interrupts_between_any_two_steps_leave_nothing_held_and_nobody_with_the
         if replies[0] != b"%d" % number:
             wrong.append((number, replies))
 
-    def work() -> None:
-        number = 0
-        while not finished.is_set():
-            number += 1
-            ask(number)
-
-    def interrupt(number: int, frame: object) -> None:
-        raise Interrupt
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    try:
-        while interrupted < 200:
-            try:
-                signal.setitimer(signal.ITIMER_REAL, 0.0002 + interrupted % 17 * 0.0001)
-                for number in range(200):
-                    ask(number)
-            except Interrupt:
-                interrupted += 1
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-        finished.set()
-    for thread in threads:
-        thread.join(30)
-    assert not wrong and not any(thread.is_alive() for thread in threads)
+    ask_interrupted(ask, 400)
+    assert not wrong
     gc.collect()
     counters = client.counters
     assert counters.buffered_commands == counters.buffered_bytes == 0

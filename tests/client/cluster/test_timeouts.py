@@ -217,7 +217,7 @@ def test_time_that_is_up_while_waiting_for_room_is_a_full_buffer(connect: Connec
     client = connect(max_buffered_commands=1)
     client.get("k")
     core = getattr(client, "real", client).core
-    others = Hold(core.ledger, 1, 1)
+    others = Hold(1, 1)
     assert core.ledger.enter(others)
     with impatient(client), pytest.raises(BufferFull, match="max_buffered_commands=1"):
         client.get("k")

@@ -14,6 +14,7 @@ import inspect
 import math
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import redis
@@ -26,6 +27,7 @@ from penstock.client.cluster.aio_links import Links
 from penstock.client.cluster.calls import ClusterBody, PipelineBody
 from penstock.client.cluster.core import ClusterCore, raise_first
 from penstock.client.cluster.effects import Exchange, Logic, Pause, Refresh, Room
+from penstock.client.cluster.ledger import PATROL
 from penstock.client.cluster.plan import Call
 from penstock.client.cluster.slot_map import Address, SlotMap
 from penstock.client.cluster.strategies import Strategy
@@ -54,9 +56,11 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, AsyncRedisModuleComman
         """Any command. `node=` ("host:port", "primaries", "replicas", "all") sends it to certain nodes instead."""
         core, links = self.core, self._links
         plain = core.plain(arguments, options)
-        if plain is None or (link := links.shared(plain.address)) is None or not core.ledger.enter(plain):
+        if plain is None or (link := links.shared(plain.address)) is None:
             return await self.drive(core.call(arguments, options))
         try:
+            if not core.ledger.enter(plain):
+                return await self.drive(core.call(arguments, options))
             if plain.until != math.inf:
                 plain.deadline = links.loop_time(plain.until)
             try:
@@ -187,14 +191,20 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, AsyncRedisModuleComman
             self._lock.release()
 
     async def _wait_for_room(self, room: Room) -> None:
-        ledger, woken = self.core.ledger, asyncio.Event()
+        ledger, clock, woken = self.core.ledger, self.core.rules.clock, asyncio.Event()
+        place = ledger.queue(room.hold, partial(asyncio.get_running_loop().call_soon_threadsafe, woken.set))
         try:
-            async with asyncio.timeout(None if room.until == math.inf else room.until - self.core.rules.clock()):
-                while not ledger.enter(room.hold, woken.set):
-                    await woken.wait()
-                    woken.clear()
-        except TimeoutError:
-            raise ledger.full() from None
+            while not room.hold.is_held:
+                left = room.until - clock()
+                if left <= 0:
+                    raise ledger.full()
+                try:
+                    async with asyncio.timeout(min(left, PATROL)):
+                        await woken.wait()
+                except TimeoutError:
+                    ledger.patrol()
+        finally:
+            del place  # whatever becomes of the exception and its frames
 
     async def aclose(self) -> None:
         await self._links.close()

@@ -127,7 +127,7 @@ class ClusterCore:
         timeout = math.inf if rules.command_timeout is None else rules.command_timeout
         if owner is None or timeout <= 0.0:
             return None
-        plain = PlainCall(arguments, packed, owner, rules.clock() + timeout, self.ledger)
+        plain = PlainCall(arguments, packed, owner, rules.clock() + timeout)
         if options and self.decodes and NEVER_DECODE in options:
             plain.raw = _FIRST
         return plain
@@ -211,15 +211,19 @@ class ClusterCore:
     def _held(self, plan: Plan, started: float, logic: _Body) -> Generator[Effect, Any, Any]:
         """Run logic within the bounds on what is held and within its time, and count what it does."""
         until, done, ledger = self.rules.until(started, plan.patience), ClusterCounters(), self.ledger
-        hold = Hold(ledger, len(plan.packed), held_bytes(plan.packed, count_words(plan.commands)))
-        if not ledger.enter(hold):
-            if self.rules.when_full == "raise":
-                raise ledger.full()
-            yield Room(hold, until)
+        hold = Hold(len(plan.packed), held_bytes(plan.packed, count_words(plan.commands)))
         try:
+            if not ledger.enter(hold):
+                if self.rules.when_full == "raise":
+                    raise ledger.full()
+                yield Room(hold, until)
             return (yield from logic(until=until, done=done))
         finally:
-            ledger.leave(hold, done)
+            try:
+                ledger.leave(hold, done)
+            except BaseException:  # an interrupt
+                ledger.leave(hold)
+                raise
 
     # -- replies ------------------------------------------------------------------------------------------------
 

@@ -1,8 +1,13 @@
 """What a cluster client holds and has done: the bounds on what waits for replies, and the counters.
 
 A call enters with what it is about to send and leaves when every command of it is settled, at its end or at the end of its
-caller. All calls of all threads and tasks share one ledger; one lock, held for a few additions, keeps it right.
+caller. Who finds no room queues, and whoever leaves lets in those who come next, in the order they came: nobody overtakes a large
+batch. All calls of all threads and tasks share one ledger; one lock, held for a few additions, keeps it right.
 
+A thread can be interrupted between any two steps (KeyboardInterrupt). Leaving twice is leaving once, so one who was interrupted in it does it
+again; the queue holds nobody who is not there; and what an interrupt kept a thread from telling others they find out for themselves, after PATROL.
+
+Rejected: letting go of what is held when it is collected (`__del__`). An interrupt in there is lost, and every call would have one.
 Rejected: the sum of what each connection counts. A command that follows its slot through three nodes is one command, and one that was
 lost and sent again somewhere else was not lost.
 """
@@ -11,8 +16,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -21,10 +27,12 @@ from penstock.client.cluster.effects import Rules
 from penstock.client.delivery import Counters
 from penstock.client.errors import BufferFull, DeliveryError, NotSent
 
-CALL_BYTES = 4700
+CALL_BYTES = 4800
 """What a call that waits costs beside its commands, its logic and its batches; tests/client/cluster/test_bounds.py measures these."""
 COMMAND_BYTES = 130
 """What a command costs beside its words: its places in the plan, its result."""
+PATROL = 1.0
+"""Seconds after which one who queues looks whether it was passed over."""
 
 
 def held_bytes(packed: Sequence[bytes], words: int) -> int:
@@ -63,20 +71,27 @@ _NAMES = tuple(field.name for field in fields(ClusterCounters))
 
 
 class Hold:
-    """What one call holds. A call that an interrupt ends between any two steps lets go of it when nobody has this any more."""
+    """What one call holds."""
 
-    __slots__ = ("_ledger", "count", "is_held", "size")
+    __slots__ = ("count", "is_held", "size")
 
-    def __init__(self, ledger: Ledger, count: int, size: int) -> None:
-        self._ledger = ledger
+    def __init__(self, count: int, size: int) -> None:
         self.count = count
         """How many commands."""
         self.size = size
         self.is_held = False
 
-    def __del__(self) -> None:
-        if self.is_held:
-            self._ledger.leave(self)
+
+class Place:
+    """In the queue for room; given up by having it no more."""
+
+    __slots__ = ("__weakref__", "hold", "wake")
+
+    def __init__(self, hold: Hold, wake: Callable[[], object]) -> None:
+        self.hold = hold
+        """Held, when it was this one's turn."""
+        self.wake = wake
+        """Called then; for any thread."""
 
 
 class Ledger:
@@ -84,9 +99,9 @@ class Ledger:
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
-        self._lock = threading.RLock()  # a Hold may be collected at any time, also in here
+        self._lock = threading.RLock()  # whatever is collected while it is held may use this client
         self._counters = ClusterCounters()
-        self._waiting: deque[Callable[[], object]] = deque()  # how to wake who waits for room
+        self._queue: deque[weakref.ref[Place]] = deque()
 
     @property
     def counters(self) -> ClusterCounters:
@@ -94,33 +109,30 @@ class Ledger:
         with self._lock:
             return replace(self._counters)
 
-    def enter(self, hold: Hold, wake: Callable[[], object] | None = None) -> bool:
-        """Hold so much more, if the bounds allow it; what never would fit is let in when nothing else is held.
-
-        If not, `wake` is called once when there may be room.
-        """
-        counters, rules = self._counters, self._rules
+    def enter(self, hold: Hold) -> bool:
+        """Hold so much more, if the bounds allow it and nobody waits; what never would fit is let in when nothing else is held."""
         with self._lock:
-            held = counters.buffered_commands
-            if held and (
-                held + hold.count > rules.max_buffered_commands
-                or counters.buffered_bytes + hold.size > rules.max_buffered_bytes
-            ):
-                if wake is not None:
-                    self._waiting.append(wake)
-                return False
-            counters.buffered_commands = held + hold.count
-            counters.buffered_bytes += hold.size
-            hold.is_held = True
-            return True
+            return not self._queue and self._take(hold)
+
+    def queue(self, hold: Hold, wake: Callable[[], object]) -> Place:
+        """Wait for room, behind those who wait already."""
+        place = Place(hold, wake)
+        with self._lock:
+            self._queue.append(weakref.ref(place))
+            self._admit()
+        return place
+
+    def patrol(self) -> None:
+        """Let in whoever may come in."""
+        with self._lock:
+            self._admit()
 
     def leave(self, hold: Hold, done: ClusterCounters | None = None) -> None:
-        """A call is over, and this is what it did."""
+        """A call is over, and this is what it did; or it waits for room no longer."""
         with self._lock:
             if done is not None:
                 self._counters.add(done)
-            waiting = self._let_go(hold)
-        _wake(waiting)
+            self._let_go(hold)
 
     def leave_answered(self, hold: Hold) -> None:
         """As `leave`, for the call that most calls are: one command, written once and answered."""
@@ -128,24 +140,51 @@ class Ledger:
         with self._lock:
             counters.sent += 1
             counters.replied += 1
-            waiting = self._let_go(hold)
-        if waiting:
-            _wake(waiting)
+            self._let_go(hold)
 
-    def _let_go(self, hold: Hold) -> Iterable[Callable[[], object]]:
-        """With the lock held; who is to be woken."""
+    # With the lock held. No call stands between the lines that belong together, so no interrupt comes there.
+
+    def _take(self, hold: Hold) -> bool:
+        """Whether it is held now."""
+        counters, rules = self._counters, self._rules
+        if hold.is_held:
+            return True
+        held = counters.buffered_commands
+        if held and (
+            held + hold.count > rules.max_buffered_commands
+            or counters.buffered_bytes + hold.size > rules.max_buffered_bytes
+        ):
+            return False
+        counters.buffered_commands = held + hold.count
+        counters.buffered_bytes += hold.size
+        hold.is_held = True
+        return True
+
+    def _let_go(self, hold: Hold) -> None:
         if hold.is_held:
             hold.is_held = False
             self._counters.buffered_commands -= hold.count
             self._counters.buffered_bytes -= hold.size
-        if not self._waiting:
-            return ()
-        waiting, self._waiting = self._waiting, deque()
-        return waiting
+        if self._queue:
+            self._admit()
+
+    def _admit(self) -> None:
+        """Those in front of the queue, as far as there is room."""
+        queue = self._queue
+        while queue:
+            first = queue[0]
+            place = first()
+            if place is not None:
+                if not self._take(place.hold):
+                    return
+                with contextlib.suppress(RuntimeError):  # woken already; or a loop that has ended
+                    place.wake()
+            if queue and queue[0] is first:  # what was collected meanwhile may have come here, too
+                queue.popleft()
 
     def after_fork(self) -> None:
         """In a child: whoever held something was left behind, maybe with the lock."""
-        self._lock, self._waiting = threading.RLock(), deque()
+        self._lock, self._queue = threading.RLock(), deque()
         self._counters.buffered_commands = self._counters.buffered_bytes = 0
 
     def reconnected(self) -> None:
@@ -158,9 +197,3 @@ class Ledger:
             f"{held.buffered_commands} commands ({held.buffered_bytes} bytes) are held already; max_buffered_commands="
             f"{rules.max_buffered_commands} and max_buffered_bytes={rules.max_buffered_bytes} allow no more"
         )
-
-
-def _wake(waiting: Iterable[Callable[[], object]]) -> None:
-    for wake in waiting:
-        with contextlib.suppress(RuntimeError):  # a loop that has ended
-            wake()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.client.batch import Batch
-from penstock.client.cluster.ledger import Hold, Ledger
+from penstock.client.cluster.ledger import Hold
 from penstock.client.cluster.slot_map import Address
 
 WAITER_BYTES = 700
@@ -21,11 +21,10 @@ WAITER_BYTES = 700
 class PlainCall(Batch, Hold):
     """See the top of this file."""
 
-    def __init__(self, arguments: tuple[Any, ...], data: bytes, address: Address, until: float, ledger: Ledger) -> None:
+    def __init__(self, arguments: tuple[Any, ...], data: bytes, address: Address, until: float) -> None:
         Batch.__init__(self, arguments, data)
         self.size += WAITER_BYTES
         self.address = address
         self.until = until
         """When its time is up, by the clock of the rules; `deadline` is the same by that of whoever drives it."""
-        self._ledger = ledger
         self.is_held = False

@@ -32,6 +32,7 @@ from redis.lock import Lock
 from penstock.client.cluster.calls import ClusterBody, PipelineBody
 from penstock.client.cluster.core import ClusterCore, raise_first
 from penstock.client.cluster.effects import Exchange, Logic, Pause, Refresh, Room
+from penstock.client.cluster.ledger import PATROL
 from penstock.client.cluster.links import Links
 from penstock.client.cluster.plan import Call
 from penstock.client.cluster.slot_map import Address, SlotMap
@@ -64,9 +65,11 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, RedisModuleCommands, C
         """Any command. `node=` ("host:port", "primaries", "replicas", "all") sends it to certain nodes instead."""
         core, links = self.core, self._links
         plain = core.plain(arguments, options)
-        if plain is None or (link := links.shared(plain.address)) is None or not core.ledger.enter(plain):
+        if plain is None or (link := links.shared(plain.address)) is None:
             return self.drive(core.call(arguments, options))
         try:
+            if not core.ledger.enter(plain):
+                return self.drive(core.call(arguments, options))
             plain.deadline = plain.until
             try:
                 link.run(plain)
@@ -197,12 +200,18 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, RedisModuleCommands, C
             turn.end()
 
     def _wait_for_room(self, room: Room) -> None:
-        ledger, clock = self.core.ledger, self.core.rules.clock
-        woken = threading.Lock()
+        ledger, clock, woken = self.core.ledger, self.core.rules.clock, threading.Lock()
         woken.acquire()
-        while not ledger.enter(room.hold, woken.release):
-            if not woken.acquire(timeout=min(max(room.until - clock(), 0.0), threading.TIMEOUT_MAX)):
-                raise ledger.full()
+        place = ledger.queue(room.hold, woken.release)
+        try:
+            while not room.hold.is_held:
+                left = room.until - clock()
+                if left <= 0:
+                    raise ledger.full()
+                if not woken.acquire(timeout=min(left, PATROL)):
+                    ledger.patrol()
+        finally:
+            del place  # whatever becomes of the exception and its frames
 
     def after_fork(self) -> None:
         """In a child: threads that are not there may have had their turn."""
