@@ -392,11 +392,11 @@ class Link:
 
     def _drop(self) -> None:
         """With the lock held: the socket is done with. Whoever is in `send` or `poll` on it is woken by the shutdown."""
-        self._poll = self._bell.new_poll()
-        wire, self._wire = self._wire, None
-        self._writing, self._rest = False, b""
+        wire, self._writing, self._rest = self._wire, False, b""
         if wire is None:
             return
+        self._poll = self._bell.new_poll()
+        self._wire = None
         wire.shut_down()
         if self._sending is not wire:
             wire.close()  # else the one who is in `send` closes it: its number must not be given to another file before

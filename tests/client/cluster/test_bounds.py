@@ -72,7 +72,7 @@ def test_the_bound_on_bytes_is_a_bound_on_the_memory_of_tasks_that_wait(value: i
         async with aio.Cluster("127.0.0.1", 1, max_buffered_bytes=bound, when_full="raise") as client:
             client.core.topology.map, client.core.topology.table = Model().map, TABLE
             for master in client.core.topology.map.masters:
-                client._links._share_new((master, False))  # opened in the loop's next turn, to which it never comes
+                client._links.sharing((master, False))  # opened in the loop's next turn, to which it never comes
             held: list[Any] = []
             tracemalloc.start()
             try:

@@ -141,16 +141,14 @@ class _Flight:
         self.outcome = Outcome(self.outcome.replies, error, accepted, is_written=accepted == len(self._data))
 
 
-class Links(Pool[Link]):
+class Links(Pool[Link, aio_link.Link]):
     """Connections by node; `exchange` is the one thing to do with them. All in the loop's thread."""
 
     def __init__(self, arguments: Mapping[str, Any], rules: Rules, ledger: Ledger, encoder: Any) -> None:
-        super().__init__(rules, ledger)
         self._arguments = {**connection_arguments(arguments), "retry": Retry(NoBackoff(), 0)}
+        super().__init__(rules, ledger, partial(aio_link.Link, engine_maker(self._arguments, encoder)))
         self._silence: float | None = self._arguments.get("socket_timeout", 5.0)
         self._clients: dict[Address, redis.asyncio.Redis] = {}
-        self._shared: dict[Key, aio_link.Link] = {}
-        self._make_engine = engine_maker(self._arguments, encoder)
 
     def client(self, address: Address) -> redis.asyncio.Redis:
         """A redis-py client of one node, for what concerns one node."""
@@ -191,25 +189,13 @@ class Links(Pool[Link]):
         if left <= 0.0:
             return out_of_time()
         key = (batch.address, batch.from_replica)
-        link = self._shared.get(key) or self._share_new(key)
+        link = self._shared.get(key) or self.sharing(key)
         made = as_single(batch, asyncio.get_running_loop().time() + left)
         try:
             await link.run(made)
         except NotSent as error:
             self.refuse(made, error)
         return self.outcome(made, batch.address, until)
-
-    def shared(self, address: Address) -> aio_link.Link | None:
-        """The connection to a node that is everybody's, if there is one."""
-        return self._shared.get((address, False))
-
-    def _share_new(self, key: Key) -> aio_link.Link:
-        address, from_replica = key
-        make_connection = partial(self._make_connection, address, from_replica)
-        link = self._shared[key] = aio_link.Link(
-            self._make_engine, make_connection, partial(self.shared_again, address)
-        )
-        return link
 
     def loop_time(self, until: float) -> float:
         """From the clock of the rules to that of the loop."""
@@ -260,18 +246,9 @@ class Links(Pool[Link]):
 
     async def _take(self, batch: Batch, at: float | None) -> Link | Outcome | None:
         """A connection for a batch alone, or why there is none; None if there are too many already."""
-        if (lane := batch.lane) is not None and lane.link is not None:
-            held: Link = lane.link
-            if lane.address == batch.address:
-                return held
-            lane.link = None
-            self.release(held, lane.address)
-        while (idle := self.take_idle((batch.address, batch.from_replica))) is not None:
-            if idle.is_usable():
-                return idle
-            self.lost(batch.address)
-            self.dismiss(batch.address, idle)
-        connection = self._make_connection(batch.address, batch.from_replica)
+        if (at_hand := self.at_hand(batch)) is not None:
+            return at_hand
+        connection = self.make_connection(batch.address, batch.from_replica)
         link = Link(connection)
         if not self.admit(batch.address, link):
             return None
@@ -290,8 +267,7 @@ class Links(Pool[Link]):
         self.answers(batch.address)
         return link
 
-    def _make_connection(self, address: Address, from_replica: bool) -> Any:
-        """One of redis-py's, not yet open."""
+    def make_connection(self, address: Address, from_replica: bool) -> Any:
         pool = self.client(address).connection_pool
         return connection_maker(pool, Retry(NoBackoff(), 0), _read_only if from_replica else None)()
 

@@ -25,7 +25,7 @@ from penstock.client import sync_link
 from penstock.client.cluster.effects import Batch, Exchange, Outcome, Rules
 from penstock.client.cluster.errors import Moved, TimeIsUp, decode_errors
 from penstock.client.cluster.ledger import Ledger
-from penstock.client.cluster.pool import Key, Pool
+from penstock.client.cluster.pool import Pool
 from penstock.client.cluster.sharing import (
     as_single,
     closed,
@@ -190,16 +190,14 @@ class _Flight:
         self.outcome.is_written = self.is_written
 
 
-class Links(Pool[Link]):
+class Links(Pool[Link, sync_link.Link]):
     """Connections by node; `exchange` is the one thing to do with them."""
 
     def __init__(self, arguments: Mapping[str, Any], rules: Rules, ledger: Ledger, encoder: Any) -> None:
-        super().__init__(rules, ledger)
         self._arguments = connection_arguments(arguments)
+        super().__init__(rules, ledger, partial(sync_link.Link, engine_maker(self._arguments, encoder)))
         self.silence: float | None = self._arguments.get("socket_timeout", 5.0)
         self._clients: dict[Address, redis.Redis] = {}
-        self._shared: dict[Key, sync_link.Link] = {}
-        self._make_engine = engine_maker(self._arguments, encoder)
 
     def client(self, address: Address) -> redis.Redis:
         """A redis-py client of one node, for what concerns one node."""
@@ -238,7 +236,7 @@ class Links(Pool[Link]):
         if self.rules.clock() >= until:
             return out_of_time()
         key = (batch.address, batch.from_replica)
-        link = self._shared.get(key) or self._share_new(key)
+        link = self._shared.get(key) or self.sharing(key)
         made = as_single(batch, until)
         try:
             link.run(made)
@@ -247,20 +245,6 @@ class Links(Pool[Link]):
         except NotSent as error:
             self.refuse(made, error)
         return self.outcome(made, batch.address, until)
-
-    def shared(self, address: Address) -> sync_link.Link | None:
-        """The connection to a node that is everybody's, if there is one."""
-        return self._shared.get((address, False))
-
-    def _share_new(self, key: Key) -> sync_link.Link:
-        with self._lock:
-            if key not in self._shared:
-                address, from_replica = key
-                make_connection = partial(self.make_connection, address, from_replica)
-                self._shared[key] = sync_link.Link(
-                    self._make_engine, make_connection, partial(self.shared_again, address)
-                )
-            return self._shared[key]
 
     def forget(self, known: Container[Address]) -> None:
         super().forget(known)
@@ -288,17 +272,8 @@ class Links(Pool[Link]):
 
     def take(self, batch: Batch, until: float) -> Link | None:
         """A connection for a batch alone; None if there are too many already."""
-        if (lane := batch.lane) is not None and lane.link is not None:
-            held: Link = lane.link
-            if lane.address == batch.address:
-                return held
-            lane.link = None
-            self.release(held, lane.address)
-        while (idle := self.take_idle((batch.address, batch.from_replica))) is not None:
-            if idle.is_usable():
-                return idle
-            self.lost(batch.address)
-            self.dismiss(batch.address, idle)
+        if (at_hand := self.at_hand(batch)) is not None:
+            return at_hand
         link = Link(self.make_connection(batch.address, batch.from_replica))
         if not self.admit(batch.address, link):
             return None
@@ -312,7 +287,6 @@ class Links(Pool[Link]):
         return link
 
     def make_connection(self, address: Address, from_replica: bool) -> Any:
-        """One of redis-py's, not yet open; not by its pool, which counts what it has made and not what there is."""
         pool = self.client(address).connection_pool
         return connection_maker(pool, Retry(NoBackoff(), 0), read_only if from_replica else None)()
 

@@ -1,5 +1,5 @@
-"""Connections that a batch has for itself: which ones wait for their next use, how many there may be, who is told of a new one in the
-place of a lost one. The part of it that blocking and asyncio connections share.
+"""The connections of a cluster client: which ones are at hand, how many there may be, who is told of a new one in the place of a lost one.
+The part of it that blocking and asyncio connections share.
 
 Idle links lie in lists whose `pop` and `append` are atomic, so threads share them without a lock. A link counts towards max_connections from
 before it is opened until it is closed or forgotten; one place is always kept for the connection that calls share (sharing.py).
@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import threading
 import weakref
+from abc import ABC, abstractmethod
 from collections import defaultdict, deque
-from collections.abc import Container
+from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from penstock.client import batch as single
@@ -27,11 +29,16 @@ Key = tuple[Address, bool]
 """A node, and whether connections to it were opened to read from a replica."""
 
 
-class Closable(Protocol):
+class Own(Protocol):
+    """A connection that a batch has for itself."""
+
+    def is_usable(self) -> bool: ...
     def close(self) -> None: ...
 
 
-L = TypeVar("L", bound=Closable)
+L = TypeVar("L", bound=Own)
+S = TypeVar("S")
+"""A connection that is everybody's."""
 
 
 @dataclass(slots=True)
@@ -42,19 +49,26 @@ class _Outage:
     attempts: int = 1
 
 
-class Pool(Generic[L]):
+class Pool(ABC, Generic[L, S]):
     """See the top of this file."""
 
-    def __init__(self, rules: Rules, ledger: Ledger) -> None:
+    def __init__(self, rules: Rules, ledger: Ledger, make_shared: Callable[..., S]) -> None:
+        """`make_shared` makes one of a maker of redis-py's connections and a listener to events."""
         self.rules = rules
         self.ledger = ledger
+        self._make_shared = make_shared
+        self._shared: dict[Key, S] = {}
         self._idle: dict[Key, list[L]] = {}
         self._open: defaultdict[Address, weakref.WeakSet[Any]] = defaultdict(weakref.WeakSet)
-        self._lock = threading.RLock()  # around `_open`
+        self._lock = threading.RLock()  # around `_open`, and the making of what is shared
         self.outages: dict[Address, _Outage] = {}
         """Nodes to which a connection was lost, and that have not answered since."""
         self._events: deque[Reconnected] = deque()
         self.is_closed = False
+
+    @abstractmethod
+    def make_connection(self, address: Address, from_replica: bool) -> Any:
+        """One of redis-py's, not yet open; not by its pool, which counts what it has made and not what there is."""
 
     # -- how many -----------------------------------------------------------------------------------------------
 
@@ -84,6 +98,21 @@ class Pool(Generic[L]):
 
     # -- use ----------------------------------------------------------------------------------------------------
 
+    def at_hand(self, batch: Batch) -> L | None:
+        """One that is open: the one of the batch's lane, or one that waits and that the node has not closed meanwhile."""
+        if (lane := batch.lane) is not None and lane.link is not None:
+            held: L = lane.link
+            if lane.address == batch.address:
+                return held
+            lane.link = None
+            self.release(held, lane.address)
+        while (idle := self.take_idle((batch.address, batch.from_replica))) is not None:
+            if idle.is_usable():
+                return idle
+            self.lost(batch.address)
+            self.dismiss(batch.address, idle)
+        return None
+
     def take_idle(self, key: Key) -> L | None:
         """One that waits, if there is one."""
         try:
@@ -109,6 +138,19 @@ class Pool(Generic[L]):
             self.dismiss(address, lane_link)
 
     # -- what is shared -----------------------------------------------------------------------------------------
+
+    def shared(self, address: Address) -> S | None:
+        """The connection to a node that is everybody's, if there is one."""
+        return self._shared.get((address, False))
+
+    def sharing(self, key: Key) -> S:
+        """The same; made if there is none."""
+        with self._lock:
+            if key not in self._shared:
+                self._shared[key] = self._make_shared(
+                    partial(self.make_connection, *key), partial(self.shared_again, key[0])
+                )
+            return self._shared[key]
 
     def refuse(self, made: single.Batch, error: NotSent) -> None:
         """The engine did not take a batch: this client was closed, or another thread has just closed the connection of a node that has left."""
