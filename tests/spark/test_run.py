@@ -43,7 +43,7 @@ def without_java(tmp_path: Path) -> dict[str, str]:
 def test_a_new_project_runs_at_once_without_any_java_stops_whole_and_goes_on_with_what_is_new(
     tmp_path: Path, without_java: dict[str, str]
 ) -> None:
-    folder = tmp_path / "clicks"
+    folder = tmp_path / "my clicks"
     assert penstock("init", folder).returncode == 0
     port = free_port()
     words = [*PENSTOCK, "run", str(folder), "--continuous", "--trigger", "0", "--port", str(port)]
@@ -63,6 +63,7 @@ def test_a_new_project_runs_at_once_without_any_java_stops_whole_and_goes_on_wit
         assert run.wait() == 0, rest
     assert "ending the run under way" in rest
     assert not [each for each in processes if command_of(each)], "a process is left behind"
+    assert not (folder / ".penstock" / "tmp").exists(), "a file is left behind"
     with (
         Server(dir=folder / ".penstock" / "server", appendonly=True, port=port) as server,  # the port is free again
         redis.Redis.from_url(server.url) as client,

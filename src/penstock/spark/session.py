@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -46,6 +47,16 @@ def prepare(folder: Path) -> None:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 
+def _java_option(name: str, path: Path) -> str:
+    r"""A property for the command line of Java, as Spark's launcher reads it.
+
+    >>> print(_java_option("a.b", Path('/my "own"/x')))
+    -Da.b="/my \"own\"/x"
+    """
+    quoted = str(path).replace("\\", "\\\\").replace('"', '\\"')
+    return f'-D{name}="{quoted}"'
+
+
 def settings(folder: Path) -> dict[str, str]:
     """What a session in `folder` goes by, unless the project says otherwise."""
     return {
@@ -57,7 +68,12 @@ def settings(folder: Path) -> dict[str, str]:
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.sql.catalogImplementation": "hive",
         "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={folder / 'metastore'};create=true",
-        "spark.driver.extraJavaOptions": f"-Dderby.stream.error.file={folder / 'derby.log'}",
+        "spark.driver.extraJavaOptions": " ".join(
+            [
+                _java_option("derby.stream.error.file", folder / "derby.log"),
+                _java_option("java.io.tmpdir", folder / "tmp"),
+            ]
+        ),
         # The default of 200 is for clusters: with a few cores most of the time would go into empty tasks.
         "spark.sql.shuffle.partitions": str(max(os.cpu_count() or 1, 2)),
     }
@@ -89,6 +105,8 @@ class Session:
         folder.mkdir(parents=True, exist_ok=True)
         prepare(folder)
         self.log = folder / "spark.log"
+        self._temporary = folder / "tmp"
+        self._temporary.mkdir(exist_ok=True)
         os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = str(uuid.uuid4())
         conf = SparkConf().setAppName(name).setAll(
             list({
@@ -160,5 +178,6 @@ class Session:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        shutil.rmtree(self._temporary, ignore_errors=True)  # also what the JVM of a run that was killed has left
         # What pyspark remembers of a JVM that is gone would stop the next session from starting.
         SparkContext._gateway = SparkContext._jvm = None
