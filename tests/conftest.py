@@ -23,6 +23,7 @@ from tests.engine.lock_world import Slow, slow_commands
 from tests.processes import pytest_collection_modifyitems, pytest_xdist_make_scheduler  # noqa: F401
 
 from penstock import Server, commands
+from penstock.engine import compression, lazy, streams
 from penstock.testing.cluster import RedisCluster
 from penstock.testing.redis import RedisServer, find_redis, free_port
 
@@ -53,6 +54,16 @@ def _interruptible() -> None:
     """Children must get Ctrl-C as from a terminal, also where the tests themselves run in the background of a script."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def _a_slice_is_as_long_as_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an engine does for a millisecond at a time is done to its end: how much of it this machine does then decides no test.
+
+    A test of slices makes them as short as it wants; servers in processes of their own have the real ones.
+    """
+    for module in (compression, lazy, streams):
+        monkeypatch.setattr(module, "SLICE", 1 << 62)
 
 
 @pytest.fixture
