@@ -24,6 +24,7 @@ class Door:
         self._cut_replies = self._cut_requests = 0
         self._pass_first = 0
         self._frozen = self._shut = False
+        self._held: list[tuple[socket.socket, bytes]] | None = None  # what is kept back, and for whom
         self._at_most, self._pause = 65536, 0.0
 
     @property
@@ -44,6 +45,24 @@ class Door:
         """Half open: bytes are taken and go nowhere, on the connections there are now."""
         with self._lock:
             self._frozen = True
+
+    def hold(self) -> None:
+        """Keep replies back, on all connections, until `release`."""
+        with self._lock:
+            self._held = []
+
+    def release(self) -> None:
+        with self._lock:
+            held, self._held = self._held or [], None
+            for client, data in held:
+                if client in self._pairs:
+                    self._send(client, data)
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether there is a reply that is kept back."""
+        with self._lock:
+            return bool(self._held)
 
     def slow_down(self, bytes_a_turn: int, pause: float) -> None:
         """Bytes pass more slowly from now on."""
@@ -122,13 +141,18 @@ class Door:
             self._end(sock)
         elif not is_client and self._cut_replies:
             self._cut_replies -= 1
-            with contextlib.suppress(OSError):
-                other.sendall(data[: self._pass_first])
+            self._send(other, data[: self._pass_first])
             self._end(sock)
+        elif not is_client and self._held is not None:
+            self._held.append((other, data))
         else:
             time.sleep(self._pause)
-            with contextlib.suppress(OSError):
-                other.sendall(data)
+            self._send(other, data)
+
+    @staticmethod
+    def _send(sock: socket.socket, data: bytes) -> None:
+        with contextlib.suppress(OSError):
+            sock.sendall(data)
 
     def _end(self, sock: socket.socket) -> None:
         if sock not in self._pairs:
