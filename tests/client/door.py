@@ -23,7 +23,8 @@ class Door:
         self._pairs: dict[socket.socket, tuple[socket.socket, bool]] = {}  # to the other end; whether it is a client
         self._cut_replies = self._cut_requests = 0
         self._pass_first = 0
-        self._frozen = self._shut = False
+        self._frozen: set[socket.socket] = set()
+        self._shut = False
         self._held: list[tuple[socket.socket, bytes]] | None = None  # what is kept back, and for whom
         self._at_most, self._pause = 65536, 0.0
 
@@ -44,7 +45,7 @@ class Door:
     def freeze(self) -> None:
         """Half open: bytes are taken and go nowhere, on the connections there are now."""
         with self._lock:
-            self._frozen = True
+            self._frozen |= self._pairs.keys()
 
     def hold(self) -> None:
         """Keep replies back, on all connections, until `release`."""
@@ -121,7 +122,6 @@ class Door:
         except OSError:
             client.close()
             return
-        self._frozen = False
         self._pairs[client], self._pairs[server] = (server, True), (client, False)
         for sock in (client, server):
             self._selector.register(sock, selectors.EVENT_READ)
@@ -134,7 +134,7 @@ class Door:
             data = b""
         if not data:
             self._end(sock)
-        elif self._frozen:
+        elif sock in self._frozen:
             return
         elif is_client and self._cut_requests:
             self._cut_requests -= 1
@@ -160,6 +160,7 @@ class Door:
         other, _ = self._pairs[sock]
         for one in (sock, other):
             self._pairs.pop(one, None)
+            self._frozen.discard(one)
             with contextlib.suppress(KeyError, ValueError):
                 self._selector.unregister(one)
             one.close()

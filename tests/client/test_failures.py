@@ -6,8 +6,10 @@ import asyncio
 import gc
 import os
 import signal
+import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from tests.client.conftest import Connect
 from tests.client.door import Door
 
 from penstock import Client, State, aio
+from penstock.client import sync_link
 from penstock.client.errors import (
     BufferFull,
     NoReplyInTime,
@@ -203,12 +206,14 @@ def test_a_listener_may_use_the_client_and_may_fail(connect: Connect, door: Door
 
 
 def test_a_command_that_outlives_its_time_was_not_sent(connect: Connect, door: Door, witness: Any) -> None:
-    client = connect(door.url, command_timeout=0.3, **QUICK)
+    client = connect(door.url, **QUICK)
     client.ping()
     door.shut()
+    client.settings.command_timeout = 0.3
     with pytest.raises(NotSent) as failure:
         client.incr("a")
     assert isinstance(failure.value, NotSentInTime) and isinstance(failure.value, redis.TimeoutError)
+    client.settings.command_timeout = 60
     door.open()
     assert client.incr("b") == 1
 
@@ -225,12 +230,14 @@ def test_a_half_open_connection_is_given_up(connect: Connect, door: Door, witnes
 
 
 def test_a_timed_out_command_leaves_the_connection_in_step(connect: Connect, door: Door, witness: Any) -> None:
-    client = connect(door.url, command_timeout=0.2, **QUICK)
+    client = connect(door.url, socket_timeout=60, **QUICK)
     client.set("a", "right")
-    witness.execute_command("CLIENT", "PAUSE", 500, "ALL")
+    door.hold()
+    client.settings.command_timeout = 0.2
     with pytest.raises(NoReplyInTime):
         client.get("other")
-    client.settings.command_timeout = 10
+    client.settings.command_timeout = 60
+    door.release()
     assert client.get("a") == b"right" and client.counters.reconnects == 0
 
 
@@ -246,7 +253,7 @@ def test_session_state_survives(connect: Connect, door: Door, witness: Any) -> N
 
 
 def test_a_full_buffer_raises_or_waits(connect: Connect, door: Door, witness: Any) -> None:
-    client = connect(door.url, max_buffered_commands=1, when_full="raise", command_timeout=5, **QUICK)
+    client = connect(door.url, max_buffered_commands=1, when_full="raise", **QUICK)
     client.ping()
     door.shut()
     thread = threading.Thread(target=lambda: client.incr("a"))
@@ -333,22 +340,39 @@ class Interrupt(BaseException):
     """What KeyboardInterrupt is to a program."""
 
 
-def interrupt(*_: object) -> None:
-    raise Interrupt
+@pytest.fixture
+def interrupt_when() -> Iterator[Callable[[Callable[[], bool]], None]]:
+    """Call it with a condition: when that is met the thread of the test is interrupted, wherever it then is."""
 
+    def interrupt(*_: object) -> None:
+        raise Interrupt
 
-def test_an_interrupted_thread_leaves_the_others_in_step(door: Door, witness: Any) -> None:
+    def wait(condition: Callable[[], bool], thread: int) -> None:
+        while not condition():
+            time.sleep(0.001)
+        signal.pthread_kill(thread, signal.SIGALRM)
+
+    def begin(condition: Callable[[], bool]) -> None:
+        waiters.append(threading.Thread(target=wait, args=(condition, threading.get_ident())))
+        waiters[-1].start()
+
+    waiters: list[threading.Thread] = []
     before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        with Client.from_url(door.url, **QUICK) as client:
-            client.set("a", "right")
-            door.freeze()
-            signal.setitimer(signal.ITIMER_REAL, 0.05)
-            with pytest.raises(Interrupt):
-                client.get("a")
-            assert client.get("a") == b"right" and client.counters.buffered_commands == 0
-    finally:
-        signal.signal(signal.SIGALRM, before)
+    yield begin
+    for waiter in waiters:
+        waiter.join()
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_an_interrupted_thread_leaves_the_others_in_step(door: Door, witness: Any, interrupt_when: Any) -> None:
+    with Client.from_url(door.url, **QUICK) as client:
+        client.set("a", "right")
+        door.hold()
+        with pytest.raises(Interrupt):
+            interrupt_when(lambda: door.is_holding)
+            client.get("a")
+        door.release()
+        assert client.get("a") == b"right" and client.counters.buffered_commands == 0
 
 
 def test_a_signal_handler_may_use_the_client_that_it_interrupts(peer: str, witness: Any) -> None:
@@ -396,30 +420,42 @@ def test_a_signal_handler_among_threads_that_share_the_client_holds_nobody_up(pe
     assert len(done) == 9 * 300 and answers and set(answers) == {b"right"}
 
 
-def test_an_interrupted_follower_leaves_the_connection_alone(door: Door, witness: Any) -> None:
+def test_an_interrupted_follower_leaves_the_connection_alone(
+    door: Door, witness: Any, interrupt_when: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And the others, each of whom is woken by the one before."""
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        with Client.from_url(door.url, delivery="at-most-once") as client:
-            client.set("a", "right")
-            witness.execute_command("CLIENT", "PAUSE", 300, "ALL")
-            answers: list[Any] = []
-            others = [threading.Thread(target=lambda: answers.append(client.get("a"))) for _ in range(9)]
+    monkeypatch.setattr(sync_link, "PATROL", 600.0)
+    thread_of_the_test = threading.get_ident()
+    with Client.from_url(door.url, delivery="at-most-once", socket_timeout=60) as client:
+        client.set("a", "right")
+        door.hold()
+        answers: list[Any] = []
+        others = [threading.Thread(target=lambda: answers.append(client.get("a"))) for _ in range(9)]
 
-            for thread in others[:4]:
-                thread.start()
-            while client.counters.buffered_commands < 4:
-                time.sleep(0.001)
-            wakes_after = threading.Timer(0.02, lambda: [thread.start() for thread in others[4:]])
-            wakes_after.start()
-            signal.setitimer(signal.ITIMER_REAL, 0.1)
-            with pytest.raises(Interrupt):
-                client.get("b")
-            for thread in (wakes_after, *others):
-                thread.join()
-            assert answers == [b"right"] * 9 and client.get("a") == b"right" and client.counters.reconnects == 0
-    finally:
-        signal.signal(signal.SIGALRM, before)
+        def waits() -> bool:
+            """Whether the thread of the test does nothing but wait for another to wake it."""
+            waiting = sys._current_frames()[thread_of_the_test].f_locals
+            return bool(waiting.get("only_waits")) and waiting.get("patience") == sync_link.PATROL
+
+        def all_wait() -> bool:
+            if not waits():
+                return False
+            for thread in others[4:]:
+                if thread.ident is None:
+                    thread.start()
+            return client.counters.buffered_commands == 10
+
+        for thread in others[:4]:
+            thread.start()
+        while client.counters.buffered_commands < 4:
+            time.sleep(0.001)
+        with pytest.raises(Interrupt):
+            interrupt_when(all_wait)
+            client.get("b")
+        door.release()
+        for thread in others:
+            thread.join()
+        assert answers == [b"right"] * 9 and client.get("a") == b"right" and client.counters.reconnects == 0
 
 
 def test_a_forked_child_has_a_connection_of_its_own(peer: str) -> None:
