@@ -23,6 +23,7 @@ from tests.engine.lock_world import Slow, slow_commands
 from tests.processes import pytest_collection_modifyitems, pytest_xdist_make_scheduler  # noqa: F401
 
 from penstock import Server, commands
+from penstock.engine import compression, lazy, streams
 from penstock.testing.cluster import RedisCluster
 from penstock.testing.redis import RedisServer, find_redis, free_port
 
@@ -53,6 +54,16 @@ def _interruptible() -> None:
     """Children must get Ctrl-C as from a terminal, also where the tests themselves run in the background of a script."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def _a_slice_is_as_long_as_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an engine does for a millisecond at a time is done to its end: how much of it this machine does then decides no test.
+
+    A test of slices makes them as short as it wants; servers in processes of their own have the real ones.
+    """
+    for module in (compression, lazy, streams):
+        monkeypatch.setattr(module, "SLICE", 1 << 62)
 
 
 @pytest.fixture
@@ -94,8 +105,8 @@ def theirs() -> Iterator[RedisServer]:
 
 @pytest.fixture(scope="session")
 def shared_cluster() -> Iterator[RedisCluster]:
-    """A real Redis Cluster that all tests share; `cluster` is the way to it."""
-    with RedisCluster() as cluster:
+    """A real Redis Cluster that all tests share; `cluster` is the way to it. Nodes that are only slow are not replaced by the others."""
+    with RedisCluster(cluster_node_timeout="15000") as cluster:
         yield cluster
 
 
@@ -120,7 +131,7 @@ def ours_threaded() -> Iterator[str]:
         yield f"redis://127.0.0.1:{port}/0"
     finally:
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
 
 
 @pytest.fixture(scope="session")

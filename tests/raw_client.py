@@ -17,7 +17,7 @@ class Closed(Exception):
 class RawClient:
     """`with RawClient(port) as client: client.ask("PING")`. Errors are returned, as hiredis.ReplyError, not raised."""
 
-    def __init__(self, port: int, timeout: float = 10) -> None:
+    def __init__(self, port: int, timeout: float = 60) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=timeout)
         self._reader = hiredis.Reader(notEnoughData=self)
 

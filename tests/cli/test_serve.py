@@ -47,7 +47,7 @@ def test_directives_come_from_the_file_and_the_command_line_wins(tmp_path: Path)
         assert client.config_get("save") == {"save": ""}
     finally:
         process.terminate()
-        output, errors = process.communicate(timeout=20)
+        output, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     assert "Penstock" in output and "Ready to accept connections" in output and "Bye" in output
     assert f"127.0.0.1:{port}" in output
@@ -65,7 +65,7 @@ def test_directives_come_from_the_file_and_the_command_line_wins(tmp_path: Path)
     ],
 )
 def test_a_bad_directive_stops_the_start_and_is_named(words: list[str], complaint: str, tmp_path: Path) -> None:
-    process = subprocess.run([*SERVE, *words], cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
+    process = subprocess.run([*SERVE, *words], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert process.returncode == 1
     assert complaint in process.stderr
     assert "Traceback" not in process.stderr
@@ -74,7 +74,7 @@ def test_a_bad_directive_stops_the_start_and_is_named(words: list[str], complain
 def test_a_bad_line_of_the_file_is_named_by_its_number(tmp_path: Path) -> None:
     (tmp_path / "bad.conf").write_text("port 7000\n# fine\nappendonly maybe\n")
     process = subprocess.run(
-        [*SERVE, "bad.conf"], cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False
+        [*SERVE, "bad.conf"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )
     assert process.returncode == 1
     assert "bad.conf: line 3: directive 'appendonly' ('maybe'): argument must be 'yes' or 'no'" in process.stderr
@@ -86,7 +86,7 @@ def test_a_port_in_use_is_an_error_without_a_trace(tmp_path: Path, ours) -> None
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         check=False,
     )
     assert process.returncode == 1
@@ -103,14 +103,14 @@ def test_replies_under_way_are_finished_on_sigterm(tmp_path: Path) -> None:
         pipe.set(f"key:{number}", "x" * 100)
     assert len(pipe.execute()) == 2000
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     assert process.returncode == 0
     again = start("--port", str(port), "--appendonly", "yes", cwd=tmp_path)
     try:
         assert wait_for(port, again).dbsize() == 2000
     finally:
         again.terminate()
-        again.communicate(timeout=20)
+        again.communicate(timeout=60)
 
 
 def test_json_logs_are_one_object_a_line(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_json_logs_are_one_object_a_line(tmp_path: Path) -> None:
     wait_for(port, process)
     assert int((tmp_path / "server.pid").read_text()) == process.pid
     process.terminate()
-    output, _ = process.communicate(timeout=20)
+    output, _ = process.communicate(timeout=60)
     records = [json.loads(line) for line in output.splitlines()]
     assert any(record["message"].startswith("Ready") and record["level"] == "notice" for record in records)
     assert not (tmp_path / "server.pid").exists()
@@ -128,7 +128,7 @@ def test_json_logs_are_one_object_a_line(tmp_path: Path) -> None:
 def test_help_shows_every_directive() -> None:
     from penstock.engine.config import DIRECTIVES
 
-    output = subprocess.run([*SERVE, "--help"], capture_output=True, text=True, timeout=30, check=True).stdout
+    output = subprocess.run([*SERVE, "--help"], capture_output=True, text=True, timeout=60, check=True).stdout
     for name in DIRECTIVES:
         assert f"--{name} <" in output
 
@@ -144,7 +144,7 @@ def test_the_exit_code_tells_that_the_last_snapshot_could_not_be_written(tmp_pat
         folder.rmdir()
     finally:
         process.terminate()
-        output, _ = process.communicate(timeout=20)
+        output, _ = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "no last snapshot" in output
 
@@ -159,13 +159,13 @@ def test_a_module_is_named_on_the_command_line(tmp_path: Path) -> None:
         assert client.execute_command("FACTOR", "n") == [7, 13]
     finally:
         process.terminate()
-        process.communicate(timeout=20)
+        process.communicate(timeout=60)
     assert process.returncode == 0
 
 
 def test_a_module_that_is_not_there_is_an_error_at_start(tmp_path: Path) -> None:
     process = start("--port", str(free_port()), "--module", "nothing.py", cwd=tmp_path)
-    output, errors = process.communicate(timeout=20)
+    output, errors = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "cannot load the module 'nothing.py': FileNotFoundError: there is no file" in output + errors
     assert "Traceback" not in output + errors
@@ -197,6 +197,6 @@ def test_a_process_ends_although_a_thread_never_does(tmp_path: Path) -> None:
             pass
         with pytest.raises(redis.ConnectionError):
             client.execute_command("SHUTDOWN", "NOW")
-        output, errors = process.communicate(timeout=20)
+        output, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     assert "given up on [b'STUCK', b'k'], which is still in its thread" in output

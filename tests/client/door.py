@@ -23,7 +23,9 @@ class Door:
         self._pairs: dict[socket.socket, tuple[socket.socket, bool]] = {}  # to the other end; whether it is a client
         self._cut_replies = self._cut_requests = 0
         self._pass_first = 0
-        self._frozen = self._shut = False
+        self._frozen: set[socket.socket] = set()
+        self._shut = False
+        self._held: list[tuple[socket.socket, bytes]] | None = None  # what is kept back, and for whom
         self._at_most, self._pause = 65536, 0.0
 
     @property
@@ -43,7 +45,25 @@ class Door:
     def freeze(self) -> None:
         """Half open: bytes are taken and go nowhere, on the connections there are now."""
         with self._lock:
-            self._frozen = True
+            self._frozen |= self._pairs.keys()
+
+    def hold(self) -> None:
+        """Keep replies back, on all connections, until `release`."""
+        with self._lock:
+            self._held = []
+
+    def release(self) -> None:
+        with self._lock:
+            held, self._held = self._held or [], None
+            for client, data in held:
+                if client in self._pairs:
+                    self._send(client, data)
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether there is a reply that is kept back."""
+        with self._lock:
+            return bool(self._held)
 
     def slow_down(self, bytes_a_turn: int, pause: float) -> None:
         """Bytes pass more slowly from now on."""
@@ -102,7 +122,6 @@ class Door:
         except OSError:
             client.close()
             return
-        self._frozen = False
         self._pairs[client], self._pairs[server] = (server, True), (client, False)
         for sock in (client, server):
             self._selector.register(sock, selectors.EVENT_READ)
@@ -115,20 +134,25 @@ class Door:
             data = b""
         if not data:
             self._end(sock)
-        elif self._frozen:
+        elif sock in self._frozen:
             return
         elif is_client and self._cut_requests:
             self._cut_requests -= 1
             self._end(sock)
         elif not is_client and self._cut_replies:
             self._cut_replies -= 1
-            with contextlib.suppress(OSError):
-                other.sendall(data[: self._pass_first])
+            self._send(other, data[: self._pass_first])
             self._end(sock)
+        elif not is_client and self._held is not None:
+            self._held.append((other, data))
         else:
             time.sleep(self._pause)
-            with contextlib.suppress(OSError):
-                other.sendall(data)
+            self._send(other, data)
+
+    @staticmethod
+    def _send(sock: socket.socket, data: bytes) -> None:
+        with contextlib.suppress(OSError):
+            sock.sendall(data)
 
     def _end(self, sock: socket.socket) -> None:
         if sock not in self._pairs:
@@ -136,6 +160,7 @@ class Door:
         other, _ = self._pairs[sock]
         for one in (sock, other):
             self._pairs.pop(one, None)
+            self._frozen.discard(one)
             with contextlib.suppress(KeyError, ValueError):
                 self._selector.unregister(one)
             one.close()

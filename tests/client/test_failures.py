@@ -6,8 +6,10 @@ import asyncio
 import gc
 import os
 import signal
+import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from tests.client.door import Door
 from tests.client.interrupts import Interrupt, interrupting
 
 from penstock import Client, State, aio
+from penstock.client import sync_link
 from penstock.client.errors import (
     BufferFull,
     NoReplyInTime,
@@ -204,12 +207,14 @@ def test_a_listener_may_use_the_client_and_may_fail(connect: Connect, door: Door
 
 
 def test_a_command_that_outlives_its_time_was_not_sent(connect: Connect, door: Door, witness: Any) -> None:
-    client = connect(door.url, command_timeout=0.3, **QUICK)
+    client = connect(door.url, **QUICK)
     client.ping()
     door.shut()
+    client.settings.command_timeout = 0.3
     with pytest.raises(NotSent) as failure:
         client.incr("a")
     assert isinstance(failure.value, NotSentInTime) and isinstance(failure.value, redis.TimeoutError)
+    client.settings.command_timeout = 60
     door.open()
     assert client.incr("b") == 1
 
@@ -226,12 +231,14 @@ def test_a_half_open_connection_is_given_up(connect: Connect, door: Door, witnes
 
 
 def test_a_timed_out_command_leaves_the_connection_in_step(connect: Connect, door: Door, witness: Any) -> None:
-    client = connect(door.url, command_timeout=0.2, **QUICK)
+    client = connect(door.url, socket_timeout=60, **QUICK)
     client.set("a", "right")
-    witness.execute_command("CLIENT", "PAUSE", 500, "ALL")
+    door.hold()
+    client.settings.command_timeout = 0.2
     with pytest.raises(NoReplyInTime):
         client.get("other")
-    client.settings.command_timeout = 10
+    client.settings.command_timeout = 60
+    door.release()
     assert client.get("a") == b"right" and client.counters.reconnects == 0
 
 
@@ -247,7 +254,7 @@ def test_session_state_survives(connect: Connect, door: Door, witness: Any) -> N
 
 
 def test_a_full_buffer_raises_or_waits(connect: Connect, door: Door, witness: Any) -> None:
-    client = connect(door.url, max_buffered_commands=1, when_full="raise", command_timeout=5, **QUICK)
+    client = connect(door.url, max_buffered_commands=1, when_full="raise", **QUICK)
     client.ping()
     door.shut()
     thread = threading.Thread(target=lambda: client.incr("a"))
@@ -330,13 +337,34 @@ def test_a_client_may_be_used_in_one_loop_after_another(peer: str) -> None:
     gc.collect()  # asyncio itself complains of a loop that ended with its transport open: here, not in another test
 
 
-def test_an_interrupted_thread_leaves_the_others_in_step(door: Door, witness: Any) -> None:
-    with interrupting(), Client.from_url(door.url, **QUICK) as client:
+@pytest.fixture
+def interrupt_when() -> Iterator[Callable[[Callable[[], bool]], None]]:
+    """Call it with a condition: when that is met the thread of the test is interrupted, wherever it then is."""
+
+    def wait(condition: Callable[[], bool], thread: int) -> None:
+        while not condition():
+            time.sleep(0.001)
+        signal.pthread_kill(thread, signal.SIGALRM)
+
+    def begin(condition: Callable[[], bool]) -> None:
+        waiters.append(threading.Thread(target=wait, args=(condition, threading.get_ident())))
+        waiters[-1].start()
+
+    waiters: list[threading.Thread] = []
+    with interrupting():
+        yield begin
+        for waiter in waiters:
+            waiter.join()
+
+
+def test_an_interrupted_thread_leaves_the_others_in_step(door: Door, witness: Any, interrupt_when: Any) -> None:
+    with Client.from_url(door.url, **QUICK) as client:
         client.set("a", "right")
-        door.freeze()
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        door.hold()
         with pytest.raises(Interrupt):
+            interrupt_when(lambda: door.is_holding)
             client.get("a")
+        door.release()
         assert client.get("a") == b"right" and client.counters.buffered_commands == 0
 
 
@@ -385,28 +413,42 @@ def test_a_signal_handler_among_threads_that_share_the_client_holds_nobody_up(pe
     assert len(done) == 9 * 300 and answers and set(answers) == {b"right"}
 
 
-def test_an_interrupted_follower_leaves_the_connection_alone(door: Door, witness: Any) -> None:
+def test_an_interrupted_follower_leaves_the_connection_alone(
+    door: Door, witness: Any, interrupt_when: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And the others, each of whom is woken by the one before."""
-    with interrupting(), Client.from_url(door.url, delivery="at-most-once") as client:
+    monkeypatch.setattr(sync_link, "PATROL", 600.0)
+    thread_of_the_test = threading.get_ident()
+    with Client.from_url(door.url, delivery="at-most-once", socket_timeout=60) as client:
         client.set("a", "right")
-        witness.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
+        door.hold()
         answers: list[Any] = []
-        others = [threading.Thread(target=lambda: answers.append(client.set("a", "right"))) for _ in range(9)]
+        others = [threading.Thread(target=lambda: answers.append(client.get("a"))) for _ in range(9)]
+
+        def waits() -> bool:
+            """Whether the thread of the test does nothing but wait for another to wake it."""
+            waiting = sys._current_frames()[thread_of_the_test].f_locals
+            return bool(waiting.get("only_waits")) and waiting.get("patience") == sync_link.PATROL
+
+        def all_wait() -> bool:
+            if not waits():
+                return False
+            for thread in others[4:]:
+                if thread.ident is None:
+                    thread.start()
+            return client.counters.buffered_commands == 10
 
         for thread in others[:4]:
             thread.start()
         while client.counters.buffered_commands < 4:
             time.sleep(0.001)
-        wakes_after = threading.Timer(0.02, lambda: [thread.start() for thread in others[4:]])
-        wakes_after.start()
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
         with pytest.raises(Interrupt):
-            client.set("b", "wrong")
-        wakes_after.join()
-        witness.execute_command("CLIENT", "UNPAUSE")
+            interrupt_when(all_wait)
+            client.get("b")
+        door.release()
         for thread in others:
             thread.join()
-        assert answers == [True] * 9 and client.get("a") == b"right" and client.counters.reconnects == 0
+        assert answers == [b"right"] * 9 and client.get("a") == b"right" and client.counters.reconnects == 0
 
 
 def test_a_forked_child_has_a_connection_of_its_own(peer: str) -> None:

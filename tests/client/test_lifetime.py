@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import redis
 from tests.client.conftest import Connect
+from tests.client.door import Door
 
 from penstock import Client, aio
 from penstock.client.errors import ClientClosed
@@ -96,6 +97,31 @@ def test_a_watch_that_outlives_its_client_does_not_come_back_with_it(peer: str) 
 def test_an_asyncio_client_says_whether_its_connection_is_its_own(peer: str, choice: bool) -> None:
     client = aio.Client.from_url(peer, single_connection_client=choice)
     assert client.single_connection_client is choice and client.client().single_connection_client
+
+
+def test_an_asyncio_client_that_is_left_while_it_connects_leaves_nothing_open(peer: str, door: Door) -> None:
+    """The connection would be there when nobody knows of it any more, for as long as the loop runs."""
+
+    async def give_up_connecting() -> None:
+        client = aio.Client.from_url(door.url, socket_timeout=600)
+        waiting = asyncio.ensure_future(client.ping())
+        while not door.is_holding:
+            await asyncio.sleep(0.001)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    async def work(control: redis.Redis) -> None:
+        before = len(control.client_list())
+        door.hold()
+        await give_up_connecting()
+        gc.collect()
+        door.release()
+        while len(control.client_list()) > before:
+            await asyncio.sleep(0.001)
+
+    with redis.Redis.from_url(peer) as control:
+        asyncio.run(work(control))
 
 
 # -- clients of one pool, which programs for redis-py make as they need them ------------------------------------------

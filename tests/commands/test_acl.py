@@ -199,11 +199,11 @@ def test_a_pattern_may_be_subscribed_to_only_word_for_word(admin: redis.Redis) -
     setuser(admin, "on >pw +@pubsub &news:*")
     with log_in(admin) as user, user.pubsub() as listener:
         listener.psubscribe("news:*")
-        assert listener.get_message(timeout=5)["type"] == "psubscribe"
+        assert listener.get_message(timeout=60)["type"] == "psubscribe"
     with log_in(admin) as user, user.pubsub() as listener:
         listener.psubscribe("news:a*")
         with pytest.raises(redis.exceptions.NoPermissionError, match="channels"):
-            listener.get_message(timeout=5)
+            listener.get_message(timeout=60)
 
 
 def test_a_change_concerns_connected_clients_at_once(admin: redis.Redis) -> None:

@@ -40,7 +40,7 @@ def until_blocked(client: redis.Redis, count: int) -> None:
 
 
 def answer(connection: Any) -> Any:
-    return connection.read_response(disable_decoding=True, timeout=10)
+    return connection.read_response(disable_decoding=True, timeout=60)
 
 
 def call(client: redis.Redis, text: str) -> Any:

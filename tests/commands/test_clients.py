@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -76,9 +77,10 @@ def test_a_line_of_client_list_has_redis_fields(client: RawClient) -> None:
     port = client.socket.getsockname()[1]
     expected = {
         "id": str(client.ask("CLIENT ID")), "addr": f"127.0.0.1:{port}", "name": "me", "flags": "N", "db": "2",
-        "cmd": "client|info", "user": "default", "resp": "2", "multi": "-1", "sub": "0", "age": "0", "idle": "0",
+        "cmd": "client|info", "user": "default", "resp": "2", "multi": "-1", "sub": "0",
     }  # fmt: skip
     assert {name: line[name] for name in expected} == expected
+    assert 0 <= int(line["idle"]) <= int(line["age"]) < 60
 
 
 def test_flags_tell_what_a_client_does(client: RawClient, other: RawClient) -> None:
@@ -219,13 +221,10 @@ def test_a_pause_holds_writes_and_runs_them_in_order(client: RawClient, other: R
 
 @pytest.mark.since("7.0")
 def test_a_pause_of_everything_ends_by_itself(client: RawClient, other: RawClient) -> None:
+    started = time.monotonic()
     assert client.ask("CLIENT PAUSE 150") == b"OK"
-    other.socket.settimeout(0.05)
-    other.command("PING")
-    with pytest.raises(TimeoutError):
-        other.read()
-    other.socket.settimeout(10)
-    assert other.read() == b"PONG"
+    assert other.ask("PING") == b"PONG"
+    assert time.monotonic() - started > 0.14, "nobody was held"
     assert client.ask("PING") == b"PONG"
 
 
@@ -296,7 +295,7 @@ def test_others_are_served_while_many_are_held(peer: str) -> None:
                 pass
         reads = threading.Thread(target=lambda: [admin.ask("GET k") for _ in range(200)])
         reads.start()
-        reads.join(timeout=10)
+        reads.join(timeout=60)
         assert not reads.is_alive()
         admin.ask("CLIENT UNPAUSE")
         assert [client.read() for client in held] == list(range(1, 21))

@@ -63,7 +63,7 @@ def test_active_expiry_can_be_turned_off_and_on(d: redis.Redis) -> None:
     time.sleep(0.35)
     assert d.dbsize() == 1, "nobody looked at it"
     d.execute_command("DEBUG", "SET-ACTIVE-EXPIRE", "1")
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while d.dbsize():
         assert time.monotonic() < deadline
         time.sleep(0.01)

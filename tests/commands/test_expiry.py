@@ -32,7 +32,7 @@ def test_keys_go_without_anybody_looking(r: redis.Redis) -> None:
     for number in range(2000):
         pipe.set(f"k{number}", "v", px=1)
     pipe.execute()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while r.dbsize() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert r.dbsize() == 0

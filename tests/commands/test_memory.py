@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -110,14 +111,26 @@ def test_used_memory_follows_the_data(m: redis.Redis) -> None:
     assert used(m) - before < (full - before) / 2
 
 
+def test_what_malloc_took_and_nobody_touched_hides_nothing(m: redis.Redis) -> None:
+    """A string that grows is copied, and leaves a hole as large as itself that was never in memory."""
+    for _ in range(3):
+        before = used(m)
+        m.setrange("big", 8_388_607, "x")
+        assert used(m) - before > 7_000_000
+        m.delete("big")
+        assert used(m) - before < 1_000_000
+
+
 def test_measuring_pauses_in_proportion_to_what_it_cost(ours: Server) -> None:
     def ticks(app: object) -> tuple[float, float]:
         memory = ours.app.engine.memory
         memory.measure()
-        first = memory._next
+        assert memory._next > began
+        memory._next = first = memory._next + 60  # time enough to look at it
         memory.tick()
         return first, memory._next
 
+    began = time.monotonic()
     first, second = ours.call(ticks)
     assert first == second, "the second measurement was too early"
 

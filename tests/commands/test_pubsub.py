@@ -149,12 +149,12 @@ def test_a_client_that_went_away_receives_nothing(r: redis.Redis, lines: Callabl
 def test_redis_py_listens_with_its_own_client(r: redis.Redis) -> None:
     with r.pubsub() as listener:
         listener.subscribe("a")
-        assert listener.get_message(timeout=5)["type"] == "subscribe"
+        assert listener.get_message(timeout=60)["type"] == "subscribe"
         r.publish("a", "x")
-        message = listener.get_message(timeout=5)
+        message = listener.get_message(timeout=60)
         assert (message["channel"], message["data"]) == (b"a", b"x")
         listener.ping()
-        assert listener.get_message(timeout=5)["type"] == "pong"
+        assert listener.get_message(timeout=60)["type"] == "pong"
 
 
 class Listener:

@@ -20,7 +20,7 @@ from penstock.types.set import Set
 commands.load()
 
 MUCH = 1 << 40
-PATIENCE = 10
+PATIENCE = 60
 
 
 class Slow:

@@ -107,7 +107,7 @@ def test_a_script_that_cannot_wait_has_it_finished(world: World, slow: Slow) -> 
 def test_who_cannot_wait_does_not_wait_for_a_thread_to_be_free(slow: Slow) -> None:
     world = World(threads=1)
     busy = world.client("SADD b x", "SLOW.READ b")
-    assert slow.begun.get(timeout=10) == "read"
+    assert slow.begun.get(timeout=60) == "read"
     client = world.client("SADD a " + " ".join(map(str, range(2000))))
     world.configure("worker-threshold", "1")
     begin(world, "SUNIONSTORE r a")

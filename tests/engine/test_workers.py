@@ -24,7 +24,7 @@ def members(*names: str) -> bytes:
 
 def test_others_are_served_while_a_thread_works(world: World, slow: Slow) -> None:
     reader = world.client("SADD s a b", "SLOW.READ s")
-    assert slow.begun.get(timeout=10) == "read"
+    assert slow.begun.get(timeout=60) == "read"
     other = world.client()
     assert other.run("SCARD s", "SET free 1") == [b":2\r\n", OK]
     writer = world.client("SADD s c")
@@ -155,7 +155,7 @@ def test_a_flush_of_another_database_changes_nothing(world: World, slow: Slow) -
 def test_a_source_that_expires_meanwhile_is_gone_for_the_write_too(world: World, slow: Slow, found_by: str) -> None:
     """The log says DEL, then the command; replayed, it finds no source. So must memory."""
     writer = world.client("SADD s a", "SADD t b", "PEXPIRE s 100", "SLOW.STORE d s t")
-    assert slow.begun.get(timeout=10) == "store"
+    assert slow.begun.get(timeout=60) == "store"
     world.clock.advance(2000)
     if found_by == "a read":
         assert world.client().run("SCARD s") == [b":0\r\n"]
@@ -212,7 +212,7 @@ def test_reads_that_keep_something_for_later_do_not_change_what_a_thread_reads(
     client = world.client(f"{make} 1 2 3" if make.startswith("SADD") else f"{make} one")
     expected = sorted(world.engine.keyspace[0].data[b"k"])
     client.run("SLOW.WALK k")
-    assert slow.begun.get(timeout=10) == "walk"
+    assert slow.begun.get(timeout=60) == "walk"
     other = world.client()
     for line in [*reads, "DUMP k", "OBJECT ENCODING k", "MEMORY USAGE k", "TYPE k", "TTL k"]:
         assert other.run(line), f"{line} should pass a read lock"
@@ -328,7 +328,7 @@ def test_there_are_no_chores_without_threads_or_a_second_processor(
 
 def test_nothing_is_locked_for_who_needs_no_lock(world: World, slow: Slow) -> None:
     client = world.client("SADD s a", "SLOW.COPY s")
-    assert slow.begun.get(timeout=10) == "copy"
+    assert slow.begun.get(timeout=60) == "copy"
     assert world.client().run("SADD s b") == [b":1\r\n"]
     assert " flags=bW " in client.session.describe()
     slow.go.set()

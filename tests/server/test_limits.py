@@ -15,12 +15,13 @@ from tests.raw_client import Closed, RawClient
 
 from penstock import Server
 from penstock.engine.acl import User
+from penstock.engine.config import DIRECTIVES
 from penstock.protocol.resp import pack
 from penstock.server.app import App
 from penstock.server.limits import is_exposed
 
 
-def until(condition: object, seconds: float = 10) -> None:
+def until(condition: object, seconds: float = 60) -> None:
     """Wait for something that another thread does."""
     deadline = time.monotonic() + seconds
     while not condition():  # type: ignore[operator]
@@ -69,13 +70,19 @@ def test_a_clock_that_is_set_makes_nobody_idle() -> None:
 
 
 def test_idle_clients_are_closed_but_not_those_that_wait_for_something() -> None:
-    with Server(timeout=1) as server:
+    def set_timeout(app: App, seconds: str) -> None:
+        app.engine.config.change([(DIRECTIVES["timeout"], seconds)])
+
+    with Server() as server:
         idle, blocked, listener, monitor = (RawClient(server.port) for _ in range(4))
         assert idle.ask("PING") == b"PONG"
         blocked.command("BLPOP", "k", "0")
         listener.ask("SUBSCRIBE c")
         monitor.ask("MONITOR")
+        until(lambda: server.call(lambda app: app.engine.blocking.count) == 1)
+        server.call(lambda app: set_timeout(app, "1"))
         assert idle.is_closed()
+        server.call(lambda app: set_timeout(app, "0"))  # those who ask now may take their time
         with RawClient(server.port) as client:
             assert client.ask("PUBLISH c hello") == 1
             assert client.ask("RPUSH k x") == 1
@@ -125,8 +132,9 @@ def test_a_soft_limit_closes_after_its_seconds() -> None:
         deaf.ask("SUBSCRIBE c")
         started = time.monotonic()
         message = "x" * 1_000_000
-        for _ in range(12):  # more than the kernel takes
-            assert client.ask(f"PUBLISH c {message}") == 1
+        assert client.ask(f"PUBLISH c {message}") == 1
+        for _ in range(11):  # more than the kernel takes
+            client.ask(f"PUBLISH c {message}")
         until(lambda: client.ask("PUBSUB NUMSUB c") == [b"c", 0])
         assert time.monotonic() - started >= 1
         deaf.close()
@@ -159,7 +167,7 @@ class StuckDisk:
         self.go = threading.Event()
 
     def sync(self, descriptor: int) -> None:
-        assert self.go.wait(20)
+        assert self.go.wait(60)
         os.fdatasync(descriptor)
 
     def hold_up(self, server: Server, client: RawClient) -> None:

@@ -57,7 +57,7 @@ def test_the_replies_of_a_pipeline_stay_in_order_around_a_thread(
     client = connect()
     for words in ("SADD s a", "SLOW.READ s", "SADD s b", "SLOW.STORE d s", "SCARD d"):
         client.command(*words.split())
-    assert slow.begun.get(timeout=10) == "read"
+    assert slow.begun.get(timeout=60) == "read"
     assert r.scard("s") == 1, "another client is served meanwhile"
     slow.go.set()
     assert [client.read() for _ in range(5)] == [1, [b"a"], 1, 2, 2]
@@ -69,7 +69,7 @@ def test_a_client_that_waits_for_a_lock_goes_on_by_itself(
     reader, writer = connect(), connect()
     r.sadd("s", "a")
     reader.command("SLOW.READ", "s")
-    assert slow.begun.get(timeout=10) == "read"
+    assert slow.begun.get(timeout=60) == "read"
     writer.command("SADD", "s", "b")
     writer.command("GET", "k")
     until_waiting(r, 1)
@@ -86,7 +86,7 @@ def test_a_killed_client_leaves_the_queue_and_its_thread_leaves_the_server_alone
     r.sadd("s", "a")
     numbers = {client: client.ask("CLIENT ID") for client in (owner, waiter)}
     owner.command("SLOW.STORE", "d", "s")
-    assert slow.begun.get(timeout=10) == "store"
+    assert slow.begun.get(timeout=60) == "store"
     waiter.command("GET", "d")
     other.command("GET", "d")
     until_waiting(r, 2)
@@ -103,7 +103,7 @@ def test_silence_was_asked_for_and_is_kept(connect: Callable[[], RawClient], r: 
     r.sadd("s", "a")
     owner, client = connect(), connect()
     owner.command("SLOW.STORE", "d", "s")
-    assert slow.begun.get(timeout=10) == "store"
+    assert slow.begun.get(timeout=60) == "store"
     client.send(b"CLIENT REPLY SKIP\r\nSADD d x\r\nCLIENT REPLY SKIP\r\nSLOW.READ d\r\nPING\r\n")
     until_waiting(r, 1)
     slow.go.set()
@@ -126,7 +126,7 @@ def test_a_server_stops_although_a_thread_does_not(slow: Slow, monkeypatch: pyte
     with Server() as server, RawClient(server.port) as client:
         client.command("SADD", "s", "a")
         client.command("SLOW.STORE", "d", "s")
-        assert slow.begun.get(timeout=10) == "store"
+        assert slow.begun.get(timeout=60) == "store"
         server.stop()
         assert client.read() == 1
         assert "given up on" in str(client.read())

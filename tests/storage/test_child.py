@@ -21,7 +21,7 @@ from penstock.storage.child import Child
 
 
 def result(child: Child) -> str:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while (problem := child.poll()) is None:
         assert time.monotonic() < deadline, "the child never ended"
         time.sleep(0.005)
@@ -117,7 +117,7 @@ def test_a_child_whose_parent_was_killed_gives_up_and_cleans_up(tmp_path: Path) 
     with subprocess.Popen([sys.executable, "-c", ORPHAN, str(path)], stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         parent.stdout.readline()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not path.exists():
             assert time.monotonic() < deadline
             time.sleep(0.005)

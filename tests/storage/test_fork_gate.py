@@ -26,7 +26,7 @@ def test_a_snapshot_waits_for_threads_that_write_and_new_ones_wait_for_it(tmp_pa
     with slow_commands() as slow, running(tmp_path) as (server, client), RawClient(server.port) as first:
         client.sadd("s", "a")
         first.command("SLOW.STORE", "d", "s")
-        assert slow.begun.get(timeout=10) == "store"
+        assert slow.begun.get(timeout=60) == "store"
         with RawClient(server.port) as second:
             assert second.ask("BGSAVE") == b"Background saving scheduled"
             second.command("SLOW.STORE", "e", "s")
@@ -47,7 +47,7 @@ def test_a_rewrite_waits_for_threads_that_write_too(tmp_path: Path) -> None:
         client.sadd("s", "a")
         with RawClient(server.port) as writer:
             writer.command("SLOW.STORE", "d", "s")
-            assert slow.begun.get(timeout=10) == "store"
+            assert slow.begun.get(timeout=60) == "store"
             client.execute_command("BGREWRITEAOF")
             assert info(server)["aof_rewrite_scheduled"] == 1
             slow.go.set()
@@ -96,7 +96,7 @@ def test_shutdown_waits_for_a_thread_and_saves_what_it_wrote(tmp_path: Path) -> 
     with slow_commands() as slow, Server(dir=tmp_path) as server, RawClient(server.port) as writer:
         writer.command("SADD", "s", "a")
         writer.command("SLOW.STORE", "d", "s")
-        assert slow.begun.get(timeout=10) == "store"
+        assert slow.begun.get(timeout=60) == "store"
         with RawClient(server.port) as admin:
             admin.command("SHUTDOWN", "SAVE")
             wait_until(lambda: server.call(lambda app: app.engine.workers.threshold) == NEVER)
@@ -111,7 +111,7 @@ def test_shutdown_now_gives_up_on_threads(tmp_path: Path) -> None:
     with slow_commands() as slow, Server(dir=tmp_path) as server, RawClient(server.port) as writer:
         writer.command("SADD", "s", "a")
         writer.command("SLOW.STORE", "d", "s")
-        assert slow.begun.get(timeout=10) == "store"
+        assert slow.begun.get(timeout=60) == "store"
         with RawClient(server.port) as admin:
             admin.command("SHUTDOWN", "SAVE", "NOW")
             assert admin.is_closed()

@@ -27,7 +27,7 @@ from penstock.storage.folder_lock import FolderInUse, FolderLock
 from penstock.storage.persistence import Persistence
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 10) -> None:
+def wait_until(condition: Callable[[], object], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it never happened"
@@ -118,7 +118,7 @@ def test_no_reply_of_any_kind_leaves_before_the_sync_under_always(tmp_path: Path
         writer, reader, listener = clients
         listener.send_command("SUBSCRIBE", "news")
         listener.read_response()
-        server.call(lambda app: setattr(app.persistence._aof.writer, "_sync", lambda descriptor: disk.wait(10)))
+        server.call(lambda app: setattr(app.persistence._aof.writer, "_sync", lambda descriptor: disk.wait(60)))
         writer.send_command("SET", "a", "1")
         wait_until(lambda: server.call(lambda app: b"a" in app.engine.keyspace[0].data))
         reader.send_command("GET", "a")
@@ -270,7 +270,8 @@ def test_servers_that_take_snapshots_alone_may_share_a_folder(tmp_path: Path, ca
     assert "each will replace the snapshots of the other" in caplog.text
 
 
-def test_a_server_waits_a_moment_for_its_predecessor_to_end(tmp_path: Path) -> None:
+def test_a_server_waits_a_moment_for_its_predecessor_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(persistence, "PREDECESSOR_SECONDS", 60)
     lock = FolderLock(tmp_path)
     lock.take()
     threading.Timer(0.2, lock.release).start()

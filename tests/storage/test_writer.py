@@ -36,7 +36,7 @@ class StepLoop:
 
     def run_next_from_thread(self) -> None:
         """Wait for the thread to report, then run everything."""
-        assert self._came.acquire(timeout=10), "the thread never came back"
+        assert self._came.acquire(timeout=60), "the thread never came back"
         self.run()
 
 
@@ -49,7 +49,7 @@ class Disk:
         self.count = 0
 
     def sync(self, descriptor: int) -> None:
-        assert self.gate.acquire(timeout=10)
+        assert self.gate.acquire(timeout=60)
         self.count += 1
         if self.failing:
             raise OSError(errno.EIO, os.strerror(errno.EIO))

@@ -53,6 +53,7 @@ class Link:
         self._timer: asyncio.TimerHandle | None = None
         self._flushing = False
         self._for_room: deque[asyncio.Event] = deque()  # in the order of their calls; the first goes first
+        self._is_forsaken = False
 
     async def run(self, batch: Batch) -> None:
         """Submit a batch and return when it is settled. Raises NotSent if it was not taken."""
@@ -109,14 +110,15 @@ class Link:
     def forsake(self, leave: Callable[[Any], bool] | None = None) -> bool:
         """The client is gone, and was not closed: end or leave its connection, from whichever thread. Whether one had to be ended."""
         self._leave(leave)
+        self._is_forsaken = True
         loop, wire, self._wire = self._loop, self._wire, None
-        if loop is None or wire is None:
-            return False
-        if not loop.is_closed():
-            if self._timer is not None:
-                loop.call_soon_threadsafe(self._timer.cancel)
-            loop.call_soon_threadsafe(wire.close)
-        return True
+        if loop is not None and not loop.is_closed():
+            for work in (self._timer, self._connector):
+                if work is not None:
+                    loop.call_soon_threadsafe(work.cancel)
+            if wire is not None:
+                loop.call_soon_threadsafe(wire.close)
+        return wire is not None
 
     async def _wait_for_room(self, batch: Batch) -> None:
         """Until the batch fits. Raises BufferFull if that is not wanted, or takes too long."""
@@ -232,6 +234,9 @@ class Link:
             await connection.disconnect(nowait=True)
             self.engine.connect_failed(redis.ConnectionError("connecting was interrupted"), loop.time())
             raise
+        if self._is_forsaken:  # Python 3.11 may lose the cancelling of a task that waits with a limit, as redis-py does
+            await connection.disconnect(nowait=True)
+            return
         self._wire = Wire(self, connection)
         give_up_soon(self._wire.transport.get_extra_info("socket"), self.engine.settings.silence_timeout)
         self.engine.connected(loop.time())

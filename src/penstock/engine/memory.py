@@ -172,7 +172,9 @@ class Memory:
         self.measure()
 
     def _in_use(self, malloc: _Mallinfo, private: int) -> int:
-        held = max(private - malloc.arena - malloc.hblkhd, 0)  # by pymalloc, idle or not
+        held = max(
+            private - malloc.arena - malloc.hblkhd, 0
+        )  # by pymalloc, idle or not, if all that malloc holds is in memory
         blocks = sys.getallocatedblocks()
         if not self._base_blocks:
             self._base_blocks, self._base_bytes = blocks, held
@@ -184,4 +186,5 @@ class Memory:
             self._full_at = held
             small = self._base_bytes + more * self._block_size
         self._full_at = min(self._full_at, held)
-        return malloc.uordblks + malloc.hblkhd + int(min(max(small, 0), held))
+        at_most = max(private - malloc.uordblks - malloc.hblkhd, 0)  # if nothing that malloc holds idle is in memory
+        return malloc.uordblks + malloc.hblkhd + int(min(max(small, 0), at_most))

@@ -58,7 +58,7 @@ class ClusterNode:
 
     def ask(self, *words: str | int | bytes) -> Any:
         """The reply to one command, sent to this node and no other; an error reply is raised."""
-        with redis.Redis(port=self.port, protocol=2, socket_timeout=10) as client:
+        with redis.Redis(port=self.port, protocol=2, socket_timeout=60) as client:
             client.response_callbacks.clear()
             return client.execute_command(*words)
 
@@ -66,7 +66,7 @@ class ClusterNode:
         """Remove every key, here and, before this returns, on so many replicas."""
         with redis.Redis(port=self.port, protocol=2, single_connection_client=True) as client:
             client.execute_command("FLUSHALL")
-            client.execute_command("WAIT", replicas, 10_000)
+            client.execute_command("WAIT", replicas, 60_000)
 
     def slots(self) -> dict[int, str]:
         """Who owns each slot, by id, as this node sees it."""
@@ -276,7 +276,7 @@ class RedisCluster:
     @staticmethod
     def _migrate(source: ClusterNode, target: ClusterNode, keys: list[bytes]) -> None:
         if keys:
-            source.ask("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
+            source.ask("MIGRATE", "127.0.0.1", target.port, "", 0, 60_000, "KEYS", *keys)
 
     def _configuration(self, node: ClusterNode) -> str:
         """nodes.conf of a cluster that has been there all the time."""

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+from tests.client.clients import fall_silent
+
 import penstock
 from penstock import aio
 from penstock.client.cluster.slot_map import Address
@@ -44,6 +46,9 @@ class AioFace:
             return _PipelineFace(self, result) if isinstance(result, aio.ClusterPipeline) else result
 
         return call
+
+    def fall_silent(self) -> None:
+        self.do(lambda: fall_silent(self.real))
 
     def close_real(self) -> None:
         """The client, and not the loop."""
