@@ -77,6 +77,7 @@ class ClientBody(ABC, Generic[L]):
         self.response_callbacks.update(CALLBACKS)
         self.settings = settings_from(self.connection_pool, options)
         encoding, errors = encoding_of(self.connection_pool)
+        self.decoding = None if encoding is None else (encoding, errors)
         # Links must not refer to the client: it would then be closed at some collection, not when its last user is gone.
         self._make_engine = partial(Engine, self.settings, encoding=encoding, encoding_errors=errors)
         self._parking = Parking(self.connection_pool, self._driver, self.settings.health_check_interval)

@@ -23,7 +23,15 @@ from penstock.client.body import ClientBody, shown_with_arguments_of, take_optio
 from penstock.client.calls import answer, call
 from penstock.client.consumer import Consumer, Terms
 from penstock.client.opening import connection_maker
-from penstock.client.pipeline import PipelineBody, batch_of, bulk_batch, bulk_results, results_of
+from penstock.client.pipeline import (
+    PipelineBody,
+    batch_of,
+    bulk_batch,
+    bulk_results,
+    refusal_of,
+    results_of,
+    told_of_all,
+)
 from penstock.client.quick import QuickCommands
 from penstock.client.streams import StreamCommands
 from penstock.client.sync_link import Link, Reentered
@@ -79,9 +87,11 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.Redis):
         """
         if not commands:
             return []
-        batch = bulk_batch(commands)
-        self.run(batch)
-        return bulk_results(batch, raise_on_error)
+        with told_of_all(len(commands)):
+            batch = bulk_batch(commands)
+            with refusal_of(batch, raise_on_error):
+                self.run(batch)
+            return bulk_results(batch, raise_on_error)
 
     def run(self, batch: Batch) -> None:
         """Have a batch settled, on a connection that suits it."""
@@ -149,11 +159,14 @@ class Pipeline(PipelineBody, StreamCommands, QuickCommands, redis.client.Pipelin
         if not stack and not self.watching:
             return []
         try:
-            if self.scripts:
-                self.load_scripts()  # type: ignore[no-untyped-call]
-            batch = batch_of(stack, self._is_transaction or self.explicit_transaction)
-            with self.as_watch_error():
-                (self._link or self._client).run(batch)
+            with told_of_all(len(stack)), self.as_watch_error():
+                if self.scripts:
+                    self.load_scripts()  # type: ignore[no-untyped-call]
+                batch = batch_of(
+                    stack, self._is_transaction or self.explicit_transaction, self._client.decoding is not None
+                )
+                with refusal_of(batch, raise_on_error or self.watching):
+                    (self._link or self._client).run(batch)
                 self.unwatched_by(batch)
                 return results_of(batch, stack, self.response_callbacks, raise_on_error, self)
         finally:

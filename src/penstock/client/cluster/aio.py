@@ -30,6 +30,7 @@ from penstock.client.cluster.plan import Call
 from penstock.client.cluster.slot_map import Address, SlotMap
 from penstock.client.cluster.strategies import Strategy
 from penstock.client.errors import NotSent
+from penstock.client.pipeline import told_of_all
 from penstock.client.quick import QuickCommands
 from penstock.client.streams import StreamCommands
 
@@ -76,9 +77,10 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, AsyncRedisModuleComman
 
     async def execute_many(self, commands: Sequence[Call], raise_on_error: bool = True) -> list[Any]:
         """Many ready commands, such as ("SET", "k", "v"), at once; replies as the server gives them, in call order."""
-        results: list[Any] = await self.drive(self.core.bulk(commands))
-        if raise_on_error:
-            raise_first(commands, results)
+        with told_of_all(len(commands)):
+            results: list[Any] = await self.drive(self.core.bulk(commands))
+            if raise_on_error:
+                raise_first(commands, results)
         return results
 
     def pipeline(
@@ -225,7 +227,8 @@ class ClusterPipeline(PipelineBody, StreamCommands, QuickCommands, AsyncRedisMod
         try:
             if not self.calls.commands:
                 return []
-            return self._results(await self._cluster.drive(self._running()), raise_on_error)
+            with told_of_all(len(self)):
+                return self._results(await self._cluster.drive(self._running()), raise_on_error)
         finally:
             await self.reset()
 

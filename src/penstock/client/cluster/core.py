@@ -30,8 +30,9 @@ from penstock.client.cluster.transaction import Transaction
 from penstock.client.commands import name_of
 from penstock.client.delivery import Delivery, ReplayFilter, State
 from penstock.client.encoding import count_words, pack
-from penstock.client.errors import DeliveryError
+from penstock.client.errors import stated
 from penstock.client.events import Listeners, Reconnected, Replayed
+from penstock.client.pipeline import decoded_alone
 from penstock.client.streams import CALLBACKS
 from penstock.protocol.slots import key_slot
 from penstock.protocol.tuples import pack_tuple
@@ -177,18 +178,21 @@ class ClusterCore:
     ) -> Generator[Effect, Any, Any]:  # fmt: skip
         """One result a call, in call order, as the server gave it."""
         started, rules = self.rules.clock(), self.rules
+        logic: _Body
         slot_map, table = yield from self.ready(rules.until(started))
         if transaction is not None:
             whole = Plan(table)
             for call in calls:
                 whole.add_on_lane(call)
-            return (yield from self._held(whole, started, partial(transaction.execute, whole, slot_map)))
+            logic = partial(transaction.execute, whole, slot_map, is_raw=self.decodes)
+            replies: list[Any] = yield from self._held(whole, started, logic)
+            return [self._decoded(reply, option) for reply, option in zip(replies, options, strict=True)]
         raw = (
             {number for number, option in enumerate(options) if NEVER_DECODE in option} if self.decodes else frozenset()
         )
         plan = make_plan(calls, table, split, slot_map, raw)
         if strategy is Strategy.SEQUENTIAL:
-            logic: _Body = partial(sequential, calls, table, slot_map, rules, raw, split)
+            logic = partial(sequential, calls, table, slot_map, rules, raw, split)
         elif strategy is Strategy.TWO_STEP:
             logic = partial(two_step, plan, slot_map, rules)
         else:
@@ -205,6 +209,8 @@ class ClusterCore:
         slot_map, table = yield from self.ready(self.rules.until(started))
         plan = Plan(table)
         plan.add_on_lane(arguments, is_watch=watch)
+        if self.decodes and NEVER_DECODE in options:
+            plan.keep_raw({0})
         reply = yield from self._held(plan, started, partial(transaction.immediate, plan, watch, slot_map))
         return self.read(arguments, options, reply)
 
@@ -234,7 +240,17 @@ class ClusterCore:
             return reply
         if options:
             options = {name: value for name, value in options.items() if name not in _NOT_FOR_CALLBACKS}
-        return callback(reply, **options)
+        try:
+            return callback(reply, **options)
+        except Exception as error:  # the reply is not what redis-py expects; the command ran
+            stated(error, State.REPLIED)
+            raise
+
+    def _decoded(self, reply: Any, options: Options) -> Any:
+        """A reply that stood in that of EXEC, which is not decoded as a whole: one that cannot be is the loss of its command alone."""
+        if not self.decodes or NEVER_DECODE in options or isinstance(reply, Exception):
+            return reply
+        return decoded_alone(reply, (self.encoder.encoding, self.encoder.encoding_errors))
 
     def read_all(self, calls: Sequence[Call], options: Sequence[Options], replies: list[Any]) -> list[Any]:
         """The replies of a pipeline as redis-py gives them; one that cannot be read becomes the exception in its place."""
@@ -248,7 +264,7 @@ class ClusterCore:
                 else:
                     reply = callback(reply)
             except Exception as error:
-                reply = error
+                reply = error if hasattr(error, "state") else stated(error, State.REPLIED)
             results.append(reply)
         return results
 
@@ -307,4 +323,4 @@ def raise_first(calls: Sequence[Call], results: list[Any]) -> None:
 
 def state_of(result: Any) -> State:
     """How far the command with this result came."""
-    return result.state if isinstance(result, DeliveryError) else State.REPLIED
+    return getattr(result, "state", State.REPLIED) if isinstance(result, Exception) else State.REPLIED

@@ -80,7 +80,7 @@ class Transaction:
             node = self._node or slot_map.owners[slot]
             if node is None:
                 raise NotSent(f"{name} was not sent: no node serves slot {slot}")
-            batch = Batch(node, plan.packed, [0], lane=self.lane, patience=plan.patience)
+            batch = Batch(node, plan.packed, [0], lane=self.lane, patience=plan.patience, raw=plan.raw)
             outcomes: list[Outcome] = yield Exchange([batch], until=self._until)
             outcome = outcomes[0]
             reply: Any = outcome.error if outcome.error is not None else as_exception(outcome.replies[0])
@@ -107,16 +107,16 @@ class Transaction:
     # -- MULTI, the commands, EXEC ------------------------------------------------------------------------------
 
     def execute(
-        self, plan: Plan, slot_map: SlotMap, until: float = math.inf, done: ClusterCounters | None = None
-    ) -> Generator[Effect, Any, list[Any]]:
-        """One result a command; WatchError if a watched key was changed."""
+        self, plan: Plan, slot_map: SlotMap, until: float = math.inf, done: ClusterCounters | None = None, is_raw: bool = False
+    ) -> Generator[Effect, Any, list[Any]]:  # fmt: skip
+        """One result a command, not decoded if `is_raw`; WatchError if a watched key was changed."""
         self._begin(until, done)
         slot = single_slot(plan)
         if self.is_watching and slot not in (UNKEYED, self._slot):
             raise CrossSlotRefused("a transaction", {plan.route(0).keys[0]: slot, b"what is watched": self._slot})
-        return (yield from self._counted(self._execute(plan, slot, slot_map), len(plan.commands)))
+        return (yield from self._counted(self._execute(plan, slot, slot_map, is_raw), len(plan.commands)))
 
-    def _execute(self, plan: Plan, slot: int, slot_map: SlotMap) -> Generator[Effect, Any, list[Any]]:
+    def _execute(self, plan: Plan, slot: int, slot_map: SlotMap, is_raw: bool) -> Generator[Effect, Any, list[Any]]:
         ask: Address | None = None
         while True:
             node = (
@@ -129,9 +129,9 @@ class Transaction:
             before = [ASKING, _MULTI] if ask else [_MULTI]
             pieces = [*before, *plan.packed, _EXEC]
             lane = self.lane if self.is_watching else None
-            outcomes: list[Outcome] = yield Exchange(
-                [Batch(node, pieces, [-1] * len(pieces), lane=lane)], until=self._until
-            )
+            raw = frozenset([len(pieces) - 1] if is_raw else [])
+            batch = Batch(node, pieces, [-1] * len(pieces), lane=lane, raw=raw)
+            outcomes: list[Outcome] = yield Exchange([batch], until=self._until)
             outcome = outcomes[0]
             if outcome.error is not None:
                 ended = self._lost(plan, outcome, outcome.error, node)
