@@ -15,7 +15,7 @@ from functools import partial
 from inspect import Parameter
 from typing import Any, Generic, Protocol, TypeVar
 
-from penstock.client.delivery import Counters, Delivery, ReplayFilter, Settings
+from penstock.client.delivery import Counters, Delivery, ReplayFilter, Settings, check_called
 from penstock.client.engine import Engine
 from penstock.client.errors import NotSent
 from penstock.client.events import Listeners
@@ -123,6 +123,7 @@ class ClientBody(ABC, Generic[L]):
 
     @replay_filter.setter
     def replay_filter(self, replay_filter: ReplayFilter | None) -> None:
+        check_called("replay_filter", replay_filter)
         for link in self._links():
             link.change(lambda engine, now: engine.set_replay_filter(replay_filter))
 

@@ -13,7 +13,7 @@ import asyncio
 import inspect
 import math
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
 from typing import Any, Literal
 
 import redis
@@ -27,6 +27,7 @@ from penstock.client.cluster.calls import ClusterBody, PipelineBody
 from penstock.client.cluster.core import ClusterCore, raise_first
 from penstock.client.cluster.effects import Exchange, Logic, Pause, Refresh, Room
 from penstock.client.cluster.plan import Call
+from penstock.client.cluster.scripts import AioClusterScript
 from penstock.client.cluster.slot_map import Address, SlotMap
 from penstock.client.cluster.strategies import Strategy
 from penstock.client.errors import NotSent
@@ -105,6 +106,10 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, AsyncRedisModuleComman
                     return value if value_from_callable else results
                 except redis.WatchError:
                     await pipe.reset()
+
+    def register_script(self, script: str | bytes) -> AioClusterScript:  # type: ignore[override]
+        """A script to be called, with its keys and arguments; redis-py's, which may be queued in our pipelines, too."""
+        return AioClusterScript(self, script)  # type: ignore[arg-type]
 
     # -- nodes --------------------------------------------------------------------------------------------------
 
@@ -247,6 +252,10 @@ class ClusterPipeline(PipelineBody, StreamCommands, QuickCommands, AsyncRedisMod
 
     async def reset(self) -> None:  # type: ignore[override]
         self._forget()
+
+    def __await__(self) -> Generator[Any, None, ClusterPipeline]:
+        """Nothing is to be waited for: as in redis-py, `await pipe.set(...)` may be written."""
+        return self.__aenter__().__await__()
 
     async def __aenter__(self) -> ClusterPipeline:
         return self

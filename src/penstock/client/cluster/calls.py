@@ -14,7 +14,7 @@ from penstock.client.cluster.ledger import ClusterCounters
 from penstock.client.cluster.plan import Call
 from penstock.client.cluster.strategies import Strategy
 from penstock.client.cluster.transaction import Transaction
-from penstock.client.delivery import Delivery, ReplayFilter
+from penstock.client.delivery import Delivery, ReplayFilter, check_called
 
 _Pipeline = TypeVar("_Pipeline")
 
@@ -104,6 +104,7 @@ class ClusterBody:
 
     @replay_filter.setter
     def replay_filter(self, replay_filter: ReplayFilter | None) -> None:
+        check_called("replay_filter", replay_filter)
         self.core.rules.replay_filter = replay_filter
 
     @property

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import redis
 from redis.client import EMPTY_RESPONSE, NEVER_DECODE
+from redis.cluster import ClusterNode
 from redis.connection import parse_url, to_bool
 from redis.exceptions import ExecAbortError
 
@@ -32,6 +33,7 @@ from penstock.client.delivery import Delivery, ReplayFilter, State
 from penstock.client.encoding import count_words, pack
 from penstock.client.errors import stated
 from penstock.client.events import Listeners, Reconnected, Replayed
+from penstock.client.opening import number_from_query
 from penstock.client.pipeline import decoded_alone
 from penstock.client.streams import CALLBACKS
 from penstock.protocol.slots import key_slot
@@ -49,7 +51,7 @@ class ClusterCore:
         host: str | None = None,
         port: int = 6379,
         *,
-        startup_nodes: Iterable[Address] = (),
+        startup_nodes: Iterable[Address | str | ClusterNode] = (),
         delivery: Delivery | str = Delivery.AT_LEAST_ONCE,
         replay_filter: ReplayFilter | None = None,
         attempts: int = 32,
@@ -74,7 +76,7 @@ class ClusterCore:
         What is not named here is given to redis-py's connections: username, password, ssl, socket_timeout, protocol,
         decode_responses and the rest.
         """
-        startup = [(str(node[0]), int(node[1])) for node in startup_nodes]
+        startup = [_address(node) for node in startup_nodes]
         if host is not None:
             startup.insert(0, (host, port))
         if not startup:
@@ -103,7 +105,7 @@ class ClusterCore:
             options["ssl"] = True
         for name, value in options.items():
             if isinstance(value, str) and name in _FROM_QUERY:
-                options[name] = _FROM_QUERY[name](value)
+                options[name] = number_from_query(name, value, _FROM_QUERY[name])
         return {**options, **arguments}
 
     # -- logic --------------------------------------------------------------------------------------------------
@@ -280,10 +282,9 @@ class ClusterCore:
             }  # fmt: skip
             if chosen in groups:
                 return list(groups[chosen])
-            host, _, port = chosen.rpartition(":")
-            if not port.isdigit():
+            if not chosen.rpartition(":")[2].isdigit():
                 raise ValueError(f"node={chosen!r} is neither host:port nor one of {', '.join(groups)}")
-            return [(host, int(port))]
+            return [_address(chosen)]
         return [chosen] if isinstance(chosen, tuple) else chosen
 
     def node_for_channel(self, slot_map: SlotMap, channel: Any) -> Address:
@@ -295,6 +296,23 @@ class ClusterCore:
 
     def slot_of(self, key: Any) -> int:
         return key_slot(encoded(key))
+
+
+def _address(node: Address | str | ClusterNode) -> Address:
+    """Of a node as people name it: ("host", port), "host:port", or one of redis-py's."""
+    parts: Any = node
+    if isinstance(node, ClusterNode):
+        parts = (node.host, node.port)
+    elif isinstance(node, str):
+        parts = node.rpartition(":")[::2]
+    try:
+        host, port = parts
+        address = (str(host), int(port))
+    except (TypeError, ValueError):
+        address = ("", 0)
+    if not address[0]:
+        raise ValueError(f'{node!r} is no address of a node: give ("host", port) or "host:port"')
+    return address
 
 
 _FROM_QUERY: dict[str, Callable[[str], Any]] = {

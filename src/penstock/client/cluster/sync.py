@@ -34,6 +34,7 @@ from penstock.client.cluster.core import ClusterCore, raise_first
 from penstock.client.cluster.effects import Exchange, Logic, Pause, Refresh, Room
 from penstock.client.cluster.links import Links
 from penstock.client.cluster.plan import Call
+from penstock.client.cluster.scripts import ClusterScript
 from penstock.client.cluster.slot_map import Address, SlotMap
 from penstock.client.cluster.strategies import Strategy
 from penstock.client.cluster.turns import Turns
@@ -115,6 +116,10 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, RedisModuleCommands, C
                     return value if value_from_callable else results
                 except redis.WatchError:
                     pipe.reset()
+
+    def register_script(self, script: str | bytes) -> ClusterScript:  # type: ignore[override]
+        """A script to be called, with its keys and arguments; redis-py's, which may be queued in our pipelines, too."""
+        return ClusterScript(self, script)  # type: ignore[arg-type]
 
     # -- nodes --------------------------------------------------------------------------------------------------
 
