@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 import redis
-from redis.exceptions import ClusterCrossSlotError
+from redis.exceptions import AskError, ClusterCrossSlotError, TryAgainError
 from tests.client.cluster.conftest import Connect
 
 from penstock import State
+from penstock.client.cluster.errors import WatchLost
 from penstock.client.errors import ClientClosed, NotEncodable
 from penstock.testing.cluster import RedisCluster
 
@@ -68,3 +69,28 @@ def test_a_reply_that_redis_py_cannot_read_was_replied(client: Any) -> None:
     with client.pipeline() as pipe, pytest.raises(TypeError) as unread:
         pipe.set("k", 1).execute_command("COMMAND", "COUNT").execute()
     assert unread.value.states == [State.REPLIED] * 2  # type: ignore[attr-defined]
+
+
+def test_a_transaction_that_is_refused_until_its_time_is_up_ends_with_the_refusal(
+    cluster: RedisCluster, connect: Connect
+) -> None:
+    client = connect()
+    client.set("{t}a", 1)
+    client.set("{t}b", 1)
+    slot = client.keyslot("{t}a")
+    target = next(node for node in cluster.masters if node is not cluster.owner(slot))
+    with client.pipeline(transaction=True) as watching:
+        watching.watch("{t}a")
+        cluster.half_migrate(slot, target, [b"{t}a"])
+        watching.multi()
+        with pytest.raises(WatchLost, match=rf"is lost \(ASK {slot} 127.0.0.1:{target.port}\)"):
+            watching.incr("{t}a").execute()
+    getattr(client, "real", client).core.rules.command_timeout = 0.5
+    with client.pipeline(transaction=True) as pipe, pytest.raises((TryAgainError, AskError)) as refused:
+        pipe.incr("{t}a").incr("{t}b").execute()
+    assert refused.value.states == [State.REPLIED] * 2  # type: ignore[attr-defined]
+    with client.pipeline(transaction=True) as pipe, pytest.raises(AskError):
+        pipe.watch("{t}a")
+    cluster.finish_migration(slot, target)
+    getattr(client, "real", client).core.rules.command_timeout = 60
+    assert (client.get("{t}a"), client.get("{t}b")) == (b"1", b"1")

@@ -53,6 +53,7 @@ class Transaction:
         self._slot = UNKEYED
         self._end: WatchLost | None = None  # it cannot go on
         self._sent = State.QUEUED  # how far it came without a reply
+        self._refusal: Exception | None = None  # what a node said last, in the present step
         self._attempt = 0
         self._started = 0.0  # the present step
 
@@ -96,7 +97,8 @@ class Transaction:
                 raise unknown(text, outcome.states(batch)[0], name, reply)
             again = yield from self._again(reply, outcome, node, slot_map)
             if again is None:
-                if outcome.error is None:
+                reply = self._told(reply)
+                if reply.__class__ in REFUSALS:
                     raise reply
                 if is_final_refusal(reply):
                     raise stated(reply, State.QUEUED)
@@ -165,7 +167,7 @@ class Transaction:
         """A step of the transaction, with its own time."""
         if self._end is not None:
             raise self._end
-        self._attempt, self._started, self._until = 0, self._rules.clock(), until
+        self._attempt, self._started, self._until, self._refusal = 0, self._rules.clock(), until, None
         self._done = done or ClusterCounters()
 
     def _counted(self, logic: Generator[Effect, Any, list[Any]], count: int) -> Generator[Effect, Any, list[Any]]:
@@ -177,6 +179,10 @@ class Transaction:
             raise
         self._done.settle(results)
         return results
+
+    def _told(self, reason: Exception) -> Exception:
+        """Why a step ends: what was refused until its time was up did not run, and the refusal says why; better TRYAGAIN than ASK."""
+        return self._refusal if isinstance(reason, TimeIsUp | AskError) and self._refusal is not None else reason
 
     @property
     def _is_late(self) -> bool:
@@ -219,6 +225,8 @@ class Transaction:
     def _forgotten(self, node: Address, reason: Any) -> WatchLost:
         """What was watched is not watched any more; nothing of the transaction ran, and nothing of it will."""
         self._node = None
+        if isinstance(reason, AskError):  # of which redis-py keeps where to, and not why
+            reason = f"{'MOVED' if isinstance(reason, MovedError) else 'ASK'} {reason}"
         self._end = WatchLost(f"the transaction did not run: what was watched on {shown(node)} is lost ({reason})")
         return self._end
 
@@ -227,6 +235,7 @@ class Transaction:
         if self._sent:
             text = f"was sent in a transaction, and the reply never came ({reason})"
             return self._all(plan, self._unknown(reason), text, self._sent)
+        reason = self._told(reason)
         if reason.__class__ in REFUSALS:
             return [reason] * len(plan.commands)
         if is_final_refusal(reason):
@@ -247,6 +256,8 @@ class Transaction:
         """The map and the moment for another attempt; None when there is none."""
         rules = self._rules
         self._attempt += 1
+        if reason.__class__ in REFUSALS and not (isinstance(reason, AskError) and self._refusal is not None):
+            self._refusal = reason
         if self._attempt >= rules.attempts or rules.clock() - self._started > rules.patience or self._is_late:
             return None
         if isinstance(reason, TimeIsUp) or (not outcome.connected and is_final_refusal(reason)):
