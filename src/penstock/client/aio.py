@@ -50,7 +50,7 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.asyncio.Redi
         self.single_connection_client = not is_shared
 
     @classmethod
-    def from_url(cls, url: str, **kwargs: Any) -> Client:  # type: ignore[override]
+    def from_url(cls, url: str, **kwargs: Any) -> Self:  # type: ignore[override]
         """A client for a URL; our options may also stand in its query: `redis://host/0?delivery=at-most-once`."""
         options = take_options(kwargs, "single_connection_client")
         auto_close = kwargs.pop("auto_close_connection_pool", True)
@@ -58,7 +58,7 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.asyncio.Redi
         client.auto_close_connection_pool = auto_close
         return client
 
-    def client(self) -> Client:
+    def client(self) -> Self:
         """A client with the same settings and a connection of its own, on which MULTI and WATCH may be used by hand."""
         return type(self)(**self._options_of_twin())
 
@@ -138,6 +138,9 @@ class Pipeline(PipelineBody, StreamCommands, QuickCommands, redis.asyncio.client
         self._client = client
         self._own: AbstractContextManager[Link] | None = None  # while watching, the hold on a link of our own
         self._link: Link | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
 
     async def execute(self, raise_on_error: bool = True) -> list[Any]:
         stack = self.command_stack

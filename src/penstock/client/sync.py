@@ -56,14 +56,14 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.Redis):
         self._entered: list[None] = []  # a member for each `with` block that is being run
 
     @classmethod
-    def from_url(cls, url: str, **kwargs: Any) -> Client:
+    def from_url(cls, url: str, **kwargs: Any) -> Self:
         """A client for a URL; our options may also stand in its query: `redis://host/0?delivery=at-most-once`."""
         options = take_options(kwargs, "single_connection_client")
         client = cls(connection_pool=redis.ConnectionPool.from_url(url, **kwargs), **options)
         client.auto_close_connection_pool = True
         return client
 
-    def client(self) -> Client:
+    def client(self) -> Self:
         """A client with the same settings and a connection of its own, on which MULTI and WATCH may be used by hand."""
         return type(self)(**self._options_of_twin())
 
@@ -153,6 +153,9 @@ class Pipeline(PipelineBody, StreamCommands, QuickCommands, redis.client.Pipelin
         self._is_transaction = transaction
         self._own: AbstractContextManager[Link] | None = None  # while watching, the hold on a link of our own
         self._link: Link | None = None
+
+    def __enter__(self) -> Self:
+        return self
 
     def execute(self, raise_on_error: bool = True) -> list[Any]:
         stack = self.command_stack

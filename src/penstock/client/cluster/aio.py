@@ -10,11 +10,12 @@ What sync.py is for threads, this is for tasks; the logic is the same. Tasks may
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import math
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import redis
 import redis.asyncio
@@ -37,7 +38,7 @@ from penstock.client.streams import StreamCommands
 
 
 class Cluster(ClusterBody, StreamCommands, QuickCommands, AsyncRedisModuleCommands, AsyncCoreCommands):  # type: ignore[misc]
-    """A client of a whole cluster. ClusterCore lists the arguments."""
+    """A client of a whole cluster; docs/cluster.md says what it does, and what its arguments mean."""
 
     _is_async_client: Literal[True] = True
     _event_dispatcher: Any = None
@@ -48,7 +49,7 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, AsyncRedisModuleComman
         self._lock = asyncio.Lock()  # around the topology
 
     @classmethod
-    def from_url(cls, url: str, **arguments: Any) -> Cluster:
+    def from_url(cls, url: str, **arguments: Any) -> Self:
         """`redis://user:password@host:port`, or `rediss://` with TLS; options may follow a question mark."""
         return cls(**ClusterCore.arguments_of(url, arguments))
 
@@ -206,7 +207,7 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, AsyncRedisModuleComman
     async def aclose(self) -> None:
         await self._links.close()
 
-    async def __aenter__(self) -> Cluster:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -215,6 +216,9 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, AsyncRedisModuleComman
     def __del__(self, _warn: Any = warnings.warn) -> None:
         if hasattr(self, "_links") and self._links.forsake():
             _warn(f"unclosed client {self!r}: use `async with`, or await aclose()", ResourceWarning, source=self)
+
+
+functools.update_wrapper(Cluster.__init__, ClusterCore.__init__, assigned=("__doc__",), updated=())  # for help()
 
 
 class ClusterPipeline(PipelineBody, StreamCommands, QuickCommands, AsyncRedisModuleCommands, AsyncCoreCommands):  # type: ignore[misc]
@@ -253,11 +257,11 @@ class ClusterPipeline(PipelineBody, StreamCommands, QuickCommands, AsyncRedisMod
     async def reset(self) -> None:  # type: ignore[override]
         self._forget()
 
-    def __await__(self) -> Generator[Any, None, ClusterPipeline]:
+    def __await__(self) -> Generator[Any, None, Self]:
         """Nothing is to be waited for: as in redis-py, `await pipe.set(...)` may be written."""
         return self.__aenter__().__await__()
 
-    async def __aenter__(self) -> ClusterPipeline:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exc: object) -> None:

@@ -17,12 +17,13 @@ duplicate executions come from.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import redis
 from redis.client import PubSub
@@ -46,7 +47,7 @@ from penstock.client.sync_link import Reentered
 
 
 class Cluster(ClusterBody, StreamCommands, QuickCommands, RedisModuleCommands, CoreCommands):
-    """A client of a whole cluster. ClusterCore lists the arguments."""
+    """A client of a whole cluster; docs/cluster.md says what it does, and what its arguments mean."""
 
     _is_async_client: Literal[False] = False
     _event_dispatcher: Any = None
@@ -58,7 +59,7 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, RedisModuleCommands, C
         _clusters.add(self)
 
     @classmethod
-    def from_url(cls, url: str, **arguments: Any) -> Cluster:
+    def from_url(cls, url: str, **arguments: Any) -> Self:
         """`redis://user:password@host:port`, or `rediss://` with TLS; options may follow a question mark."""
         return cls(**ClusterCore.arguments_of(url, arguments))
 
@@ -220,7 +221,7 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, RedisModuleCommands, C
     def close(self) -> None:
         self._links.close()
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -229,6 +230,9 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, RedisModuleCommands, C
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
             self.close()
+
+
+functools.update_wrapper(Cluster.__init__, ClusterCore.__init__, assigned=("__doc__",), updated=())  # for help()
 
 
 class ClusterPipeline(PipelineBody, StreamCommands, QuickCommands, RedisModuleCommands, CoreCommands):
@@ -267,7 +271,7 @@ class ClusterPipeline(PipelineBody, StreamCommands, QuickCommands, RedisModuleCo
     def reset(self) -> None:  # type: ignore[override]
         self._forget()
 
-    def __enter__(self) -> ClusterPipeline:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
