@@ -24,7 +24,15 @@ from penstock.client.body import ClientBody, shown_with_arguments_of, take_optio
 from penstock.client.calls import answer, call
 from penstock.client.consumer import AioConsumer, Terms
 from penstock.client.opening import connection_maker
-from penstock.client.pipeline import PipelineBody, batch_of, bulk_batch, bulk_results, results_of
+from penstock.client.pipeline import (
+    PipelineBody,
+    batch_of,
+    bulk_batch,
+    bulk_results,
+    refusal_of,
+    results_of,
+    told_of_all,
+)
 from penstock.client.quick import QuickCommands
 from penstock.client.streams import StreamCommands
 from penstock.client.tables import Span, Words, aio_read_tables, table_of, table_read
@@ -42,7 +50,7 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.asyncio.Redi
         self.single_connection_client = not is_shared
 
     @classmethod
-    def from_url(cls, url: str, **kwargs: Any) -> Client:  # type: ignore[override]
+    def from_url(cls, url: str, **kwargs: Any) -> Self:  # type: ignore[override]
         """A client for a URL; our options may also stand in its query: `redis://host/0?delivery=at-most-once`."""
         options = take_options(kwargs, "single_connection_client")
         auto_close = kwargs.pop("auto_close_connection_pool", True)
@@ -50,7 +58,7 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.asyncio.Redi
         client.auto_close_connection_pool = auto_close
         return client
 
-    def client(self) -> Client:
+    def client(self) -> Self:
         """A client with the same settings and a connection of its own, on which MULTI and WATCH may be used by hand."""
         return type(self)(**self._options_of_twin())
 
@@ -72,9 +80,11 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.asyncio.Redi
         """Run ready commands, such as `(b"SET", key, value)`, in one go: the replies as the server gave them, in order."""
         if not commands:
             return []
-        batch = bulk_batch(commands)
-        await self.run(batch)
-        return bulk_results(batch, raise_on_error)
+        with told_of_all(len(commands)):
+            batch = bulk_batch(commands)
+            with refusal_of(batch, raise_on_error):
+                await self.run(batch)
+            return bulk_results(batch, raise_on_error)
 
     async def run(self, batch: Batch) -> None:
         """Have a batch settled, on a connection that suits it."""
@@ -129,16 +139,22 @@ class Pipeline(PipelineBody, StreamCommands, QuickCommands, redis.asyncio.client
         self._own: AbstractContextManager[Link] | None = None  # while watching, the hold on a link of our own
         self._link: Link | None = None
 
+    async def __aenter__(self) -> Self:
+        return self
+
     async def execute(self, raise_on_error: bool = True) -> list[Any]:
         stack = self.command_stack
         if not stack and not self.watching:
             return []
         try:
-            if self.scripts:
-                await self.load_scripts()  # type: ignore[no-untyped-call]
-            batch = batch_of(stack, self.is_transaction or self.explicit_transaction)
-            with self.as_watch_error():
-                await (self._link or self._client).run(batch)
+            with told_of_all(len(stack)), self.as_watch_error():
+                if self.scripts:
+                    await self.load_scripts()  # type: ignore[no-untyped-call]
+                batch = batch_of(
+                    stack, self.is_transaction or self.explicit_transaction, self._client.decoding is not None
+                )
+                with refusal_of(batch, raise_on_error or self.watching):
+                    await (self._link or self._client).run(batch)
                 self.unwatched_by(batch)
                 results = results_of(batch, stack, self.response_callbacks, raise_on_error, self)
             return [await result if inspect.isawaitable(result) else result for result in results]

@@ -84,7 +84,7 @@ class Link:
         loop = self._loop
         change(self.engine, 0.0 if loop is None else loop.time())
         self._wake_settled()
-        if loop is not None:
+        if loop is not None and not loop.is_closed():  # else the next call moves to a loop that runs
             self._act(loop)
 
     async def aclose(self, leave: Callable[[Any], bool] | None = None) -> None:

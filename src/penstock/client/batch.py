@@ -172,6 +172,10 @@ class Batch:
             return self.reached > State.QUEUED
         return any(state > State.QUEUED for state in self.reached[len(self.replies) :])
 
+    def unanswered(self) -> range:
+        """The commands without a reply, as their caller knows them: without the MULTI and the EXEC of a transaction."""
+        return range(1, self.count - 1) if self.atomic else range(len(self.replies), self.count)
+
     def described(self, index: int) -> Command:
         return as_command(self.commands[index], self.state(index))
 
@@ -213,7 +217,7 @@ class Batch:
     def filter(self, wanted: ReplayFilter, why: str = "the replay filter forbids to send it again") -> int:
         """Skip what the filter says must not be written again; how many commands that are. One that fails lets nothing through."""
         hits: dict[int, Exception] = {}
-        for index in range(len(self.replies), self.count):
+        for index in self.unanswered():
             if self.state(index) is State.QUEUED or index in (self.skipped or ()):
                 continue
             cause = None
@@ -226,7 +230,7 @@ class Batch:
             hits[index].__cause__ = cause
         if hits:
             self.skip(hits)
-        return len(hits)
+        return self.count if hits and self.atomic else len(hits)
 
     def fail_first(self, why: str) -> None:
         """The first command without a reply, or the whole transaction, is not to be written again: its time is up."""

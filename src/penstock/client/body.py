@@ -15,7 +15,7 @@ from functools import partial
 from inspect import Parameter
 from typing import Any, Generic, Protocol, TypeVar
 
-from penstock.client.delivery import Counters, Delivery, ReplayFilter, Settings
+from penstock.client.delivery import Counters, Delivery, ReplayFilter, Settings, check_called
 from penstock.client.engine import Engine
 from penstock.client.errors import NotSent
 from penstock.client.events import Listeners
@@ -77,6 +77,7 @@ class ClientBody(ABC, Generic[L]):
         self.response_callbacks.update(CALLBACKS)
         self.settings = settings_from(self.connection_pool, options)
         encoding, errors = encoding_of(self.connection_pool)
+        self.decoding = None if encoding is None else (encoding, errors)
         # Links must not refer to the client: it would then be closed at some collection, not when its last user is gone.
         self._make_engine = partial(Engine, self.settings, encoding=encoding, encoding_errors=errors)
         self._parking = Parking(self.connection_pool, self._driver, self.settings.health_check_interval)
@@ -122,6 +123,7 @@ class ClientBody(ABC, Generic[L]):
 
     @replay_filter.setter
     def replay_filter(self, replay_filter: ReplayFilter | None) -> None:
+        check_called("replay_filter", replay_filter)
         for link in self._links():
             link.change(lambda engine, now: engine.set_replay_filter(replay_filter))
 

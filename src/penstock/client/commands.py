@@ -8,8 +8,7 @@ before the first command, and a proxy may not know it.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from penstock.client.delivery import Command, State
@@ -97,12 +96,27 @@ def _last_milliseconds(arguments: Arguments) -> float:
     return _seconds(arguments[-1]) / 1000
 
 
+def options_of(arguments: Arguments, at: int, lengths: Mapping[str, int]) -> Iterator[tuple[int, str]]:
+    """The options of a command, from place `at` on, each with its place. A group, a key or a member may be called like one: `lengths`
+    says how many arguments follow an option, which are passed over.
+    """
+    while at < len(arguments):
+        word = _word(arguments[at]) if isinstance(arguments[at], str | bytes) else ""
+        yield at, word
+        at += 1 + lengths.get(word, 0)
+
+
+XREAD_OPTIONS = {"COUNT": 1, "BLOCK": 1, "GROUP": 2, "CLAIM": 1}
+_TREAD_OPTIONS = {"GROUP": 1, "RETRY": 2, "MAXBYTES": 1, "DEADLETTER": 1, "FORMAT": 1}
+
+
 def _block_option(arguments: Arguments) -> float | None:
     """Of XREAD and TREAD: the milliseconds after BLOCK; None without it."""
-    for word, value in pairwise(arguments[1:]):
-        if isinstance(word, str | bytes) and len(word) == 5 and _word(word) == "BLOCK":
-            return _seconds(value) / 1000
-        if isinstance(word, str | bytes) and len(word) == 7 and _word(word) == "STREAMS":
+    is_tread = _word(arguments[0]) == "TREAD"
+    for at, word in options_of(arguments, 4 if is_tread else 1, _TREAD_OPTIONS if is_tread else XREAD_OPTIONS):
+        if word == "BLOCK":
+            return _seconds(arguments[at + 1]) / 1000
+        if word == "STREAMS":
             return None  # what follows are keys
     return None
 

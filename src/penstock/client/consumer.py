@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import queue
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from contextlib import suppress
@@ -60,9 +61,19 @@ class Terms:
     """How long one read waits; also how soon a consumer notices `stop`."""
 
     def __post_init__(self) -> None:
-        for name in ("count", "retry_ms", "block_ms"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: a consumer needs at least 1")
+        for least, names in ((1, ("count", "retry_ms", "block_ms")), (0, ("expire_ms", "retry_delay_ms"))):
+            for name in names:
+                value = getattr(self, name)
+                if not isinstance(value, int) or value < least:
+                    raise ValueError(f"{name}={value!r}: a consumer needs an int of at least {least}")
+        if 0 < self.expire_ms < self.retry_ms:
+            raise ValueError(
+                f"expire_ms={self.expire_ms} is before retry_ms={self.retry_ms}: nothing would ever be retried"
+            )
+        if self.dead_letter is not None and not self.expire_ms:
+            raise ValueError(
+                f"dead_letter={self.dead_letter!r} needs expire_ms: without it no message is ever given up"
+            )
 
 
 def _check(body: Any, workers: int) -> None:
@@ -169,22 +180,40 @@ class Consumer(ConsumerBody):
         if inspect.iscoroutinefunction(body):
             raise TypeError(f"body={body!r} is a coroutine function, which needs the consumer of a penstock.aio.Client")
         failures: list[BaseException] = []
+        at_work: set[int] = set()
+        leaving: queue.SimpleQueue[int] = queue.SimpleQueue()
 
-        def work() -> None:
+        def work(number: int) -> None:
             try:
                 self._work(body, on_error)
             except BaseException as error:
                 failures.append(error)
                 self.stop()
+            finally:
+                at_work.discard(number)
+                leaving.put(number)
 
-        threads = [threading.Thread(target=work, name=f"consumer-{number}") for number in range(workers)]
-        for thread in threads:
-            thread.start()
+        def wait() -> None:  # not by join: an interrupted one takes its thread for ended (CPython, bpo-45274)
+            while at_work:
+                with suppress(queue.Empty):
+                    leaving.get(timeout=1)
+
         try:
-            for thread in threads:
-                thread.join()
-        finally:
+            for number in range(workers):
+                thread = threading.Thread(target=work, args=(number,), name=f"consumer-{number}")
+                at_work.add(number)
+                try:
+                    thread.start()
+                except (
+                    BaseException
+                ):  # no more threads are to be had; or an interrupt, and then `work` says when it ends
+                    if thread.ident is None:
+                        at_work.discard(number)
+                    raise
+            wait()
+        finally:  # also after an interrupt: workers acknowledge what they have done, and give back the rest
             self.stop()
+            wait()
         if failures:
             raise failures[0]
 
@@ -281,7 +310,9 @@ class AioConsumer(ConsumerBody):
                         await result
                 except Exception as error:
                     failure = error
-                    on_error(message, error)
+                    told = on_error(message, error)
+                    if inspect.isawaitable(told):
+                        await told
             except BaseException as error:  # cancelled, most likely
                 await self._leave(steps, error)
                 raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -75,8 +76,29 @@ class Settings:
         if self.when_full not in ("block", "raise"):
             raise ValueError(f"when_full={self.when_full!r}: it is 'block' (wait for room) or 'raise' (BufferFull)")
         for name in ("max_buffered_commands", "max_buffered_bytes"):
-            if getattr(self, name) < 1:
+            if _number(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: at least 1 is needed to send anything")
+        for name in ("command_timeout", "backoff_base", "backoff_cap"):
+            if getattr(self, name) is not None and _number(self, name) < 0:
+                raise ValueError(f"{name}={getattr(self, name)}: seconds cannot be less than 0")
+        check_called("replay_filter", self.replay_filter)
+
+
+def _number(settings: Settings, name: str) -> float:
+    value = getattr(settings, name)
+    if not isinstance(value, int | float):
+        raise TypeError(f"{name}={value!r} is no number")
+    return value
+
+
+def check_called(name: str, given: Any) -> None:
+    """Refuse what cannot be called in the middle of the work, when it is given and not when it is needed."""
+    if given is not None and not callable(given):
+        raise TypeError(f"{name}={given!r} is no function")
+    if inspect.iscoroutinefunction(given):
+        raise TypeError(
+            f"{name}={given!r} is a coroutine function, and nobody would await it: give a plain one, which may create a task"
+        )
 
 
 @dataclass(slots=True)

@@ -256,7 +256,7 @@ class Engine:
             batch.described(index)
             for batch in self._held.pending
             if batch.attempts and not batch.settled
-            for index in range(len(batch.replies), batch.count)
+            for index in batch.unanswered()
             if batch.state(index) is not State.QUEUED
         ]
         if again:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.client.delivery import Command
+from penstock.client.delivery import Command, check_called
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +43,10 @@ class Listeners:
 
     on_reconnect: Callable[[Reconnected], object] | None = None
     on_replay: Callable[[Replayed], object] | None = None
+
+    def __post_init__(self) -> None:
+        check_called("on_reconnect", self.on_reconnect)
+        check_called("on_replay", self.on_replay)
 
     def tell(self, event: Event) -> None:
         """A listener that fails is logged: it must not keep others from their replies."""

@@ -100,8 +100,8 @@ def settings_from(pool: Any, given: dict[str, Any]) -> Settings:
     in_url.update({name: pool.connection_kwargs.pop(name) for name in SETTINGS if name in pool.connection_kwargs})
     for name, value in in_url.items():
         if isinstance(value, str):
-            value = _from_query(name, value)
-        if value is not None:
+            found[name] = _from_query(name, value)
+        elif value is not None:
             found[name] = value
     found.update({name: value for name, value in given.items() if name in SETTINGS})
     options = pool.connection_kwargs
@@ -118,7 +118,17 @@ def _from_query(name: str, value: str) -> Any:
         return value
     if name == "replay_filter":
         raise ValueError("replay_filter is a function, and cannot stand in a URL; give it as an argument")
-    return int(value) if name.startswith("max") else float(value)
+    return number_from_query(name, value, int if name.startswith("max") else float)
+
+
+def number_from_query(name: str, value: str, kind: Callable[[str], Any]) -> Any:
+    """The number that stands in a URL; `none` is for what may be without limit."""
+    if name == "command_timeout" and value.lower() == "none":
+        return None
+    try:
+        return kind(value)
+    except ValueError:
+        raise ValueError(f"{name}={value!r} in the URL is no number") from None
 
 
 def encoding_of(pool: Any) -> tuple[str | None, str]:

@@ -34,6 +34,7 @@ class PipelineBody:
 
     command_stack: Any
     response_callbacks: Any
+    _client: Any
     watching: bool
     explicit_transaction: bool
     _link: Any
@@ -78,8 +79,31 @@ class PipelineBody:
             raise stated(lost, State.QUEUED) from error
 
 
-def batch_of(stack: Stack, is_transaction: bool) -> Batch:
-    """All commands of a pipeline, encoded."""
+@contextmanager
+def told_of_all(count: int) -> Iterator[None]:
+    """Whatever a pipeline fails with has the state of each of its commands, and what became of each."""
+    try:
+        yield
+    except Exception as error:
+        state = getattr(error, "state", None)
+        if state is not None and len(getattr(error, "replies", ())) != count:
+            error.states, error.replies = [state] * count, [error] * count  # type: ignore[attr-defined]
+        raise
+
+
+@contextmanager
+def refusal_of(batch: Batch, raised: bool) -> Iterator[None]:
+    """What is not even taken (NotSent) ends so for each of its commands, if that is not to be raised."""
+    try:
+        yield
+    except NotSent as error:
+        if raised:
+            raise
+        batch.results, batch.settled = [error] * batch.count, True
+
+
+def batch_of(stack: Stack, is_transaction: bool, decodes: bool) -> Batch:
+    """All commands of a pipeline, encoded. The reply of EXEC is never decoded as a whole: one that cannot be is the loss of its command."""
     if is_transaction:
         sent = [(args, options) for args, options in stack if EMPTY_RESPONSE not in options]
         commands = [_MULTI, *(args for args, _ in sent), _EXEC]
@@ -90,9 +114,10 @@ def batch_of(stack: Stack, is_transaction: bool) -> Batch:
     batch = Batch.of(commands, packed)
     batch.atomic = is_transaction
     _mind(batch, packed.heads)
-    raw = frozenset(index for index, (_, options) in enumerate(sent) if options and NEVER_DECODE in options)
-    if raw:
-        batch.raw = (len(commands) - 1,) if is_transaction else raw
+    if is_transaction:
+        batch.raw = (len(commands) - 1,) if decodes else None
+    elif raw := frozenset(index for index, (_, options) in enumerate(sent) if options and NEVER_DECODE in options):
+        batch.raw = raw
     return batch
 
 
@@ -155,9 +180,10 @@ def results_of(batch: Batch, stack: Stack, callbacks: Any, raise_on_error: bool,
                     result, failed = stated(error, State.REPLIED), True
         answers.append(result)
     if failed and raise_on_error:
-        _raise_undelivered(batch, answers)
-        pipeline.raise_first_error(stack, answers)
-        raise next(answer for answer in answers if isinstance(answer, Exception))  # which redis-py would return
+        first = _with_all(batch, answers)
+        if not isinstance(first, DeliveryError):
+            pipeline.raise_first_error(stack, answers)
+        raise first  # which redis-py would return
     return answers
 
 
@@ -167,9 +193,6 @@ _NOT_FOR_CALLBACKS = ("keys", NEVER_DECODE, EMPTY_RESPONSE)
 def _transaction_replies(batch: Batch, stack: Stack, pipeline: Any) -> Iterable[Any]:
     """The replies inside that of EXEC; raises if there are none."""
     outcome = batch.results[-1]
-    if isinstance(outcome, DeliveryError):
-        outcome.states = [outcome.state] * len(stack)
-        raise outcome
     if isinstance(outcome, redis.exceptions.ExecAbortError):
         sent = [args for args, options in stack if EMPTY_RESPONSE not in options]
         for number, (args, result) in enumerate(zip(sent, batch.results[1:-1], strict=True), start=1):
@@ -180,25 +203,52 @@ def _transaction_replies(batch: Batch, stack: Stack, pipeline: Any) -> Iterable[
         raise outcome
     if outcome is None:
         raise stated(redis.WatchError("Watched variable changed."), State.REPLIED)
-    replies = iter(outcome)
-    return [options[EMPTY_RESPONSE] if EMPTY_RESPONSE in options else next(replies) for _, options in stack]
+    replies, decoding = iter(outcome), pipeline._client.decoding
+    results: list[Any] = []
+    for _, options in stack:
+        if EMPTY_RESPONSE in options:
+            results.append(options[EMPTY_RESPONSE])
+        elif decoding is None or NEVER_DECODE in options:
+            results.append(next(replies))
+        else:
+            results.append(decoded_alone(next(replies), decoding))
+    return results
+
+
+def decoded_alone(reply: Any, decoding: tuple[str, str]) -> Any:
+    """A reply that stood among others, as text; if it cannot be that, it becomes the exception, and the others are unharmed."""
+    try:
+        return _decoded(reply, *decoding)
+    except ValueError as error:
+        return stated(error, State.REPLIED)
+
+
+def _decoded(reply: Any, encoding: str, errors: str) -> Any:
+    if isinstance(reply, bytes):
+        return reply.decode(encoding, errors)
+    if isinstance(reply, list | set):
+        return type(reply)(_decoded(item, encoding, errors) for item in reply)
+    if isinstance(reply, dict):
+        return {_decoded(key, encoding, errors): _decoded(value, encoding, errors) for key, value in reply.items()}
+    return reply
 
 
 def bulk_results(batch: Batch, raise_on_error: bool) -> list[Any]:
     """What `execute_many` returns for a settled batch; raises the first failure if asked to."""
     results = batch.results
     if raise_on_error and any(issubclass(kind, Exception) for kind in set(map(type, results))):
-        _raise_undelivered(batch, results)
-        raise next(result for result in results if isinstance(result, Exception))
+        raise _with_all(batch, results)
     return results
 
 
-def _raise_undelivered(batch: Batch, answers: list[Any]) -> None:
-    """Raise the first DeliveryError, with the state of every command on it."""
-    for result in answers:
-        if isinstance(result, DeliveryError):
-            result.states, result.replies = batch.states, answers
-            raise result
+def _with_all(batch: Batch, answers: list[Any]) -> Exception:
+    """The first DeliveryError, or else the first error, with the state of every command and what became of it."""
+    errors = [answer for answer in answers if isinstance(answer, Exception)]
+    first: Any = next((error for error in errors if isinstance(error, DeliveryError)), errors[0])
+    first.states = [State.REPLIED] * len(answers) if batch.atomic else batch.states
+    first.replies = answers
+    found: Exception = first
+    return found
 
 
 def total(counters: Iterable[Counters]) -> Counters:

@@ -23,7 +23,15 @@ from penstock.client.body import ClientBody, shown_with_arguments_of, take_optio
 from penstock.client.calls import answer, call
 from penstock.client.consumer import Consumer, Terms
 from penstock.client.opening import connection_maker
-from penstock.client.pipeline import PipelineBody, batch_of, bulk_batch, bulk_results, results_of
+from penstock.client.pipeline import (
+    PipelineBody,
+    batch_of,
+    bulk_batch,
+    bulk_results,
+    refusal_of,
+    results_of,
+    told_of_all,
+)
 from penstock.client.quick import QuickCommands
 from penstock.client.streams import StreamCommands
 from penstock.client.sync_link import Link, Reentered
@@ -48,14 +56,14 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.Redis):
         self._entered: list[None] = []  # a member for each `with` block that is being run
 
     @classmethod
-    def from_url(cls, url: str, **kwargs: Any) -> Client:
+    def from_url(cls, url: str, **kwargs: Any) -> Self:
         """A client for a URL; our options may also stand in its query: `redis://host/0?delivery=at-most-once`."""
         options = take_options(kwargs, "single_connection_client")
         client = cls(connection_pool=redis.ConnectionPool.from_url(url, **kwargs), **options)
         client.auto_close_connection_pool = True
         return client
 
-    def client(self) -> Client:
+    def client(self) -> Self:
         """A client with the same settings and a connection of its own, on which MULTI and WATCH may be used by hand."""
         return type(self)(**self._options_of_twin())
 
@@ -79,9 +87,11 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.Redis):
         """
         if not commands:
             return []
-        batch = bulk_batch(commands)
-        self.run(batch)
-        return bulk_results(batch, raise_on_error)
+        with told_of_all(len(commands)):
+            batch = bulk_batch(commands)
+            with refusal_of(batch, raise_on_error):
+                self.run(batch)
+            return bulk_results(batch, raise_on_error)
 
     def run(self, batch: Batch) -> None:
         """Have a batch settled, on a connection that suits it."""
@@ -144,16 +154,22 @@ class Pipeline(PipelineBody, StreamCommands, QuickCommands, redis.client.Pipelin
         self._own: AbstractContextManager[Link] | None = None  # while watching, the hold on a link of our own
         self._link: Link | None = None
 
+    def __enter__(self) -> Self:
+        return self
+
     def execute(self, raise_on_error: bool = True) -> list[Any]:
         stack = self.command_stack
         if not stack and not self.watching:
             return []
         try:
-            if self.scripts:
-                self.load_scripts()  # type: ignore[no-untyped-call]
-            batch = batch_of(stack, self._is_transaction or self.explicit_transaction)
-            with self.as_watch_error():
-                (self._link or self._client).run(batch)
+            with told_of_all(len(stack)), self.as_watch_error():
+                if self.scripts:
+                    self.load_scripts()  # type: ignore[no-untyped-call]
+                batch = batch_of(
+                    stack, self._is_transaction or self.explicit_transaction, self._client.decoding is not None
+                )
+                with refusal_of(batch, raise_on_error or self.watching):
+                    (self._link or self._client).run(batch)
                 self.unwatched_by(batch)
                 return results_of(batch, stack, self.response_callbacks, raise_on_error, self)
         finally:

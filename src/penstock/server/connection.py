@@ -71,6 +71,11 @@ class Connection(InnerLoop):
             self.reader.limit(*UNAUTHENTICATED)
         self.app.connected(self)
 
+    def eof_received(self) -> None:
+        """The client has gone; `connection_lost` comes a turn of the loop later. It must not be given what others push meanwhile."""
+        if self.session.waiter is not None:
+            self.session.closing = True
+
     def connection_lost(self, exc: Exception | None) -> None:
         self.session.closing = True
         self.descriptor = -1

@@ -10,12 +10,12 @@ What sync.py is for threads, this is for tasks; the logic is the same. Tasks may
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import math
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from functools import partial
-from typing import Any, Literal
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
+from typing import Any, Literal, Self
 
 import redis
 import redis.asyncio
@@ -29,15 +29,17 @@ from penstock.client.cluster.core import ClusterCore, raise_first
 from penstock.client.cluster.effects import Exchange, Logic, Pause, Refresh, Room
 from penstock.client.cluster.ledger import PATROL
 from penstock.client.cluster.plan import Call
+from penstock.client.cluster.scripts import AioClusterScript
 from penstock.client.cluster.slot_map import Address, SlotMap
 from penstock.client.cluster.strategies import Strategy
 from penstock.client.errors import NotSent
+from penstock.client.pipeline import told_of_all
 from penstock.client.quick import QuickCommands
 from penstock.client.streams import StreamCommands
 
 
 class Cluster(ClusterBody, StreamCommands, QuickCommands, AsyncRedisModuleCommands, AsyncCoreCommands):  # type: ignore[misc]
-    """A client of a whole cluster. ClusterCore lists the arguments."""
+    """A client of a whole cluster; docs/cluster.md says what it does, and what its arguments mean."""
 
     _is_async_client: Literal[True] = True
     _event_dispatcher: Any = None
@@ -48,7 +50,7 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, AsyncRedisModuleComman
         self._lock = asyncio.Lock()  # around the topology
 
     @classmethod
-    def from_url(cls, url: str, **arguments: Any) -> Cluster:
+    def from_url(cls, url: str, **arguments: Any) -> Self:
         """`redis://user:password@host:port`, or `rediss://` with TLS; options may follow a question mark."""
         return cls(**ClusterCore.arguments_of(url, arguments))
 
@@ -80,9 +82,10 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, AsyncRedisModuleComman
 
     async def execute_many(self, commands: Sequence[Call], raise_on_error: bool = True) -> list[Any]:
         """Many ready commands, such as ("SET", "k", "v"), at once; replies as the server gives them, in call order."""
-        results: list[Any] = await self.drive(self.core.bulk(commands))
-        if raise_on_error:
-            raise_first(commands, results)
+        with told_of_all(len(commands)):
+            results: list[Any] = await self.drive(self.core.bulk(commands))
+            if raise_on_error:
+                raise_first(commands, results)
         return results
 
     def pipeline(
@@ -107,6 +110,10 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, AsyncRedisModuleComman
                     return value if value_from_callable else results
                 except redis.WatchError:
                     await pipe.reset()
+
+    def register_script(self, script: str | bytes) -> AioClusterScript:  # type: ignore[override]
+        """A script to be called, with its keys and arguments; redis-py's, which may be queued in our pipelines, too."""
+        return AioClusterScript(self, script)  # type: ignore[arg-type]
 
     # -- nodes --------------------------------------------------------------------------------------------------
 
@@ -192,7 +199,7 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, AsyncRedisModuleComman
 
     async def _wait_for_room(self, room: Room) -> None:
         ledger, clock, woken = self.core.ledger, self.core.rules.clock, asyncio.Event()
-        place = ledger.queue(room.hold, partial(asyncio.get_running_loop().call_soon_threadsafe, woken.set))
+        place = ledger.queue(room.hold, functools.partial(asyncio.get_running_loop().call_soon_threadsafe, woken.set))
         try:
             while not room.hold.is_held:
                 left = room.until - clock()
@@ -209,7 +216,7 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, AsyncRedisModuleComman
     async def aclose(self) -> None:
         await self._links.close()
 
-    async def __aenter__(self) -> Cluster:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -218,6 +225,9 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, AsyncRedisModuleComman
     def __del__(self, _warn: Any = warnings.warn) -> None:
         if hasattr(self, "_links") and self._links.forsake():
             _warn(f"unclosed client {self!r}: use `async with`, or await aclose()", ResourceWarning, source=self)
+
+
+functools.update_wrapper(Cluster.__init__, ClusterCore.__init__, assigned=("__doc__",), updated=())  # for help()
 
 
 class ClusterPipeline(PipelineBody, StreamCommands, QuickCommands, AsyncRedisModuleCommands, AsyncCoreCommands):  # type: ignore[misc]
@@ -235,7 +245,8 @@ class ClusterPipeline(PipelineBody, StreamCommands, QuickCommands, AsyncRedisMod
         try:
             if not self.calls.commands:
                 return []
-            return self._results(await self._cluster.drive(self._running()), raise_on_error)
+            with told_of_all(len(self)):
+                return self._results(await self._cluster.drive(self._running()), raise_on_error)
         finally:
             await self.reset()
 
@@ -255,7 +266,11 @@ class ClusterPipeline(PipelineBody, StreamCommands, QuickCommands, AsyncRedisMod
     async def reset(self) -> None:  # type: ignore[override]
         self._forget()
 
-    async def __aenter__(self) -> ClusterPipeline:
+    def __await__(self) -> Generator[Any, None, Self]:
+        """Nothing is to be waited for: as in redis-py, `await pipe.set(...)` may be written."""
+        return self.__aenter__().__await__()
+
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exc: object) -> None:

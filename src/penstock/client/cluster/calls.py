@@ -12,9 +12,10 @@ from penstock.client.cluster.core import ClusterCore, Options, raise_first
 from penstock.client.cluster.effects import Effect, Rules
 from penstock.client.cluster.ledger import ClusterCounters
 from penstock.client.cluster.plan import Call
+from penstock.client.cluster.slot_map import shown
 from penstock.client.cluster.strategies import Strategy
 from penstock.client.cluster.transaction import Transaction
-from penstock.client.delivery import Delivery, ReplayFilter
+from penstock.client.delivery import Delivery, ReplayFilter, check_called
 
 _Pipeline = TypeVar("_Pipeline")
 
@@ -104,12 +105,17 @@ class ClusterBody:
 
     @replay_filter.setter
     def replay_filter(self, replay_filter: ReplayFilter | None) -> None:
+        check_called("replay_filter", replay_filter)
         self.core.rules.replay_filter = replay_filter
 
     @property
     def counters(self) -> ClusterCounters:
         """What this client has done, on all nodes; what each field counts is said there."""
         return replace(self.core.ledger.counters, refreshes=self.core.topology.refreshes)
+
+    def __repr__(self) -> str:
+        nodes = ", ".join(map(shown, self.core.topology.startup))
+        return f"<{type(self).__module__}.{type(self).__qualname__}({nodes})>"
 
     def __reduce__(self) -> Any:
         raise TypeError(

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import redis
 from redis.client import EMPTY_RESPONSE, NEVER_DECODE
+from redis.cluster import ClusterNode
 from redis.connection import parse_url, to_bool
 from redis.exceptions import ExecAbortError
 
@@ -30,8 +31,10 @@ from penstock.client.cluster.transaction import Transaction
 from penstock.client.commands import name_of
 from penstock.client.delivery import Delivery, ReplayFilter, State
 from penstock.client.encoding import count_words, pack
-from penstock.client.errors import DeliveryError
+from penstock.client.errors import stated
 from penstock.client.events import Listeners, Reconnected, Replayed
+from penstock.client.opening import number_from_query
+from penstock.client.pipeline import decoded_alone
 from penstock.client.streams import CALLBACKS
 from penstock.protocol.slots import key_slot
 from penstock.protocol.tuples import pack_tuple
@@ -48,7 +51,7 @@ class ClusterCore:
         host: str | None = None,
         port: int = 6379,
         *,
-        startup_nodes: Iterable[Address] = (),
+        startup_nodes: Iterable[Address | str | ClusterNode] = (),
         delivery: Delivery | str = Delivery.AT_LEAST_ONCE,
         replay_filter: ReplayFilter | None = None,
         attempts: int = 32,
@@ -73,7 +76,7 @@ class ClusterCore:
         What is not named here is given to redis-py's connections: username, password, ssl, socket_timeout, protocol,
         decode_responses and the rest.
         """
-        startup = [(str(node[0]), int(node[1])) for node in startup_nodes]
+        startup = [_address(node) for node in startup_nodes]
         if host is not None:
             startup.insert(0, (host, port))
         if not startup:
@@ -102,7 +105,7 @@ class ClusterCore:
             options["ssl"] = True
         for name, value in options.items():
             if isinstance(value, str) and name in _FROM_QUERY:
-                options[name] = _FROM_QUERY[name](value)
+                options[name] = number_from_query(name, value, _FROM_QUERY[name])
         return {**options, **arguments}
 
     # -- logic --------------------------------------------------------------------------------------------------
@@ -177,18 +180,21 @@ class ClusterCore:
     ) -> Generator[Effect, Any, Any]:  # fmt: skip
         """One result a call, in call order, as the server gave it."""
         started, rules = self.rules.clock(), self.rules
+        logic: _Body
         slot_map, table = yield from self.ready(rules.until(started))
         if transaction is not None:
             whole = Plan(table)
             for call in calls:
                 whole.add_on_lane(call)
-            return (yield from self._held(whole, started, partial(transaction.execute, whole, slot_map)))
+            logic = partial(transaction.execute, whole, slot_map, is_raw=self.decodes)
+            replies: list[Any] = yield from self._held(whole, started, logic)
+            return [self._decoded(reply, option) for reply, option in zip(replies, options, strict=True)]
         raw = (
             {number for number, option in enumerate(options) if NEVER_DECODE in option} if self.decodes else frozenset()
         )
         plan = make_plan(calls, table, split, slot_map, raw)
         if strategy is Strategy.SEQUENTIAL:
-            logic: _Body = partial(sequential, calls, table, slot_map, rules, raw, split)
+            logic = partial(sequential, calls, table, slot_map, rules, raw, split)
         elif strategy is Strategy.TWO_STEP:
             logic = partial(two_step, plan, slot_map, rules)
         else:
@@ -205,6 +211,8 @@ class ClusterCore:
         slot_map, table = yield from self.ready(self.rules.until(started))
         plan = Plan(table)
         plan.add_on_lane(arguments, is_watch=watch)
+        if self.decodes and NEVER_DECODE in options:
+            plan.keep_raw({0})
         reply = yield from self._held(plan, started, partial(transaction.immediate, plan, watch, slot_map))
         return self.read(arguments, options, reply)
 
@@ -238,7 +246,17 @@ class ClusterCore:
             return reply
         if options:
             options = {name: value for name, value in options.items() if name not in _NOT_FOR_CALLBACKS}
-        return callback(reply, **options)
+        try:
+            return callback(reply, **options)
+        except Exception as error:  # the reply is not what redis-py expects; the command ran
+            stated(error, State.REPLIED)
+            raise
+
+    def _decoded(self, reply: Any, options: Options) -> Any:
+        """A reply that stood in that of EXEC, which is not decoded as a whole: one that cannot be is the loss of its command alone."""
+        if not self.decodes or NEVER_DECODE in options or isinstance(reply, Exception):
+            return reply
+        return decoded_alone(reply, (self.encoder.encoding, self.encoder.encoding_errors))
 
     def read_all(self, calls: Sequence[Call], options: Sequence[Options], replies: list[Any]) -> list[Any]:
         """The replies of a pipeline as redis-py gives them; one that cannot be read becomes the exception in its place."""
@@ -252,7 +270,7 @@ class ClusterCore:
                 else:
                     reply = callback(reply)
             except Exception as error:
-                reply = error
+                reply = error if hasattr(error, "state") else stated(error, State.REPLIED)
             results.append(reply)
         return results
 
@@ -268,10 +286,9 @@ class ClusterCore:
             }  # fmt: skip
             if chosen in groups:
                 return list(groups[chosen])
-            host, _, port = chosen.rpartition(":")
-            if not port.isdigit():
+            if not chosen.rpartition(":")[2].isdigit():
                 raise ValueError(f"node={chosen!r} is neither host:port nor one of {', '.join(groups)}")
-            return [(host, int(port))]
+            return [_address(chosen)]
         return [chosen] if isinstance(chosen, tuple) else chosen
 
     def node_for_channel(self, slot_map: SlotMap, channel: Any) -> Address:
@@ -283,6 +300,23 @@ class ClusterCore:
 
     def slot_of(self, key: Any) -> int:
         return key_slot(encoded(key))
+
+
+def _address(node: Address | str | ClusterNode) -> Address:
+    """Of a node as people name it: ("host", port), "host:port", or one of redis-py's."""
+    parts: Any = node
+    if isinstance(node, ClusterNode):
+        parts = (node.host, node.port)
+    elif isinstance(node, str):
+        parts = node.rpartition(":")[::2]
+    try:
+        host, port = parts
+        address = (str(host), int(port))
+    except (TypeError, ValueError):
+        address = ("", 0)
+    if not address[0]:
+        raise ValueError(f'{node!r} is no address of a node: give ("host", port) or "host:port"')
+    return address
 
 
 _FROM_QUERY: dict[str, Callable[[str], Any]] = {
@@ -311,4 +345,4 @@ def raise_first(calls: Sequence[Call], results: list[Any]) -> None:
 
 def state_of(result: Any) -> State:
     """How far the command with this result came."""
-    return result.state if isinstance(result, DeliveryError) else State.REPLIED
+    return getattr(result, "state", State.REPLIED) if isinstance(result, Exception) else State.REPLIED

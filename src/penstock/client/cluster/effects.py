@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from penstock.client.cluster.slot_map import Address, Remap, SlotMap
 from penstock.client.commands import as_command
-from penstock.client.delivery import Delivery, ReplayFilter, Settings, State
+from penstock.client.delivery import Delivery, ReplayFilter, Settings, State, check_called
 from penstock.client.errors import ExactlyOnceUnavailable
 from penstock.client.events import Listeners
 
@@ -177,8 +177,11 @@ class Rules:
             )
         if self.max_connections < 1:
             raise ValueError(f"max_connections={self.max_connections}: at least 1 is needed to reach a node")
+        check_called("address_remap", self.address_remap)
         Settings(
-            when_full=self.when_full, max_buffered_commands=self.max_buffered_commands, max_buffered_bytes=self.max_buffered_bytes
+            replay_filter=self.replay_filter, command_timeout=self.command_timeout, when_full=self.when_full,
+            max_buffered_commands=self.max_buffered_commands, max_buffered_bytes=self.max_buffered_bytes,
+            backoff_base=self.backoff_base, backoff_cap=self.backoff_cap,
         )  # fmt: skip
 
     def until(self, started: float, patience: float | None = 0.0) -> float:

@@ -16,6 +16,7 @@ from penstock.client.cluster.routing import CommandTable, Route, encoded
 from penstock.client.cluster.slot_map import Address, SlotMap
 from penstock.client.commands import Kind, kind_of, name_of, patience
 from penstock.client.encoding import Encoded, pack
+from penstock.client.errors import NotEncodable
 from penstock.protocol.slots import SLOTS, key_slot
 from penstock.protocol.tuples import pack_tuple
 
@@ -182,6 +183,8 @@ class Plan:
     def _add_split(self, arguments: Call, name: str) -> None:
         """One command a slot, instead of one over several slots. Not atomic, which is why it must be asked for."""
         step = 2 if name == "MSET" else 1
+        if (len(arguments) - 1) % step:
+            raise NotEncodable(f"{name} needs a value for each key; {len(arguments) - 1} words are no pairs")
         by_slot: dict[int, list[int]] = {}
         for at in range(1, len(arguments), step):
             by_slot.setdefault(key_slot(encoded(arguments[at])), []).append(at)
@@ -220,6 +223,7 @@ _REMEDIES: Mapping[Kind, str] = {
 _REMEDIES_BY_NAME = {
     "SCAN": "use scan_iter(), or name a node (node=...)",
     "WAIT": "it counts what one connection has written; name a node (node=...)",
+    "ASKING": "it is sent before each command that a node has asked to be sent elsewhere",
     "WAITAOF": "it counts what one connection has written; name a node (node=...)",
 }
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from penstock.client.cluster.errors import CrossSlotRefused, NotRoutable
-from penstock.client.commands import MAY_WAIT
+from penstock.client.commands import MAY_WAIT, XREAD_OPTIONS, options_of
 from penstock.protocol.slots import key_slot
 
 Arguments = Sequence[Any]
@@ -71,22 +71,18 @@ def _counted(at: int, also: int | None = None) -> KeyFinder:
 
 def _after_streams(arguments: Arguments) -> Sequence[Any]:
     """XREAD, XREADGROUP: half of what follows the word STREAMS."""
-    for at, word in enumerate(arguments):
-        if at and isinstance(word, str | bytes) and encoded(word).upper() == b"STREAMS":
+    for at, word in options_of(arguments, 1, XREAD_OPTIONS):
+        if word == "STREAMS":
             rest = arguments[at + 1 :]
             return rest[: len(rest) // 2]
     return ()
 
 
-def _first_and_store(*words: bytes) -> KeyFinder:
-    """SORT, GEORADIUS: the first argument, and what follows the last word such as STORE."""
+def _first_and_store(begin: int, lengths: Mapping[str, int], *words: str) -> KeyFinder:
+    """SORT, GEORADIUS: the first argument, and what follows the last option such as STORE; options begin at `begin`."""
 
     def find(arguments: Arguments) -> Sequence[Any]:
-        stored = [
-            arguments[at + 1]
-            for at in range(2, len(arguments) - 1)
-            if isinstance(arguments[at], str | bytes) and encoded(arguments[at]).upper() in words
-        ]
+        stored = [arguments[at + 1] for at, word in options_of(arguments[:-1], begin, lengths) if word in words]
         return (arguments[1], *stored[-1:])
 
     return find
@@ -110,6 +106,8 @@ def _after_prefix(words: int) -> Callable[[CommandTable], KeyFinder]:
     return lambda table: lambda arguments: table.keys_of(arguments[words:])
 
 
+_GEO_OPTIONS = {"COUNT": 1, "STORE": 1, "STOREDIST": 1}
+
 _MOVING: dict[str, KeyFinder] = {
     **dict.fromkeys(["EVAL", "EVALSHA", "EVAL_RO", "EVALSHA_RO", "FCALL", "FCALL_RO", "BLMPOP", "BZMPOP"], _counted(2)),
     **dict.fromkeys(
@@ -118,9 +116,10 @@ _MOVING: dict[str, KeyFinder] = {
     ),
     **dict.fromkeys(["ZUNIONSTORE", "ZINTERSTORE", "ZDIFFSTORE"], _counted(2, also=1)),
     **dict.fromkeys(["XREAD", "XREADGROUP"], _after_streams),
-    "SORT": _first_and_store(b"STORE"),
-    "SORT_RO": _first_and_store(),
-    **dict.fromkeys(["GEORADIUS", "GEORADIUSBYMEMBER"], _first_and_store(b"STORE", b"STOREDIST")),
+    "SORT": _first_and_store(2, {"BY": 1, "GET": 1, "LIMIT": 2, "STORE": 1}, "STORE"),
+    "SORT_RO": _first_and_store(2, {}),
+    "GEORADIUS": _first_and_store(6, _GEO_OPTIONS, "STORE", "STOREDIST"),
+    "GEORADIUSBYMEMBER": _first_and_store(5, _GEO_OPTIONS, "STORE", "STOREDIST"),
     "MIGRATE": _migrated,
 }
 # Containers: in every version the key, where there is one, follows the subcommand.

@@ -17,12 +17,13 @@ duplicate executions come from.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import redis
 from redis.client import PubSub
@@ -35,17 +36,19 @@ from penstock.client.cluster.effects import Exchange, Logic, Pause, Refresh, Roo
 from penstock.client.cluster.ledger import PATROL
 from penstock.client.cluster.links import Links
 from penstock.client.cluster.plan import Call
+from penstock.client.cluster.scripts import ClusterScript
 from penstock.client.cluster.slot_map import Address, SlotMap
 from penstock.client.cluster.strategies import Strategy
 from penstock.client.cluster.turns import Turns
 from penstock.client.errors import NotSent
+from penstock.client.pipeline import told_of_all
 from penstock.client.quick import QuickCommands
 from penstock.client.streams import StreamCommands
 from penstock.client.sync_link import Reentered
 
 
 class Cluster(ClusterBody, StreamCommands, QuickCommands, RedisModuleCommands, CoreCommands):
-    """A client of a whole cluster. ClusterCore lists the arguments."""
+    """A client of a whole cluster; docs/cluster.md says what it does, and what its arguments mean."""
 
     _is_async_client: Literal[False] = False
     _event_dispatcher: Any = None
@@ -57,7 +60,7 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, RedisModuleCommands, C
         _clusters.add(self)
 
     @classmethod
-    def from_url(cls, url: str, **arguments: Any) -> Cluster:
+    def from_url(cls, url: str, **arguments: Any) -> Self:
         """`redis://user:password@host:port`, or `rediss://` with TLS; options may follow a question mark."""
         return cls(**ClusterCore.arguments_of(url, arguments))
 
@@ -91,9 +94,10 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, RedisModuleCommands, C
 
     def execute_many(self, commands: Sequence[Call], raise_on_error: bool = True) -> list[Any]:
         """Many ready commands, such as ("SET", "k", "v"), at once; replies as the server gives them, in call order."""
-        results: list[Any] = self.drive(self.core.bulk(commands))
-        if raise_on_error:
-            raise_first(commands, results)
+        with told_of_all(len(commands)):
+            results: list[Any] = self.drive(self.core.bulk(commands))
+            if raise_on_error:
+                raise_first(commands, results)
         return results
 
     def pipeline(
@@ -116,6 +120,10 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, RedisModuleCommands, C
                     return value if value_from_callable else results
                 except redis.WatchError:
                     pipe.reset()
+
+    def register_script(self, script: str | bytes) -> ClusterScript:  # type: ignore[override]
+        """A script to be called, with its keys and arguments; redis-py's, which may be queued in our pipelines, too."""
+        return ClusterScript(self, script)  # type: ignore[arg-type]
 
     # -- nodes --------------------------------------------------------------------------------------------------
 
@@ -222,7 +230,7 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, RedisModuleCommands, C
     def close(self) -> None:
         self._links.close()
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -231,6 +239,9 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, RedisModuleCommands, C
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
             self.close()
+
+
+functools.update_wrapper(Cluster.__init__, ClusterCore.__init__, assigned=("__doc__",), updated=())  # for help()
 
 
 class ClusterPipeline(PipelineBody, StreamCommands, QuickCommands, RedisModuleCommands, CoreCommands):
@@ -248,7 +259,8 @@ class ClusterPipeline(PipelineBody, StreamCommands, QuickCommands, RedisModuleCo
         try:
             if not self.calls.commands:
                 return []
-            return self._results(self._cluster.drive(self._running()), raise_on_error)
+            with told_of_all(len(self)):
+                return self._results(self._cluster.drive(self._running()), raise_on_error)
         finally:
             self.reset()
 
@@ -268,7 +280,7 @@ class ClusterPipeline(PipelineBody, StreamCommands, QuickCommands, RedisModuleCo
     def reset(self) -> None:  # type: ignore[override]
         self._forget()
 
-    def __enter__(self) -> ClusterPipeline:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:

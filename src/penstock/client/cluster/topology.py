@@ -12,11 +12,14 @@ import random
 from collections.abc import Generator, Iterable, Mapping
 from typing import Any
 
+from redis.exceptions import AuthenticationError, AuthorizationError
+
 from penstock.client.cluster.effects import Batch, Effect, Exchange, Outcome, Rules
 from penstock.client.cluster.errors import NoTopology
 from penstock.client.cluster.routing import CommandTable
 from penstock.client.cluster.slot_map import Address, SlotMap, parse_slots, shown
-from penstock.client.errors import ClientClosed, NotSent, NotSentInTime
+from penstock.client.delivery import State
+from penstock.client.errors import ClientClosed, NotSent, NotSentInTime, stated
 from penstock.protocol.resp import pack
 
 _SLOTS = pack(b"CLUSTER", b"SLOTS")
@@ -63,6 +66,7 @@ class Topology:
         known = list(self.map.masters)
         random.shuffle(known)
         reasons: list[str] = []
+        refusals: list[Exception] = []
         for address in dict.fromkeys((*moves.values(), *known, *self.map.nodes, *self.startup)):
             if self._rules.clock() >= until:
                 break
@@ -76,6 +80,8 @@ class Topology:
                 return self.map
             except Exception as error:
                 reasons.append(f"{shown(address)}: {error}")
+                if isinstance(error, AuthenticationError | AuthorizationError):
+                    refusals.append(error)
                 continue
             self.learn(moves)
             self._asked_at = self._rules.clock()
@@ -83,6 +89,11 @@ class Topology:
         if self.table is not None:  # a map that may be old is better than none: the nodes will say MOVED
             self.learn(moves)
             return self.map
+        if refusals and len(refusals) == len(
+            reasons
+        ):  # nobody wants us: that is another matter than nobody being there
+            refusals[0].args = ("; ".join(reasons),)
+            raise stated(refusals[0], State.QUEUED)
         raise self.unknown("; ".join(reasons), until)
 
     def unknown(self, reasons: str, until: float) -> NotSent:

@@ -53,6 +53,7 @@ class Transaction:
         self._slot = UNKEYED
         self._end: WatchLost | None = None  # it cannot go on
         self._sent = State.QUEUED  # how far it came without a reply
+        self._refusal: Exception | None = None  # what a node said last, in the present step
         self._attempt = 0
         self._started = 0.0  # the present step
 
@@ -80,7 +81,7 @@ class Transaction:
             node = self._node or slot_map.owners[slot]
             if node is None:
                 raise NotSent(f"{name} was not sent: no node serves slot {slot}")
-            batch = Batch(node, plan.packed, [0], lane=self.lane, patience=plan.patience)
+            batch = Batch(node, plan.packed, [0], lane=self.lane, patience=plan.patience, raw=plan.raw)
             outcomes: list[Outcome] = yield Exchange([batch], until=self._until)
             outcome = outcomes[0]
             reply: Any = outcome.error if outcome.error is not None else as_exception(outcome.replies[0])
@@ -96,7 +97,8 @@ class Transaction:
                 raise unknown(text, outcome.states(batch)[0], name, reply)
             again = yield from self._again(reply, outcome, node, slot_map)
             if again is None:
-                if outcome.error is None:
+                reply = self._told(reply)
+                if reply.__class__ in REFUSALS:
                     raise reply
                 if is_final_refusal(reply):
                     raise stated(reply, State.QUEUED)
@@ -107,16 +109,16 @@ class Transaction:
     # -- MULTI, the commands, EXEC ------------------------------------------------------------------------------
 
     def execute(
-        self, plan: Plan, slot_map: SlotMap, until: float = math.inf, done: ClusterCounters | None = None
-    ) -> Generator[Effect, Any, list[Any]]:
-        """One result a command; WatchError if a watched key was changed."""
+        self, plan: Plan, slot_map: SlotMap, until: float = math.inf, done: ClusterCounters | None = None, is_raw: bool = False
+    ) -> Generator[Effect, Any, list[Any]]:  # fmt: skip
+        """One result a command, not decoded if `is_raw`; WatchError if a watched key was changed."""
         self._begin(until, done)
         slot = single_slot(plan)
         if self.is_watching and slot not in (UNKEYED, self._slot):
             raise CrossSlotRefused("a transaction", {plan.route(0).keys[0]: slot, b"what is watched": self._slot})
-        return (yield from self._counted(self._execute(plan, slot, slot_map), len(plan.commands)))
+        return (yield from self._counted(self._execute(plan, slot, slot_map, is_raw), len(plan.commands)))
 
-    def _execute(self, plan: Plan, slot: int, slot_map: SlotMap) -> Generator[Effect, Any, list[Any]]:
+    def _execute(self, plan: Plan, slot: int, slot_map: SlotMap, is_raw: bool) -> Generator[Effect, Any, list[Any]]:
         ask: Address | None = None
         while True:
             node = (
@@ -129,9 +131,9 @@ class Transaction:
             before = [ASKING, _MULTI] if ask else [_MULTI]
             pieces = [*before, *plan.packed, _EXEC]
             lane = self.lane if self.is_watching else None
-            outcomes: list[Outcome] = yield Exchange(
-                [Batch(node, pieces, [-1] * len(pieces), lane=lane)], until=self._until
-            )
+            raw = frozenset([len(pieces) - 1] if is_raw else [])
+            batch = Batch(node, pieces, [-1] * len(pieces), lane=lane, raw=raw)
+            outcomes: list[Outcome] = yield Exchange([batch], until=self._until)
             outcome = outcomes[0]
             if outcome.error is not None:
                 ended = self._lost(plan, outcome, outcome.error, node)
@@ -165,7 +167,7 @@ class Transaction:
         """A step of the transaction, with its own time."""
         if self._end is not None:
             raise self._end
-        self._attempt, self._started, self._until = 0, self._rules.clock(), until
+        self._attempt, self._started, self._until, self._refusal = 0, self._rules.clock(), until, None
         self._done = done or ClusterCounters()
 
     def _counted(self, logic: Generator[Effect, Any, list[Any]], count: int) -> Generator[Effect, Any, list[Any]]:
@@ -177,6 +179,10 @@ class Transaction:
             raise
         self._done.settle(results)
         return results
+
+    def _told(self, reason: Exception) -> Exception:
+        """Why a step ends: what was refused until its time was up did not run, and the refusal says why; better TRYAGAIN than ASK."""
+        return self._refusal if isinstance(reason, TimeIsUp | AskError) and self._refusal is not None else reason
 
     @property
     def _is_late(self) -> bool:
@@ -219,6 +225,8 @@ class Transaction:
     def _forgotten(self, node: Address, reason: Any) -> WatchLost:
         """What was watched is not watched any more; nothing of the transaction ran, and nothing of it will."""
         self._node = None
+        if isinstance(reason, AskError):  # of which redis-py keeps where to, and not why
+            reason = f"{'MOVED' if isinstance(reason, MovedError) else 'ASK'} {reason}"
         self._end = WatchLost(f"the transaction did not run: what was watched on {shown(node)} is lost ({reason})")
         return self._end
 
@@ -227,6 +235,7 @@ class Transaction:
         if self._sent:
             text = f"was sent in a transaction, and the reply never came ({reason})"
             return self._all(plan, self._unknown(reason), text, self._sent)
+        reason = self._told(reason)
         if reason.__class__ in REFUSALS:
             return [reason] * len(plan.commands)
         if is_final_refusal(reason):
@@ -247,6 +256,8 @@ class Transaction:
         """The map and the moment for another attempt; None when there is none."""
         rules = self._rules
         self._attempt += 1
+        if reason.__class__ in REFUSALS and not (isinstance(reason, AskError) and self._refusal is not None):
+            self._refusal = reason
         if self._attempt >= rules.attempts or rules.clock() - self._started > rules.patience or self._is_late:
             return None
         if isinstance(reason, TimeIsUp) or (not outcome.connected and is_final_refusal(reason)):

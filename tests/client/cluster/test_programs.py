@@ -1,0 +1,66 @@
+"""What programs for redis-py do with a cluster: scripts that they have registered, nodes as they name them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from redis.cluster import ClusterNode
+from tests.client.cluster.conftest import Connect
+
+import penstock
+from penstock import aio
+from penstock.client.errors import NotEncodable
+from penstock.testing.cluster import RedisCluster
+
+COUNT = "return redis.call('INCRBY', KEYS[1], ARGV[1])"
+
+
+@pytest.mark.parametrize("transaction", [False, True])
+def test_a_registered_script_runs_in_a_pipeline_though_no_node_knows_it(
+    cluster: RedisCluster, transaction: bool
+) -> None:
+    with penstock.Cluster(startup_nodes=cluster.addresses) as client:
+        count = client.register_script(COUNT)
+        client.script_flush()
+        with client.pipeline(transaction=transaction) as pipe:
+            count(keys=["{t}a"], args=[2], client=pipe)
+            pipe.get("{t}a")
+            assert pipe.execute() == [2, b"2"]
+        assert count(keys=["{t}a"], args=[3]) == 5  # by its digest, after it was loaded
+
+
+def test_so_it_does_in_a_pipeline_of_asyncio_whose_calls_may_be_awaited(cluster: RedisCluster) -> None:
+    async def main() -> None:
+        async with aio.Cluster(startup_nodes=cluster.addresses) as client:
+            count = client.register_script(COUNT)
+            await client.script_flush()
+            async with client.pipeline() as pipe:
+                assert await count(keys=["{t}a"], args=[2], client=pipe) is pipe
+                assert await pipe.get("{t}a") is pipe
+                assert await pipe.execute() == [2, b"2"]
+            assert await count(keys=["{t}a"], args=[3]) == 5
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "name", [lambda host, port: f"{host}:{port}", ClusterNode, lambda host, port: (host, str(port))]
+)
+def test_a_node_to_start_from_may_be_named_as_people_do(cluster: RedisCluster, make: Connect, name: Any) -> None:
+    client = make(startup_nodes=[name(*cluster.nodes[0].address)])
+    assert client.set("k", "v") is True
+
+
+@pytest.mark.parametrize("nonsense", ["7000", "host:", 7000, ("host",), ("host", "port"), None])
+def test_what_is_no_address_is_refused(nonsense: Any) -> None:
+    with pytest.raises(ValueError, match="is no address of a node"):
+        penstock.Cluster(startup_nodes=[nonsense])
+
+
+def test_pairs_that_are_none_are_refused_also_if_they_would_be_split(connect: Connect) -> None:
+    client = connect(split=True)
+    with pytest.raises(NotEncodable, match="MSET needs a value for each key"):
+        client.execute_command("MSET", "a", 1, "b")
+    assert client.mset({"a": 1, "b": 2}) is True and client.mget("b", "a") == [b"2", b"1"]
