@@ -152,7 +152,7 @@ def peer(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def r(peer: str) -> Iterator[redis.Redis]:
     """A redis-py client of an empty server; the test runs once on ours and once on a real Redis."""
-    with redis.Redis.from_url(peer, protocol=2) as client:
+    with redis.Redis.from_url(peer, protocol=2, socket_timeout=60) as client:
         client.flushall()
         yield client
 
@@ -160,6 +160,6 @@ def r(peer: str) -> Iterator[redis.Redis]:
 @pytest.fixture
 def r3(peer: str) -> Iterator[redis.Redis]:
     """Like `r`, over RESP3."""
-    with redis.Redis.from_url(peer, protocol=3) as client:
+    with redis.Redis.from_url(peer, protocol=3, socket_timeout=60) as client:
         client.flushall()
         yield client
