@@ -33,7 +33,7 @@ def _clients() -> tuple[redis.Redis, redis.Redis]:
             server.start()
             atexit.register(server.stop)
             _servers.append(server)
-    ours, theirs = (redis.Redis.from_url(server.url, protocol=2) for server in _servers)
+    ours, theirs = (redis.Redis.from_url(server.url, protocol=2, socket_timeout=60) for server in _servers)
     return ours, theirs
 
 

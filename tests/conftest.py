@@ -11,6 +11,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -79,10 +80,13 @@ _shared: list[str] = []
 
 @pytest.fixture(scope="module", autouse=True)
 def _nothing_is_left_by_other_files() -> None:
-    """Which files ran before, in this process, is nothing to go by."""
+    """Which files ran before, in this process, is nothing to go by: neither are keys, nor clients that are just going away."""
     for url in _shared:
         with redis.Redis.from_url(url) as client:
             client.flushall()
+            until = time.monotonic() + 10
+            while any("b" in row["flags"] for row in client.client_list()) and time.monotonic() < until:
+                pass
 
 
 @pytest.fixture(scope="session")
@@ -128,7 +132,10 @@ def ours_threaded() -> Iterator[str]:
     try:
         with redis.Redis(port=port, retry=Retry(ConstantBackoff(0.05), 400)) as client:
             client.ping()
-        yield f"redis://127.0.0.1:{port}/0"
+        url = f"redis://127.0.0.1:{port}/0"
+        _shared.append(url)
+        yield url
+        _shared.remove(url)
     finally:
         process.terminate()
         assert process.wait(60) == 0
@@ -145,7 +152,7 @@ def peer(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def r(peer: str) -> Iterator[redis.Redis]:
     """A redis-py client of an empty server; the test runs once on ours and once on a real Redis."""
-    with redis.Redis.from_url(peer, protocol=2) as client:
+    with redis.Redis.from_url(peer, protocol=2, socket_timeout=60) as client:
         client.flushall()
         yield client
 
@@ -153,6 +160,6 @@ def r(peer: str) -> Iterator[redis.Redis]:
 @pytest.fixture
 def r3(peer: str) -> Iterator[redis.Redis]:
     """Like `r`, over RESP3."""
-    with redis.Redis.from_url(peer, protocol=3) as client:
+    with redis.Redis.from_url(peer, protocol=3, socket_timeout=60) as client:
         client.flushall()
         yield client

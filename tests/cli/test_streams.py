@@ -20,12 +20,12 @@ from penstock.cli.server_link import Link
 from penstock.testing.redis import RedisServer, free_port
 
 PENSTOCK = [sys.executable, "-m", "penstock"]
-SECONDS = 30
+SECONDS = 100
 
 
 @pytest.fixture
 def client(ours: Server) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(ours.url) as client:
+    with redis.Redis.from_url(ours.url, socket_timeout=SECONDS) as client:
         client.flushall()
         yield client
 
@@ -77,7 +77,7 @@ def test_a_line_is_visible_before_the_input_ends(ours: Server, client: redis.Red
         assert process.stdin is not None
         process.stdin.write(b"first\nunfinished")
         process.stdin.flush()
-        assert client.execute_command("TREAD", "events", 1, 10, "BLOCK", 20_000) == [[1, b"", b"first"]]
+        assert client.execute_command("TREAD", "events", 1, 10, "BLOCK", 60_000) == [[1, b"", b"first"]]
         _, errors = process.communicate(timeout=SECONDS)
     assert errors == b"2 messages appended to 'events', the last at offset 2\n"
 
@@ -105,8 +105,8 @@ def test_a_write_waits_for_a_server_that_went_away_and_appends_each_line_once(tm
         assert process.stdin is not None
         process.stdin.write(b"before\n")
         process.stdin.flush()
-        with redis.Redis.from_url(url) as client:
-            assert client.execute_command("TREAD", "events", 1, 9, "BLOCK", 20_000) == [[1, b"", b"before"]]
+        with redis.Redis.from_url(url, socket_timeout=SECONDS) as client:
+            assert client.execute_command("TREAD", "events", 1, 9, "BLOCK", 60_000) == [[1, b"", b"before"]]
     process.stdin.write(b"meanwhile\n")
     process.stdin.flush()
     assert process.stderr is not None
@@ -334,8 +334,10 @@ def test_the_rate_is_what_is_written_in_a_second(ours: Server, client: redis.Red
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["rate"] == 0
         client.execute_command("TWRITE", "events", "ENTRIES", *["t", "x"] * 1000)
-        rates = [json.loads(process.stdout.readline())["rate"] for _ in range(2)]
-        assert 0 < max(rates) <= 1000
+        rate = 0.0
+        while not rate:
+            rate = json.loads(process.stdout.readline())["rate"]
+        assert rate <= 1000
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=SECONDS)
     assert process.returncode == 130
@@ -390,5 +392,5 @@ def test_tail_ends_when_nobody_reads_it_any_more_though_nothing_comes(ours: Serv
         assert process.stderr is not None
         assert process.stdout.readline() == b"1\tt\tonly\n"
         process.stdout.close()
-        assert process.wait(30) == 0
+        assert process.wait(SECONDS) == 0
         assert process.stderr.read() == b""

@@ -31,7 +31,7 @@ from penstock.testing.redis import free_port
 
 CLIENTS = 6
 COMMANDS = 25  # a client and round
-PATIENCE = 20
+PATIENCE = 60
 """Seconds after which somebody waits for ever."""
 
 FORMS = """

@@ -49,10 +49,11 @@ SEED = int(os.environ.get("PENSTOCK_SOAK_SEED", "20"))
 THREADS = 8
 TASKS = 100
 PAUSE = 0.05  # seconds that a caller waits before the next attempt when there was no connection
-OPTIONS: dict[str, Any] = {"socket_timeout": 2, "retry": None}
+OPTIONS: dict[str, Any] = {"socket_timeout": 60, "retry": None}
+ENOUGH = 500  # replies to the callers of a level: on a busy machine nothing at all may happen in any given time
 
 log = logging.getLogger("soak")
-pytestmark = pytest.mark.timeout(120 + 3 * SECONDS)
+pytestmark = pytest.mark.timeout(400 + 3 * SECONDS)
 
 
 class Worker:
@@ -133,6 +134,10 @@ class Crowd:
     @property
     def workers(self) -> list[Worker]:
         return [*self.threads, *self.tasks]
+
+    @property
+    def replies(self) -> int:
+        return sum(worker.told.count("a reply") + worker.counts["a reply"] for worker in self.workers)
 
     def work(self, worker: Worker, stop: threading.Event) -> None:
         while not stop.is_set():
@@ -215,13 +220,15 @@ def harm(proxy: FaultProxy, chance: random.Random) -> None:
         proxy.replace_reply(b"\x00nonsense\r\n", nth=nth)
 
 
-def disturb(proxies: Sequence[FaultProxy], chance: random.Random, rare: Sequence[Callable[[], object]]) -> Counter[str]:
-    """Break things for as long as the soak lasts; the rare ones at even distances."""
+def disturb(
+    proxies: Sequence[FaultProxy], chance: random.Random, crowds: Sequence[Crowd], rare: Sequence[Callable[[], object]]
+) -> Counter[str]:
+    """Break things for as long as the soak lasts, and until every crowd has done something; the rare ones at even distances."""
     done: Counter[str] = Counter()
     started = time.monotonic()
     wait = SECONDS / (len(rare) + 1)
     queue = list(rare)
-    while (passed := time.monotonic() - started) < SECONDS or queue:
+    while (passed := time.monotonic() - started) < SECONDS or queue or min(crowd.replies for crowd in crowds) < ENOUGH:
         if queue and passed >= wait * (len(rare) - len(queue) + 1):
             action = queue.pop(0)
             action()
@@ -240,7 +247,6 @@ def settle(what: str, crowds: Sequence[Crowd], done: Counter[str], read: Callabl
     for crowd in crowds:
         told: Counter[str] = sum((worker.check(read) for worker in crowd.workers), Counter())
         log.info("%s, %s: %s", what, crowd.level, dict(told))
-        assert told["a reply"] > 200, "hardly anything was done"
         assert told["a reply"] > 10 * told["unknown"] or crowd.level == "at-most-once", told
 
 
@@ -264,7 +270,7 @@ def test_our_server_cut_and_killed(tmp_path: Path) -> None:
         url = f"redis://127.0.0.1:{proxy.port}/0"
         crowds = [crowd_of(level, "TWRITE", url) for level in ("at-most-once", "at-least-once", "exactly-once")]
         with at_work(crowds):
-            done = disturb([proxy], chance, [kill] * max(2, int(SECONDS / 4)))
+            done = disturb([proxy], chance, crowds, [kill] * max(2, int(SECONDS / 4)))
         plain = stack.enter_context(redis.Redis(port=port, protocol=2, **OPTIONS))
         plain.response_callbacks.clear()
         settle("our server", crowds, done, plain.execute_command)
@@ -276,7 +282,7 @@ def test_a_real_redis_cut() -> None:
         url = f"redis://127.0.0.1:{proxy.port}/0"
         crowds = [crowd_of(level, "RPUSH", url) for level in ("at-most-once", "at-least-once")]
         with at_work(crowds):
-            done = disturb([proxy], chance, [])
+            done = disturb([proxy], chance, crowds, [])
         with redis.Redis(port=server.port, protocol=2, **OPTIONS) as plain:
             plain.response_callbacks.clear()
             settle("a real Redis", crowds, done, plain.execute_command)
@@ -317,7 +323,7 @@ def test_a_real_cluster_cut_moved_and_killed(cluster: RedisCluster) -> None:
 
         with at_work(crowds):
             rare = [move, kill] * max(1, int(SECONDS / 6))
-            done = disturb([proxied.before(node) for node in cluster.nodes], chance, rare)
+            done = disturb([proxied.before(node) for node in cluster.nodes], chance, crowds, rare)
         plain = stack.enter_context(closing(penstock.Cluster(startup_nodes=cluster.addresses)))
         settle("a cluster", crowds, done, lambda *command: plain.execute_many([command])[0])
 

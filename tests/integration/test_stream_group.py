@@ -116,7 +116,7 @@ class Worker:
 
     def run(self, port: int) -> None:
         try:
-            with redis.Redis(port=port, socket_timeout=10, retry=None, protocol=3) as client:
+            with redis.Redis(port=port, socket_timeout=60, retry=None, protocol=3) as client:
                 while True:
                     self._step(client)
         except (redis.ConnectionError, redis.TimeoutError):

@@ -13,7 +13,6 @@ from taking writes. Rejected: `redis-cli --cluster create`, which takes eight se
 
 from __future__ import annotations
 
-import random
 import secrets
 import signal
 import socket
@@ -30,7 +29,7 @@ from typing import Any
 import redis
 
 from penstock.protocol.slots import SLOTS, key_slot
-from penstock.testing.redis import find_redis
+from penstock.testing.redis import candidate_ports, find_redis, given_out
 
 _BUS = 10_000  # Redis before 7.0 lets nobody choose: the cluster bus is at the port plus this
 
@@ -307,7 +306,7 @@ class RedisCluster:
 def _free_ports(wanted: int) -> list[int]:
     """Ports that are free now, with their bus ports, below those that the system gives away by itself."""
     ports: list[int] = []
-    for port in random.SystemRandom().sample(range(11_000, 22_000), 1000):
+    for port in candidate_ports(11_000, 22_000):  # 10,000 more is in the same share
         try:
             for number in (port, port + _BUS):
                 with socket.socket() as probe:
@@ -316,6 +315,7 @@ def _free_ports(wanted: int) -> list[int]:
             continue
         ports.append(port)
         if len(ports) == wanted:
+            given_out.update(ports, (number + _BUS for number in ports))
             return ports
     raise OSError(f"no {wanted} free ports between 11000 and 22000 for a cluster")
 

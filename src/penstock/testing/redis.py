@@ -51,15 +51,31 @@ def _version(path: str) -> tuple[int, ...]:
     return tuple(int(part) for part in match.groups()) if match else (0,)
 
 
+_SHARES = 8
+given_out: set[int] = set()
+"""Ports of this process's servers: one may not listen yet, or may be killed and start again."""
+
+
 def free_port() -> int:
     """A port nobody has right now, below those that the system gives away by itself: one of those might go to any connection
     before a server is there, or while a server that was killed starts again."""
-    chance = random.SystemRandom()  # Hypothesis lets the usual one begin anew, with the same numbers in every process
-    for port in chance.sample(range(10_000, 32_000), 1000):
+    for port in candidate_ports(10_000, 32_000):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
+            given_out.add(port)
             return port
     raise OSError("no free port between 10000 and 32000")
+
+
+def candidate_ports(first: int, end: int) -> list[int]:
+    """Ports between these that were not given out yet, in random order; the processes of pytest-xdist have different ones."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
+    mine = range(first + (int(worker) - first) % _SHARES, end, _SHARES) if worker.isdecimal() else range(first, end)
+    ports = [port for port in mine if port not in given_out] or [*mine]
+    random.SystemRandom().shuffle(
+        ports
+    )  # Hypothesis lets the usual one begin anew, with the same numbers in every process
+    return ports
 
 
 class RedisServer:

@@ -136,8 +136,10 @@ def test_what_is_watched_is_lost_with_its_slot_and_nothing_runs(cluster: RedisCl
 
 
 def test_two_steps_send_nothing_while_a_slot_moves(cluster: RedisCluster, connect: Connect) -> None:
-    client = connect(patience=0.2)
+    client = connect()
     client.mset({"{t}a": 0, "{t}b": 0})
+    rules = getattr(client, "real", client).core.rules
+    rules.patience = 0.2
     target = other_than(cluster, cluster.owner(T))
     cluster.half_migrate(T, target, [b"{t}a"])
     calls = [("INCR", "elsewhere"), ("INCR", "{t}b")]
@@ -146,6 +148,7 @@ def test_two_steps_send_nothing_while_a_slot_moves(cluster: RedisCluster, connec
             pipe.execute_command(*call)
         results = pipe.execute(raise_on_error=False)
     assert all(isinstance(result, NotSent) and "migrating" in str(result) for result in results)
+    rules.patience = 30.0
     assert client.get("elsewhere") is None
     cluster.finish_migration(T, target)
     with client.pipeline(strategy="two-step") as pipe:
