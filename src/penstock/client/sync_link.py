@@ -13,6 +13,9 @@ A thread can be interrupted between any two steps (KeyboardInterrupt). Unless it
 the engine settles what was in its hands; it then tells everybody whom it may not have told. For one that was interrupted in
 that, too, the others look for themselves, after PATROL.
 
+Who finds no room (max_buffered_...) waits in the order of calls (`_for_room`): a large batch is not overtaken by small ones. Whoever leaves
+that queue, served or not, wakes the next.
+
 What is shared is under `_lock`, which is never held while waiting for the network. `_leader` is the batch whose thread
 leads; `_writing` says that some thread, or unsent bytes in `_rest`, own the right to write.
 
@@ -88,7 +91,7 @@ class Link:
         self._sending: Wire | None = None  # the one that some thread, `_sender`, is in `send` on
         self._sender = 0
         self._rest = b""
-        self._for_room: deque[threading.Lock] = deque()  # of threads that wait for room
+        self._for_room: deque[Batch] = deque()  # those who wait for room, as they came; the first goes first
         self._bell = Bell()
         self._poll = self._bell.new_poll()
 
@@ -143,7 +146,7 @@ class Link:
                         talks = self._wire
                 if talks is None:
                     try:
-                        self.engine.submit(batch, monotonic())
+                        self._enter(batch)
                     except BufferFull:
                         if until is None:
                             until = math.inf if patience is None else monotonic() + patience
@@ -153,6 +156,8 @@ class Link:
                             waiter = batch.waiter = threading.Lock()
                             waiter.acquire()
                             self._followers.append(batch)
+                            if not self._leader.held:
+                                self._bell.ring()  # it waits for room, and sleeps as long as could be when nobody else was in
                         turn = None if self._writing or self._waking else self._claim()
             if talks is not None:
                 self._exchange(talks)
@@ -213,7 +218,7 @@ class Link:
             if self._sender == get_ident():
                 self._sending = None  # nobody is in `send` any more
             if batch is not None:
-                batch.waiter = None
+                self._leave_queue(batch)
                 if self.engine.cancel(batch, monotonic()):
                     self._drop()
             if not only_waits:
@@ -228,17 +233,49 @@ class Link:
         self._bell.ring()  # the leader may be one of those that were settled
         self._wake_next()  # it may have been our turn to
 
+    # -- room -------------------------------------------------------------------------------------------------
+
+    def _enter(self, batch: Batch) -> None:
+        """With the lock held: give a batch to the engine, when it is its turn. Raises BufferFull if it has to wait, or else NotSent."""
+        if not self._for_room:
+            self.engine.submit(batch, monotonic())
+            return
+        if self._first_for_room() is not batch:
+            raise self.engine.full()
+        try:
+            self.engine.submit(batch, monotonic())
+        except BufferFull:
+            raise
+        except NotSent:
+            self._leave_queue(batch)
+            raise
+        self._leave_queue(batch)
+
+    def _first_for_room(self) -> Batch | None:
+        """With the lock held: whose turn it is. One whose thread has gone, interrupted, has lost it."""
+        queue, inside = self._for_room, list(self._inside.values())
+        while queue and queue[0] not in inside:
+            queue.popleft()
+        return queue[0] if queue else None
+
     def _queue_for_room(self, batch: Batch, until: float) -> threading.Lock | None:
-        """With the lock held: what wakes us when there may be room, None if we lead. Raises BufferFull if waiting is not wanted, or over."""
+        """With the lock held: what wakes us when it may be our turn, None if we lead. Raises BufferFull if waiting is not wanted, or over."""
         engine = self.engine
         if engine.settings.when_full == "raise" or monotonic() >= until:
+            self._leave_queue(batch)
             raise engine.full()
-        if self._leader is batch:
-            return None
-        room = threading.Lock()
-        room.acquire()
-        self._for_room.append(room)
-        return room
+        if batch.waiter is None:
+            batch.waiter = threading.Lock()
+            batch.waiter.acquire()
+            self._for_room.append(batch)
+        return None if self._leader is batch else batch.waiter
+
+    def _leave_queue(self, batch: Batch) -> None:
+        """With the lock held: it waits for room no longer, and there may be some for the next."""
+        batch.waiter = None
+        if batch in self._for_room:
+            self._for_room.remove(batch)
+        self._tell_of_room()
 
     def _wait_for_room(self, batch: Batch, room: threading.Lock | None, until: float) -> None:
         """Let replies come: read them, or wait until others have. Not by a Condition, which an interrupt leaves without its lock."""
@@ -249,10 +286,10 @@ class Link:
                 self._leads(batch)
 
     def _tell_of_room(self) -> None:
-        """With the lock held."""
-        while self._for_room:
-            _wake(self._for_room[0])
-            self._for_room.popleft()
+        """With the lock held: whose turn it is looks whether there is enough; who leads looks anyway."""
+        first = self._first_for_room()
+        if first is not None and first.waiter is not None:
+            _wake(first.waiter)
 
     # -- writing ----------------------------------------------------------------------------------------------
 

@@ -133,6 +133,22 @@ def test_a_reply_that_cannot_be_decoded_fails_its_command_alone(connect: Connect
         assert isinstance(waited if isinstance(waited, bytes) else client.do(lambda: waited), bytes)
 
 
+@pytest.mark.parametrize("count", [3, 300])
+def test_errors_inside_of_a_reply_are_exceptions_however_many_commands_there_are(client: Any, count: int) -> None:
+    """Small batches share a connection, large ones have their own."""
+    client.set("{t}a", "x")
+    with client.pipeline(transaction=True) as pipe:
+        for _ in range(count):
+            pipe.lpush("{t}a", "y")
+        results = pipe.execute(raise_on_error=False)
+        assert len(results) == count and {type(result) for result in results} == {type(results[0])}
+        assert isinstance(results[0], redis.ResponseError) and "WRONGTYPE" in repr(results[0].args)
+    with client.pipeline() as pipe:
+        for _ in range(count):
+            pipe.eval("return {redis.error_reply('BAD luck')}", 1, "{t}a")
+        assert {type(error) for (error,) in pipe.execute()} == {redis.ResponseError}
+
+
 def test_a_transaction_runs_on_one_node_and_says_why_it_was_aborted(cluster: RedisCluster, client: Any) -> None:
     client.set("elsewhere", 1)
     with client.pipeline(transaction=True) as pipe:

@@ -11,6 +11,7 @@ from tests.client.cluster.model import NODES, TABLE, Model
 from penstock.client.cluster.effects import Exchange, Refresh
 from penstock.client.cluster.errors import CrossSlotRefused, NotRoutable
 from penstock.client.cluster.pipeline import Packed
+from penstock.client.cluster.plan import Plan
 from penstock.client.cluster.slot_map import SlotMap
 from penstock.client.cluster.strategies import sequential
 from penstock.client.delivery import Command, Delivery, State
@@ -141,6 +142,26 @@ def test_what_has_moved_twice_waits_for_the_next_round() -> None:
     model.between = lambda model: f"MOVED {key_slot(b'x')} b:2" if len(model.batches) == 1 else None
     assert run(model, sets("x"), SlotMap((A,) * SLOTS, is_covered=True)) == [b"0"]
     assert [address for address, _ in model.batches] == [A, B, C] and model.refreshes == 1
+
+
+def test_what_followed_as_a_whole_and_failed_then_knows_how_often_it_was_tried() -> None:
+    model = Model()
+    model.between = lambda model: f"MOVED {key_slot(b'x')} b:2" if len(model.batches) == 1 else "TRYAGAIN later"
+    (error,) = run(model, sets("x"), attempts=3)
+    assert str(error) == "later (refused 3 times)" and len(model.batches) == 3
+    model = Model(down={B})
+    model.between = lambda model: f"MOVED {key_slot(b'x')} b:2"
+    (error,) = run(model, sets("x"), attempts=2)
+    assert isinstance(error, NotSent) and "2 connections failed (refused)" in str(error)
+
+
+def test_what_was_to_run_on_one_node_and_is_refused_there_says_nothing_about_the_map() -> None:
+    plan = Plan(TABLE)
+    plan.add_pinned(("GET", "x", "0"), [A], list)
+    model = Model(owners=dict.fromkeys(range(SLOTS), B))
+    (error,) = model.drive(Packed(plan, model.map, model.rules()).run())
+    assert isinstance(error, redis.exceptions.MovedError) and error.slot_id == key_slot(b"x")
+    assert model.refreshes == 0
 
 
 def test_a_batch_with_another_refusal_waits_for_the_next_round() -> None:

@@ -24,8 +24,9 @@ from penstock.client import aio_link
 from penstock.client.cluster.effects import Batch, Exchange, Outcome, Rules
 from penstock.client.cluster.errors import TimeIsUp
 from penstock.client.cluster.ledger import Ledger
-from penstock.client.cluster.links import READ_SIZE, connection_arguments, make_reader, take_replies
+from penstock.client.cluster.links import READ_SIZE, connection_arguments
 from penstock.client.cluster.pool import Key, Pool
+from penstock.client.cluster.replies import Replies
 from penstock.client.cluster.sharing import (
     as_single,
     closed,
@@ -45,11 +46,11 @@ _WRITE_SIZE = 1 << 18
 class Link:
     """One connection to one node, in one event loop."""
 
-    __slots__ = ("__weakref__", "_connection", "loop", "parser", "reader", "writer")
+    __slots__ = ("__weakref__", "_connection", "loop", "reader", "replies", "writer")
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
-        self.parser = make_reader(connection.encoder)
+        self.replies = Replies(connection.encoder)
         self.loop = asyncio.get_running_loop()
 
     async def open(self) -> None:
@@ -123,8 +124,7 @@ class _Flight:
                     data = await link.reader.read(READ_SIZE)
                 if not data:
                     raise redis.ConnectionError("the node closed the connection")
-                link.parser.feed(data)
-                take_replies(link.parser, replies, batch)
+                link.replies.take(data, replies, batch)
         except TimeoutError:
             where = shown(batch.address)
             if at is not None and time() >= at:

@@ -57,9 +57,9 @@ class NotRoutable(RedisClusterException):
 
 
 class Moved(str):
-    """A MOVED as it travels. After a reshard thousands come at once, and an exception for each would cost more than the rest.
+    """The reply MOVED: where a slot is now, as `host:port`. Which slot that is, whoever sent the command knows.
 
-    The parser makes one of every error reply, and `decode_errors` an exception of those that are something else.
+    After a reshard thousands come at once, and an exception for each would cost more than the rest.
     """
 
     __slots__ = ()
@@ -67,20 +67,13 @@ class Moved(str):
 
 def decode_error(line: str) -> Exception | Moved:
     """What the client makes of an error reply."""
-    return Moved(line) if line.startswith("MOVED ") else reply_error(line)
+    code, _, rest = line.partition(" ")
+    return Moved(rest.partition(" ")[2]) if code == "MOVED" else reply_error(line)
 
 
-def decode_errors(replies: list[Any]) -> list[Any]:
-    """Replies as the parser gives them, with the exceptions that errors are."""
-    return [
-        reply if reply.__class__ is not Moved or reply.startswith("MOVED ") else reply_error(str(reply))
-        for reply in replies
-    ]
-
-
-def as_exception(reply: Any) -> Any:
-    """The exception for a MOVED; anything else as it is."""
-    return reply_error(str(reply)) if reply.__class__ is Moved else reply
+def as_exception(reply: Any, slot: int | None) -> Any:
+    """The exception for a MOVED of this slot; anything else as it is."""
+    return reply_error(f"MOVED {slot} {reply}") if reply.__class__ is Moved else reply
 
 
 class WatchLost(TransactionLost, redis.WatchError):

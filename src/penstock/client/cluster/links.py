@@ -11,11 +11,10 @@ import contextlib
 import select
 import socket
 import ssl
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Container, Mapping
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any
 
-import hiredis
 import redis
 from redis.backoff import NoBackoff
 from redis.maint_notifications import MaintNotificationsConfig
@@ -23,9 +22,10 @@ from redis.retry import Retry
 
 from penstock.client import sync_link
 from penstock.client.cluster.effects import Batch, Exchange, Outcome, Rules
-from penstock.client.cluster.errors import Moved, TimeIsUp, decode_errors
+from penstock.client.cluster.errors import TimeIsUp
 from penstock.client.cluster.ledger import Ledger
 from penstock.client.cluster.pool import Pool
+from penstock.client.cluster.replies import Replies
 from penstock.client.cluster.sharing import (
     as_single,
     closed,
@@ -36,11 +36,9 @@ from penstock.client.cluster.sharing import (
     too_many,
 )
 from penstock.client.cluster.slot_map import Address, shown
-from penstock.client.delivery import State
 from penstock.client.errors import NotSent
 from penstock.client.opening import connection_maker, limit_opening
 
-MORE: Final = object()
 READ_SIZE = 1 << 16
 _WRITE_SIZE = 1 << 18
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -55,45 +53,6 @@ def connection_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def make_reader(encoder: Any) -> Any:
-    """A parser of replies, for a connection with this encoder."""
-    arguments: dict[str, Any] = {"encoding": encoder.encoding} if encoder.decode_responses else {}
-    return hiredis.Reader(
-        protocolError=redis.InvalidResponse, replyError=cast("Callable[[str], Exception]", Moved), errors=encoder.encoding_errors, notEnoughData=MORE, **arguments
-    )  # fmt: skip
-
-
-def take_replies(reader: Any, into: list[Any], batch: Batch) -> None:
-    """All whole replies that the parser holds; what nobody asked for (pushes) is passed over.
-
-    A reply that was read whole and cannot be decoded is the loss of its command alone.
-    """
-    wanted, raw = len(batch.pieces), batch.raw
-    while (known := len(into)) < wanted:
-        try:
-            into.extend(_one(reader, known not in raw) if raw else iter(reader.gets, MORE))
-        except redis.InvalidResponse:
-            raise
-        except Exception as error:
-            error.state = State.REPLIED  # type: ignore[attr-defined]
-            into.append(error)
-            continue
-        if len(into) == known:
-            return
-        kinds = set(map(type, into[known:]))
-        if Moved in kinds:
-            into[known:] = decode_errors(into[known:])
-        if hiredis.PushNotification in kinds:
-            into[known:] = [reply for reply in into[known:] if reply.__class__ is not hiredis.PushNotification]
-    if len(into) > wanted:
-        raise redis.InvalidResponse(f"a reply nobody asked for: {into.pop()!r}")
-
-
-def _one(reader: Any, decoded: bool) -> list[Any]:
-    reply = reader.gets(decoded)
-    return [] if reply is MORE else [reply]
-
-
 def read_only(connection: Any) -> None:
     """What a connection that reads from a replica begins with."""
     connection.on_connect()
@@ -104,12 +63,12 @@ def read_only(connection: Any) -> None:
 class Link:
     """One connection to one node."""
 
-    __slots__ = ("__weakref__", "_buffer", "_connection", "is_tls", "reader", "socket")
+    __slots__ = ("__weakref__", "_buffer", "_connection", "is_tls", "replies", "socket")
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
-        self.reader = make_reader(connection.encoder)
-        self._buffer = bytearray(READ_SIZE)
+        self.replies = Replies(connection.encoder)
+        self._buffer = memoryview(bytearray(READ_SIZE))
 
     def open(self, seconds: float | None) -> None:
         limit_opening(self._connection, seconds)
@@ -118,21 +77,20 @@ class Link:
         self.socket.setblocking(False)
         self.is_tls = isinstance(self.socket, ssl.SSLSocket)
 
-    def receive(self) -> bool:
-        """Feed what there is to the parser; False if there is nothing now. ConnectionError at the end."""
+    def receive(self) -> memoryview | None:
+        """What has come; None if there is nothing now. ConnectionError at the end."""
         try:
             size = self.socket.recv_into(self._buffer)
         except _NOT_NOW:
-            return False
+            return None
         if not size:
             raise redis.ConnectionError("the node closed the connection")
-        self.reader.feed(self._buffer, 0, size)
-        return True
+        return self._buffer[:size]
 
     def is_usable(self) -> bool:
         """Whether the node has not closed it while it lay idle."""
         try:
-            return not self.receive() or self.reader.gets().__class__ is hiredis.PushNotification
+            return (data := self.receive()) is None or self.replies.is_only_push(data)
         except (OSError, redis.RedisError):
             return False
 
@@ -171,18 +129,25 @@ class _Flight:
             return
         except OSError as error:
             with contextlib.suppress(OSError, redis.RedisError):  # what was answered before the end counts
-                while self.link.receive():
-                    take_replies(self.link.reader, self.outcome.replies, self.batch)
+                while self._take():
+                    pass
             self.fail(error)
 
     def read(self) -> None:
         try:
-            while self.link.receive():
-                take_replies(self.link.reader, self.outcome.replies, self.batch)
+            while self._take():
                 if not self.link.is_tls or self.is_done:  # a poll sees only what TLS has not decrypted yet
                     return
         except (OSError, redis.RedisError) as error:
             self.fail(error)
+
+    def _take(self) -> bool:
+        """Read once; False if there is nothing now."""
+        data = self.link.receive()
+        if data is None:
+            return False
+        self.link.replies.take(data, self.outcome.replies, self.batch)
+        return True
 
     def fail(self, error: Exception) -> None:
         self.outcome.error = error

@@ -80,6 +80,9 @@ class Packed:
         self._last_error: dict[int, Exception | Moved] = {}
         self._wake: dict[int, float] = {}  # slots that must wait
         self._refused: list[int] = []  # of one batch
+        self._followed: tuple[
+            tuple[list[int], Moved], ...
+        ] = ()  # batches that moved whole, not yet noted for each command
         self._stale = False  # the map needs a refresh
         self._avoid_replicas = False
         self._written: set[int] = set()  # slots that were written to, when reads may go to replicas
@@ -107,6 +110,7 @@ class Packed:
                 pending = self._without_result(pending)
                 if not pending:
                     break
+                self._note_followed()
                 if len(pending) < before:
                     self._progress = None
             if rules.clock() >= self._until:
@@ -230,8 +234,18 @@ class Packed:
         All pending commands of a slot are in one batch of a plain round, so their order is kept. Whatever needs a wait, a new map or
         a second redirect is for the next round.
         """
+        kinds = set(map(type, outcome.replies))
+        if outcome.error is None and _ALONG not in batch.indices:
+            if kinds.isdisjoint(REFUSALS):
+                results = self.results
+                for index, reply in zip(batch.indices, outcome.replies, strict=True):
+                    results[index] = reply
+                return []
+            if kinds == {Moved} and self._may_follow_whole(batch) and len(places := set(outcome.replies)) == 1:
+                return [self._follow_whole(batch, *places)]
+        self._note_followed()
         self._refused = []
-        followed = self._settle(batch, outcome)
+        followed = self._settle(batch, outcome, kinds)
         if not followed or not self._is_plain:
             return []
         (place, *others), packed = set(followed.values()), self._plan.packed
@@ -246,17 +260,31 @@ class Packed:
             for address, group in groups.items()
         ]
 
-    def _settle(self, batch: Batch, outcome: Outcome) -> dict[int, Address]:
+    def _may_follow_whole(self, batch: Batch) -> bool:
+        """If all of it moved to one place: whether it may go there as it is, without a look at each command."""
+        is_first = not self._attempts and all(indices is not batch.indices for indices, _ in self._followed)
+        return is_first and self._is_plain and self._rules.attempts > 1
+
+    def _follow_whole(self, batch: Batch, place: Moved) -> Batch:
+        """A node has none of its slots any more, as after a failover; that may be thousands of commands."""
+        address, slots, indices = self._named(place, batch), self._plan.slots, batch.indices
+        self._moves.update(dict.fromkeys([slots[index] for index in indices], address))
+        self._done.redirected += len(indices)
+        self._followed += ((indices, place),)
+        return Batch(address, batch.pieces, indices, patience=batch.patience)
+
+    def _note_followed(self) -> None:
+        """Something else is the matter: what following was for each command counts from now on."""
+        for indices, place in self._followed:
+            self._attempts.update(dict.fromkeys(indices, 1))
+            self._last_error.update(dict.fromkeys(indices, place))
+        self._followed = ()
+
+    def _settle(self, batch: Batch, outcome: Outcome, kinds: set[type[Any]]) -> dict[int, Address]:
         """Take in what came; where to send the commands that may follow their slots now."""
         results, indices, replies = self.results, batch.indices, outcome.replies
-        refusals = REFUSALS.intersection(map(type, replies))
-        if outcome.error is None and len(refusals) < 2 and _ALONG not in indices:
-            if not refusals:
-                for index, reply in zip(indices, replies, strict=True):
-                    results[index] = reply
-                return {}
-            if refusals == {Moved} and set(map(type, replies)) == {Moved}:
-                return self._moved(indices, replies, batch)
+        if outcome.error is None and kinds == {Moved} and _ALONG not in indices:
+            return self._moved(indices, replies, batch)
         followed: dict[int, Address] = {}
         moved: dict[int, Moved] = {}
         for index, reply in zip(indices, replies, strict=False):
@@ -272,9 +300,9 @@ class Packed:
         if outcome.error is not None:
             self._lost(batch, outcome, outcome.error)
         self._check_order(batch)
-        return followed if refusals == {Moved} and outcome.error is None else {}
+        return followed if kinds & REFUSALS == {Moved} and outcome.error is None else {}
 
-    def _moved(self, indices: list[int], lines: list[Moved], batch: Batch) -> dict[int, Address]:
+    def _moved(self, indices: list[int], replies: list[Moved], batch: Batch) -> dict[int, Address]:
         """These slots have other owners now; after a reshard that may be every command of a pipeline, so it is quick.
 
         Answers where they are, if this is the first refusal for all of them.
@@ -283,11 +311,11 @@ class Packed:
         self._avoid_replicas = self._avoid_replicas or batch.from_replica
         self._done.redirected += len(indices)
         self._refused += indices
-        self._last_error.update(zip(indices, lines, strict=True))
-        places = [line.rpartition(" ")[2] for line in lines]
-        addresses = {place: self._named(place, batch) for place in set(places)}
-        owners = [addresses[place] for place in places]
+        self._last_error.update(zip(indices, replies, strict=True))
+        addresses = {place: self._named(place, batch) for place in set(replies)}
+        owners = [addresses[place] for place in replies]
         moves.update(zip([slots[index] for index in indices], owners, strict=True))
+        moves.pop(UNKEYED, None)  # of commands that were to run on a certain node
         if not pinned and self._rules.attempts > 1 and attempts.keys().isdisjoint(indices):
             attempts.update(dict.fromkeys(indices, 1))
             if len(addresses) > 1:  # a slot that moved on in between: all its commands go to where it was last
@@ -350,19 +378,19 @@ class Packed:
             if is_final or attempt >= self._rules.attempts:
                 self._give_up([index], f"{attempt} connections failed")
 
-    def _may_repeat(self, index: int, state: State, where: str, error: Exception | Moved | None) -> bool:
+    def _may_repeat(self, index: int, state: State, where: str, reason: Exception | Moved | None) -> bool:
         """Whether a command that was written may be written again; if not, it has failed."""
-        rules, name = self._rules, self._name(index)
+        rules, name, error = self._rules, self._name(index), self._as_exception(index, reason)
         state = self._sent[index] = max(state, self._sent.get(index, state))
         self._allowed_by = rules.delivery, rules.replay_filter
         if rules.delivery is Delivery.AT_MOST_ONCE:
             text = f"{name} was sent {where}and its reply never came ({error}): whether it ran is not known"
-            self.results[index] = unknown(text, state, name, as_exception(error))
+            self.results[index] = unknown(text, state, name, error)
             return False
         why_not = rules.why_not_again(self._plan.commands[index], state)
         if why_not is not None:
             text = f"{name} was sent {where}and its reply never came ({error}); {why_not}"
-            self.results[index] = caused(NotReplayed(text, state, name), as_exception(error))
+            self.results[index] = caused(NotReplayed(text, state, name), error)
             self._done.filtered += 1
             return False
         return True
@@ -433,7 +461,7 @@ class Packed:
     def _give_up(self, indices: Iterable[int], why: str, is_late: bool = False) -> None:
         """End commands with the error that says most truly how far they came."""
         for index in indices:
-            name, error = self._name(index), as_exception(self._last_error.get(index))
+            name, error = self._name(index), self._as_exception(index, self._last_error.get(index))
             if index in self._sent:
                 text = f"{name} was sent, its reply never came, and it could not be sent again: {why} ({error})"
                 self.results[index] = unknown(text, self._sent[index], name, error, is_late)
@@ -443,6 +471,9 @@ class Packed:
             else:
                 reason = f"{why} ({error})" if error is not None else why
                 self.results[index] = unsent(f"{name} was not sent: {reason}", name, error, is_late)
+
+    def _as_exception(self, index: int, error: Exception | Moved | None) -> Any:
+        return as_exception(error, self._plan.route(index).slot) if error.__class__ is Moved else error
 
     def _name(self, index: int) -> str:
         return name_of(self._plan.commands[index])

@@ -78,7 +78,7 @@ def outcome_of(done: single.Batch) -> Outcome:
         return Outcome(replies)
     for position, reply in enumerate(replies):
         if isinstance(reply, MovedError):
-            replies[position] = Moved(f"MOVED {reply.slot_id} {reply.host}:{reply.port}")
+            replies[position] = Moved(f"{reply.host}:{reply.port}")
         elif isinstance(reply, DeliveryError) or getattr(reply, "state", None) is State.QUEUED:
             reached = [result.state for result in replies[position:]]
             is_written = all(state is State.WRITTEN for state in reached)

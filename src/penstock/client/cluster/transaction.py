@@ -84,7 +84,7 @@ class Transaction:
             batch = Batch(node, plan.packed, [0], lane=self.lane, patience=plan.patience, raw=plan.raw)
             outcomes: list[Outcome] = yield Exchange([batch], until=self._until)
             outcome = outcomes[0]
-            reply: Any = outcome.error if outcome.error is not None else as_exception(outcome.replies[0])
+            reply: Any = outcome.error if outcome.error is not None else as_exception(outcome.replies[0], slot)
             if outcome.error is None and reply.__class__ not in REFUSALS:
                 if watch and not isinstance(reply, Exception):
                     self._node, self._slot = node, slot
@@ -141,7 +141,7 @@ class Transaction:
                     return ended
                 refusal: Exception = outcome.error
             else:
-                *queued, reply = map(as_exception, outcome.replies[len(before) :])
+                *queued, reply = (as_exception(answer, slot) for answer in outcome.replies[len(before) :])
                 if isinstance(reply, list):
                     return reply
                 if reply is None:
