@@ -8,6 +8,7 @@ owned by the exchange that took it. A batch that is alone, and small, goes over 
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import socket
 import ssl
@@ -104,10 +105,11 @@ def read_only(connection: Any) -> None:
 class Link:
     """One connection to one node."""
 
-    __slots__ = ("__weakref__", "_buffer", "_connection", "is_tls", "reader", "socket")
+    __slots__ = ("__weakref__", "_buffer", "_connection", "is_tls", "process", "reader", "socket")
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
+        self.process = os.getpid()
         self.reader = make_reader(connection.encoder)
         self._buffer = bytearray(READ_SIZE)
 
@@ -290,9 +292,12 @@ class Links(Pool[Link]):
         """A connection for a batch alone; None if there are too many already."""
         if (lane := batch.lane) is not None and lane.link is not None:
             held: Link = lane.link
-            if lane.address == batch.address:
+            is_own = held.process == os.getpid()
+            if lane.address == batch.address and is_own:
                 return held
             lane.link = None
+            if not is_own:
+                raise redis.ConnectionError("what was watched before the fork is watched for the parent process")
             self.release(held, lane.address)
         while (idle := self.take_idle((batch.address, batch.from_replica))) is not None:
             if idle.is_usable():
