@@ -250,6 +250,8 @@ class Links(Pool[Link]):
         idle = [link for links in self._idle.values() for link in links]
         self._idle = {}
         await asyncio.gather(*(link.aclose() for link in idle), *(link.aclose() for link in self._shared.values()))
+        for held in self.every():  # who waits for a reply waits no longer
+            held.close()
         for client in self._clients.values():
             await client.aclose()
         await asyncio.sleep(0)  # transports close in the loop's next turn
@@ -262,9 +264,13 @@ class Links(Pool[Link]):
         """A connection for a batch alone, or why there is none; None if there are too many already."""
         if (lane := batch.lane) is not None and lane.link is not None:
             held: Link = lane.link
-            if lane.address == batch.address:
+            is_here = held.loop is asyncio.get_running_loop()
+            if lane.address == batch.address and is_here:
                 return held
             lane.link = None
+            if not is_here:
+                lost = redis.ConnectionError("what was watched is gone with its event loop")
+                return Outcome([], lost, connected=False)
             self.release(held, lane.address)
         while (idle := self.take_idle((batch.address, batch.from_replica))) is not None:
             if idle.is_usable():
@@ -288,6 +294,9 @@ class Links(Pool[Link]):
             self.dismiss(batch.address, link)
             raise
         self.answers(batch.address)
+        if self.is_closed:  # meanwhile
+            self.dismiss(batch.address, link)
+            return closed()
         return link
 
     def _make_connection(self, address: Address, from_replica: bool) -> Any:

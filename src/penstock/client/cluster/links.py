@@ -138,6 +138,11 @@ class Link:
         except (OSError, redis.RedisError):
             return False
 
+    def shut_down(self) -> None:
+        """End it under whoever has it, in another thread most likely, and is to close it."""
+        with contextlib.suppress(OSError, AttributeError):  # it was not open yet
+            self.socket.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         self._connection.disconnect()
 
@@ -281,6 +286,8 @@ class Links(Pool[Link]):
         for key in list(self._idle):
             while (link := self.take_idle(key)) is not None:
                 self.dismiss(key[0], link)
+        for held in self.every():  # who waits for a reply waits no longer
+            held.shut_down()
         for client in self._clients.values():
             client.close()
 
@@ -354,6 +361,9 @@ class _Exchange:
                 return self._ended(batch, outcome)
             self._sharing.append((batch, outcome))
             return outcome
+        if self._links.is_closed:  # meanwhile
+            self._links.dismiss(batch.address, link)
+            return self._ended(batch, closed())
         flight = _Flight(batch, link)
         descriptor = flight.link.socket.fileno()
         self._flights[descriptor] = flight

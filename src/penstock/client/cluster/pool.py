@@ -76,6 +76,11 @@ class Pool(Generic[L]):
                 return True
         return False
 
+    def every(self) -> list[L]:
+        """Those that are open, or being opened, whoever has them."""
+        with self._lock:
+            return [link for links in self._open.values() for link in links]
+
     def dismiss(self, address: Address, link: L) -> None:
         """Close a link, which does not count any more."""
         with self._lock:
