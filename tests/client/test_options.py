@@ -67,3 +67,13 @@ def test_a_filter_that_is_set_later_is_looked_at_too(connect: Connect, ours: Ser
     cluster = penstock.Cluster("localhost")
     with pytest.raises(TypeError, match="replay_filter='DECR' is no function"):
         cluster.replay_filter = "DECR"  # type: ignore[assignment]
+
+
+def test_an_option_that_nobody_knows_is_told_to_the_first_caller_and_to_the_next(
+    connect: Connect, ours: Server
+) -> None:
+    client = connect(f"{ours.url}?nonsense=1")
+    for _ in range(2):
+        with pytest.raises(TypeError, match="nonsense") as unknown:
+            client.ping()
+        assert unknown.value.state is penstock.State.QUEUED  # type: ignore[attr-defined]

@@ -223,7 +223,11 @@ class Link:
         self._act(loop)
 
     async def _open(self, loop: asyncio.AbstractEventLoop) -> None:
-        connection = self._make_connection()
+        try:
+            connection = self._make_connection()
+        except Exception as error:  # an option that redis-py does not know
+            self.engine.refused(error, loop.time())
+            return
         try:
             await connection.connect()
         except Exception as error:
@@ -283,7 +287,7 @@ class Link:
             _of_parents.append(wire)
             wire.let_go()
         self.engine = self._make_engine()
-        self.engine.session.adopt(old.session)
+        self.engine.inherit(old)
         self._begin()
 
 

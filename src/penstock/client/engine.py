@@ -132,8 +132,14 @@ class Engine:
         if not self.up:
             self._held.filter()
 
+    def inherit(self, other: Engine) -> None:
+        """In a child, of the parent's engine: have its connection state; what it watches is watched for the parent alone."""
+        self.session.adopt(other.session)
+        self._transaction_lost = other._transaction_lost or other.session.in_transaction
+
     def adopt_session(self, session: Session) -> None:
         """Have the connection state another engine's connection has, on this connection and later ones; and no WATCH."""
+        self._transaction_lost = False  # of whoever used it before
         if self.session.watching:  # its pipeline was never ended
             self.session.watching = False
             if self.up:

@@ -407,7 +407,12 @@ class Link:
         with self._lock:
             self.engine.connecting()
             seconds = self.engine.time_left(monotonic())
-        connection = self._make_connection()
+        try:
+            connection = self._make_connection()
+        except Exception as error:  # an option that redis-py does not know
+            with self._lock:
+                self.engine.refused(error, monotonic())
+            return
         try:
             wire = Wire(connection, seconds, self.engine.settings.silence_timeout)
         except Exception as error:
@@ -496,7 +501,7 @@ class Link:
         if self._wire is not None:
             self._wire.close_in_child()
         self.engine = self._make_engine()
-        self.engine.session.adopt(old.session)
+        self.engine.inherit(old)
         self._begin()
 
 

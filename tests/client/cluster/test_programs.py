@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+import redis
 from redis.cluster import ClusterNode
 from tests.client.cluster.conftest import Connect
 
@@ -64,3 +65,39 @@ def test_pairs_that_are_none_are_refused_also_if_they_would_be_split(connect: Co
     with pytest.raises(NotEncodable, match="MSET needs a value for each key"):
         client.execute_command("MSET", "a", 1, "b")
     assert client.mset({"a": 1, "b": 2}) is True and client.mget("b", "a") == [b"2", b"1"]
+
+
+def test_replies_are_read_however_a_command_is_spelled(client: Any) -> None:
+    assert client.execute_command("set", "k", 1) is True
+    assert isinstance(client.execute_command("Info", "server"), dict)
+    with client.pipeline() as pipe:
+        assert pipe.execute_command("set", "k", 2).execute_command("config get", "maxmemory").execute() == [
+            True,
+            {"maxmemory": "0"},
+        ]
+
+
+def test_a_transaction_that_is_disturbed_waits_as_it_is_told_and_says_that_nothing_ran(client: Any) -> None:
+    with client.pipeline(transaction=True) as pipe:
+        pipe.watch("{t}n")
+        client.set("{t}n", 1)
+        pipe.multi()
+        with pytest.raises(redis.WatchError) as changed:
+            pipe.incr("{t}n").incr("{t}n").execute()
+    assert changed.value.states == [penstock.State.REPLIED] * 2  # type: ignore[attr-defined]
+
+
+def test_a_transaction_takes_the_arguments_of_redis_py(cluster: RedisCluster) -> None:
+    with penstock.Cluster(startup_nodes=cluster.addresses) as client:
+        turns: list[int] = []
+
+        def body(pipe: Any) -> str:
+            turns.append(len(turns))
+            if len(turns) == 1:
+                client.set("{t}n", 5)
+            pipe.multi()
+            pipe.incr("{t}n")
+            return "value"
+
+        assert client.transaction(body, "{t}n", value_from_callable=True, watch_delay=0.001) == "value"
+        assert turns == [0, 1] and client.get("{t}n") == b"6"

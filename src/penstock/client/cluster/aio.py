@@ -95,9 +95,13 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, AsyncRedisModuleComman
         return ClusterPipeline(self, transaction, strategy, split)
 
     async def transaction(
-        self, func: Callable[[ClusterPipeline], Any | Awaitable[Any]], *watches: Any, value_from_callable: bool = False
+        self,
+        func: Callable[[ClusterPipeline], Any | Awaitable[Any]],
+        *watches: Any,
+        value_from_callable: bool = False,
+        watch_delay: float | None = None,
     ) -> Any:
-        """Call `func` with a pipeline that watches `watches`, again and again until nobody else changed them meanwhile."""
+        """As that of penstock.Cluster; `func` may be a coroutine function."""
         async with self.pipeline(transaction=True) as pipe:
             while True:
                 try:
@@ -110,6 +114,8 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, AsyncRedisModuleComman
                     return value if value_from_callable else results
                 except redis.WatchError:
                     await pipe.reset()
+                    if watch_delay:
+                        await asyncio.sleep(watch_delay)
 
     def register_script(self, script: str | bytes) -> AioClusterScript:  # type: ignore[override]
         """A script to be called, with its keys and arguments; redis-py's, which may be queued in our pipelines, too."""

@@ -58,6 +58,10 @@ class Link:
         self.reader: asyncio.StreamReader = self._connection._reader
         self.writer: asyncio.StreamWriter = self._connection._writer
 
+    def whose(self) -> str:
+        """See pool.Own."""
+        return "" if self.loop is asyncio.get_running_loop() else "what was watched is gone with its event loop"
+
     def is_usable(self) -> bool:
         """Whether the node has not closed it while it lay idle."""
         return self.loop is asyncio.get_running_loop() and not self.reader.at_eof() and not self.writer.is_closing()
@@ -236,6 +240,8 @@ class Links(Pool[Link, aio_link.Link]):
         idle = [link for links in self._idle.values() for link in links]
         self._idle = {}
         await asyncio.gather(*(link.aclose() for link in idle), *(link.aclose() for link in self._shared.values()))
+        for held in self.every():  # who waits for a reply waits no longer
+            held.close()
         for client in self._clients.values():
             await client.aclose()
         await asyncio.sleep(0)  # transports close in the loop's next turn
@@ -246,8 +252,11 @@ class Links(Pool[Link, aio_link.Link]):
 
     async def _take(self, batch: Batch, at: float | None) -> Link | Outcome | None:
         """A connection for a batch alone, or why there is none; None if there are too many already."""
-        if (at_hand := self.at_hand(batch)) is not None:
-            return at_hand
+        try:
+            if (at_hand := self.at_hand(batch)) is not None:
+                return at_hand
+        except redis.ConnectionError as lost:
+            return Outcome([], lost, connected=False)
         connection = self.make_connection(batch.address, batch.from_replica)
         link = Link(connection)
         if not self.admit(batch.address, link):
@@ -265,6 +274,9 @@ class Links(Pool[Link, aio_link.Link]):
             self.dismiss(batch.address, link)
             raise
         self.answers(batch.address)
+        if self.is_closed:  # meanwhile
+            self.dismiss(batch.address, link)
+            return closed()
         return link
 
     def make_connection(self, address: Address, from_replica: bool) -> Any:

@@ -241,7 +241,10 @@ class ClusterCore:
             if EMPTY_RESPONSE in options and isinstance(reply, redis.ResponseError):
                 return options[EMPTY_RESPONSE]
             raise reply
-        callback = self.response_callbacks.get(arguments[0])
+        name = arguments[0]
+        callback = self.response_callbacks.get(name)
+        if callback is None and not (type(name) is str and name.isupper()):
+            callback = self.response_callbacks.get(name.upper())
         if callback is None:
             return reply
         if options:

@@ -8,6 +8,7 @@ owned by the exchange that took it. A batch that is alone, and small, goes over 
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import socket
 import ssl
@@ -63,10 +64,11 @@ def read_only(connection: Any) -> None:
 class Link:
     """One connection to one node."""
 
-    __slots__ = ("__weakref__", "_buffer", "_connection", "is_tls", "replies", "socket")
+    __slots__ = ("__weakref__", "_buffer", "_connection", "_process", "is_tls", "replies", "socket")
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
+        self._process = os.getpid()
         self.replies = Replies(connection.encoder)
         self._buffer = memoryview(bytearray(READ_SIZE))
 
@@ -87,12 +89,23 @@ class Link:
             raise redis.ConnectionError("the node closed the connection")
         return self._buffer[:size]
 
+    def whose(self) -> str:
+        """See pool.Own."""
+        return (
+            "" if self._process == os.getpid() else "what was watched before the fork is watched for the parent process"
+        )
+
     def is_usable(self) -> bool:
         """Whether the node has not closed it while it lay idle."""
         try:
             return (data := self.receive()) is None or self.replies.is_only_push(data)
         except (OSError, redis.RedisError):
             return False
+
+    def shut_down(self) -> None:
+        """End it under whoever has it, in another thread most likely, and is to close it."""
+        with contextlib.suppress(OSError, AttributeError):  # it was not open yet
+            self.socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._connection.disconnect()
@@ -228,6 +241,8 @@ class Links(Pool[Link, sync_link.Link]):
         for key in list(self._idle):
             while (link := self.take_idle(key)) is not None:
                 self.dismiss(key[0], link)
+        for held in self.every():  # who waits for a reply waits no longer
+            held.shut_down()
         for client in self._clients.values():
             client.close()
 
@@ -288,6 +303,9 @@ class _Exchange:
                 return self._ended(batch, outcome)
             self._sharing.append((batch, outcome))
             return outcome
+        if self._links.is_closed:  # meanwhile
+            self._links.dismiss(batch.address, link)
+            return self._ended(batch, closed())
         flight = _Flight(batch, link)
         descriptor = flight.link.socket.fileno()
         self._flights[descriptor] = flight

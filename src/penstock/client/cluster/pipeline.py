@@ -84,7 +84,7 @@ class Packed:
             tuple[list[int], Moved], ...
         ] = ()  # batches that moved whole, not yet noted for each command
         self._stale = False  # the map needs a refresh
-        self._avoid_replicas = False
+        self._shunned: set[Address] = set()  # replicas that did not serve a read
         self._written: set[int] = set()  # slots that were written to, when reads may go to replicas
         self._turn = 0  # which master gets commands without a key
         self._progress: float | None = None  # when a command was last settled, or the first trouble began
@@ -214,13 +214,18 @@ class Packed:
         owner = self._any_master() if slot == UNKEYED else self._map.owners[slot]
         if owner is None:
             return None
-        if self._rules.read_from_replicas and not self._avoid_replicas and slot != UNKEYED:
+        if self._rules.read_from_replicas and slot != UNKEYED:
             # What this pipeline wrote before must be seen by what it reads after: then only the master will do.
             if slot in self._written or not self._plan.route(index).reads:
                 self._written.add(slot)
-            elif replicas := self._map.replicas.get(owner):
+            elif replicas := [node for node in self._map.replicas.get(owner, ()) if node not in self._shunned]:
                 return (replicas[slot % len(replicas)], False, True)
         return (owner, False, False)
+
+    def _shun(self, batch: Batch) -> None:
+        """Read from another node: the master, or a replica that a newer map names."""
+        if batch.from_replica:
+            self._shunned.add(batch.address)
 
     def _any_master(self) -> Address | None:
         masters = self._map.masters
@@ -308,7 +313,7 @@ class Packed:
         Answers where they are, if this is the first refusal for all of them.
         """
         slots, attempts, moves, pinned = self._plan.slots, self._attempts, self._moves, self._plan.pinned
-        self._avoid_replicas = self._avoid_replicas or batch.from_replica
+        self._shun(batch)
         self._done.redirected += len(indices)
         self._refused += indices
         self._last_error.update(zip(indices, replies, strict=True))
@@ -336,7 +341,7 @@ class Packed:
             self._redirected_again(index, attempt)
             return
         self._stale = self._stale or not isinstance(error, TryAgainError)
-        self._avoid_replicas = self._avoid_replicas or batch.from_replica
+        self._shun(batch)
         self._pause(self._plan.slots[index], self._rules.backoff(attempt))
         if attempt >= self._rules.attempts:
             self._give_up([index], f"refused {attempt} times")
@@ -360,7 +365,7 @@ class Packed:
             self._until = min(self._until, self._rules.clock())  # whose clock it is by may differ a little
         else:
             self._stale = True
-        self._avoid_replicas = self._avoid_replicas or batch.from_replica
+        self._shun(batch)
         is_final = not outcome.connected and is_final_refusal(error)
         rest = batch.indices[len(outcome.replies) :]
         for index, state in zip(rest, outcome.states(batch), strict=True):

@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
+import redis
+
 from penstock.client import batch as single
 from penstock.client.cluster.effects import Batch, Outcome, Rules
 from penstock.client.cluster.errors import TimeIsUp
@@ -31,6 +33,9 @@ Key = tuple[Address, bool]
 
 class Own(Protocol):
     """A connection that a batch has for itself."""
+
+    def whose(self) -> str:
+        """Of which other process or event loop it is, and what that means for a lane; empty if it is ours."""
 
     def is_usable(self) -> bool: ...
     def close(self) -> None: ...
@@ -90,6 +95,11 @@ class Pool(ABC, Generic[L, S]):
                 return True
         return False
 
+    def every(self) -> list[L]:
+        """Those that are open, or being opened, whoever has them."""
+        with self._lock:
+            return [link for links in self._open.values() for link in links]
+
     def dismiss(self, address: Address, link: L) -> None:
         """Close a link, which does not count any more."""
         with self._lock:
@@ -99,12 +109,17 @@ class Pool(ABC, Generic[L, S]):
     # -- use ----------------------------------------------------------------------------------------------------
 
     def at_hand(self, batch: Batch) -> L | None:
-        """One that is open: the one of the batch's lane, or one that waits and that the node has not closed meanwhile."""
+        """One that is open: the one of the batch's lane, or one that waits and that the node has not closed meanwhile.
+
+        Raises redis.ConnectionError if the lane's is not ours any more.
+        """
         if (lane := batch.lane) is not None and lane.link is not None:
             held: L = lane.link
-            if lane.address == batch.address:
+            if not (gone := held.whose()) and lane.address == batch.address:
                 return held
             lane.link = None
+            if gone:
+                raise redis.ConnectionError(gone)
             self.release(held, lane.address)
         while (idle := self.take_idle((batch.address, batch.from_replica))) is not None:
             if idle.is_usable():

@@ -107,9 +107,15 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, RedisModuleCommands, C
         return ClusterPipeline(self, transaction, strategy, split)
 
     def transaction(
-        self, func: Callable[[ClusterPipeline], Any], *watches: Any, value_from_callable: bool = False
+        self,
+        func: Callable[[ClusterPipeline], Any],
+        *watches: Any,
+        value_from_callable: bool = False,
+        watch_delay: float | None = None,
     ) -> Any:
-        """Call `func` with a pipeline that watches `watches`, again and again until nobody else changed them meanwhile."""
+        """Call `func` with a pipeline that watches `watches`, again and again until nobody else changed them meanwhile; in between wait
+        `watch_delay` seconds.
+        """
         with self.pipeline(transaction=True) as pipe:
             while True:
                 try:
@@ -120,6 +126,8 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, RedisModuleCommands, C
                     return value if value_from_callable else results
                 except redis.WatchError:
                     pipe.reset()
+                    if watch_delay:
+                        time.sleep(watch_delay)
 
     def register_script(self, script: str | bytes) -> ClusterScript:  # type: ignore[override]
         """A script to be called, with its keys and arguments; redis-py's, which may be queued in our pipelines, too."""

@@ -145,7 +145,7 @@ class Transaction:
                 if isinstance(reply, list):
                     return reply
                 if reply is None:
-                    raise WatchError("a watched key was changed: nothing of the transaction ran")
+                    raise stated(WatchError("a watched key was changed: nothing of the transaction ran"), State.REPLIED)
                 if not isinstance(reply, ResponseError) and reply.__class__ not in REFUSALS:
                     return [reply] * len(queued)  # it ran, and its reply cannot be decoded
                 errors = [answer for answer in queued if isinstance(answer, Exception)]
