@@ -330,6 +330,32 @@ def test_a_column_given_twice_is_refused() -> None:
         parse_arrow(bytes(sink.getvalue()))
 
 
+@pytest.mark.parametrize(
+    "columns", [{}, {"time": [5] * 4}, {"tag": ["t"] * 4}], ids=["plain", "own times", "to be cast"]
+)
+def test_no_batch_of_a_stream_is_unpacked_that_makes_it_too_large(columns: dict[str, Any]) -> None:
+    columns = {**columns, "tag": columns.get("tag", [b"t"] * 4), "entry": [b"%d" % n * 1000 for n in range(4)]}
+    table = pa.table(columns)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(table, max_chunksize=1)
+    data = bytes(sink.getvalue())
+    (batch,) = parse_arrow(data, 5000)
+    assert batch.num_rows == 4
+    with pytest.raises(ValueError, match=r"it unpacks to \d+ bytes, and proto-max-bulk-len allows 4000"):
+        parse_arrow(data, 4000)
+
+
+def test_a_stream_holds_one_schema_and_batches() -> None:
+    whole = ipc({"tag": [b"t"], "entry": [b"e"]})
+    schema = pa.schema([("tag", pa.binary()), ("entry", pa.binary())]).serialize().to_pybytes()
+    assert whole.startswith(schema)
+    for data in (schema + whole, whole[: len(schema)] + whole, b"", schema[:-8]):
+        with pytest.raises(ValueError, match="not an Arrow stream"):
+            parse_arrow(data)
+    assert parse_arrow(schema) == []
+
+
 @given(st.binary(max_size=300))
 def test_bytes_that_are_no_arrow_stream_are_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"not an Arrow stream|is missing"):
@@ -526,6 +552,53 @@ def test_what_is_compressed_elsewhere_is_what_would_be_made_here() -> None:
         pass
     assert [node.payload for node in there.nodes.values()][:3] == [node.payload for node in here.nodes.values()][:3]
     assert there.cooling.waiting == sum(there.nodes[number].raw for number in (3, 4))
+
+
+@pytest.mark.parametrize("times", [{}, {"time": list(range(5500))}], ids=["now", "own times"])
+def test_nodes_that_are_cut_from_an_upload_together_are_those_that_would_be_cut_one_by_one(
+    times: dict[str, Any],
+) -> None:
+    upload = parse_arrow(ipc({**times, "tag": [b"tag"] * 5500, "entry": [b"entry %d" % n for n in range(5500)]}))
+    single, several = (Log(Storage("lz4", 1, 1 << 30)) for _ in range(2))
+    for log in (single, several):
+        for now in (7, 8, 9):  # the same rows again, at another time, and from other places on
+            log.append_arrow(now, upload)
+        log.append_many(10, [b"tag"] * 1000, [b"entry"] * 1000)
+    for node in single.nodes.values():
+        node.freeze("lz4")
+    packing = several.pack(1 << 30)
+    assert packing is not None and packing.numbers == list(range(16))
+    packing.run()
+    assert packing.payloads == [single.nodes[number].payload for number in packing.numbers]
+
+
+def test_an_upload_that_is_more_than_may_wait_compresses_what_is_too_much() -> None:
+    rows = 40_000
+    upload = parse_arrow(ipc({"tag": [b"tag"] * rows, "entry": [b"entry"] * rows}))
+    log = Log(Storage("lz4", 2, backlog=3 * 24_000))
+    log.append_arrow(7, upload)
+    assert [node.compressed for node in log.nodes.values()] == [True] * 36 + [False] * 4
+    assert log.cooling.waiting == 2 * 24_000
+    log.check()
+
+
+def test_a_write_whose_compression_fails_leaves_the_nodes_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    upload = parse_arrow(ipc({"tag": [b"tag"] * 4000, "entry": [b"entry"] * 4000}))
+    log = Log(Storage("lz4", 1, backlog=24_000))
+
+    def no_memory(self: Packing) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Packing, "run", no_memory)
+        with pytest.raises(MemoryError):
+            log.append_arrow(7, upload)
+    log.check()
+    assert log.cooling.waiting == 3 * 24_000
+    log.append_arrow(8, upload)
+    log.check()
+    assert [node.compressed for node in log.nodes.values()] == [True] * 7 + [False]
+    assert len([*log.messages(1, 10_000)]) == 8000
 
 
 @pytest.mark.parametrize("compression", ["none", "lz4"])

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import struct
 from array import array
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.types.stream.unpacked import unpacked_size
+from penstock.types.stream.unpacked import message_size
 
 SCHEMA = pa.schema([("time", pa.int64()), ("tag", pa.binary()), ("entry", pa.binary())])
 # Only for a node of more than 2 GiB, which 32-bit offsets cannot describe.
 LARGE_SCHEMA = pa.schema([("time", pa.int64()), ("tag", pa.large_binary()), ("entry", pa.large_binary())])
-_PLAIN = pa.schema([("tag", pa.binary()), ("entry", pa.binary())])  # what most clients write
+_PLAIN = pa.schema([("tag", pa.binary()), ("entry", pa.binary())])  # what most clients write; SCHEMA is the next
 READ_SCHEMA = pa.schema([("offset", pa.int64()), *SCHEMA])
 
 _REFUSALS = (pa.ArrowException, OSError, ValueError, EOFError, OverflowError, MemoryError, struct.error)
@@ -36,16 +37,11 @@ def parse_arrow(data: bytes, limit: int | None = None) -> list[Any]:
     if data[:6] == b"ARROW1":
         raise InvalidArrow("it is an Arrow file, not an Arrow stream: write it with pyarrow.ipc.new_stream")
     try:
-        if limit is not None:
-            _check_size(unpacked_size(data), limit)
         source = pa.BufferReader(data)
-        with pa.ipc.open_stream(source) as reader:
-            names = reader.schema.names
-            _check_names(names)
-            batches = [_normalised(batch, limit) for batch in reader if batch.num_rows]
-            rest = len(data) - source.tell()
-            if rest:  # a second stream, perhaps: nobody may think that it was written
-                raise InvalidArrow(f"{rest} bytes follow the end of the Arrow stream; a payload is one stream")
+        batches = [_normalised(batch, limit) for batch in _batches(source, limit) if batch.num_rows]
+        rest = len(data) - source.tell()
+        if rest:  # a second stream, perhaps: nobody may think that it was written
+            raise InvalidArrow(f"{rest} bytes follow the end of the Arrow stream; a payload is one stream")
     except InvalidArrow:
         raise
     except _REFUSALS as error:
@@ -57,6 +53,31 @@ def parse_arrow(data: bytes, limit: int | None = None) -> list[Any]:
 
 class InvalidArrow(ValueError):
     """Bytes that are no Arrow stream of messages."""
+
+
+def _batches(source: Any, limit: int | None) -> Iterator[Any]:
+    """The batches of a stream, none of which is unpacked before it is known how large all of them are.
+
+    Where no column needs a cast one pass is enough: code is slow when it was not used for as long as a megabyte takes to come.
+    """
+    messages = list(pa.ipc.MessageReader.open_stream(source))
+    if not messages:
+        raise InvalidArrow("not an Arrow stream: there is nothing in it")
+    schema = pa.ipc.read_schema(messages.pop(0))
+    _check_names(schema.names)
+    if limit is not None:
+        _check_size(sum(map(message_size, messages)), limit)
+    if _needs_no_cast(schema):
+        for message in messages:
+            yield pa.ipc.read_record_batch(message, schema)
+    else:
+        source.seek(0)
+        with pa.ipc.open_stream(source) as reader:
+            yield from reader
+
+
+def _needs_no_cast(schema: Any) -> bool:
+    return bool(schema.equals(_PLAIN) or schema.equals(SCHEMA))
 
 
 def _check_names(names: list[str]) -> None:
@@ -79,7 +100,7 @@ def _normalised(batch: Any, limit: int | None) -> Any:
     batch.validate(full=True)
     for name in ("tag", "entry"):
         _check_table(name, batch.column(name))
-    if batch.schema.equals(_PLAIN) and not any(column.null_count for column in batch.columns):
+    if _needs_no_cast(batch.schema) and not any(column.null_count for column in batch.columns):
         return batch
     if limit is not None:
         _check_size(sum(_viewed(column) for column in batch.columns if column.type in _VIEWS), limit)
@@ -127,12 +148,11 @@ def _cast(name: str, column: Any, kind: Any, safe: bool = True) -> Any:
 
 
 _VIEWS = (pa.binary_view(), pa.string_view())
+_BINARIES = (pa.binary(), pa.string(), pa.large_binary(), pa.large_string(), *_VIEWS)
 
 
 def _is_binary(kind: Any) -> bool:
-    plain = pa.types.is_binary(kind) or pa.types.is_string(kind)
-    large = pa.types.is_large_binary(kind) or pa.types.is_large_string(kind)
-    return bool(plain or large or kind in _VIEWS)
+    return kind in _BINARIES
 
 
 def int64s(values: array[int]) -> Any:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.types.stream.nodes import Node, Source, Storage, compressed, cut
+from penstock.types.stream.nodes import NODE, Node, Source, Storage, compressed, cut
 
 AT_ONCE = 32
 """Nodes that a thread compresses in one call, and then needs the interpreter for a quarter of a millisecond."""
@@ -26,23 +26,46 @@ AT_ONCE = 32
 class Packing:
     """Some nodes that are being compressed elsewhere. The loop makes it and looks at it again when `run` is over."""
 
-    __slots__ = ("_compression", "_forms", "numbers", "payloads")
+    __slots__ = ("_calls", "_compression", "numbers", "payloads")
 
     def __init__(self, compression: str) -> None:
         self._compression = compression
-        self._forms: list[Source | Any] = []  # places in uploads, or batches
+        self._calls: list[list[_Run | Any]] = []  # runs of nodes in uploads, or batches
         self.numbers: list[int] = []
         self.payloads: list[bytes] = []  # of as many of them as are done
 
     def add(self, node: Node) -> None:
+        if not len(self.numbers) % AT_ONCE:
+            self._calls.append([])
         self.numbers.append(node.number)
-        self._forms.append(node.source or node.opened())
+        call = self._calls[-1]
+        if node.source is None:
+            call.append(node.opened())
+        elif not (call and type(call[-1]) is _Run and call[-1].goes_on_with(node.source)):
+            call.append(_Run(node.source))
 
     def run(self) -> None:
         """Compress them, in any thread."""
-        for at in range(0, len(self._forms), AT_ONCE):
-            batches = [cut(form) if type(form) is tuple else form for form in self._forms[at : at + AT_ONCE]]
+        for call in self._calls:
+            batches = [cut(form.source, form.nodes) if type(form) is _Run else form for form in call]
             self.payloads += compressed(batches, self._compression)
+
+
+class _Run:
+    """Nodes that follow each other in an upload, and are cut from it as one: who cuts holds up the loop."""
+
+    __slots__ = ("nodes", "source")
+
+    def __init__(self, source: Source) -> None:
+        self.source = source  # of the first
+        self.nodes = 1
+
+    def goes_on_with(self, source: Source) -> bool:
+        """Take in the next node, if it is that."""
+        batch, row, now = self.source
+        follows = source[0] is batch and source[1:] == (row + NODE * self.nodes, now)
+        self.nodes += follows
+        return follows
 
 
 class Cooling:
@@ -62,18 +85,31 @@ class Cooling:
         """Whether something was left for later."""
         return bool(self.waiting or self.shared)
 
-    def add(self, node: Node, nodes: dict[int, Node], lowest: int, storage: Storage) -> None:
-        """A node was sealed, so an older one cools."""
-        if node.source is not None:
-            if storage.backlog:
-                self.shared[node.number] = node
-            else:
-                node.own()
+    def add(self, added: range, nodes: dict[int, Node], lowest: int, storage: Storage) -> None:
+        """The nodes of these numbers were sealed, so as many older ones cool."""
+        for number in added:
+            node = nodes[number]
+            if node.source is not None:
+                if storage.backlog:
+                    self.shared[number] = node
+                else:
+                    node.own()
         self.cooled = max(self.cooled, lowest)
         self.packed = max(self.packed, lowest)
         # One node a seal keeps step; a second one catches up after hot_nodes was lowered.
-        self._cool(nodes, min(self.cooled + 2, node.number + 1 - storage.hot_nodes))
-        while self.packed < self.cooled and self.waiting >= storage.backlog:
+        self._cool(nodes, min(self.cooled + 2 * len(added), added.stop - storage.hot_nodes))
+        if self.packed < self.cooled and self.waiting >= storage.backlog:
+            self._relieve(nodes, storage)
+
+    def _relieve(self, nodes: dict[int, Node], storage: Storage) -> None:
+        """Compress the oldest nodes until fewer bytes wait than may, or all that wait are away."""
+        packing = self.pack(nodes, storage, self.waiting + 1 - storage.backlog, self.cooled)
+        if packing is not None:
+            try:
+                packing.run()
+            finally:
+                self.unpack(packing, nodes)
+        while self.packed < self.cooled and self.waiting >= storage.backlog:  # they are not to be compressed
             self._pack(nodes, storage)
 
     def loaded(self, nodes: dict[int, Node], lowest: int, storage: Storage) -> None:

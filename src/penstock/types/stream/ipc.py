@@ -103,11 +103,11 @@ class Layout(NamedTuple):
 
 def messages(stream: memoryview) -> Iterator[memoryview]:
     """The messages of a stream that follow its schema."""
-    while len(stream) > len(_STREAM_END):
-        fields = _Fields(stream)
-        size = fields.body + _unpack_number(stream, fields.body_size)[0]
-        yield stream[:size]
-        stream = stream[size:]
+    at, end = 0, len(stream) - len(_STREAM_END)
+    while at < end:
+        body_size = _fields(stream, _followed(stream, at + _PREFIX))[3]
+        start, at = at, at + _PREFIX + _int32(stream, at + 4)[0] + _unpack_number(stream, body_size)[0]
+        yield stream[start:at]
 
 
 def _real_size(payload: bytes, at: int, size: int) -> int:

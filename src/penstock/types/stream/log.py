@@ -140,38 +140,46 @@ class Log:
         """As append_many, of what `parse_arrow` gave. Whole nodes never become Python objects."""
         first = self.last + 1
         for batch in batches:
-            tables = tables_of(batch)
             at, count = 0, batch.num_rows
             while at < count:
                 rows = min(NODE - self.last % NODE, count - at)
-                self.last += rows
                 if rows == NODE:
-                    self._add_rows(now, batch, at, raw_of(tables, at, at + NODE))
+                    rows = (count - at) // NODE * NODE
+                    self._add_rows(now, batch, range(at, at + rows, NODE))
                 else:
                     part = batch.slice(at, rows)
                     times = part.column(0).to_pylist() if part.num_columns == 3 else (now,) * rows
                     self.active.extend(array("q", times), *(column.to_pylist() for column in part.columns[-2:]))
+                    self.last += rows
                     if not self.last % NODE:
                         self._seal()
                 at += rows
         return first
 
-    def _add_rows(self, now: int, batch: Any, at: int, raw: int) -> None:
-        """Add a node of the rows of a batch from `at` on, which are copied later if there may be a backlog."""
-        active = self.active
-        newest = pc.max(batch.column(0).slice(at, NODE)).as_py() if batch.num_columns == 3 else now
-        node = Node.sharing(active.number, (batch, at, now), raw, active.before, newest)
-        self._add(node)
+    def _add_rows(self, now: int, batch: Any, starts: range) -> None:
+        """Add nodes of the rows of a batch from some places on, which are copied later if there may be a backlog."""
+        tables = tables_of(batch)
+        number, before = self.active.number, self.active.before
+        sealed = []
+        for at in starts:
+            newest = pc.max(batch.column(0).slice(at, NODE)).as_py() if batch.num_columns == 3 else now
+            sealed.append(Node.sharing(number, (batch, at, now), raw_of(tables, at, at + NODE), before, newest))
+            number += 1
+            before = max(before, newest)
+        self.last += NODE * len(sealed)
+        self._add(sealed)
 
     def _seal(self) -> None:
-        self._add(self.active.seal())
+        self._add([self.active.seal()])
 
-    def _add(self, node: Node) -> None:
-        self.nodes[node.number] = node
-        self.sealed_rows += node.count
-        self.sealed_raw += node.raw
+    def _add(self, sealed: list[Node]) -> None:
+        """Add nodes that end with the last offset."""
+        for node in sealed:
+            self.nodes[node.number] = node
+            self.sealed_rows += node.count
+            self.sealed_raw += node.raw
         self.active = Active(self.last + 1, max(node.before, node.newest))
-        self.cooling.add(node, self.nodes, self.lowest, self.storage)
+        self.cooling.add(range(sealed[0].number, node.number + 1), self.nodes, self.lowest, self.storage)
 
     def settle(self, before: int | None = None) -> bool:
         """Do a piece of what appending left for later, of nodes before a number if one is given; whether there is more."""

@@ -61,16 +61,16 @@ _CODECS = {"lz4": pa.Codec("lz4", compression_level=-1), "zstd": pa.Codec("zstd"
 _WRITE_OPTIONS = {name: pa.ipc.IpcWriteOptions(compression=codec, use_threads=False) for name, codec in _CODECS.items()}
 
 
-def cut(source: Source) -> Any:
-    """The record batch of a node in an upload."""
+def cut(source: Source, nodes: int = 1) -> Any:
+    """The record batch of a node in an upload, or of several that follow each other there."""
     batch, row, now = source
-    part = batch.slice(row, NODE)
-    times = part.column(0) if part.num_columns == 3 else int64s(array("q", (now,)) * NODE)
+    part = batch.slice(row, nodes * NODE)
+    times = part.column(0) if part.num_columns == 3 else int64s(array("q", (now,)) * part.num_rows)
     return pa.RecordBatch.from_arrays([times, *part.columns[-2:]], schema=SCHEMA)
 
 
 def compressed(batches: list[Any], compression: str) -> list[bytes]:
-    """The IPC messages of batches with one schema, which is left out: it is always the same.
+    """The IPC messages of nodes, whose schema is left out: it is always the same. A batch is a node, or several whole ones.
 
     Several are one call, and none of them may be empty then. Other threads may run during a call, and at its end it waits
     until they let it go on; they for it likewise.
@@ -78,10 +78,10 @@ def compressed(batches: list[Any], compression: str) -> list[bytes]:
     schema = batches[0].schema
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema, options=_WRITE_OPTIONS[compression]) as writer:
-        if len(batches) == 1:
-            writer.write_batch(batches[0])
+        if batches[0].num_rows:
+            writer.write_table(pa.Table.from_batches(batches), max_chunksize=NODE)
         else:
-            writer.write_table(pa.Table.from_batches(batches))
+            writer.write_batch(batches[0])  # which a table would leave out
     stream = memoryview(sink.getvalue())
     return [message.tobytes() for message in messages(stream[schema.serialize().size :])]
 

@@ -28,10 +28,11 @@ _NOT_COMPRESSED = -1  # in the place of a length: this one buffer was left as it
 
 def unpacked_size(data: bytes) -> int:
     """Bytes of all buffers of an IPC stream. O(batches); pyarrow's errors, or struct.error, if it is none."""
-    return sum(_message_size(message) for message in pa.ipc.MessageReader.open_stream(data))
+    return sum(map(message_size, pa.ipc.MessageReader.open_stream(data)))
 
 
-def _message_size(message: Any) -> int:
+def message_size(message: Any) -> int:
+    """Bytes of the buffers of one message of such a stream."""
     if message.type not in ("record batch", "dictionary"):
         return 0
     metadata = memoryview(message.metadata)
