@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from array import array
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -11,8 +12,9 @@ from typing import Any
 import pytest
 
 from penstock.types.stream.groups import SLICE, Group
-from penstock.types.stream.leases import Lease, Leases
+from penstock.types.stream.leases import Leases
 from penstock.types.stream.log import Log
+from penstock.types.stream.shelf import Lease
 
 FEW, MANY = 1_000, 100_000
 
@@ -79,25 +81,28 @@ def test_what_many_leases_are_kept_in_neither_grows_as_one_nor_is_walked_by_the_
     gc.collect()
     seen: set[int] = set()
     found: list[Any] = [leases]
-    dictionaries, tracked = [], 0
+    lengths, tracked = [], 0
     while found:
         thing = found.pop()
         if id(thing) in seen or isinstance(thing, type) or callable(thing):
             continue
         seen.add(id(thing))
         tracked += gc.is_tracked(thing)
-        if isinstance(thing, dict):
-            dictionaries.append(len(thing))
+        if isinstance(thing, dict | list | array):
+            lengths.append(len(thing))
         found += gc.get_referents(thing)
-    assert sum(dictionaries) > MANY  # it did look at them
-    assert max(dictionaries) < MANY / 10
-    assert tracked < MANY / 100
+    assert sum(lengths) > MANY  # it did look at them
+    assert max(lengths) < MANY / 10
+    assert tracked < MANY / 30
+    assert leases.size() < 100 * MANY
 
 
-def test_a_wide_range_is_acknowledged_with_little_work_a_lease() -> None:
+def test_a_wide_range_is_acknowledged_and_given_back_with_little_work_a_lease() -> None:
     group = with_leases(MANY)
-    assert operations(partial(group.ack, [(MANY // 4, MANY // 4 * 3)])) < MANY / 10
+    assert operations(partial(group.nack, [(MANY // 8, MANY // 8 * 7)], 4000)) < MANY / 10
+    assert operations(partial(group.ack, [(MANY // 4, MANY // 4 * 3)])) < MANY / 30
     assert group.pending_count == MANY // 2
+    assert len([lease for lease in group.leases if lease.retry_at == 4000]) == MANY // 4
     group.check()
 
 

@@ -496,8 +496,8 @@ def _array(pieces: list[Piece], count: int, info: Log | None) -> RawPieces:
 @command(
     "TACK", arity=-4, flags=Flag.WRITE | Flag.FAST, keys=key(1, Access.UPDATE), group="stream",
     syntax="key group offset | start-end [offset | start-end ...]",
-    cost="O(log L) a range, with L leases pending, and O(1) a lease in it, half a microsecond; the numbers in a range are not"
-    " walked",
+    cost="O(log L) a range, with L leases pending, and a hundredth of a microsecond a lease in it; the numbers in a range are"
+    " not walked",
 )  # fmt: skip
 def tack(session: Session, argv: Argv) -> Reply:
     """Acknowledge messages of a group and answer how many were pending; unknown offsets are ignored."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from penstock.engine.spec import Argv
 from penstock.types.stream.groups import Change
-from penstock.types.stream.leases import Lease
+from penstock.types.stream.shelf import Lease
 from penstock.types.stream.stream import Stream
 
 if TYPE_CHECKING:

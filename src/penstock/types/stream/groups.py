@@ -11,7 +11,7 @@ Ranges exclude their end.
 
 Rejected: the RCP's list, in which one entry that is not due hides all behind it; a bitmap a range (a second structure
 to keep, and per-message retry times do not fit in it); heaps of times, from which what was acknowledged is not taken
-(2 to 4 us less a read and its acknowledgement, but with a million leases some call has to sweep a million stale times).
+(with a million leases some call has to sweep a million stale times).
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from collections.abc import Iterable
 from typing import NamedTuple, Self
 
 from penstock.types.packing import CorruptValue, pack_many, unpack_many
-from penstock.types.stream.leases import Lease, Leases
+from penstock.types.stream.leases import Leases
 from penstock.types.stream.log import Log
 from penstock.types.stream.nodes import Range
+from penstock.types.stream.shelf import Lease
 
 _HEAD = struct.Struct("<qqI")
 _LEASE = struct.Struct("<qqqqqII")
@@ -163,11 +164,9 @@ class Group:
         new = self.position <= log.last
         if not retry:
             return new
-        deadline, first = self.next_deadline(), self.leases.first_offset
+        first = self.leases.first_offset
         return (
-            (new and self.pending_count < cap)
-            or (deadline is not None and deadline <= now)
-            or (first is not None and first < log.first)
+            (new and self.pending_count < cap) or self.leases.any_due(now) or (first is not None and first < log.first)
         )
 
     def _make_room(self, log: Log, now: int, cap: int, expired: list[Lease], removed: list[Range]) -> None:
@@ -258,12 +257,7 @@ class Group:
 
     def nack(self, ranges: Iterable[Range], at: int) -> int:
         """Pending messages to be delivered again from a time on; answers how many. The ranges must not overlap."""
-        count = 0
-        for start, end in ranges:
-            for lease in self.pending(start, end):
-                self.leases.put(lease._replace(retry_at=at))
-                count += lease.end - lease.start
-        return count
+        return sum([self.leases.postpone(start, end, at) for start, end in ranges])
 
     def set_position(self, offset: int) -> None:
         """Deliver from there on; what is pending stays so."""
@@ -332,7 +326,7 @@ class Group:
 
     def copy(self) -> Group:
         group = Group(self.position)
-        group.apply(Change(self.position, self.lost, (), tuple(self.leases)))
+        group.lost, group.leases = self.lost, self.leases.copy()
         return group
 
     def size(self) -> int:

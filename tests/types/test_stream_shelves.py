@@ -1,0 +1,191 @@
+"""Leases against a plain list of them, with shelves small enough to be many."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from penstock.types import disposal
+from penstock.types.stream import leases as module
+from penstock.types.stream import shelf as shelf_module
+from penstock.types.stream.leases import Leases
+from penstock.types.stream.shelf import Lease
+
+OFFSETS = st.integers(1, 150)
+LENGTHS = st.integers(1, 4) | st.integers(1, 60)
+TIMES = st.integers(1, 30)
+NAMES = st.sampled_from([None, None, b"a", b"b", *(b"%d" % number for number in range(40))])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_shelves() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "FULL", 8)
+        patch.setattr(shelf_module, "FULL", 8)
+        patch.setattr(module, "_FEW", 4)
+        patch.setattr(module, "_LAGGING", 2)
+        patch.setattr(module, "_GIANT", 3)
+        yield
+    disposal.drain()
+
+
+def parts_of(leases: list[Lease], start: int, end: int) -> tuple[list[Lease], list[Lease]]:
+    """What is inside a range and what is outside, leases that are in both cut."""
+    inside, outside = [], []
+    for lease in leases:
+        cuts = sorted({lease.start, lease.end, *(at for at in (start, end) if lease.start < at < lease.end)})
+        for a, b in pairwise(cuts):
+            (inside if start <= a < end else outside).append(lease._replace(start=a, end=b))
+    return inside, outside
+
+
+def messages(leases: list[Lease]) -> int:
+    return sum(lease.end - lease.start for lease in leases)
+
+
+class LeasesMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.leases = Leases()
+        self.model: list[Lease] = []
+
+    def put_one(self, lease: Lease) -> None:
+        self.leases.put(lease)
+        self.model = sorted([*parts_of(self.model, lease.start, lease.end)[1], lease])
+
+    @rule(start=OFFSETS, length=LENGTHS, retry=TIMES, expiry=st.just(0) | TIMES, attempts=TIMES, name=NAMES)
+    def put(self, start: int, length: int, retry: int, expiry: int, attempts: int, name: bytes | None) -> None:
+        self.put_one(Lease(start, start + length, retry, expiry, 7, attempts, name))
+
+    @rule(
+        first=OFFSETS, count=st.integers(1, 40), every=st.integers(1, 3), time=TIMES, expires=st.booleans(), name=NAMES
+    )
+    def put_many(self, first: int, count: int, every: int, time: int, expires: bool, name: bytes | None) -> None:
+        """As readers do: one after the other, later and later."""
+        for at in range(count):
+            start = first + at * every
+            self.put_one(Lease(start, start + 1, time + at // 5, (time + at) * expires, time, 1, name))
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data(), retry=TIMES, expiry=st.just(0) | TIMES)
+    def give_out_again(self, data: st.DataObject, retry: int, expiry: int) -> None:
+        lease = data.draw(st.sampled_from(self.model))
+        self.put_one(lease._replace(retry_at=retry, expire_at=expiry, attempts=lease.attempts + 1))
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data(), count=st.integers(1, 20))
+    def drop_as_given(self, data: st.DataObject, count: int) -> None:
+        for lease in data.draw(st.permutations(self.model))[:count]:
+            assert self.leases.drop(lease.start, lease.end) == lease.end - lease.start
+            self.model.remove(lease)
+
+    @rule(start=st.integers(0, 160), length=st.integers(0, 200))
+    def drop(self, start: int, length: int) -> None:
+        inside, self.model = parts_of(self.model, start, start + length)
+        assert self.leases.drop(start, start + length) == messages(inside)
+
+    @rule(end=OFFSETS, limit=st.integers(1, 30))
+    def drop_before(self, end: int, limit: int) -> None:
+        first = self.model[0].start if self.model else end
+        reach = self.model[limit].start if limit < len(self.model) else 10**6
+        gone = self.leases.drop_before(end, limit)
+        inside, self.model = parts_of(self.model, 0, min(end, reach))
+        assert gone == ((first, min(end, self.model[0].start if self.model else end)) if inside else None)
+
+    @rule(start=OFFSETS, length=st.integers(0, 200), time=TIMES)
+    def postpone(self, start: int, length: int, time: int) -> None:
+        inside, outside = parts_of(self.model, start, start + length)
+        assert self.leases.postpone(start, start + length, time) == messages(inside)
+        self.model = sorted([*outside, *(lease._replace(retry_at=time) for lease in inside)])
+
+    @rule(now=st.integers(0, 40))
+    def ask(self, now: int) -> None:
+        due = min(self.model, key=lambda lease: (lease.retry_at, lease.start), default=None)
+        assert self.leases.due(now) == (due if due is not None and due.retry_at <= now else None)
+        expiring = [lease for lease in self.model if lease.expire_at]
+        expired = min(expiring, key=lambda lease: (lease.expire_at, lease.start), default=None)
+        assert self.leases.expired(now) == (expired if expired is not None and expired.expire_at <= now else None)
+        assert self.leases.any_due(now) == (self.leases.due(now) is not None or self.leases.expired(now) is not None)
+
+    @rule()
+    def ask_when(self) -> None:
+        retries = [lease.retry_at for lease in self.model]
+        assert self.leases.next_retry() == min(retries, default=None)
+        expiries = [lease.expire_at for lease in self.model if lease.expire_at]
+        assert self.leases.next_deadline() == min(retries + expiries, default=None)
+
+    @rule(start=OFFSETS, length=st.integers(0, 100))
+    def look(self, start: int, length: int) -> None:
+        end = start + length
+        overlapping = [lease for lease in self.model if length and lease.start < end and start < lease.end]
+        assert list(self.leases.overlapping(start, end)) == overlapping
+
+    @rule()
+    def go_on_with_a_copy(self) -> None:
+        before, self.leases = self.leases, self.leases.copy()
+        before.drop(0, 1000)
+
+    @invariant()
+    def has_the_same(self) -> None:
+        assert list(self.leases) == self.model
+        assert (self.leases.count, self.leases.messages) == (len(self.model), messages(self.model))
+        assert self.leases.first_offset == (self.model[0].start if self.model else None)
+        self.leases.check()
+
+
+TestLeases = LeasesMachine.TestCase
+
+
+def test_what_is_left_of_many_is_on_few_shelves() -> None:
+    leases = Leases()
+    offsets = list(range(1, 4001))
+    for offset in offsets:
+        leases.put(Lease(offset, offset + 1, offset, 0, 0, 1, None))
+    assert len(leases._shelves) >= 4000 / 8
+    random.Random(1).shuffle(offsets)
+    for offset in offsets[20:]:
+        leases.drop(offset, offset + 1)
+    leases.check()
+    assert len(leases._shelves) <= 20
+    assert leases.drop(1, 5000) == 20
+    assert (leases.count, len(leases._shelves), leases.next_deadline()) == (0, 1, None)
+
+
+def test_a_shelf_forgets_the_dead_letter_keys_of_leases_that_are_gone() -> None:
+    leases = Leases()
+    for number in range(1000):
+        leases.put(Lease(1, 2, 5, 0, 0, 1, b"key %d" % number))
+        leases.check()
+    assert [lease.dead_letter for lease in leases] == [b"key 999"]
+    assert len(leases._shelves[0].letters) < 20
+
+
+def test_who_takes_out_one_by_one_leaves_few_shelves_to_look_at() -> None:
+    """What is first on a shelf is looked for when it is asked for, so at no time may many shelves wait for that."""
+    leases = Leases()
+    for offset in range(1, 401):
+        leases.put(Lease(offset, offset + 1, offset, 0, 0, 1, None))
+    for offset in range(1, 401, 8):
+        leases.drop(offset, offset + 1)
+        assert len(leases._stale) <= 2
+    assert leases.next_retry() == 2
+
+
+def test_many_shelves_are_freed_by_and_by() -> None:
+    leases = Leases()
+    for offset in range(1, 401):
+        leases.put(Lease(offset, offset + 1, offset, 0, 0, 1, None))
+    disposal.drain()
+    taken: list[object] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "dispose", taken.append)
+        leases.drop(1, 200)
+        assert sum(len(shelf.starts) for shelf in taken.pop()) == 192  # those of whole shelves
+        rest = leases._shelves
+        del leases
+        assert taken == [rest]
