@@ -35,7 +35,9 @@ def small_shelves() -> Iterator[None]:
 
 
 def parts_of(leases: list[Lease], start: int, end: int) -> tuple[list[Lease], list[Lease]]:
-    """What is inside a range and what is outside, leases that are in both cut."""
+    """What is inside a range and what is outside, leases that are in both cut; an empty range cuts none."""
+    if start >= end:
+        return [], leases
     inside, outside = [], []
     for lease in leases:
         cuts = sorted({lease.start, lease.end, *(at for at in (start, end) if lease.start < at < lease.end)})
