@@ -172,7 +172,12 @@ def test_a_full_server_makes_no_new_groups_and_serves_those_there_are(m: redis.R
     m.execute_command("TWRITE", "k", "ENTRIES", *["tag", "entry"] * 3)
     m.execute_command("TGROUP", "SET", "k", "known", 1)
     m.config_set("maxmemory", "1mb")
-    made = ("TREAD k 0 1 GROUP new", "TREAD k 0 0 GROUP new", "TREAD nothing 0 1 GROUP new BLOCK 1", "TGROUP SET k new 1")
+    made = (
+        "TREAD k 0 1 GROUP new",
+        "TREAD k 0 0 GROUP new",
+        "TREAD nothing 0 1 GROUP new BLOCK 1",
+        "TGROUP SET k new 1",
+    )
     for words in made:
         with pytest.raises(redis.OutOfMemoryError):
             m.execute_command(*words.split())
