@@ -368,6 +368,7 @@ def test_a_key_of_another_type_is_refused_with_the_servers_words(ours: Server, c
     done = run("write", "events", "--url", ours.url, stdin=b"x\n")
     assert done.returncode == 1
     assert b"refuses TWRITE" in done.stderr and b"wrong kind of value" in done.stderr
+    assert done.stderr.endswith(b"\n0 messages appended to 'events'\n"), "nothing is unsure: the server said no"
 
 
 def test_a_password_that_is_missing_is_asked_for() -> None:

@@ -166,3 +166,27 @@ def test_purge_and_doctor_answer(r: redis.Redis) -> None:
     assert r.memory_purge()
     assert len(r.execute_command("MEMORY", "DOCTOR")) > 20
     assert r.execute_command("MEMORY", "MALLOC-STATS")
+
+
+def test_a_full_server_makes_no_new_groups_and_serves_those_there_are(m: redis.Redis) -> None:
+    m.execute_command("TWRITE", "k", "ENTRIES", *["tag", "entry"] * 3)
+    m.execute_command("TGROUP", "SET", "k", "known", 1)
+    m.config_set("maxmemory", "1mb")
+    made = (
+        "TREAD k 0 1 GROUP new",
+        "TREAD k 0 0 GROUP new",
+        "TREAD nothing 0 1 GROUP new BLOCK 1",
+        "TGROUP SET k new 1",
+    )
+    for words in made:
+        with pytest.raises(redis.OutOfMemoryError):
+            m.execute_command(*words.split())
+    assert m.execute_command("TREAD", "k", 0, 1, "GROUP", "known", "RETRY", 1000, 0) == [[1, b"tag", b"entry"]]
+    assert m.execute_command("TGROUP", "SET", "k", "known", 3) == b"OK"
+    assert m.execute_command("TACK", "k", "known", 1) == 1
+    assert [group[b"name"] for group in map(_fields, m.execute_command("TGROUP", "LIST", "k"))] == [b"known"]
+    assert not m.exists("nothing")
+
+
+def _fields(pairs: list[object]) -> dict[object, object]:
+    return dict(zip(pairs[::2], pairs[1::2], strict=True))

@@ -194,6 +194,17 @@ def test_a_dead_letter_key_of_another_type_stops_nothing(world: World) -> None:
     assert world.run("GET dead") == b"1"
 
 
+def test_a_stream_that_got_the_name_of_its_dead_letters_gets_none(world: World) -> None:
+    """A group that never succeeds would be given its own letters, each in a longer letter, without end."""
+    world.write("k", "a")
+    world.run("TREAD k 0 1 GROUP g RETRY 100 200 DEADLETTER dead")
+    world.run("RENAME k dead")
+    world.pass_time(200)
+    assert world.group(key=b"dead")[b"pending"] == 0
+    assert world.offsets("TREAD dead 1 10") == [1]
+    assert visible(world.restarted(), b"dead") == visible(world, b"dead")
+
+
 def test_dead_letters_keep_to_their_own_retention(world: World) -> None:
     world.run("CONFIG SET stream-max-pending 5000")
     world.write("dead", "a")
@@ -224,3 +235,16 @@ def test_thousands_of_streams_take_turns(world: World, monkeypatch: pytest.Monke
     for done in range(1, 6):
         world.engine.streams.tick()
         assert [world.group(key=key)[b"pending"] for key in keys] == [0] * done + [1] * (5 - done)
+
+
+@pytest.mark.parametrize("flush", ["FLUSHALL", "FLUSHDB"])
+def test_streams_that_were_flushed_take_no_turns(world: World, monkeypatch: pytest.MonkeyPatch, flush: str) -> None:
+    monkeypatch.setattr(upkeep, "SLICE", 0)  # time for one
+    for number in range(5):
+        world.run("TGROUP", "SET", b"k%d" % number, "g", world.write(b"k%d" % number, "a"))
+    world.run(flush)
+    world.write("k", "a")
+    world.run("TREAD k 0 1 GROUP g RETRY 100 100")
+    world.clock.advance(100)
+    world.engine.streams.tick()
+    assert world.group()[b"pending"] == 0

@@ -123,6 +123,7 @@ class StreamCommands(RuleBasedStateMachine):
         for offset, pending in list(group.pending.items()):
             if pending.expire_at and pending.expire_at <= self.now:
                 del group.pending[offset]
+                group.lost += offset not in self.messages
                 if pending.dead_letter and offset in self.messages:
                     self.letters.append((name.decode(), offset, pending.attempts))
 

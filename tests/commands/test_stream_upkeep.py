@@ -152,6 +152,17 @@ def test_compaction_keeps_the_last_entry_of_every_tag_at_its_offset(world: World
     world.stream().check()
 
 
+@pytest.mark.parametrize("other", ["COUNT 5000", "COMPACT yes", "BYTES 1000000000", "COUNT 5000 COMPACT yes"])
+def test_a_message_goes_when_any_of_the_limits_lets_it_go(world: World, other: str) -> None:
+    world.write("k", *["a"] * 2500)
+    world.run(f"TRETAIN k AGE 1000 {other}")
+    world.pass_time(1000)
+    assert world.run("TREAD k 1 0 WITHINFO") == [[1, 2500]]
+    world.pass_time(1)
+    assert world.run("TREAD k 1 0 WITHINFO") == [[2501, 2500]]
+    assert visible(world.restarted()) == visible(world)
+
+
 def test_limits_that_are_not_named_stay(world: World) -> None:
     world.write("k", "a")
     world.run("TRETAIN k COUNT 5 AGE 6")

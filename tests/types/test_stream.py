@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -16,8 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from penstock.types.packing import CorruptValue, pack_many, unpack_many
 from penstock.types.stream import compaction, log, nodes
 from penstock.types.stream.groups import Change, Group
-from penstock.types.stream.log import NULL, Retention
-from penstock.types.stream.nodes import Storage
+from penstock.types.stream.log import MOST, NULL, Retention
+from penstock.types.stream.nodes import NODE, Active, Storage
 from penstock.types.stream.producers import ProducerFenced, UnknownStage
 from penstock.types.stream.stream import Stream
 
@@ -280,6 +281,7 @@ class StreamMachine(RuleBasedStateMachine):
             expired = [at for at, lease in model.pending.items() if lease.expire_at and lease.expire_at <= self.now]
             for offset in expired:
                 del model.pending[offset]
+                model.lost += offset not in self.messages
             for offset in [offset for offset in model.pending if offset < self.first]:
                 del model.pending[offset]
                 model.lost += 1
@@ -344,6 +346,7 @@ class StreamMachine(RuleBasedStateMachine):
             self.replicas[name].apply(Change.decode(change.encode()))
         for offset in expired:
             del model.pending[offset]
+            model.lost += offset not in self.messages
 
     @rule(copy=st.booleans())
     def restart(self, copy: bool) -> None:
@@ -518,3 +521,14 @@ def test_what_compaction_remembers_of_tags_counts_in_the_size() -> None:
     while stream.log.compact().more:
         pass
     assert stream.size() - before > 5000 * 100
+
+
+def test_a_dump_whose_offsets_are_nearly_used_up_is_refused() -> None:
+    """Beyond 64 bits nothing could be written any more: neither the stream nor a snapshot of the others."""
+    for last, refused in ((MOST, False), (MOST + 1, True), (2**63 - 2, True)):
+        stream = Stream()
+        stream.log.last, stream.log.first = last, last + 1
+        stream.log.lowest, stream.log.active = last // NODE, Active(last + 1, 0)
+        assert len(stream.log) == 0
+        with pytest.raises(CorruptValue, match="more was written") if refused else nullcontext():
+            assert Stream.load(stream.dump()).log.append(0, b"", b"") == last + 1

@@ -303,3 +303,32 @@ def test_a_lease_of_no_offsets_is_refused(start: int, end: int) -> None:
     change = Change(7, 0, (), (Lease(start, end, 50, 60, 40, 1, None),))
     with pytest.raises(CorruptValue, match="no offsets"):
         Change.decode(change.encode())
+
+
+@pytest.mark.parametrize(("position", "lost"), [(0, 0), (-(2**63), 0), (1, -1), (1, 2**63 - 1)])
+def test_a_change_to_numbers_that_cannot_be_is_refused(position: int, lost: int) -> None:
+    """With them the next read would count beyond 64 bits, and no snapshot could be written any more."""
+    with pytest.raises(CorruptValue, match="cannot be"):
+        Change.decode(Change(position, lost).encode())
+
+
+def test_attempts_are_counted_as_far_as_a_snapshot_can_tell() -> None:
+    log, group = filled(1), Group(2)
+    group.apply(Change(2, 0, (), (Lease(1, 2, 5, 0, 0, 0xFFFFFFFF - 1, None),)))
+    for now in (10, 30):
+        assert group.deliver(log, now, 1, (10, 0)).runs == [(1, 2)]
+        assert [lease.attempts for lease in Group.load(group.dump(), 1).leases] == [0xFFFFFFFF]
+
+
+@pytest.mark.parametrize("dead_letter", [None, b"dead"])
+def test_what_was_evicted_before_it_was_given_up_is_lost(dead_letter: bytes | None) -> None:
+    log, group = filled(20), Group(1)
+    group.deliver(log, 0, 5, (10, 100), dead_letter=dead_letter)
+    log.evict_through(3)
+    replica = group.copy()
+    leases, change = group.expire(log, 100)
+    assert [lease[:2] for lease in leases] == [(1, 6)]
+    assert (group.lost, group.pending_count) == (3, 0)
+    assert change is not None
+    replica.apply(change)
+    assert replica.dump() == group.dump()

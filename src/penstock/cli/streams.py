@@ -339,6 +339,10 @@ class _Writer:
                     self._link.say(f"lost {self._link.place} ({error}); trying again for {_ATTEMPTS * _PAUSE:.0f} s")
                 attempt += 1
                 time.sleep(_PAUSE)
+            except typer.Exit:
+                if not attempt:
+                    self._unsure = 0  # the server refused, and said so
+                raise
 
     def _progress(self) -> None:
         if sys.stderr.isatty() and time.monotonic() - self._shown > 0.2:

@@ -47,6 +47,7 @@ def flushdb(session: Session, argv: Argv) -> Reply:
     _check_flush(argv)
     session.engine.lazy.discard(session.db)
     session.db.clear()
+    session.engine.streams.cleared(session.db)
     session.engine.keyspace.dirty += 1
     return OK
 
@@ -60,6 +61,7 @@ def flushall(session: Session, argv: Argv) -> Reply:
     for database in session.engine.keyspace.databases:
         session.engine.lazy.discard(database)
         database.clear()
+        session.engine.streams.cleared(database)
     session.engine.keyspace.dirty += 1
     return OK
 

@@ -97,9 +97,9 @@ def tseek(session: Session, argv: Argv) -> Reply:
 def tretain(session: Session, argv: Argv) -> Reply:
     """Say what a stream keeps; what is not named stays as it was, and 0 takes a limit away.
 
-    COUNT messages are kept at the least. A node goes by AGE when its newest message is too old, also the one that is
-    being written. BYTES are held at the most, but the newest message stays. COMPACT keeps the last entry of every tag, its
-    offset unchanged. Old messages go by whole nodes, some of them a little later than the limit says; those so large that
+    By COUNT nodes go as long as so many messages are left. A node goes by AGE when its newest message is too old, also the one
+    that is being written. BYTES are held at the most, but the newest message stays. COMPACT keeps the last entry of every tag,
+    its offset unchanged. What stays is what all of these keep. Old messages go by whole nodes, some of them a little later than the limit says; those so large that
     a node of them would be beyond BYTES go one by one.
     """
     stream = _existing(session, argv[1])
@@ -156,6 +156,8 @@ def tgroup_set(session: Session, argv: Argv) -> Reply:
     stream = _existing(session, argv[2])
     log = stream.log
     place = log.last + 1 if argv[4] == b"$" else to_number(argv[4], "offset") or log.first
+    if argv[3] not in stream.groups:
+        session.engine.require_memory(argv)
     group = stream.group(argv[3], place)
     group.set_position(place)
     session.engine.streams.note(session.db, argv[2], stream)

@@ -432,9 +432,12 @@ def _read_group(session: Session, read: _Read) -> Reply:
     assert read.group is not None
     if read.dead_letter is not None and type(db.get(read.dead_letter)) not in (Stream, type(None)):
         raise ReplyError(f"DEADLETTER key '{read.dead_letter[:64].decode(errors='replace')}' holds no stream")
-    stream = db.find(read.key, Stream) or db.obtain(read.key, Stream)
+    found = db.find(read.key, Stream)
+    known = found is not None and read.group in found.groups
+    if not known:
+        engine.require_memory([read.key, read.group])
+    stream = found or db.obtain(read.key, Stream)
     log = stream.log
-    known = read.group in stream.groups
     if not known and _still_waiting(session, stream):
         raise Unblocked(f"the group '{read.group.decode(errors='replace')}' was deleted while this read waited")
     group = stream.group(read.group, _place(session, stream, read))

@@ -405,12 +405,18 @@ class Engine:
             return
         queued = session.transaction is not None and Flag.CONTROL not in command.flags  # a queue grows memory too
         if queued or Flag.DENYOOM in command.flags:
-            self.memory.account(argv)
-            if self.over_memory and self.lazy.pending:  # what is queued may free some
-                self.lazy.drain()
-                self.memory.measure()
-            if self.over_memory:
-                raise OutOfMemory
+            self.require_memory(argv)
+
+    def require_memory(self, words: Argv) -> None:
+        """Refuse to keep something of these words if there is no memory for it; of a command that seldom does, asked when it would."""
+        if not self.memory.limit:
+            return
+        self.memory.account(words)
+        if self.over_memory and self.lazy.pending:  # what is queued may free some
+            self.lazy.drain()
+            self.memory.measure()
+        if self.over_memory:
+            raise OutOfMemory
 
 
 _NO_UNIT = nullcontext()  # nothing is logged

@@ -65,6 +65,10 @@ class Streams:
         places = [(exchanged.get(database, database), key) for database, key in self._noted]
         self._noted = OrderedDict.fromkeys(places)
 
+    def cleared(self, database: Database) -> None:
+        """FLUSHDB or FLUSHALL: what was noted is gone, and keeps no other stream from its turn."""
+        self._noted = OrderedDict.fromkeys([place for place in self._noted if place[0] is not database])
+
     def find_all(self) -> None:
         """Note every stream there is: after loading."""
         for database in self._engine.keyspace.databases:
@@ -195,11 +199,13 @@ class Streams:
         found = database.get(target)
         if target in database.locked and type(found) is Stream:
             database.replace(target, found.copy())  # a thread may be reading the other
-        if type(found) not in (Stream, type(None)):
-            # Somebody put another type there since. The message stays in the stream, but the group is done with it.
+        if type(found) not in (Stream, type(None)) or target == key:
+            # Somebody put another type there since, or this stream, which would read its own dead letters without
+            # end. The message stays in the stream, but the group is done with it.
             shown = [word.decode(errors="backslashreplace") for word in (key, name, target)]
-            log.warning("stream %s, group %s: no dead letters for %d-%d, %s holds no stream",
-                        *shown[:2], lease.start, lease.end - 1, shown[2])  # fmt: skip
+            why = "is the stream itself" if target == key else "holds no stream"
+            log.warning("stream %s, group %s: no dead letters for %d-%d, %s %s",
+                        *shown[:2], lease.start, lease.end - 1, shown[2], why)  # fmt: skip
             return []
         now = self._engine.clock.now
         effects: list[Argv] = []

@@ -22,13 +22,13 @@ from typing import NamedTuple, Self
 
 from penstock.types.packing import CorruptValue, pack_many, unpack_many
 from penstock.types.stream.leases import Leases
-from penstock.types.stream.log import Log
+from penstock.types.stream.log import MOST, Log
 from penstock.types.stream.nodes import Range
 from penstock.types.stream.shelf import Lease
 
 _HEAD = struct.Struct("<qqI")
 _LEASE = struct.Struct("<qqqqqII")
-_NO_DEAD_LETTER = 0xFFFFFFFF
+_NO_DEAD_LETTER = _MOST_ATTEMPTS = 0xFFFFFFFF
 SLICE = 200
 """Leases that one call drops because they expired or were evicted, in about a millisecond; more to get below the cap.
 
@@ -74,6 +74,8 @@ class Change(NamedTuple):
             )
         except (struct.error, ValueError, IndexError) as error:
             raise CorruptValue(f"a group change is damaged: {error}") from error
+        if position < 1 or not 0 <= lost <= MOST:
+            raise CorruptValue("a group change leads to an offset that there cannot be")
         if any(not 1 <= lease.start < lease.end for lease in leases):
             raise CorruptValue("a group change has a lease of no offsets")
         return cls(position, lost, removed, leases)
@@ -216,7 +218,8 @@ class Group:
                     removed.append((at, start))
                 at = end
             for start, end in taken.runs:
-                lease = due._replace(start=start, end=end, retry_at=retry_at, attempts=due.attempts + 1)
+                attempts = min(due.attempts + 1, _MOST_ATTEMPTS)
+                lease = due._replace(start=start, end=end, retry_at=retry_at, attempts=attempts)
                 self.leases.put(lease)
                 leases.append(lease)
                 count -= end - start
@@ -242,11 +245,13 @@ class Group:
         return expired
 
     def _give_up(self, log: Log, lease: Lease, limit: int) -> Lease:
-        """Drop a lease, or as much of it as makes so many letters."""
+        """Drop a lease, or as much of it as makes so many letters; what is gone from the log gets none, and is lost."""
         reach = max(lease.start, log.first) + limit
         if lease.dead_letter is not None and reach < min(lease.end, log.last):
             lease = lease._replace(end=reach)
-        self.leases.drop(lease.start, lease.end)
+        dropped = self.leases.drop(lease.start, lease.end)
+        there = log.take(lease.start, dropped, None, lease.end).runs
+        self.lost += dropped - sum(end - start for start, end in there)
         return lease
 
     # What clients say.

@@ -29,6 +29,7 @@ from penstock.types.stream.ipc import ArrowPart, Piece, stream_of
 from penstock.types.stream.nodes import NODE, OVERHEAD, Active, Block, Node, Range, Storage, raw_of, tables_of
 
 NULL = b"$-1\r\n"
+MOST = 1 << 53  # messages: three centuries of a million a second, and far from where 64 bits end
 STORAGE = Storage()  # of every log that is not given its own; the server's settings edit it
 
 
@@ -534,6 +535,8 @@ class Log:
         active = self.active
         if not 1 <= self.first <= self.last + 1:
             yield "first is not between 1 and last + 1"
+        if self.last > MOST:
+            yield "more was written than can have been"
         if len(self.nodes) != active.number - self.lowest or any(n not in self.nodes for n in self._numbers()):
             yield "a node is missing"
         if self.lowest != min((self.first - 1) // NODE, active.number):
