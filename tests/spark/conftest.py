@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import redis
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from penstock import Server
@@ -149,10 +150,19 @@ class World:
     def run(self, frame: Any, name: str = "checkpoint", **options: Any) -> list[Any]:
         """Write a streaming frame to a stream until there is no more; the progress of its batches."""
         writer = frame.writeStream.format("penstock").option("url", self.url).options(**options)
-        query = writer.option("checkpointLocation", str(self.folder / name)).trigger(availableNow=True).start()
-        query.awaitTermination()
-        progress: list[Any] = query.recentProgress
-        return progress
+        writer = writer.option("checkpointLocation", str(self.folder / name)).trigger(availableNow=True)
+        while True:
+            query = writer.start()
+            try:
+                query.awaitTermination()
+            except StreamingQueryException as error:
+                if "Python worker failed to connect back" not in str(
+                    error
+                ):  # Spark gives a process ten seconds to start
+                    raise
+            else:
+                progress: list[Any] = query.recentProgress
+                return progress
 
 
 @pytest.fixture
