@@ -24,9 +24,10 @@ from penstock.engine.session import Session
 from penstock.engine.spec import Handler
 from penstock.engine.stats import CALLS, FAILED, MANY_ARGUMENTS, NANOSECONDS, REJECTED, SAMPLE, UNTIMED
 from penstock.protocol.requests import RequestReader
-from penstock.protocol.resp import encode, pack
+from penstock.protocol.resp import RawPieces, encode, pack
 from penstock.server import inner_loop
 from penstock.testing.clock import ManualClock
+from penstock.types.stream.stream import Stream
 
 commands.load()
 
@@ -114,6 +115,68 @@ def test_a_large_value_leaves_from_where_it_is_and_in_its_place(kind: str) -> No
     assert b"".join(handed) == b"+OK\r\n+OK\r\n" + (small + whole) * 5 + small
     kept = loop.session.db.get(b"k")
     assert sum(piece is kept for piece in handed) == 5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_reply_in_pieces_leaves_whole_and_in_its_place(kind: str) -> None:
+    loop = _loop(KINDS[kind])
+    sizes = [0, 1, 8191, 8192, 8193, inner_loop.WORTH_COPYING + 1, 5, inner_loop.RELIEF, 7]
+    whole = bytes(range(256)) * 2000
+    pieces = [b"*1000\r\n", *(memoryview(whole)[at : at + size] for at, size in enumerate(sizes)), b"\r\n"]
+    loop.engine.fast = {**loop.engine.fast, b"PIECES": _fast(lambda session, argv: RawPieces(pieces), 1)}
+    loop.data_received((pack(b"INCR", b"a") + pack(b"PIECES")) * 3 + pack(b"GET", b"a"))
+    assert loop.sent == b"".join(b":%d\r\n" % n + b"".join(pieces) for n in (1, 2, 3)) + b"$1\r\n3\r\n"
+
+
+@pytest.mark.parametrize("logged", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_plain_read_of_a_stream_is_quick_and_one_with_options_takes_the_whole_way(kind: str, logged: bool) -> None:
+    loop = _loop(KINDS[kind])
+    if logged:  # under `always` no write takes this way
+        loop.engine.log_to(Unlogged(), strict=True)
+    stream = loop.session.db.obtain(b"s", Stream)
+    stream.log.append_many(1, [b"tag"] * 2500, [b"entry"] * 2500)
+    reads = [
+        (b"s", b"1", b"2500"),
+        (b"s", b"999", b"3"),
+        (b"s", b"2500", b"9"),
+        (b"s", b"$", b"9"),
+        (b"none", b"1", b"9"),
+    ]
+    for read in reads:
+        loop.data_received(pack(b"TREAD", *read))
+    whole = b"".join(b"*3\r\n:%d\r\n$3\r\ntag\r\n$5\r\nentry\r\n" % n for n in range(1, 2501))
+    some = [whole, stream.log.read(999, 3)[0], stream.log.read(2500, 1)[0], b"", b""]
+    counts = [2500, 3, 1, 0, 0]
+    assert loop.sent == b"".join(b"*%d\r\n%b" % found for found in zip(counts, some, strict=True))
+    assert loop.others_seen == []
+    loop.sent = b""
+    loop.data_received(pack(b"TREAD", b"s", b"1") + pack(b"tread", b"s", b"x", b"1") + pack(b"TREAD", b"s", b"0", b"1"))
+    assert [line[:30] for line in loop.sent.split(b"\r\n")] == [
+        b"-ERR wrong number of arguments", b"-ERR offset is not an integer ", b"-ERR offset must be at least 1", b"",
+    ]  # fmt: skip
+    loop.data_received(
+        pack(b"TREAD", b"s", b"1", b"1", b"BLOCK", b"0") + pack(b"TREAD", b"s", b"1", b"1", b"GROUP", b"g")
+    )
+    assert loop.others_seen == [b"TREAD", b"TREAD"]
+    calls = loop.engine.stats.calls["TREAD"]
+    assert (calls[CALLS], calls[FAILED], calls[REJECTED], calls[UNTIMED]) == (7, 2, 1, 0)
+    assert (loop.engine.stats.hits, loop.engine.stats.misses) == (6, 1)
+
+
+class Unlogged:
+    """engine.dispatch.Commit, of a log that nothing is written to."""
+
+    pending = False
+
+    def log(self, entries: list[Any]) -> None:
+        raise AssertionError(entries)
+
+    def append(self, database: int, argv: list[bytes]) -> None:
+        raise AssertionError(argv)
+
+    def hold(self, write: Any, replies: list[Any], doubtful: set[int]) -> None:
+        raise AssertionError(replies)
 
 
 @pytest.mark.parametrize("kind", KINDS)

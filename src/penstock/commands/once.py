@@ -108,7 +108,7 @@ def _at_once(session: Session, argv: Argv) -> Reply:
     if account is None or argv[3] != account.floor_text:
         account = _at_floor(ledger, argv)
     known = engine.every_fast.get(argv[4])
-    if known is None or not number_text.isdigit() or number_text[0] == _ZERO or len(number_text) > 18:
+    if known is None or known.brief or not number_text.isdigit() or number_text[0] == _ZERO or len(number_text) > 18:
         raise LongWay
     number, inner = int(number_text), argv[4:]
     if number < account.floor or (number <= account.top and number in account.replies):

@@ -377,7 +377,7 @@ def _dead_letter_key(argv: Sequence[bytes]) -> Iterable[int]:
 
 
 @command(
-    "TREAD", arity=-4, flags=Flag.WRITE | Flag.BLOCKING | Flag.MOVABLEKEYS, group="stream",
+    "TREAD", arity=-4, flags=Flag.WRITE | Flag.BLOCKING | Flag.MOVABLEKEYS | Flag.BRIEF, group="stream",
     keys=(*key(1, Access.UPDATE, narrow=_tread_access), KeySpec(Access.WRITE, find=_dead_letter_key)),
     syntax="key offset count [BLOCK ms] [GROUP name] [RETRY retry-ms expire-ms] [MAXBYTES bytes] [DEADLETTER key] [WITHINFO]"
     " [FORMAT ARROW [COMPRESSED]]",

@@ -59,6 +59,7 @@ class FastCommand(NamedTuple):
     reads: int  # the place of the last key that it reads, -1 for the last argument, 0 if it does not read
     timed: bool  # every call is, not some of them: it may take long
     name: str
+    brief: bool = False  # it only reads, and with more words it takes the whole way
 
 
 FastTable = dict[bytes, FastCommand]
@@ -213,7 +214,7 @@ class Engine:
         else:
             self._fast_ungated = {}
             for name, known in self.every_fast.items():
-                if not REGISTRY.by_name[name.upper()].writes:
+                if known.brief or not REGISTRY.by_name[name.upper()].writes:
                     self._fast_ungated[name] = known
                 elif not strict:
                     together = self._logged_together(known.together) if known.together is not None else None
@@ -444,14 +445,16 @@ def _fast_table(stats: Stats) -> FastTable:
     """Handlers that the inner loop may call without gates, in both cases a client is likely to write."""
     table: FastTable = {}
     for name, command in REGISTRY.by_name.items():
-        if command.flags & (Flag.FAST | Flag.DIRECT) and command.keys and Flag.BLOCKING not in command.flags:
+        brief = Flag.BRIEF in command.flags
+        quick = command.flags & (Flag.FAST | Flag.DIRECT) and Flag.BLOCKING not in command.flags
+        if (brief or quick) and command.keys:
             if any(spec.movable or (spec.first, spec.step) != (1, 1) for spec in command.reads):
                 continue  # it is not worth a rule of its own which of its keys were there
             table[name] = table[name.lower()] = FastCommand(
-                command.handler, command.low, command.high, command.together,
+                command.handler, command.low, command.low if brief else command.high, command.together,
                 stats.calls[command.name],
                 command.reads[0].last if command.reads else 0,
-                not command.writes and Flag.FAST not in command.flags,
-                command.name,
+                brief or (not command.writes and Flag.FAST not in command.flags),
+                command.name, brief,
             )  # fmt: skip
     return table

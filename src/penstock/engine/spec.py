@@ -59,6 +59,7 @@ class Flag(enum.Flag):
     TIMED = enum.auto()  # the outcome depends on the clock; may not be LAZY
     MAY_REPLICATE = enum.auto()  # changes no data but reaches others: not from a read-only script
     DIRECT = enum.auto()  # takes the server's inner loop, like FAST ones, although Redis does not call it fast
+    BRIEF = enum.auto()  # likewise, with the fewest words it may have: then it neither waits nor writes
     RENAMES = enum.auto()  # gives a value another name, and its expiry time goes with it
     PEEKS = enum.auto()  # looks at its keys without using them: neither a hit nor a miss (INFO stats)
 
@@ -68,7 +69,9 @@ class Flag(enum.Flag):
         return [flag.name.lower() for flag in self if flag.name and flag not in _INTERNAL]
 
 
-_INTERNAL = Flag.CONTROL | Flag.RANDOM | Flag.TIMED | Flag.MAY_REPLICATE | Flag.DIRECT | Flag.RENAMES | Flag.PEEKS
+_INTERNAL = (
+    Flag.CONTROL | Flag.RANDOM | Flag.TIMED | Flag.MAY_REPLICATE | Flag.DIRECT | Flag.BRIEF | Flag.RENAMES | Flag.PEEKS
+)
 
 
 class Access(enum.Flag):

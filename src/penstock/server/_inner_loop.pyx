@@ -5,6 +5,7 @@ Replies are written into one growing block of memory and become one bytes object
 """
 
 from cpython cimport array
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_Contains, PyDict_GetItem
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
@@ -24,7 +25,7 @@ from penstock.engine.spec import REGISTRY
 from penstock.engine.workers import LongWay
 from penstock.protocol.errors import ProtocolError, ReplyError, wrong_arity
 from penstock.protocol.grammar import MORE
-from penstock.protocol.resp import OK, encode
+from penstock.protocol.resp import OK, RawPieces, encode
 
 cdef extern from "sys/uio.h":
     ssize_t readv(int descriptor, const iovec *where, int count) nogil
@@ -35,6 +36,7 @@ cdef object _MORE = MORE
 cdef object _ProtocolError = ProtocolError
 cdef object _ReplyError = ReplyError
 cdef object _LongWay = LongWay
+cdef type _RawPieces = RawPieces
 cdef dict _NO_COMMANDS = {}
 cdef enum:
     STACK = 8192
@@ -93,6 +95,16 @@ cdef inline int put(Block *block, const char *data, Py_ssize_t size) except -1:
     memcpy(block.start + block.used, data, size)
     block.used += size
     return 0
+
+
+cdef int put_piece(Block *block, object piece) except -1:
+    """Bytes, or a view of some."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(piece, &view, PyBUF_SIMPLE)
+    try:
+        return put(block, <const char *>view.buf, view.len)
+    finally:
+        PyBuffer_Release(&view)
 
 
 cdef int put_number(Block *block, char mark, long long number) except -1:
@@ -330,6 +342,8 @@ cdef class InnerLoop:
                 size = PyList_GET_SIZE(argv)
                 low, high, reads = entry[1], entry[2], entry[5]
                 rejected = size < low or size > high
+                if rejected and size > high and <bint>entry[8]:
+                    return argv
                 run = self.gather(argv) if size == low and entry[3] is not None and reader.holds_more() else None
                 copies = 1 if run is None else PyList_GET_SIZE(run)
                 ran += copies
@@ -363,6 +377,15 @@ cdef class InnerLoop:
                             put(&block, b"$-1\r\n", 5)
                         else:
                             put(&block, b"_\r\n", 3)
+                    elif type(reply) is _RawPieces:
+                        for raw in reply.pieces:
+                            size = len(raw)
+                            if size > STACK:
+                                empty_into(&block, self.out)
+                                self.out.append(raw)
+                                gathered += size
+                            else:
+                                put_piece(&block, raw)
                     else:
                         raw = _encode(reply, session.protocol)
                         put(&block, PyBytes_AS_STRING(raw), PyBytes_GET_SIZE(raw))

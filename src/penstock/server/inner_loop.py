@@ -22,7 +22,7 @@ from penstock.engine.stats import CALLS, FAILED, MANY_ARGUMENTS, NANOSECONDS, RE
 from penstock.engine.workers import LongWay
 from penstock.protocol.errors import ProtocolError, ReplyError, wrong_arity
 from penstock.protocol.requests import MORE, RequestReader
-from penstock.protocol.resp import INTEGERS, OK, encode
+from penstock.protocol.resp import INTEGERS, OK, RawPieces, encode
 
 if TYPE_CHECKING:
     from array import array
@@ -142,11 +142,11 @@ class InnerLoop(Hooks):
                     self.flush()
                 argv: Any = take() if not self.held_back else MORE
                 try:
-                    handler, low, high, _, counters, reads, timed, name = fast[argv[0]]
+                    handler, low, high, _, counters, reads, timed, name, brief = fast[argv[0]]
                     _join(argv)
                 except (TypeError, LookupError):
                     return argv
-                if locked and not locked.keys().isdisjoint(argv):
+                if (locked and not locked.keys().isdisjoint(argv)) or (brief and len(argv) > high):
                     return argv
                 self.ran += 1
                 if not low <= len(argv) <= high:
@@ -170,6 +170,10 @@ class InnerLoop(Hooks):
                             push(b"$%d\r\n%b\r\n" % (len(reply), reply))
                     elif reply is None:
                         push(b"$-1\r\n" if session.protocol == 2 else b"_\r\n")
+                    elif type(reply) is RawPieces:
+                        for piece in reply.pieces:
+                            push(piece)
+                            size += len(piece)
                     else:
                         push(encode(reply, session.protocol))
                         size += len(self.out[-1])

@@ -20,7 +20,7 @@ from typing import Any
 from penstock.types.stream.nodes import NODE, Node, Source, Storage, compressed, cut
 
 AT_ONCE = 32
-"""Nodes that a thread compresses in one call, and then needs the interpreter for a quarter of a millisecond."""
+"""Nodes that a thread compresses in one call, and then needs the interpreter for a tenth of a millisecond."""
 
 
 class Packing:
