@@ -288,12 +288,14 @@ class Node:
     def lists(self) -> tuple[list[int], list[int], list[bytes], list[bytes]]:
         """Offsets, times, tags and entries of all messages."""
         times, tags, entries = (column.to_pylist() for column in self.opened())
-        return (
-            list(self.offsets if self.offsets is not None else range(self.start, self.start + NODE)),
-            times,
-            tags,
-            entries,
-        )
+        return self._offsets(), times, tags, entries
+
+    def tagged(self) -> tuple[list[int], list[bytes]]:
+        """Offsets and tags of all messages, for a third of what `lists` takes."""
+        return self._offsets(), self.opened().column(1).to_pylist()
+
+    def _offsets(self) -> list[int]:
+        return list(self.offsets if self.offsets is not None else range(self.start, self.start + NODE))
 
     def row_at_time(self, ms: int) -> int:
         """The first row with a message, here or before it, that is not before a time."""
