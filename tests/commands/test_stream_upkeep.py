@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 
 import pytest
 from tests.commands.stream_world import World, arrow, rows, visible
 
+from penstock.engine import streams
 from penstock.types.stream.stream import Stream
 
 
 @pytest.fixture
-def world() -> World:
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    """One in which a tenth of a millisecond passes whenever periodic work looks at the time: a tick has ten of them."""
+    monkeypatch.setattr(streams, "perf_counter_ns", count(0, streams.SLICE // 10).__next__)
     return World()
 
 
@@ -227,6 +231,29 @@ def test_what_was_compacted_and_no_more_is_gone_after_a_restart(world: World) ->
         world.run("COPY k copy REPLACE")
         assert visible(world.restarted(), b"copy") == visible(world, b"copy")
     assert len(left) > 3, "it was not done in slices"
+
+
+def test_compaction_goes_on_by_itself_after_a_pause(world: World) -> None:
+    fill(world, 12, tags=10)
+    world.run("TRETAIN k COMPACT yes")
+    world.pass_time(0)
+    assert world.stream().log.compact(0).more
+    world.timers.advance(1000)
+    assert len([message for message in world.run("TREAD k 1 12000") if message]) == 10
+
+
+def test_a_tick_compacts_one_node_if_that_takes_all_its_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(world, 4, tags=10)
+    world.run("TRETAIN k COMPACT yes")
+    monkeypatch.setattr(streams, "perf_counter_ns", count(0, streams.SLICE).__next__)
+    compactor = world.stream().log.compactor
+    assert compactor is not None
+    for done in range(1, 5):
+        world.pass_time(0)
+        assert (compactor.next, len(compactor.superseded)) == (done, done)
+    for left in (3, 2, 1, 0):
+        world.pass_time(0)
+        assert len(compactor.superseded) == left
 
 
 def test_compaction_that_is_turned_off_stops_where_it_is(world: World) -> None:

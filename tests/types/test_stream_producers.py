@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from penstock.types.packing import CorruptValue
+from penstock.types.stream import producers
 from penstock.types.stream.producers import Commit, ProducerFenced, Producers, Stages, UnknownStage
 from penstock.types.stream.stream import Stream
+from penstock.types.stream.wire import Column, column_of
 
 
 def staged(stream: Stream, token: bytes, *entries: bytes) -> None:
@@ -139,3 +141,21 @@ def test_damaged_records_are_refused() -> None:
             Producers().load_one(name, damaged)
     with pytest.raises(CorruptValue):
         producers.load_one(name, record)
+
+
+def test_entries_that_are_too_many_bytes_for_one_batch_are_staged_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    def short_columns(values: list[bytes], wide: bool) -> Column:
+        if len(values) > 2:
+            raise OverflowError
+        return column_of(values, wide)
+
+    monkeypatch.setattr(producers, "column_of", short_columns)
+    stream = Stream()
+    entries = [b"%d" % number for number in range(7)]
+    assert stream.stages.stage_entries(b"token", [b"tag"] * 7, entries, now=5) == 7
+    stream.check()
+    assert stream.commit(b"p", 1, [b"token"], now=9) == (1, 7)
+    assert [message.entry for message in stream.log.messages(1, 10)] == entries
+    monkeypatch.setattr(producers, "column_of", lambda values, wide: short_columns(values * 3, wide))
+    with pytest.raises(OverflowError):
+        stream.stages.stage_entries(b"token", [b"tag"] * 7, entries, now=5)

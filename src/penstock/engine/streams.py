@@ -45,7 +45,7 @@ class Streams:
         self._noted: OrderedDict[Place, None] = OrderedDict()  # streams with groups, stages or retention
         self.replaying = False  # an effect is being applied; what was evicted with it is an effect of its own
         self._timers: dict[Place, tuple[int, object]] = {}  # when the readers of a stream are to be woken
-        self._tick_planned = False  # there is more to expire than one tick took
+        self._tick_planned = False  # there is more to expire, or to compact, than one tick took
         engine.config.on_change("stream-max-pending", lambda _: self._wake_all())
 
     def note(self, database: Database, key: bytes, stream: Stream) -> None:
@@ -120,7 +120,7 @@ class Streams:
             elif type(stream) is Stream:
                 self._expire_leases(database, key, stream, until)
                 self._expire_stages(database, key, stream)
-                self.enforce_retention(database, key, stream)
+                self._enforce_retention(database, key, stream, until)
                 self.note(database, key, stream)  # at the end of the line, if there may be more
             if perf_counter_ns() >= until:
                 break
@@ -155,15 +155,23 @@ class Streams:
             database.changed(key)
             self._engine.propagate(database, [[b"TAPPLY", key, b"UNSTAGE", b"%d" % before]])
 
-    def enforce_retention(self, database: Database, key: bytes, stream: Stream) -> None:
-        """Evict what is too old and compact a slice."""
+    def _enforce_retention(self, database: Database, key: bytes, stream: Stream, until: int) -> None:
+        """Evict what is too old, and compact one node, or more if there is time."""
         messages = stream.log
         first = messages.first
         messages.apply_retention(stream.retention, self._engine.clock.now)
         if messages.first != first:
             database.changed(key)
             self._engine.propagate(database, [[b"TEVICT", key, b"%d" % (messages.first - 1)]])
-        rewritten = messages.compact().rewritten
+        rewritten: list[int] = []
+        while True:
+            compacted = messages.compact(nodes=1)
+            rewritten += compacted.rewritten
+            if not compacted.more:
+                break
+            if perf_counter_ns() >= until:
+                self._tick_soon()
+                break
         if rewritten:
             self._changed_for_nobody(database, key)
             self._engine.propagate(database, [[b"TAPPLY", key, b"COMPACT", *[b"%d" % number for number in rewritten]]])

@@ -3,6 +3,9 @@
 Why here: bytes from a client are checked once, completely, and leave this file as record batches of (tag, entry) or
 (time, tag, entry) with 32-bit offsets and no nulls; the rest of the package trusts them. Rejected: letting a column
 of any type in and casting when it is read, which moves a client's mistake to another client's read.
+
+Nor does pyarrow ever get Python objects, here and in the rest of the server, but buffers and what it made itself: given a list
+or a number (`pa.array`, `pa.scalar`, an option of a function) it imports pandas where there is one, 42 MB and 0.2 s.
 """
 
 from __future__ import annotations
@@ -136,7 +139,7 @@ def _column(name: str, column: Any) -> Any:
     if column.null_count:
         if name != "tag":
             raise InvalidArrow(f"column '{name}' has nulls")
-        column = pc.fill_null(column, b"")
+        column = pc.fill_null(column, _EMPTY)
     return column
 
 
@@ -160,9 +163,15 @@ def int64s(values: array[int]) -> Any:
     return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
 
 
+def binaries(table: Any, data: Any, count: int, kind: Any) -> Any:
+    """An Arrow column of so many values: bytes, and the table of where each begins."""
+    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(table), pa.py_buffer(data)], 0)
+
+
 _COUNTING = int64s(array("q", range(1000)))
+_EMPTY = binaries(bytes(8), b"", 1, pa.binary())[0]
 
 
 def offsets_from(start: int, count: int) -> Any:
     """The column start, start + 1, ... of at most a node's length, without making Python integers."""
-    return pc.add(_COUNTING.slice(0, count), pa.scalar(start, pa.int64()))
+    return pc.add(_COUNTING.slice(0, count), int64s(array("q", (start,)))[0])

@@ -34,7 +34,7 @@ class Compactor:
     def index(self, node: Node) -> None:
         """Learn the tags of the next node. O(its messages)."""
         latest, superseded = self.latest, self.superseded
-        offsets, _, tags, _ = node.lists()
+        offsets, tags = node.tagged()
         for offset, tag in zip(offsets, tags, strict=True):
             if tag:
                 older = latest.get(tag)
@@ -50,7 +50,7 @@ class Compactor:
     def compact(self, node: Node, compression: str) -> int:
         """Drop a node's superseded messages and answer how many there were."""
         del self.superseded[node.number]
-        offsets, _, tags, _ = node.lists()
+        offsets, tags = node.tagged()
         latest = self.latest
         rows = [row for row, tag in enumerate(tags) if not tag or latest[tag] == offsets[row]]
         before = node.count
@@ -70,7 +70,7 @@ class Compactor:
     def forget(self) -> None:
         """Forget the tags that had their newest message in a node that was evicted. O(its messages)."""
         latest = self.latest
-        offsets, _, tags, _ = self.evicted.popleft().lists()
+        offsets, tags = self.evicted.popleft().tagged()
         for offset, tag in zip(offsets, tags, strict=True):
             if latest.get(tag) == offset:
                 del latest[tag]
@@ -85,11 +85,11 @@ class Compactor:
         superseded: dict[int, int] = {}
         for node in [*self.evicted, *nodes.values()]:
             if node.number < self.next:
-                offsets, _, tags, _ = node.copy().lists()
+                offsets, tags = node.copy().tagged()
                 latest.update(item for item in zip(tags, offsets, strict=True) if item[0])
         for node in nodes.values():
             if node.number < self.next:
-                offsets, _, tags, _ = node.copy().lists()
+                offsets, tags = node.copy().tagged()
                 lost = sum(1 for offset, tag in zip(offsets, tags, strict=True) if tag and latest[tag] != offset)
                 if lost:
                     superseded[node.number] = lost

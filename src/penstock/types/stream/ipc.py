@@ -15,6 +15,7 @@ Invariant: `load_node` has had pyarrow check a payload, and compared what it fou
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from itertools import chain
@@ -22,7 +23,7 @@ from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
 
-from penstock.types.stream.arrow import LARGE_SCHEMA, READ_SCHEMA, SCHEMA
+from penstock.types.stream.arrow import LARGE_SCHEMA, READ_SCHEMA, SCHEMA, binaries, int64s
 
 Piece = bytes | memoryview  # of a reply; a view is of bytes that never change
 
@@ -234,9 +235,8 @@ class _Template:
     """The description of a message of four columns, as pyarrow writes it, to be filled with other numbers."""
 
     def __init__(self, codec: str | None) -> None:
-        sample = pa.RecordBatch.from_pylist(
-            [{"offset": 1, "time": 1, "tag": b"tag", "entry": b"entry"}], schema=READ_SCHEMA
-        )
+        number, text = int64s(array("q", (1,))), binaries(array("i", (0, 3)), b"tag", 1, pa.binary())
+        sample = pa.RecordBatch.from_arrays([number, number, text, text], schema=READ_SCHEMA)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, READ_SCHEMA, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
             writer.write_batch(sample)

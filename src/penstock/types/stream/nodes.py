@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.types.packing import CorruptValue, OversizedValue
-from penstock.types.stream.arrow import LARGE_SCHEMA, SCHEMA, int64s, offsets_from
+from penstock.types.stream.arrow import LARGE_SCHEMA, SCHEMA, binaries, int64s, offsets_from
 from penstock.types.stream.ipc import ArrowPart, Layout, Piece, decoded, messages, node_part, rows_part
 from penstock.types.stream.unpacked import unpacked_size
 from penstock.types.stream.wire import Wire, column_of, columns_wire, counted, extend_wire, formatted, latest
@@ -111,10 +111,7 @@ def message_batch(times: array[int], tags: list[bytes], entries: list[bytes]) ->
     except OverflowError:  # over 2 GiB
         columns, schema = [column_of(tags, True), column_of(entries, True)], LARGE_SCHEMA
     kind, count = schema.field(1).type, len(times)
-    arrays = [
-        pa.Array.from_buffers(kind, count, [None, pa.py_buffer(table), pa.py_buffer(data)], 0)
-        for table, data in columns
-    ]
+    arrays = [binaries(*column, count, kind) for column in columns]
     return pa.RecordBatch.from_arrays([int64s(times), *arrays], schema=schema)
 
 
@@ -291,16 +288,20 @@ class Node:
     def lists(self) -> tuple[list[int], list[int], list[bytes], list[bytes]]:
         """Offsets, times, tags and entries of all messages."""
         times, tags, entries = (column.to_pylist() for column in self.opened())
-        return (
-            list(self.offsets if self.offsets is not None else range(self.start, self.start + NODE)),
-            times,
-            tags,
-            entries,
-        )
+        return self._offsets(), times, tags, entries
+
+    def tagged(self) -> tuple[list[int], list[bytes]]:
+        """Offsets and tags of all messages, for a third of what `lists` takes."""
+        return self._offsets(), self.opened().column(1).to_pylist()
+
+    def _offsets(self) -> list[int]:
+        return list(self.offsets if self.offsets is not None else range(self.start, self.start + NODE))
 
     def row_at_time(self, ms: int) -> int:
         """The first row with a message, here or before it, that is not before a time."""
-        peaks = pc.cumulative_max(self.opened().column(0), start=self.before)
+        if ms <= self.before:
+            return 0
+        peaks = pc.cumulative_max(self.opened().column(0))
         return bisect_left(range(self.count), ms, key=lambda row: peaks[row].as_py())
 
     def freeze(self, compression: str) -> None:
@@ -326,7 +327,7 @@ class Node:
     def keep(self, rows: list[int], compression: str) -> None:
         """Lose all other rows. Times before and newest stay: seeking by time must not change what it finds first."""
         self.offsets = array("q", [self.offset_at(row) for row in rows])
-        batch = self.opened().take(pa.array(rows, pa.int64()))
+        batch = self.opened().take(int64s(array("q", rows)))
         cold = self.compressed
         self.wire, self.asked = None, 0
         self._hold(batch)

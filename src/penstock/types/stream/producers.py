@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from penstock.types.packing import CorruptValue
-from penstock.types.stream.arrow import parse_arrow
+from penstock.types.stream.arrow import binaries, parse_arrow
+from penstock.types.stream.wire import column_of
 
 REMEMBERED = 8  # answers a producer: as many writes as it may have in flight and still repeat
 _PRODUCER = struct.Struct("<qqqqI")
@@ -175,9 +176,7 @@ class Stages:
 
     def stage_entries(self, token: bytes, tags: list[bytes], entries: list[bytes], now: int) -> int:
         """As `stage`, of plain entries."""
-        columns = [pa.array(tags, pa.binary()), pa.array(entries, pa.binary())]
-        batches = pa.Table.from_arrays(columns, names=["tag", "entry"]).combine_chunks().to_batches()
-        return self.stage(token, batches, now)
+        return self.stage(token, _batches(tags, entries), now)
 
     def take(self, tokens: list[bytes]) -> list[Any]:
         """The batches of all tokens in order, no longer staged; UnknownStage, and nothing taken, if one is unknown."""
@@ -239,6 +238,18 @@ class Stages:
                 assert batch.schema.names[-2:] == ["tag", "entry"]
                 assert all(column.null_count == 0 for column in batch)
             assert stage.rows == sum(batch.num_rows for batch in stage.batches)
+
+
+def _batches(tags: list[bytes], entries: list[bytes]) -> list[Any]:
+    """As record batches, several if they have more than the 2 GiB that one can have."""
+    try:
+        columns = [binaries(*column_of(values, False), len(values), pa.binary()) for values in (tags, entries)]
+    except OverflowError:
+        half = len(tags) // 2
+        if not half:
+            raise
+        return _batches(tags[:half], entries[:half]) + _batches(tags[half:], entries[half:])
+    return [pa.RecordBatch.from_arrays(columns, names=["tag", "entry"])]
 
 
 def _staged(part: bytes) -> list[Any]:

@@ -1,0 +1,55 @@
+"""What a server loads into its process, and what it leaves alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+
+COMMANDS = """
+import sys
+
+import redis
+
+import penstock
+
+payload = sys.stdin.buffer.read()
+with penstock.Server() as server, redis.Redis.from_url(server.url) as client:
+    run = client.execute_command
+    assert run("TWRITE", "s", "FORMAT", "ARROW", payload) == 1
+    assert run("TWRITE", "s", "ENTRIES", *["tag", "entry"] * 2500) == 2001
+    run("TSTAGE", "s", "token", "ENTRIES", "tag", "entry")
+    run("TCOMMIT", "s", "producer", 1, "token")
+    assert len(run("TREAD", "s", 1, 4501, "FORMAT", "ARROW")) > 4501
+    assert len(run("TREAD", "s", 1500, 1001, "FORMAT", "ARROW", "COMPRESSED")) > 1001
+    assert len(run("TREAD", "s", 1, 4501)) == 4501
+    assert run("TSEEK", "s", "TIME", 1) == 1
+    assert run("TSEEK", "s", "TIME", 1500) == 1500
+    run("TRETAIN", "s", "COMPACT", "yes")
+    while run("TREAD", "s", 2001, 1)[0] is not None:  # until it is compacted away
+        pass
+    assert run("COPY", "s", "other") == 1
+    client.restore("restored", 0, client.dump("s"))
+print(*sys.modules)
+"""
+
+
+def test_pandas_is_not_imported_by_a_server_that_reads_and_writes_arrow(tmp_path: Path) -> None:
+    """pyarrow does so, where there is one, as soon as it is given a Python object: 42 MB and 0.2 s for nothing."""
+    (tmp_path / "pandas.py").write_text("raise SystemExit('pandas was imported')\n")
+    sink = pa.BufferOutputStream()
+    tags = [None, *[b"tag %d" % number for number in range(1999)]]
+    table = pa.table({"time": range(1, 2001), "tag": pa.array(tags, pa.binary()), "entry": [b"entry"] * 2000})
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, "-c", COMMANDS],
+        input=bytes(sink.getvalue()), capture_output=True, env={**os.environ, "PYTHONPATH": path}, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr.decode()
+    assert "pyarrow" in done.stdout.decode().split()
+    assert "pandas" not in done.stdout.decode().split()
