@@ -6,6 +6,7 @@ import pytest
 from tests.commands.stream_world import BLOCKED, World, visible
 
 from penstock.engine import streams as upkeep
+from penstock.types.stream.groups import Group
 
 
 @pytest.fixture
@@ -248,3 +249,29 @@ def test_streams_that_were_flushed_take_no_turns(world: World, monkeypatch: pyte
     world.clock.advance(100)
     world.engine.streams.tick()
     assert world.group()[b"pending"] == 0
+
+
+def test_no_group_is_looked_at_before_something_can_have_expired(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[Group] = []
+    expire = Group.expire
+    monkeypatch.setattr(Group, "expire", lambda group, *words: looked_at.append(group) or expire(group, *words))
+    world.write("k", "a", "b")
+    world.run("TREAD k 0 1 GROUP never RETRY 10 0")
+    world.run("TREAD k 0 1 GROUP g RETRY 10 500")
+    world.pass_time(1)  # finds out when
+    looked_at.clear()
+    world.run("TREAD k 0 1 GROUP h RETRY 10 200")
+    world.pass_time(198)
+    assert not looked_at
+    world.pass_time(1)
+    assert [world.group(name)[b"pending"] for name in (b"never", b"g", b"h")] == [1, 1, 1]
+    world.pass_time(1)
+    assert [world.group(name)[b"pending"] for name in (b"never", b"g", b"h")] == [1, 1, 0]
+    looked_at.clear()
+    world.pass_time(298)
+    assert not looked_at
+    world.pass_time(2)
+    assert [world.group(name)[b"pending"] for name in (b"never", b"g", b"h")] == [1, 0, 0]
+    looked_at.clear()
+    world.pass_time(1_000_000)
+    assert not looked_at

@@ -108,6 +108,7 @@ def tapply(session: Session, argv: Argv) -> Reply:
             raise ReplyError(f"TAPPLY: {error}") from None
         stream = stream if stream is not None else db.obtain(argv[1], Stream)
         stream.group(argv[3], change.position).apply(change)
+        stream.expiry_from = 0
         session.engine.streams.note(db, argv[1], stream)
     elif form == b"UNSTAGE" and len(argv) == 4:
         before = to_number(argv[3], "UNSTAGE")

@@ -446,6 +446,8 @@ def _read_group(session: Session, read: _Read) -> Reply:
     delivery = group.deliver(
         log, now, read.count, read.retry, engine.config.stream_max_pending, read.max_bytes, read.dead_letter
     )
+    if read.retry is not None and read.retry[1]:
+        stream.expiry_from = min(stream.expiry_from, now + read.retry[1])
     change = delivery.change or (None if known else Change(group.position, group.lost))
     if change is not None:
         session.log(*engine.streams.settle(db, read.key, read.group, stream, change, delivery.expired))

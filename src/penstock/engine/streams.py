@@ -16,6 +16,7 @@ from collections import OrderedDict
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
+from penstock.engine.arguments import INT64_MAX
 from penstock.engine.spec import Argv
 from penstock.types.stream.groups import Change
 from penstock.types.stream.shelf import Lease
@@ -130,7 +131,10 @@ class Streams:
     # -- expiry, retention ------------------------------------------------------------------------------------
 
     def _expire_leases(self, database: Database, key: bytes, stream: Stream, until: int) -> None:
+        """Give up what expired, in all groups: none is looked at before something in one of them can have expired."""
         now = self._engine.clock.now
+        if now < stream.expiry_from:
+            return
         for name, group in stream.groups.items():
             while (expired := group.expire(stream.log, now))[1] is not None:
                 change = expired[1]
@@ -138,6 +142,8 @@ class Streams:
                 if perf_counter_ns() >= until:
                     self._tick_soon()
                     return
+        expiries = [expiry for group in stream.groups.values() if (expiry := group.next_expiry()) is not None]
+        stream.expiry_from = min(expiries, default=INT64_MAX)
 
     def _tick_soon(self) -> None:
         if not self._tick_planned:

@@ -29,6 +29,7 @@ from penstock.types.stream.shelf import Lease
 _HEAD = struct.Struct("<qqI")
 _LEASE = struct.Struct("<qqqqqII")
 _NO_DEAD_LETTER = _MOST_ATTEMPTS = 0xFFFFFFFF
+_FOR_EVER = (1 << 63) - 1
 SLICE = 200
 """Leases that one call drops because they expired or were evicted, in about a millisecond; more to get below the cap.
 
@@ -308,6 +309,11 @@ class Group:
     def next_deadline(self) -> int | None:
         """When next something falls due or expires: a blocked reader waits no longer. O(1)."""
         return self.leases.next_deadline()
+
+    def next_expiry(self) -> int | None:
+        """When next something is given up."""
+        lease = self.leases.expired(_FOR_EVER)
+        return lease.expire_at if lease is not None else None
 
     # The whole.
 

@@ -36,7 +36,7 @@ class Stream:
     """
 
     # Who waits for the stream at a key remembers which one it was, and must not keep a deleted one alive.
-    __slots__ = ("__weakref__", "groups", "log", "producers", "retention", "stages")
+    __slots__ = ("__weakref__", "expiry_from", "groups", "log", "producers", "retention", "stages")
 
     def __init__(self, storage: Storage = STORAGE) -> None:
         self.log = Log(storage)
@@ -44,6 +44,7 @@ class Stream:
         self.producers = Producers()
         self.stages = Stages()
         self.retention = Retention()
+        self.expiry_from = 0  # no lease of any group expires before; it is not kept, and 0 until it is found out
 
     def group(self, name: bytes, position: int) -> Group:
         """The group of that name, made at a position if it is new."""
