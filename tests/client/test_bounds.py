@@ -14,13 +14,13 @@ import pytest
 import redis
 from tests.client.door import Door
 
-from penstock import Client, aio
+from penstock import aio
 from penstock.client.batch import Batch
 from penstock.client.calls import call
 from penstock.client.delivery import Settings
 from penstock.client.engine import Engine
 from penstock.client.errors import BufferFull
-from penstock.client.pipeline import batch_of, bulk_batch
+from penstock.client.pipeline import bulk_batch
 from penstock.testing.redis import RedisServer
 
 BOUND = 16 * 1024 * 1024
@@ -86,28 +86,6 @@ def stacked(transaction: bool) -> Callable[[Any, int, int], Any]:
         return pipe
 
     return begin
-
-
-@pytest.mark.parametrize("transaction", [False, True])
-@pytest.mark.parametrize("value", [10, 1000, 100_000])
-def test_the_bound_on_bytes_is_a_bound_on_the_memory_of_pipelines(transaction: bool, value: int) -> None:
-    client, make = Client(port=1), stacked(transaction)
-    held: list[Any] = []
-    batch_of(make(client, 0, value).command_stack, transaction)  # whatever is made once
-    tracemalloc.start()
-    try:
-        counted = 0
-        while counted < SMALL_BOUND:
-            pipe = make(client, len(held), value)
-            batch = batch_of(pipe.command_stack, transaction)
-            batch.waiter = threading.Lock()
-            counted += batch.size
-            held.append((pipe, batch))
-        used, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    client.close()
-    assert 0.5 * counted < used <= counted * 1.02
 
 
 def bulk(client: aio.Client, number: int, value: int) -> Any:
