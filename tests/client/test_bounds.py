@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import redis
 from tests.client.door import Door
 
+from penstock import aio
 from penstock.client.batch import Batch
 from penstock.client.calls import call
 from penstock.client.delivery import Settings
@@ -21,6 +24,7 @@ from penstock.client.pipeline import bulk_batch
 from penstock.testing.redis import RedisServer
 
 BOUND = 16 * 1024 * 1024
+SMALL_BOUND = BOUND // 4  # for what takes longer to fill
 
 
 def singles(value: int) -> Iterator[Batch]:
@@ -70,6 +74,67 @@ def test_the_bound_on_bytes_is_a_bound_on_memory(make: Callable[[int], Iterator[
     finally:
         tracemalloc.stop()
     assert 0.5 * BOUND < held <= BOUND * 1.02 + 100 * value * 3  # the one that did not fit is still in our hands
+
+
+def stacked(transaction: bool) -> Callable[[Any, int, int], Any]:
+    """What `execute` waits for, of a pipeline that is filled call by call."""
+
+    def begin(client: Any, number: int, value: int) -> Any:
+        pipe = client.pipeline(transaction=transaction)
+        for index in range(10):
+            pipe.set(f"key:{number}:{index}", f"{number}:{index}" + "x" * value)
+        return pipe
+
+    return begin
+
+
+def bulk(client: aio.Client, number: int, value: int) -> Any:
+    return client.execute_many([("SET", f"key:{number}:{index}", "x" * value) for index in range(10)])
+
+
+AWAITED: dict[str, Callable[[aio.Client, int, int], Any]] = {
+    "set": lambda client, number, value: client.set(f"key:{number}", f"{number}" + "x" * value),
+    "get": lambda client, number, value: client.get(f"key:{number}" + "x" * value),
+    "hgetall": lambda client, number, value: client.hgetall(f"key:{number}" + "x" * value),
+    "hset": lambda client, number, value: client.hset(f"key:{number}", f"field:{number}", f"{number}" + "x" * value),
+    "lrange": lambda client, number, value: client.lrange(f"key:{number}" + "x" * value, number, -number),
+    "execute_many": bulk,
+    "pipeline": lambda client, number, value: stacked(False)(client, number, value).execute(),
+    "transaction": lambda client, number, value: stacked(True)(client, number, value).execute(),
+}
+
+
+@pytest.mark.parametrize("name", AWAITED)
+@pytest.mark.parametrize("value", [10, 1000, 100_000])
+def test_the_bound_on_bytes_is_a_bound_on_the_memory_of_tasks_that_wait(name: str, value: int) -> None:
+    """What tasks await is measured; the tasks themselves are the caller's."""
+
+    async def main() -> int:
+        async with aio.Client(port=1, max_buffered_bytes=SMALL_BOUND, when_full="raise") as client:
+            client._link._move_to(asyncio.get_running_loop())
+            client._link.engine.connecting()  # it never comes to that
+            held: list[Any] = []
+            make = AWAITED[name]
+            first = make(client, 0, value)  # whatever is made once
+            first.send(None)
+            first.close()
+            tracemalloc.start()
+            try:
+                with pytest.raises(BufferFull):
+                    while True:
+                        held.append(make(client, len(held), value))
+                        held[-1].send(None)
+                used, _ = tracemalloc.get_traced_memory()
+            finally:
+                tracemalloc.stop()
+            for call in held:
+                call.close()
+            assert client.counters.buffered_commands == client.counters.buffered_bytes == 0
+            return used
+
+    # the one that did not fit is still in our hands
+    used = asyncio.run(main())
+    assert 0.5 * SMALL_BOUND < used <= SMALL_BOUND * 1.02 + 10 * value * 3
 
 
 PROGRAM = """

@@ -146,7 +146,10 @@ class Link:
                         talks = self._wire
                 if talks is None:
                     try:
-                        self._enter(batch)
+                        if self._for_room:
+                            self._enter_in_turn(batch)
+                        else:
+                            self.engine.submit(batch, monotonic())
                     except BufferFull:
                         if until is None:
                             until = math.inf if patience is None else monotonic() + patience
@@ -235,12 +238,9 @@ class Link:
 
     # -- room -------------------------------------------------------------------------------------------------
 
-    def _enter(self, batch: Batch) -> None:
-        """With the lock held: give a batch to the engine, when it is its turn. Raises BufferFull if it has to wait, or else NotSent."""
-        if not self._for_room:
-            self.engine.submit(batch, monotonic())
-            return
-        if self._first_for_room() is not batch:
+    def _enter_in_turn(self, batch: Batch) -> None:
+        """With the lock held: as the engine's `submit`, where some wait for room already."""
+        if self._first_for_room() not in (None, batch):
             raise self.engine.full()
         try:
             self.engine.submit(batch, monotonic())
