@@ -189,6 +189,9 @@ class Link:
 
     def close(self, leave: Callable[[Any], bool] | None = None) -> None:
         """Settle everything and end the connection, or leave it to another if it is as new; for any thread."""
+        self._at_once_or_next(lambda: self._close(leave))
+
+    def _close(self, leave: Callable[[Any], bool] | None) -> None:
         with self._lock:
             wire = self._wire
             if leave and wire and self._leader is None and self.engine.is_as_new and leave(wire.connection):
@@ -202,6 +205,9 @@ class Link:
 
     def change(self, change: Callable[[Engine, float], object]) -> None:
         """Let the engine's settings change, and wake whom that settles."""
+        self._at_once_or_next(lambda: self._change(change))
+
+    def _change(self, change: Callable[[Engine, float], object]) -> None:
         with self._lock:
             change(self.engine, monotonic())
             self._wake_settled()
@@ -212,6 +218,22 @@ class Link:
         except BaseException:
             self._interrupted(None)
             raise
+
+    def _at_once_or_next(self, work: Callable[[], None]) -> None:
+        """Do what takes the lock. A signal handler, or a replay filter, may ask for it in a thread that has the lock already, and must not
+        wait for itself: then another thread does it next. And who uses this client meanwhile in this thread has to be `Reentered`.
+        """
+        thread = get_ident()
+        if thread not in self._inside:
+            try:
+                self._inside[thread] = _NOBODY
+                work()
+            finally:
+                self._inside.pop(thread, None)
+        elif self._lock.locked():
+            threading.Thread(target=work, name="penstock-next").start()
+        else:
+            work()
 
     def _interrupted(self, batch: Batch | None, only_waits: bool = False) -> None:
         """KeyboardInterrupt and the like, between any two steps. Nobody knows how much was read, written or noted down, so this
@@ -421,6 +443,9 @@ class Link:
                 failed(error if is_refusal(error) else not_opened(error, connection), monotonic())
             return
         with self._lock:
+            if self.engine.is_closed:  # meanwhile
+                wire.close()
+                return
             self._writing, self._wire = True, wire
             self._poll.register(wire.socket, select.POLLIN)
             self.engine.connected(monotonic())
@@ -503,6 +528,11 @@ class Link:
         self.engine = self._make_engine()
         self.engine.inherit(old)
         self._begin()
+
+
+_NOBODY = Batch(("NOBODY",), b"")
+"""In the place of the batch of a thread that makes no call."""
+_NOBODY.settled = True
 
 
 def _wake(waiter: threading.Lock) -> None:
