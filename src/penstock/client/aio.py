@@ -37,6 +37,11 @@ from penstock.client.quick import QuickCommands
 from penstock.client.streams import StreamCommands
 from penstock.client.tables import Span, Words, aio_read_tables, table_of, table_read
 
+AWAITED_BYTES = 700
+"""What a batch that is awaited costs more than one that a thread waits for: coroutines, and what they keep; tests/client/test_bounds.py measures it."""
+AWAITED_MANY_BYTES = 1500
+"""The same for one of many commands: those of pipelines and of `execute_many` keep more."""
+
 
 class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.asyncio.Redis):  # type: ignore[misc]
     """The asyncio client; takes all arguments of redis.asyncio.Redis, and those of penstock.Client."""
@@ -88,7 +93,10 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.asyncio.Redi
 
     def run(self, batch: Batch) -> Awaitable[None]:
         """Have a batch settled, on a connection that suits it. No coroutine by itself: one less for each call that waits."""
-        return self._run_alone(batch) if batch.blocks and self._is_shared else self._link.run(batch)
+        if batch.blocks and self._is_shared:
+            return self._run_alone(batch)
+        batch.size += AWAITED_BYTES if batch.lengths is None else AWAITED_MANY_BYTES
+        return self._link.run(batch)
 
     async def _run_alone(self, batch: Batch) -> None:
         """It may hold the connection up for others."""

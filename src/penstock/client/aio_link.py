@@ -29,10 +29,6 @@ from penstock.client.opening import as_lost, give_up_soon, is_refusal, not_opene
 from penstock.client.preface import PrefaceRefused
 
 READ = 128 * 1024
-AWAITED_BYTES = 700
-"""What a batch that is awaited costs more than one that a thread waits for: coroutines, and what they keep; tests/client/test_bounds.py measures it."""
-AWAITED_MANY_BYTES = 1500
-"""The same for one of many commands: those of pipelines and of `execute_many` keep more."""
 _links: weakref.WeakSet[Link] = weakref.WeakSet()
 _of_parents: list[Wire] = []  # in a child: what must not even be collected
 
@@ -65,7 +61,6 @@ class Link:
         if loop is not self._loop:
             self._move_to(loop)
         engine = self.engine
-        batch.size += AWAITED_BYTES if batch.lengths is None else AWAITED_MANY_BYTES
         try:
             if self._for_room:
                 raise engine.full()  # who came first is first

@@ -27,7 +27,7 @@ from penstock.client.cluster.effects import Rules
 from penstock.client.delivery import Counters
 from penstock.client.errors import BufferFull, DeliveryError, NotSent
 
-CALL_BYTES = 4950
+CALL_BYTES = 5150
 """What a call that waits costs beside its commands, its logic and its batches; tests/client/cluster/test_bounds.py measures these."""
 COMMAND_BYTES = 130
 """What a command costs beside its words: its places in the plan, its result."""

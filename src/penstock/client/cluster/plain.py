@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.client.batch import Batch
+from penstock.client.batch import Batch, lay_out
 from penstock.client.cluster.ledger import Hold
 from penstock.client.cluster.slot_map import Address
 
@@ -28,3 +28,6 @@ class PlainCall(Batch, Hold):
         self.until = until
         """When its time is up, by the clock of the rules; `deadline` is the same by that of whoever drives it."""
         self.is_held = False
+
+
+lay_out(PlainCall, PlainCall((), b"", ("", 0), 0.0))
