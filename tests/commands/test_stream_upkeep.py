@@ -464,6 +464,22 @@ def test_only_effects_are_applied(world: World, words: str) -> None:
     assert world.run("EXISTS k other") == 0
 
 
+def test_leases_of_messages_that_were_never_written_are_not_applied(world: World) -> None:
+    """A snapshot with them would be refused at the next start."""
+    world.write("longer", "a", "b", "c")
+    world.run("TREAD longer 0 3 GROUP g RETRY 1000 0")
+    words = ("TAPPLY", "k", "GROUP", "g", world.stream(b"longer").groups[b"g"].dump())
+    assert "never written" in world.error(*words)
+    assert world.run("EXISTS k") == 0
+    world.write("k", "a", "b")
+    assert "never written" in world.error(*words)
+    assert world.run("TGROUP LIST k") == []
+    world.write("k", "c")
+    assert world.run(*words) == b"OK"
+    assert world.run("TGROUP PENDING k g") == world.run("TGROUP PENDING longer g")
+    assert world.run("RESTORE", "copy", 0, world.run("DUMP", "k")) == b"OK"
+
+
 # -- compression between commands -----------------------------------------------------------------------------
 
 

@@ -106,6 +106,8 @@ def tapply(session: Session, argv: Argv) -> Reply:
             change = Change.decode(argv[4])
         except CorruptValue as error:
             raise ReplyError(f"TAPPLY: {error}") from None
+        if not change.fits(stream.log.last if stream is not None else 0):
+            raise ReplyError("TAPPLY: a group change has leases of messages that were never written")
         stream = stream if stream is not None else db.obtain(argv[1], Stream)
         stream.group(argv[3], change.position).apply(change)
         stream.expiry_from = 0

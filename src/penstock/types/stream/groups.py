@@ -81,6 +81,10 @@ class Change(NamedTuple):
             raise CorruptValue("a group change has a lease of no offsets")
         return cls(position, lost, removed, leases)
 
+    def fits(self, last: int) -> bool:
+        """Whether its leases are of messages that a log with this last offset can have delivered."""
+        return all(lease.end <= last + 1 and lease.attempts for lease in self.leases)
+
 
 class Delivery(NamedTuple):
     """The answer to a group read: runs in the order of delivery, leases that expired, and the change to log."""
@@ -327,9 +331,9 @@ class Group:
         change = Change.decode(data)
         bounds = [bound for lease in change.leases for bound in (lease.start, lease.end)]
         disjoint = all(a < b for a, b in zip(bounds[::2], bounds[1::2], strict=True)) and bounds == sorted(bounds)
-        if change.removed or not disjoint or any(lease.attempts < 1 for lease in change.leases):
+        if change.removed or not disjoint:
             raise CorruptValue("a group's leases are out of order")
-        if bounds and bounds[-1] > last + 1:
+        if not change.fits(last):
             raise CorruptValue("a group's leases are of messages that were never written")
         group = cls(change.position)
         group.apply(change)
