@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,22 @@ def test_a_spark_that_does_not_start_says_so_in_a_line_and_leaves_no_files(tmp_p
     assert ran.returncode == 1
     assert ran.stderr.startswith("penstock run: Spark did not start: ")
     assert (ran.stderr.count("\n"), str(folder / ".penstock" / "spark.log") in ran.stderr) == (1, True)
+    assert not (folder / ".penstock" / "tmp").exists()
+
+
+def test_a_run_that_is_interrupted_while_java_starts_takes_it_along(tmp_path: Path) -> None:
+    folder = project(tmp_path, COPY)
+    with started([*PENSTOCK, "run", str(folder)]) as run:
+        children: list[psutil.Process] = []
+        while not any("pyspark-shell" in command_of(each) for each in children):
+            assert run.poll() is None
+            time.sleep(0.01)
+            children = psutil.Process(run.pid).children()
+        run.send_signal(signal.SIGINT)
+        said, _ = run.communicate()
+        assert run.returncode == 130, said
+    assert said.endswith("\npenstock run: stopped; the next run goes on where this one was\n")
+    assert not [each for each in children if command_of(each)], "a process is left behind"
     assert not (folder / ".penstock" / "tmp").exists()
 
 

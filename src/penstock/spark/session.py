@@ -108,6 +108,23 @@ def _handlers_kept() -> Iterator[None]:
             signal.signal(signal.SIGINT, before)
 
 
+@contextlib.contextmanager
+def _signals_held() -> Iterator[list[int]]:
+    """Note signals instead of acting on them. Whoever is interrupted while Java starts does not know the process yet, and it, finding nobody
+    to talk to, would stay for ever."""
+    came: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield came
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda given, frame: came.append(given)) for number in numbers}
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 class Session:
     """A JVM with Spark in it. `spark` is what projects use, `classic` looks behind it."""
 
@@ -132,17 +149,16 @@ class Session:
                 "spark.sql.artifact.isolation.enabled": "false",
             }.items())
         )  # fmt: skip
-        with self.log.open("wb") as log:
+        with self.log.open("wb") as log, _signals_held() as signals:
             try:
                 self._gateway: Any = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
             except PySparkRuntimeError:
                 self._remove_temporary()
                 raise SparkDidNotStart(f"Spark did not start: {_reason(self.log)} ({self.log} has all of it)") from None
-            except BaseException:
-                self._remove_temporary()  # a JVM that is on its way up ends when it finds nobody there
-                raise
         self._process: subprocess.Popen[bytes] = self._gateway.proc
         try:
+            for number in signals:
+                signal.raise_signal(number)
             with _handlers_kept():
                 self._context = SparkContext(gateway=self._gateway, conf=conf)
             self.classic = SparkSession(self._context)
