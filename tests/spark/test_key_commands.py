@@ -40,6 +40,11 @@ def test_a_row_sets_the_fields_it_has() -> None:
     ]
 
 
+def test_bytes_are_written_as_they_are_however_arrow_has_them() -> None:
+    some = pa.record_batch({"key": pa.array(["k"], pa.large_string()), "raw": pa.array([b"\xff"], pa.large_binary())})
+    assert commands(some, type="hash") == [(b"HSET", b"k", b"raw", b"\xff")]
+
+
 def test_the_steps_of_a_row_stay_together() -> None:
     some = BATCH.select(["key", "n"])
     assert commands(some, overwrite=True, type="hash", ttl=5) == [

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import redis
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.types import StructType, _parse_datatype_string
 from tests.spark.conftest import World
 
 import penstock
 from penstock.protocol.slots import key_slot
-from penstock.spark.keys import by_slot
+from penstock.spark.keys import KeyReader, by_slot
+from penstock.spark.options import OptionError, parse
 from penstock.testing.cluster import RedisCluster
 
 
@@ -77,6 +79,16 @@ def test_strings_and_a_set_of_keys(place: Place) -> None:
     assert place.read("key string, value int", keys="page:*", type="string").agg(f.sum("value")).collect()[0][0] == 4950
     chosen = place.read("key string, value int", keySet="pages", type="string", minPartitions=4).collect()
     assert sorted(row.value for row in chosen) == list(range(0, 100, 10))
+
+
+def test_a_key_is_a_row_also_with_none_of_the_fields_or_for_its_name_alone(place: Place) -> None:
+    place.client.hset("u:1", "n", 1)
+    place.client.hset("u:2", "other", 2)
+    place.client.sadd("all", "u:1", "u:2", "u:gone")
+    for options in ({"keys": "u:*"}, {"keySet": "all"}):
+        rows = place.read("n int, key string", **options).collect()
+        assert sorted((row.key, row.n) for row in rows) == [("u:1", 1), ("u:2", None)]
+    assert sorted(row.key for row in place.read("key string", keySet="all").collect()) == ["u:1", "u:2"]
 
 
 def test_append_adds_fields_and_overwrite_replaces_keys(place: Place) -> None:
@@ -148,13 +160,26 @@ def test_rows_that_are_no_keys_are_refused(world: World, columns: str, options: 
 
 
 def test_a_read_that_cannot_work_says_why(world: World) -> None:
+    world.client.set("string", "x")
+    world.client.sadd("set", "string")
+    world.client.hset("hash", "key", "x")
     for options, problem in (
         ({"type": "hash"}, "name the keys to read"),
         ({"keys": "nothing:*"}, "no hashes match 'nothing:*', so their fields are unknown"),
+        ({"keySet": "string"}, "option keySet: 'string' is no set"),
+        ({"keySet": "set"}, "the key 'string' holds something else than a hash (option type)"),
+        ({"keys": "hash"}, "some hashes have a field 'key', which is also the name of the key's column"),
     ):
         with pytest.raises(PySparkException) as caught:
             world.read(**options).collect()
         assert problem in str(caught.value)
+    for kind, schema, problem in (
+        ("hash", "key string, n array<int>", "column n is array<int> in the schema; read it as a string"),
+        ("hash", "key string, n int not null", "column n is NOT NULL in the schema"),
+        ("string", "key string, a int, b int", "a string is one value, and the schema has key, a, b"),
+    ):
+        with pytest.raises(OptionError, match=problem):
+            KeyReader(parse({"keys": "*", "type": kind}), cast(StructType, _parse_datatype_string(schema)))
     with pytest.raises(PySparkException, match="they are no streaming source"):
         world.run(world.follow("key string, n int", keys="h:*"), type="hash")
 

@@ -14,6 +14,7 @@ def test_names_are_taken_in_any_case_and_as_the_kafka_source_has_them() -> None:
     assert options.stream == ("a", "b")
     assert options.maxRowsPerTrigger == 10
     assert options.failOnDataLoss is False
+    assert parse({"startingOffsets": "Latest"}).startingOffsets == "latest"
 
 
 @pytest.mark.parametrize(
@@ -32,12 +33,35 @@ def test_names_are_taken_in_any_case_and_as_the_kafka_source_has_them() -> None:
         ({"badEntries": "skip"}, "it takes fail or null or deadletter"),
         ({"badEntries": "deadletter"}, "badEntries=deadletter and deadLetterStream"),
         ({"deadLetterStream": "dead"}, "badEntries=deadletter and deadLetterStream"),
+        ({"maxoffsetspertrigger": "many"}, "option maxOffsetsPerTrigger='many': it takes a number from 1 on"),
+        ({"minPartitions": "²"}, "minPartitions='²': it takes a number from 1 on"),
+        ({"maxRowsPerTrigger": f"{2**63}"}, "it takes a number from 1 on"),
+        ({"startingTimestamp": f"{2**63}"}, "it takes milliseconds since 1970"),
+        ({"endingOffsets": f'{{"a": {2**63}}}'}, "it takes earliest, latest, or JSON"),
+        (
+            {"stream": "a, b", "startingOffsets": '{"a": 1, "c": 1}'},
+            "startingOffsets names c, and the streams to read are a, b",
+        ),
+        ({"stream": "a", "ttl": "5"}, "option ttl is about keys as a table"),
     ],
 )
 def test_what_makes_no_sense_is_refused_by_name(given: dict[str, str], problem: str) -> None:
     with pytest.raises(OptionError) as caught:
         parse(given)
     assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["nonsense", "http://ada:secret@events", "redis://ada:secret", "redis://ada:secret@events:secret"]
+)
+def test_an_address_that_is_none_is_refused_without_being_shown(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    with pytest.raises(
+        OptionError, match=r"^option url: it takes an address such as redis://user:password@host:6379/0$"
+    ):
+        parse({"url": url})
+    monkeypatch.setenv("PENSTOCK_URL", url)
+    with pytest.raises(OptionError, match=r"^environment variable PENSTOCK_URL: it takes an address such as redis:"):
+        parse({})
 
 
 def test_reading_needs_a_stream_or_a_pattern() -> None:

@@ -30,9 +30,23 @@ def problem(folder: Path) -> str:
 
 
 def test_storage_is_relative_to_the_project(tmp_path: Path) -> None:
-    assert load(project(tmp_path, a_sql="")).storage == (tmp_path / ".penstock" / "storage").as_uri()
+    assert load(project(tmp_path, a_sql="")).storage == tmp_path / ".penstock" / "storage"
     (tmp_path / "spark-pipeline.yml").write_text(SPEC.replace(".penstock/storage", "s3a://bucket/here"))
     assert load(tmp_path).storage == "s3a://bucket/here"
+
+
+@pytest.mark.parametrize("name", ["a,b", "a;b", "logs [1]", "{a}", "a*", "why?", "a\\b"])
+def test_a_path_that_spark_would_take_for_something_else_is_refused(tmp_path: Path, name: str) -> None:
+    said = f"the path of {tmp_path / name} has "
+    assert problem(project(tmp_path / name, a_sql="")).startswith(said)
+    made = CliRunner().invoke(app, ["init", str(tmp_path / name / "new")])
+    assert (made.exit_code, (tmp_path / name / "new").exists()) == (1, False)
+    assert "give the folder another name" in made.stderr
+
+
+def test_what_to_do_next_can_be_copied(tmp_path: Path) -> None:
+    made = CliRunner().invoke(app, ["init", str(tmp_path / "my clicks")])
+    assert f"\n    penstock run '{tmp_path}/my clicks'\n" in made.stdout
 
 
 def test_a_folder_without_a_project_is_told_how_to_get_one(tmp_path: Path) -> None:

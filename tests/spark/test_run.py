@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ import redis
 from tests.spark.projects import entries, project, write
 
 from penstock import Server
+from penstock.cli.run import _Stop
 from penstock.testing.redis import free_port
 
 pytestmark = pytest.mark.timeout(900)
@@ -43,11 +46,11 @@ def without_java(tmp_path: Path) -> dict[str, str]:
 def test_a_new_project_runs_at_once_without_any_java_stops_whole_and_goes_on_with_what_is_new(
     tmp_path: Path, without_java: dict[str, str]
 ) -> None:
-    folder = tmp_path / "my clicks"
+    folder = tmp_path / "odd names" / """my "own" clicks (50%) #1 für's $HOME"""
     assert penstock("init", folder).returncode == 0
     port = free_port()
     words = [*PENSTOCK, "run", str(folder), "--continuous", "--trigger", "0", "--port", str(port)]
-    with started(words, without_java) as run:
+    with started(words, without_java | {"LC_ALL": "C"}) as run:
         assert run.stdout is not None
         lines = iter(run.stdout.readline, "")
         first = wait_for(lines, "clicks: completed, 1,000 rows")
@@ -64,6 +67,8 @@ def test_a_new_project_runs_at_once_without_any_java_stops_whole_and_goes_on_wit
     assert "ending the run under way" in rest
     assert not [each for each in processes if command_of(each)], "a process is left behind"
     assert not (folder / ".penstock" / "tmp").exists(), "a file is left behind"
+    assert list(folder.parent.iterdir()) == [folder], "a file is left behind, outside of the project"
+    assert (folder / ".penstock" / "storage").is_dir()
     with (
         Server(dir=folder / ".penstock" / "server", appendonly=True, port=port) as server,  # the port is free again
         redis.Redis.from_url(server.url) as client,
@@ -99,6 +104,45 @@ def test_without_its_server_a_run_does_not_begin(tmp_path: Path, ours: Server) -
         assert (ran.returncode, ran.stdout) == (1, "")
         assert ran.stderr.startswith(f"penstock run: {said}")
         assert ran.stderr.count("\n") == 1
+
+
+def test_a_spark_that_does_not_start_says_so_in_a_line_and_leaves_no_files(tmp_path: Path) -> None:
+    folder = project(tmp_path, COPY)
+    with (folder / "spark-pipeline.yml").open("a") as spec:
+        spec.write("configuration:\n  spark.driver.memory: much\n")
+    ran = penstock("run", folder)
+    assert ran.returncode == 1
+    assert ran.stderr.startswith("penstock run: Spark did not start: ")
+    assert (ran.stderr.count("\n"), str(folder / ".penstock" / "spark.log") in ran.stderr) == (1, True)
+    assert not (folder / ".penstock" / "tmp").exists()
+
+
+def test_a_run_that_is_interrupted_while_java_starts_takes_it_along(tmp_path: Path) -> None:
+    folder = project(tmp_path, COPY)
+    with started([*PENSTOCK, "run", str(folder)]) as run:
+        children: list[psutil.Process] = []
+        while not any("pyspark-shell" in command_of(each) for each in children):
+            assert run.poll() is None
+            time.sleep(0.01)
+            children = psutil.Process(run.pid).children()
+        run.send_signal(signal.SIGINT)
+        said, _ = run.communicate()
+        assert run.returncode == 130, said
+    assert said.endswith("\npenstock run: stopped; the next run goes on where this one was\n")
+    assert not [each for each in children if command_of(each)], "a process is left behind"
+    assert not (folder / ".penstock" / "tmp").exists()
+
+
+def test_an_interrupt_is_told_in_our_own_words_only(caplog: pytest.LogCaptureFixture) -> None:
+    def log() -> list[str]:
+        caplog.clear()
+        logging.error("KeyboardInterrupt while sending command.")  # as py4j does
+        logging.getLogger("py4j.clientserver").error("Exception occurred while shutting down connection")
+        return caplog.messages
+
+    with _Stop(patient=False):
+        assert log() == []
+    assert len(log()) == 2
 
 
 COPY = """\

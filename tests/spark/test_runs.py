@@ -89,6 +89,7 @@ MISTAKES = {
     "no server": (a_table("t", read(UNREACHABLE)), "RunFailed", "0.py:7: no answer from the server at redis://127.0.0.1:1 for 0.3 seconds"),
     "a division": (a_table("t", "spark.range(3).selectExpr('1 / (id - 1) AS x')", "materialized_view"), "RunFailed", "0.py:7: [DIVIDE_BY_ZERO] Division by zero."),
     "a target": (a_table("t", read("option('stream', 'x')")) + a_table("f", read("option('stream', 'x')"), "append_flow(target='T')"), "RunFailed", "0.py:10: Unsupported destination"),
+    "a table twice": (a_table("t", "spark.range(1)", "materialized_view") * 2, "Problem", "0.py:10: there is a table t already, in "),
     "a column in SQL": ("CREATE MATERIALIZED VIEW a AS SELECT 1 AS n;\n\nCREATE MATERIALIZED VIEW b AS\nSELECT m FROM a;\n", "Problem", "0.sql:3: [UNRESOLVED_COLUMN.WITH_SUGGESTION] A column, variable, or function parameter with name `m`"),
     "a word in SQL": ("CREATE MATERIALIZED VIEW a AS SELEKT 1;\n", "Problem", "0.sql: [PARSE_SYNTAX_ERROR] Syntax error at or near 'SELEKT'"),
 }  # fmt: skip

@@ -123,6 +123,13 @@ def test_rows_that_are_no_messages_are_refused(
     assert problem in str(caught.value)
 
 
+def test_a_key_that_is_no_stream_is_named_and_left_alone(world: World) -> None:
+    world.client.set("string", "x")
+    with pytest.raises(PySparkException, match=r"the key 'string' at redis://.* is no stream"):
+        save(world, world.spark.createDataFrame([("a",)], "entry string").coalesce(1), stream="string")
+    assert world.client.get("string") == b"x"
+
+
 def test_a_row_without_an_entry_is_refused_and_nothing_written(world: World) -> None:
     with pytest.raises(PySparkException, match="a row has no entry"):
         save(world, world.spark.createDataFrame([("a",), (None,)], "entry string"), stream="s")

@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.base import StreamingQueryException
 from tests.spark.conftest import World
 
+from penstock import Server
 from penstock.client.streams import arrow_stream
 
 
@@ -136,6 +137,12 @@ def test_a_dead_letter_is_written_once_a_query_however_often_its_batch_is_read(w
     assert sorted(letter["offset"] for letter in letters) == [2, 3, 4, 5], "one for each, whatever is wrong with it"
 
 
+def test_a_null_instead_of_a_bad_entry_is_null_to_spark_too(world: World) -> None:
+    world.write("s", b"good", b"\xff\xfe")
+    rows = world.read(stream="s", text=True, badEntries="null").where("entry IS NULL").select("offset", "tag").collect()
+    assert [(row.offset, row.tag) for row in rows] == [(2, None)]
+
+
 def test_text_that_is_not_utf8_is_a_bad_entry(world: World) -> None:
     world.write("s", b"good", b"\xff\xfe")
     assert "stream s, offset 2: " in failure(world.read("entry string", stream="s"))
@@ -146,6 +153,8 @@ def test_text_that_is_not_utf8_is_a_bad_entry(world: World) -> None:
     ("options", "schema", "problem"),
     [
         ({"stream": "nope"}, "", "there is no stream 'nope'"),
+        ({"stream": "hash"}, "", "the key 'hash' at redis://127.0.0.1"),
+        ({"pattern": "not *"}, "", r"matches the stream b'not utf-8 \xff', whose name is not UTF-8"),
         ({}, "", "name what to read"),
         ({"streams": "s"}, "", "did you mean stream?"),
         ({"stream": "s"}, "offset string", "column offset is string in the schema, and a message has it as bigint"),
@@ -153,9 +162,32 @@ def test_text_that_is_not_utf8_is_a_bad_entry(world: World) -> None:
 )
 def test_a_query_that_cannot_work_says_why(world: World, options: dict[str, str], schema: str, problem: str) -> None:
     world.write("s", "x")
+    world.client.hset("hash", "a", "b")
+    world.call("TWRITE", b"not utf-8 \xff", "", "")
     with pytest.raises(PySparkException) as caught:
         world.read(schema, **options).collect()
     assert problem in str(caught.value)
+
+
+def test_a_stream_has_no_end_to_be_named(world: World) -> None:
+    with pytest.raises(PySparkException, match="endingOffsets and endingTimestamp are for batches"):
+        world.run(world.follow(stream="s", endingOffsets='{"s": 2}').select("entry"), stream="out")
+
+
+def test_a_password_is_asked_for_by_name_and_never_shown(world: World) -> None:
+    with Server(requirepass="sesame") as server:
+        place = server.url.rpartition("/0")[0].removeprefix("redis://")
+        for user, said in (
+            ("", "refuses: "),
+            ("default:rhubarb@", "refuses: "),
+            ("default:sesame@", "there is no stream"),
+        ):
+            world.url = f"redis://{user}{place}"
+            message = failure(world.read(stream="nope"))
+            assert said in message
+            assert f"redis://{place}" in message
+            assert "sesame" not in message
+            assert "rhubarb" not in message
 
 
 def test_a_server_that_is_not_there_is_named(world: World) -> None:
@@ -186,7 +218,15 @@ def test_a_stream_that_was_begun_anew_is_loss(world: World) -> None:
     frame = world.follow(stream="s").select("entry")
     world.run(frame, stream="out")
     world.client.delete("s")
+    said = r"stream s was read up to offset 3, and the stream is no longer there"
+    with pytest.raises(StreamingQueryException, match=said):
+        world.run(frame, stream="out")
     world.write("s", "new")
+    with pytest.raises(
+        StreamingQueryException, match="the stream ends at 1: it was deleted and begun anew, or its server"
+    ):
+        world.run(frame, stream="out")
+    world.run(world.follow(stream="s", failOnDataLoss=False, group="progress").select("entry"), stream="out")
     world.write("s", "new 2", "new 3", "new 4")
     world.run(frame, stream="out")
     assert world.entries("out") == [b"a", b"b", b"c", b"new 4"], "positions are numbers: the fourth is the next"

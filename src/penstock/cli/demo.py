@@ -56,6 +56,12 @@ def demo(
     if keep is not None and keep.exists():
         console.print(f"penstock demo: {keep} is there already; name a new folder", markup=False)
         raise typer.Exit(2)
+    if picture.is_dir() or not os.access(picture.absolute().parent, os.W_OK):  # better told now than when all is done
+        console.print(
+            f"penstock demo: --picture {picture}: cannot be written; name a file in a folder that is there",
+            markup=False,
+        )
+        raise typer.Exit(2)
     if importlib.util.find_spec("pyspark") is None:
         console.print("penstock demo: Spark is not installed; pip install 'penstock[spark]' brings it", markup=False)
         raise typer.Exit(2)

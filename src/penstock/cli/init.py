@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import shlex
 import shutil
 import sys
 import time
@@ -31,18 +32,26 @@ def init(
 
     `penstock run DIR` runs it.
     """
+    from penstock.spark.problems import Problem, check_folder
+
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         print(f"penstock init: {folder} is there and is not an empty folder; name another", file=sys.stderr)
         raise typer.Exit(1)
     try:
+        check_folder(folder)
         folder.mkdir(parents=True, exist_ok=True)
         with as_file(files("penstock.cli") / "template") as template:
             shutil.copytree(template, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
         write_clicks(folder / ".penstock" / "server")
+    except Problem as problem:
+        print(f"penstock init: {problem}", file=sys.stderr)
+        raise typer.Exit(1) from None
     except OSError as error:
         print(f"penstock init: cannot write to {folder}: {error.strerror or error}", file=sys.stderr)
         raise typer.Exit(1) from None
-    print(f"A project is in {folder}, with {CLICKS:,} clicks to begin with. Next:\n\n    penstock run {folder}\n")
+    print(
+        f"A project is in {folder}, with {CLICKS:,} clicks to begin with. Next:\n\n    penstock run {shlex.quote(str(folder))}\n"
+    )
     print(f"{folder}/README.md says what is what, and how to go on.")
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import importlib.util
+import logging
 import os
 import signal
 import sys
@@ -102,17 +103,26 @@ class _Stop:
         self._patient = patient
 
     def __enter__(self) -> None:
+        logging.getLogger().addFilter(_is_no_interrupt)
+        logging.getLogger("py4j").propagate = False
         self._before = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def __exit__(self, *exc: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        logging.getLogger().removeFilter(_is_no_interrupt)
+        logging.getLogger("py4j").propagate = True
 
     def _handle(self, number: int, frame: object) -> None:
         if not self._patient or self.asked.is_set():
             raise KeyboardInterrupt
         self.asked.set()
         print("penstock run: ending the run under way; once more to stop at once", file=sys.stderr, flush=True)
+
+
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    """py4j, which talks to Java, logs the whole stack when it is interrupted, also to the root; the one line of ours says it all."""
+    return not record.getMessage().startswith("KeyboardInterrupt")
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Display:
             style = _STYLES.get(flow.state, "dim")
             rate = f"{flow.rate:,.0f}" if flow.rate else "-"
             behind = f"{flow.lag:,}" if flow.lag is not None else "-"
-            table.add_row(flow.name, f"[{style}]{flow.state.lower()}[/]", f"{flow.rows:,}", rate, behind)
+            table.add_row(escape(flow.name), f"[{style}]{flow.state.lower()}[/]", f"{flow.rows:,}", rate, behind)
         return table
 
 

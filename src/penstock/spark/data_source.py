@@ -50,7 +50,12 @@ class PenstockDataSource(DataSource):
         return StreamBatchReader(self._to_read(schema), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return StreamReader(self._to_read(schema), schema)
+        options = self._to_read(schema)
+        if options.endingOffsets != "latest" or options.endingTimestamp is not None:
+            raise options_.OptionError(
+                "endingOffsets and endingTimestamp are for batches (spark.read): a stream has no end"
+            )
+        return StreamReader(options, schema)
 
     def _to_read(self, schema: StructType) -> options_.Options:
         options = self._options()
@@ -59,7 +64,7 @@ class PenstockDataSource(DataSource):
             raise options_.OptionError(
                 "keys have no order in time, so they are no streaming source; read them as a batch"
             )
-        check_schema(schema)
+        check_schema(schema, options)
         return options
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

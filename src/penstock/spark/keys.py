@@ -29,14 +29,14 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import BinaryType, IntegerType, StringType, StructType
+from pyspark.sql.types import ArrayType, BinaryType, IntegerType, MapType, StringType, StructType, VariantType
 
 from penstock.client.encoding import Encoded
 from penstock.protocol.columns import Column, column_slots, pack_rows
 from penstock.protocol.slots import SLOTS, key_slot
 from penstock.spark.nodes import Nodes
 from penstock.spark.options import OptionError, Options
-from penstock.spark.rows import BadEntry
+from penstock.spark.rows import SIMPLE, BadEntry
 from penstock.spark.worker import settle_in
 
 KEYS_A_READ = 1000
@@ -61,7 +61,7 @@ class SlotPartition(InputPartition):
 
 def infer_schema(options: Options) -> StructType:
     """The columns of keys nobody described: a string's value, or the fields that some of the hashes have."""
-    schema = StructType().add(options.keyColumn, StringType(), nullable=False)
+    schema = StructType().add(options.keyColumn, StringType(), nullable=options.badEntries == "null")
     if options.type == "string":
         return schema.add(options.valueColumn, StringType() if options.text else BinaryType())
     with Nodes(options) as nodes:
@@ -71,6 +71,10 @@ def infer_schema(options: Options) -> StructType:
     if not fields:
         raise OptionError(
             f"no hashes match {options.keys or options.keySet!r}, so their fields are unknown: give a schema"
+        )
+    if options.keyColumn in fields:
+        raise OptionError(
+            f"some hashes have a field {options.keyColumn!r}, which is also the name of the key's column: name that with .option('keyColumn', ...)"
         )
     for name in fields:
         schema.add(name, StringType())
@@ -90,10 +94,7 @@ class KeyReader(DataSourceReader):
     """`spark.read.format("penstock").option("keys", "user:*")`."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        if options.keyColumn in schema.names and not isinstance(
-            schema[options.keyColumn].dataType, (StringType, BinaryType)
-        ):
-            raise OptionError(f"column {options.keyColumn} is the key, which is a string or binary")
+        _check_readable(options, schema)
         self._options = options
         self._schema = schema
 
@@ -115,12 +116,13 @@ class KeyReader(DataSourceReader):
         with Nodes(options) as nodes:
             keys = _keys(nodes, partition)
             while chunk := list(itertools.islice(keys, KEYS_A_READ)):
-                if options.type == "string":
-                    found = [[value] for value in nodes.run([("GET", key) for key in chunk])]
+                if not fields:
+                    found: list[Any] = [()] * len(chunk)
+                elif options.type == "string":
+                    found = [(value,) for value in nodes.run([("GET", key) for key in chunk])]
                 else:
                     found = nodes.run([("HMGET", key, *fields) for key in chunk])
-                # A key that went since the scan is not there, and neither is its row.
-                rows = [(key, *row) for key, row in zip(chunk, found, strict=True) if any(v is not None for v in row)]
+                rows = [(key, *row) for key, row in _that_exist(nodes, list(zip(chunk, found, strict=True)))]
                 if rows:
                     yield self._batch(arrow, fields, rows)
 
@@ -152,6 +154,33 @@ class KeyReader(DataSourceReader):
                     f"key {key.decode(errors='replace')}, {field.name}: {error}. Option badEntries=null gives null instead"
                 ) from None
             return None
+
+
+def _that_exist(nodes: Nodes, rows: list[tuple[bytes, Any]]) -> list[tuple[bytes, Any]]:
+    """Rows without those of keys that went since the scan, or are named in a set and not there. A hash with none of the fields is there."""
+    empty = [key for key, row in rows if all(value is None for value in row)]
+    if not empty:
+        return rows
+    there_are = nodes.run([("EXISTS", key) for key in empty])
+    gone = {key for key, exists in zip(empty, there_are, strict=True) if not exists}
+    return [(key, row) for key, row in rows if key not in gone]
+
+
+def _check_readable(options: Options, schema: StructType) -> None:
+    for column in schema:
+        is_key, is_bytes = column.name == options.keyColumn, isinstance(column.dataType, BinaryType)
+        if is_key and not isinstance(column.dataType, (StringType, BinaryType)):
+            raise OptionError(f"column {column.name} is the key, which is a string or binary")
+        if not isinstance(column.dataType, SIMPLE):
+            raise OptionError(
+                f"column {column.name} is {column.dataType.simpleString()} in the schema; read it as a string, and convert that"
+            )
+        if not column.nullable and not (is_key and (is_bytes or options.badEntries == "fail")):
+            raise OptionError(f"column {column.name} is NOT NULL in the schema, and may be null; leave NOT NULL out")
+    if options.type == "string" and len([name for name in schema.names if name != options.keyColumn]) > 1:
+        raise OptionError(
+            f"a string is one value, and the schema has {', '.join(schema.names)}: leave the key ({options.keyColumn}) and one more"
+        )
 
 
 def _cast(raw: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -243,7 +272,7 @@ def _check_writable(options: Options, schema: StructType) -> None:
     if len(names) < 2:
         raise OptionError("a hash needs a field: there is no column but the key")
     for column in schema:
-        if column.dataType.typeName() in ("array", "map", "struct", "variant"):
+        if isinstance(column.dataType, (ArrayType, MapType, StructType, VariantType)):
             raise OptionError(
                 f"column {column.name} is {column.dataType.simpleString()}; write it as text, with to_json for example"
             )
@@ -252,7 +281,7 @@ def _check_writable(options: Options, schema: StructType) -> None:
 def column_of(values: pa.Array) -> Column:
     """Values as Redis has them, bytes or text, where Arrow has them."""
     if not pa.types.is_binary(values.type):
-        values = values.cast(pa.string()).cast(pa.binary())
+        values = (values if pa.types.is_large_binary(values.type) else values.cast(pa.string())).cast(pa.binary())
     _, table, data = values.buffers()
     rows = slice(values.offset, values.offset + len(values) + 1)
     present = memoryview(values.is_valid().cast(pa.uint8()).buffers()[1]).cast("B") if values.null_count else None

@@ -21,11 +21,12 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 import redis
+from redis.exceptions import NoPermissionError
 
 from penstock.client.delivery import Delivery
 from penstock.client.errors import ClientClosed
 from penstock.client.sync import Client
-from penstock.spark.options import Options
+from penstock.spark.options import OptionError, Options, without_secrets
 from penstock.spark.ranges import Bounds
 
 T = TypeVar("T")
@@ -39,20 +40,44 @@ class ServerUnreachable(ConnectionError):
     """The server did not answer for as long as the option retryTimeout allows."""
 
 
+class ServerRefuses(PermissionError):
+    """The server is there, and wants another user or password."""
+
+
 def _unreachable(options: Options, error: Exception) -> ServerUnreachable:
     return ServerUnreachable(
-        f"no answer from the server at {_shown(options.url)} for {options.retryTimeout / 1000:g} seconds (option "
-        f"retryTimeout): {error}. Is it running, and is the option url right?"
+        f"no answer from the server at {without_secrets(options.url)} for {options.retryTimeout / 1000:g} seconds (option "
+        f"retryTimeout): {_said(error)}. Is it running, and is the option url right?"
+    )
+
+
+def _said(error: Exception) -> str:
+    return str(error).rstrip(".")
+
+
+def _refuses(options: Options, error: Exception) -> ServerRefuses:
+    return ServerRefuses(
+        f"the server at {without_secrets(options.url)} refuses: {_said(error)}. Name a user and password that may do it in the option url, "
+        "redis://user:password@host:port/0"
     )
 
 
 @contextmanager
 def unreachable(options: Options) -> Iterator[None]:
-    """Name the server if it does not answer."""
+    """Name the server if it does not answer, or refuses."""
     try:
         yield
+    except (redis.AuthenticationError, NoPermissionError) as error:
+        raise _refuses(options, error) from None
     except (redis.ConnectionError, redis.TimeoutError) as error:
         raise _unreachable(options, error) from error
+
+
+def not_a_stream(stream: str, options: Options) -> OptionError:
+    """The error for a key that holds something else."""
+    return OptionError(
+        f"the key {stream!r} at {without_secrets(options.url)} is no stream, and cannot be read or written as one"
+    )
 
 
 class Link:
@@ -77,8 +102,10 @@ class Link:
         for pause in itertools.chain.from_iterable((_pauses(), itertools.repeat(LONGEST_PAUSE))):
             try:
                 return ask()
+            except (redis.AuthenticationError, NoPermissionError) as error:
+                raise _refuses(self._options, error) from None
             except (redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError) as error:
-                if isinstance(error, redis.AuthenticationError | ClientClosed):
+                if isinstance(error, ClientClosed):
                     raise
                 if time.monotonic() + pause > deadline:
                     raise _unreachable(self._options, error) from None
@@ -118,12 +145,15 @@ class Link:
     def streams(self, pattern: str) -> list[str]:
         """The names of all streams that match."""
 
-        def ask() -> list[str]:
-            return sorted(
-                {name.decode() for name in self._client.scan_iter(match=pattern, count=1000, _type="tstream")}
-            )
+        def ask() -> set[bytes]:
+            return set(self._client.scan_iter(match=pattern, count=1000, _type="tstream"))
 
-        return self.repeat(ask)
+        try:
+            return sorted(name.decode() for name in self.repeat(ask))
+        except UnicodeDecodeError as error:
+            raise OptionError(
+                f"pattern {pattern!r} matches the stream {error.object!r}, whose name is not UTF-8; use another pattern, or name the streams"
+            ) from None
 
     def bounds(self, streams: Sequence[str]) -> dict[str, Bounds | None]:
         """What each stream has; None for one that does not exist."""
@@ -133,7 +163,10 @@ class Link:
                 for stream in streams:
                     pipe.execute_command("EXISTS", stream)
                     pipe.execute_command("TREAD", stream, 1, 0, "WITHINFO")
-                replies: list[Any] = pipe.execute()
+                replies: list[Any] = pipe.execute(raise_on_error=False)
+            for number, reply in enumerate(replies):
+                if isinstance(reply, Exception):
+                    raise not_a_stream(streams[number // 2], self._options) if is_wrong_type(reply) else reply
             return replies
 
         replies = self.repeat(ask) if streams else []
@@ -142,14 +175,28 @@ class Link:
             for stream, exists, there_is in zip(streams, replies[::2], replies[1::2], strict=True)
         }
 
+    def stage(self, stream: str, token: str, payload: bytes) -> None:
+        """Put entries aside; without asking again, for `repeat`: to stage twice under one token adds up."""
+        try:
+            self.call_once("TSTAGE", stream, token, "ARROW", payload)
+        except redis.ResponseError as error:
+            raise not_a_stream(stream, self._options) if is_wrong_type(error) else error from None
+
     def place_at(self, stream: str, milliseconds: int) -> int:
         """The offset of the first message at or after a time; one past the end if there is none."""
         return int(self.call("TSEEK", stream, "TIME", milliseconds))
 
     def bytes_a_message(self, stream: str) -> int:
         """About how large the messages of a stream are."""
-        described = self.repeat(lambda: self._client.tinfo(stream))
-        return max(int(described.bytes_raw) // max(int(described.length), 1), 1)
+        with _may_be_gone():
+            described = self.repeat(lambda: self._client.tinfo(stream))
+            return max(int(described.bytes_raw) // max(int(described.length), 1), 1)
+        return 1
+
+    def place_group(self, stream: str, group: str, place: int) -> None:
+        """Let a group of a stream show how far a reader is."""
+        with _may_be_gone():
+            self.call("TGROUP", "SET", stream, group, place)
 
     def read(self, stream: str, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """The messages of a range that are still there: offset, time, tag, entry."""
@@ -170,14 +217,23 @@ class Link:
         return pa.concat_batches(found.to_batches()) if found.num_rows else None
 
 
+@contextmanager
+def _may_be_gone() -> Iterator[None]:
+    """A stream that was deleted meanwhile is told of by whoever reads it."""
+    try:
+        yield
+    except redis.ResponseError as error:
+        if "no such key" not in str(error):
+            raise
+
+
+def is_wrong_type(error: Exception) -> bool:
+    """Whether a server says that a key holds something else."""
+    return "WRONGTYPE" in str(error)
+
+
 def _pauses() -> Iterator[float]:
     pause = FIRST_PAUSE
     while pause < LONGEST_PAUSE:
         yield pause
         pause *= 2
-
-
-def _shown(url: str) -> str:
-    """The address without the password."""
-    scheme, separator, rest = url.rpartition("://")
-    return scheme + separator + rest.rpartition("@")[2]

@@ -11,11 +11,13 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
+import redis
+
 from penstock.client.cluster.sync import Cluster
 from penstock.client.sync import Client
 from penstock.protocol.slots import SLOTS
-from penstock.spark.link import unreachable
-from penstock.spark.options import Options
+from penstock.spark.link import is_wrong_type, unreachable
+from penstock.spark.options import OptionError, Options
 
 KEYS_A_SCAN = 1000
 
@@ -29,9 +31,9 @@ class Nodes:
         client: Any = Client.from_url(options.url, delivery=options.delivery, command_timeout=timeout, protocol=2)
         with unreachable(options):
             self.is_cluster = bool(client.info("cluster").get("cluster_enabled"))
-        if self.is_cluster:
-            client.close()
-            client = Cluster.from_url(options.url, delivery=options.delivery)
+            if self.is_cluster:
+                client.close()
+                client = Cluster.from_url(options.url, delivery=options.delivery)
         self._client = client
 
     def __enter__(self) -> Nodes:
@@ -50,10 +52,19 @@ class Nodes:
 
     def scan(self, first: int, end: int) -> Iterator[bytes]:
         """The keys to read of the servers that have these slots; others' too, and some several times."""
+        with unreachable(self._options):
+            yield from self._scan(first, end)
+
+    def _scan(self, first: int, end: int) -> Iterator[bytes]:
         options = self._options
         if options.keySet:
-            for member in self._client.sscan_iter(options.keySet, count=KEYS_A_SCAN):
-                yield bytes(member)
+            try:
+                for member in self._client.sscan_iter(options.keySet, count=KEYS_A_SCAN):
+                    yield bytes(member)
+            except redis.ResponseError as error:
+                raise (
+                    OptionError(f"option keySet: {options.keySet!r} is no set") if is_wrong_type(error) else error
+                ) from None
             return
         addresses = dict.fromkeys(self._client.slot_map.owners[first:end]) if self.is_cluster else [None]
         for address in addresses:
@@ -68,5 +79,16 @@ class Nodes:
     def run(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         """Run commands, packed for each server; their replies in order."""
         with unreachable(self._options):
-            replies: list[Any] = self._client.execute_many(commands)
+            replies: list[Any] = self._client.execute_many(commands, raise_on_error=False)
+            if any(issubclass(kind, Exception) for kind in set(map(type, replies))):
+                raise self._failure(commands, replies)
         return replies
+
+    def _failure(self, commands: Sequence[Sequence[Any]], replies: list[Any]) -> Exception:
+        """The first error among replies; it names the key, if it is about what the key holds."""
+        at, error = next((at, reply) for at, reply in enumerate(replies) if isinstance(reply, Exception))
+        if not is_wrong_type(error):
+            failure: Exception = error
+            return failure
+        key = bytes(commands[at][1]).decode(errors="replace")
+        return OptionError(f"the key {key!r} holds something else than a {self._options.type} (option type)")

@@ -13,12 +13,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from redis.connection import parse_url
+
 Place = int | Literal["earliest", "latest"]
 """Where to start or to end in a stream: an offset, or one end of it."""
 Places = dict[str, Place] | Literal["earliest", "latest"]
 URL_VARIABLE = "PENSTOCK_URL"
 """The environment variable that names the server of a query without the option url; read on the driver only."""
 BadEntries = Literal["fail", "null", "deadletter"]
+LARGEST = 2**63 - 1
+"""No number of Spark's or of the server's is larger."""
 
 
 class OptionError(ValueError):
@@ -32,13 +36,13 @@ def _flag(text: str) -> bool:
 
 
 def _count(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
+    if not text.isdecimal() or not 1 <= int(text) <= LARGEST:
         raise ValueError("a number from 1 on")
     return int(text)
 
 
 def _moment(text: str) -> int:
-    if not text.isdigit():
+    if not text.isdecimal() or int(text) > LARGEST:
         raise ValueError("milliseconds since 1970")
     return int(text)
 
@@ -50,13 +54,31 @@ def _names(text: str) -> tuple[str, ...]:
     return names
 
 
+def _url(text: str) -> str:
+    try:
+        parse_url(text)  # type: ignore[no-untyped-call]
+    except ValueError:  # what it says may quote a password
+        raise ValueError("an address such as redis://user:password@host:6379/0") from None
+    return text
+
+
+def without_secrets(url: str) -> str:
+    """An address as it may be shown.
+
+    >>> without_secrets("rediss://ada:p@ss@events:6380/2?password=other")
+    'rediss://events:6380/2'
+    """
+    scheme, separator, rest = url.rpartition("://")
+    return scheme + separator + rest.rpartition("@")[2].partition("?")[0]
+
+
 def _is_place(value: Any) -> bool:
-    return value in ("earliest", "latest") or (type(value) is int and value > 0)
+    return value in ("earliest", "latest") or (type(value) is int and 0 < value <= LARGEST)
 
 
 def _places(text: str) -> Places:
-    if text in ("earliest", "latest"):
-        return text  # type: ignore[return-value]
+    if text.lower() in ("earliest", "latest"):
+        return text.lower()  # type: ignore[return-value]
     try:
         places = json.loads(text)
     except ValueError:
@@ -111,7 +133,7 @@ class Options:
 
 
 _PARSERS: dict[str, Callable[[str], Any]] = {
-    "url": str, "stream": _names, "pattern": str, "startingOffsets": _places, "endingOffsets": _places,
+    "url": _url, "stream": _names, "pattern": str, "startingOffsets": _places, "endingOffsets": _places,
     "startingTimestamp": _moment, "endingTimestamp": _moment, "maxRowsPerTrigger": _count,
     "maxBytesPerTrigger": _count, "minPartitions": _count, "failOnDataLoss": _flag, "group": str, "text": _flag,
     "badEntries": _one_of("fail", "null", "deadletter"), "deadLetterStream": str, "retryTimeout": _count,
@@ -120,6 +142,9 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
 }  # fmt: skip
 _ALIASES = {"subscribe": "stream", "subscribePattern": "pattern", "maxOffsetsPerTrigger": "maxRowsPerTrigger"}
 _NAMES = {name.lower(): name for name in _PARSERS} | {old.lower(): new for old, new in _ALIASES.items()}
+_SPELT = {name.lower(): name for name in (*_PARSERS, *_ALIASES)}
+"""Names as the guide spells them, for messages: Spark passes them on in lower case."""
+_OF_KEYS = ("keyColumn", "valueColumn", "ttl", "delivery")
 _OF_SPARK = frozenset({"path", "checkpointlocation", "queryname", "header", "inferschema"})
 """Options that Spark itself puts there or takes out."""
 
@@ -137,19 +162,24 @@ def parse(given: Mapping[str, str]) -> Options:
             if written.lower() in _OF_SPARK:
                 continue
             near = difflib.get_close_matches(written.lower(), _NAMES, 1)
-            hint = f"did you mean {_NAMES[near[0]]}?" if near else f"there are: {', '.join(_PARSERS)}"
+            hint = f"did you mean {_SPELT[near[0]]}?" if near else f"there are: {', '.join(_PARSERS)}"
             raise OptionError(f"format('penstock') has no option {written!r}; {hint}")
-        try:
-            values[name] = _PARSERS[name](text)
-        except ValueError as error:
-            raise OptionError(f"option {written}={text!r}: it takes {error}") from None
+        shown = "" if name == "url" else f"={text!r}"  # an address may hold a password
+        values[name] = _value(name, text, f"option {_SPELT[written.lower()]}{shown}")
     if ("keys" in values or "keySet" in values) and "type" not in values:
         values["type"] = "hash"
     if "url" not in values and (named := os.environ.get(URL_VARIABLE)):
-        values["url"] = named
+        values["url"] = _value("url", named, f"environment variable {URL_VARIABLE}")
     options = Options(**values)
     _check(options, values)
     return options
+
+
+def _value(name: str, text: str, given_as: str) -> Any:
+    try:
+        return _PARSERS[name](text)
+    except ValueError as error:
+        raise OptionError(f"{given_as}: it takes {error}") from None
 
 
 def _check(options: Options, given: Mapping[str, Any]) -> None:
@@ -164,6 +194,14 @@ def _check(options: Options, given: Mapping[str, Any]) -> None:
         raise OptionError("stream and pattern are about streams; type, keys and keySet are about keys as a table")
     if options.keys and options.keySet:
         raise OptionError("options keys and keySet exclude each other")
+    for name in () if options.of_keys else _OF_KEYS:
+        if name in given:
+            raise OptionError(f"option {name} is about keys as a table: name their type, .option('type', 'hash')")
+    for places, value in (("startingOffsets", options.startingOffsets), ("endingOffsets", options.endingOffsets)):
+        if options.stream and isinstance(value, dict) and (others := sorted(value.keys() - {*options.stream})):
+            raise OptionError(
+                f"option {places} names {', '.join(others)}, and the streams to read are {', '.join(options.stream)}"
+            )
     if options.of_keys and options.badEntries == "deadletter":
         raise OptionError("badEntries=deadletter is for streams; keys know fail and null")
 

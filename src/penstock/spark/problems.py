@@ -58,6 +58,16 @@ class RunFailed(Exception):
         self.findings: Sequence[Finding] = findings
 
 
+def check_folder(folder: Path) -> None:
+    """Problem if Spark would read the path of a project as something else: as a pattern, and then find no rows in its tables."""
+    if odd := "".join(sorted(set(str(folder.resolve())) & set(",;*?[]{}\\\n"))):
+        raise Problem(
+            Finding(
+                f"the path of {folder.resolve()} has {' '.join(odd)!r}, which means something to Spark; give the folder another name"
+            )
+        )
+
+
 def of_exception(error: BaseException, folder: Path, file: Path) -> Problem:
     """The problem behind an exception that a file of the project raised while it was loaded."""
     if isinstance(error, SyntaxError) and error.filename and _is_in(folder, error.filename):
@@ -84,7 +94,13 @@ def sentence(error: BaseException) -> str:
 
 
 _LAST_LINE_OF_A_STACK = re.compile(r"^(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*): (.+)$", re.MULTILINE)
-_OUR_OWN = ("OptionError", "DataLoss", "ServerUnreachable")  # these say all there is to say
+_OUR_OWN = (
+    "OptionError",
+    "DataLoss",
+    "ServerUnreachable",
+    "ServerRefuses",
+    "BadEntry",
+)  # these say all there is to say
 
 
 def shorten(text: str) -> str:

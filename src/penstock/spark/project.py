@@ -27,7 +27,7 @@ from pyspark.pipelines.output import Output, StreamingTable, Table
 from pyspark.pipelines.source_code_location import SourceCodeLocation
 
 from penstock.spark.ledger import Ledger
-from penstock.spark.problems import Finding, Place, Problem, of_exception, sentence
+from penstock.spark.problems import Finding, Place, Problem, check_folder, of_exception, sentence
 from penstock.spark.sql_files import plain, short, statements
 
 STATE = ".penstock"
@@ -48,10 +48,10 @@ class Project:
         return self.folder / STATE
 
     @property
-    def storage(self) -> str:
-        """Where Spark keeps checkpoints, as a URI."""
+    def storage(self) -> str | Path:
+        """Where Spark keeps checkpoints: a URI, or a folder of this machine."""
         named = self.spec.storage
-        return named if urlsplit(named).scheme else (self.folder / named).resolve().as_uri()
+        return named if urlsplit(named).scheme else (self.folder / named).resolve()
 
     @property
     def ledger(self) -> Ledger:
@@ -86,6 +86,7 @@ def load(folder: Path) -> Project:
         )
     if len(found) > 1:
         raise Problem(Finding("both spark-pipeline.yml and spark-pipeline.yaml are here; keep one", Place(found[0])))
+    check_folder(folder)
     path = found[0]
     try:
         spec = load_pipeline_spec(path)
@@ -140,13 +141,14 @@ class Declarations(GraphElementRegistry):
         self._beneath = beneath
         self._project = project
         self._flows: list[_Source] = []
-        self._tables: set[str] = set()  # also materialized views
+        self._tables: dict[str, Place] = {}  # also materialized views
+        self._twice: list[Finding] = []
         self._formats: dict[str, str] = {}  # of streaming tables
 
     def register_output(self, output: Output) -> None:
         name = self._project.full_name(output.name)
         if isinstance(output, Table):
-            self._tables.add(name)
+            self._add_table(name, _place(output.source_code_location))
         if isinstance(output, StreamingTable):
             self._formats[name] = output.format or self._default_format
         self._beneath.register_output(output)
@@ -164,12 +166,19 @@ class Declarations(GraphElementRegistry):
         for each in statements(sql_text):
             target = self._project.full_name(each.target)
             if each.table:
-                self._tables.add(target)
+                self._add_table(target, Place(file, each.line))
             if each.streaming_table:
                 self._formats[target] = each.format or self._default_format
             if each.flow:
                 self._remember(each.flow, each.target, Place(file, each.line))
         self._beneath.register_sql(sql_text, file_path)
+
+    def _add_table(self, name: str, place: Place) -> None:
+        first = self._tables.setdefault(name, place)
+        if first is not place:
+            self._twice.append(
+                Finding(f"there is a table {short(name)} already, in {first}; give one of them another name", place)
+            )
 
     @property
     def _default_format(self) -> str:
@@ -208,6 +217,8 @@ class Declarations(GraphElementRegistry):
         A table of files keeps, with its files, which numbers of batches it has. Two flows both begin with batch 0: of two batches with
         one number the table takes the first and lets the second go, without a word.
         """
+        if self._twice:
+            raise Problem(*self._twice)
         first: dict[str, _Source] = {}
         findings = []
         for each in self._flows:

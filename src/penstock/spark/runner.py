@@ -89,10 +89,11 @@ class Runner:
         """Start the run, and listen until it is over."""
         unresolved: list[Finding] = []
         failed: dict[str, Finding] = {}
+        storage = self._project.storage
         try:
             for reply in start_run(
                 self._session.spark, graph, selection.full_refresh, selection.full_refresh_all, selection.refresh,
-                selection.dry, self._project.storage,
+                selection.dry, storage if isinstance(storage, str) else self._session.uri(storage),
             ):  # fmt: skip
                 if "pipeline_event_result" not in reply:
                     continue

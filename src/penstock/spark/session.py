@@ -19,6 +19,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
@@ -45,6 +46,9 @@ def prepare(folder: Path) -> None:
     set_java_home(folder)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if os.environ.get("LC_ALL") in ("C", "POSIX"):
+        # Java would take the names of files for ASCII. If it is LANG that says so, Python does the same as we do here.
+        os.environ["LC_ALL"] = "C.UTF-8"
 
 
 def _java_option(name: str, path: Path) -> str:
@@ -55,6 +59,11 @@ def _java_option(name: str, path: Path) -> str:
     """
     quoted = str(path).replace("\\", "\\\\").replace('"', '\\"')
     return f'-D{name}="{quoted}"'
+
+
+def _is_plain(path: Path) -> bool:
+    """Whether a path is the same in a URI."""
+    return path.as_uri() == f"file://{path}"
 
 
 def settings(folder: Path) -> dict[str, str]:
@@ -80,10 +89,12 @@ def settings(folder: Path) -> dict[str, str]:
 
 
 def _reason(log: Path) -> str:
-    """The line of a log that says why a start failed: the first that complains, else the last."""
+    """The line of a log that says why a start failed: the first exception, or else the first that complains, or the last."""
     lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    complaints = (line for line in lines if re.search(r"\bError\b|Exception\b", line) and not line.startswith("at "))
-    return next(complaints, lines[-1] if lines else "Java said nothing")
+    for complaint in (r"^[\w.$]+(?:Exception|Error): ", r"^(?!at ).*(?:\bError\b|Exception\b)"):
+        if found := next((line for line in lines if re.search(complaint, line)), None):
+            return found
+    return lines[-1] if lines else "Java said nothing"
 
 
 @contextlib.contextmanager
@@ -97,6 +108,23 @@ def _handlers_kept() -> Iterator[None]:
             signal.signal(signal.SIGINT, before)
 
 
+@contextlib.contextmanager
+def _signals_held() -> Iterator[list[int]]:
+    """Note signals instead of acting on them. Whoever is interrupted while Java starts does not know the process yet, and it, finding nobody
+    to talk to, would stay for ever."""
+    came: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield came
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda given, frame: came.append(given)) for number in numbers}
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 class Session:
     """A JVM with Spark in it. `spark` is what projects use, `classic` looks behind it."""
 
@@ -106,6 +134,7 @@ class Session:
         prepare(folder)
         self.log = folder / "spark.log"
         self._temporary = folder / "tmp"
+        self._names: dict[Path, Path] = {}  # other names of folders
         self._temporary.mkdir(exist_ok=True)
         os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = str(uuid.uuid4())
         conf = SparkConf().setAppName(name).setAll(
@@ -120,13 +149,16 @@ class Session:
                 "spark.sql.artifact.isolation.enabled": "false",
             }.items())
         )  # fmt: skip
-        with self.log.open("wb") as log:
+        with self.log.open("wb") as log, _signals_held() as signals:
             try:
                 self._gateway: Any = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
             except PySparkRuntimeError:
+                self._remove_temporary()
                 raise SparkDidNotStart(f"Spark did not start: {_reason(self.log)} ({self.log} has all of it)") from None
         self._process: subprocess.Popen[bytes] = self._gateway.proc
         try:
+            for number in signals:
+                signal.raise_signal(number)
             with _handlers_kept():
                 self._context = SparkContext(gateway=self._gateway, conf=conf)
             self.classic = SparkSession(self._context)
@@ -148,6 +180,20 @@ class Session:
         # The other end is our own child: if it does not answer it is dead, and asking again for minutes would hide that.
         spark.client.set_retry_policies([])
         return spark
+
+    def uri(self, folder: Path) -> str:
+        """A folder as Spark's pipelines find it.
+
+        They quote what they are given, however it is written, and then take the result for a path: of `my clicks` they make a folder
+        beside it, `my%20clicks`. So what needs quotes goes by another name, which ends with the session.
+        """
+        if not _is_plain(folder) and folder not in self._names:
+            folder.mkdir(parents=True, exist_ok=True)
+            usual = Path(tempfile.gettempdir())
+            own = tempfile.mkdtemp(prefix="penstock-run-", dir=usual if _is_plain(usual) else "/tmp")  # noqa: S108
+            self._names[folder] = Path(own) / "folder"
+            self._names[folder].symlink_to(folder)
+        return f"file://{self._names.get(folder, folder)}"
 
     def __enter__(self) -> Session:
         return self
@@ -178,6 +224,12 @@ class Session:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        shutil.rmtree(self._temporary, ignore_errors=True)  # also what the JVM of a run that was killed has left
+        self._remove_temporary()
         # What pyspark remembers of a JVM that is gone would stop the next session from starting.
         SparkContext._gateway = SparkContext._jvm = None
+
+    def _remove_temporary(self) -> None:
+        """Remove what the JVM left, also that of a run that was killed, and our own."""
+        shutil.rmtree(self._temporary, ignore_errors=True)
+        for name in self._names.values():
+            shutil.rmtree(name.parent, ignore_errors=True)

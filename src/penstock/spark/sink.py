@@ -111,7 +111,7 @@ class _Stager:
     def _send(self, stream: str, payload: bytes) -> str:
         self._number += 1
         token = f"{self._prefix}/{self._number}"
-        self._link.call_once("TSTAGE", stream, token, "ARROW", payload)
+        self._link.stage(stream, token, payload)
         return token
 
 

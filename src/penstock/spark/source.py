@@ -28,11 +28,13 @@ from pyspark.sql.types import StructType
 
 from penstock.spark.letters import DeadLetters
 from penstock.spark.link import Link
-from penstock.spark.options import OptionError, Options, Place, Places
+from penstock.spark.options import OptionError, Options, Place, Places, without_secrets
 from penstock.spark.ranges import Bounds, Range, cut, limited
 from penstock.spark.rows import Converter
 from penstock.spark.task import query_of_task
 from penstock.spark.worker import settle_in
+
+NOTHING = Bounds(1, 1)
 
 
 class DataLoss(RuntimeError):
@@ -76,7 +78,7 @@ def _look_for_loss(link: Link, options: Options, missing: Range) -> None:
     elif bounds.first > missing.start:
         problem = f"messages up to {bounds.first - 1} were evicted"
     elif bounds.end < missing.end:
-        problem = f"the stream ends at {bounds.end - 1}: it was deleted and begun anew"
+        problem = _ends_early(bounds)
     else:
         return
     if options.failOnDataLoss:
@@ -84,6 +86,12 @@ def _look_for_loss(link: Link, options: Options, missing: Range) -> None:
             f"stream {missing.stream}: offsets {missing.start} to {missing.end - 1} cannot be read, {problem}. Keep messages longer "
             "(TRETAIN), or set failOnDataLoss=false to go on with what there is"
         )
+
+
+def _ends_early(bounds: Bounds) -> str:
+    if bounds == NOTHING:
+        return "the stream is no longer there"
+    return f"the stream ends at {bounds.end - 1}: it was deleted and begun anew, or its server lost messages"
 
 
 class _Planner:
@@ -96,13 +104,13 @@ class _Planner:
     def bounds(self) -> dict[str, Bounds]:
         """Every stream that is to be read; one that is named and does not exist is empty."""
         names = list(self._options.stream) or self.link.streams(self._options.pattern)
-        return {stream: there_is or Bounds(1, 1) for stream, there_is in self.link.bounds(names).items()}
+        return {stream: there_is or NOTHING for stream, there_is in self.link.bounds(names).items()}
 
     def need_existing(self) -> None:
         """A batch query of a stream that does not exist is a mistake."""
         for stream, there_is in self.link.bounds(list(self._options.stream)).items():
             if there_is is None:
-                raise OptionError(f"there is no stream {stream!r} at {self._options.url}")
+                raise OptionError(f"there is no stream {stream!r} at {without_secrets(self._options.url)}")
 
     def starts(self, bounds: dict[str, Bounds]) -> dict[str, int]:
         options = self._options
@@ -122,11 +130,26 @@ class _Planner:
             for stream, there_is in bounds.items()
         }
 
+    def need_whole(self, reached: dict[str, int], bounds: dict[str, Bounds]) -> None:
+        """DataLoss if a stream ends before a place that the query has reached in it: what is written next would get offsets that the
+        query takes for read. Of a pattern's streams one that is gone is none, they come and go."""
+        for stream, there_is in bounds.items():
+            place = reached.get(stream, 1)
+            if place > there_is.end and self._options.failOnDataLoss:
+                raise DataLoss(
+                    f"stream {stream} was read up to offset {place - 1}, and {_ends_early(there_is)}. To read it from its beginning "
+                    "start anew, with another checkpoint; failOnDataLoss=false waits for the next offset"
+                )
+
 
 def _place(place: Place, bounds: Bounds) -> int:
     if isinstance(place, int):
         return place
     return bounds.first if place == "earliest" else bounds.end
+
+
+def _ends(bounds: dict[str, Bounds]) -> dict[str, int]:
+    return {stream: there_is.end for stream, there_is in bounds.items()}
 
 
 class StreamBatchReader(DataSourceReader):
@@ -166,14 +189,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _Planner(self._options)
 
     def initialOffset(self) -> dict[str, int]:
-        bounds = self._planner.bounds()
-        return self._planner.starts(bounds)
+        options, bounds = self._options, self._planner.bounds()
+        starts = self._planner.starts(bounds)
+        for stream, place in starts.items():
+            if place > bounds[stream].end and options.startingTimestamp is None and options.failOnDataLoss:
+                raise OptionError(
+                    f"option startingOffsets: stream {stream} ends at {bounds[stream].end - 1}, so offset {place} is not the next; "
+                    "latest begins with the next message, failOnDataLoss=false waits for that one"
+                )
+        return starts
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._last = self._ends()
-
-    def _ends(self) -> dict[str, int]:
-        return {stream: there_is.end for stream, there_is in self._planner.bounds().items()}
+        self._last = _ends(self._planner.bounds())
 
     def getDefaultReadLimit(self) -> ReadLimit:
         options = self._options
@@ -184,9 +211,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        bounds = self._planner.bounds()
+        self._planner.need_whole(start, bounds)
         self._publish(start)
-        ends = self._last if self._last is not None else self._ends()
-        # A stream that was deleted, or begun anew, must not take the query back: reading it will tell of the loss.
+        ends = self._last if self._last is not None else _ends(bounds)
+        # A stream that was deleted, or begun anew, must not take the query back.
         ends = {stream: max(ends.get(stream, 1), start.get(stream, 1)) for stream in {**start, **ends}}
         if isinstance(limit, ReadMaxRows):
             ends = limited(start, ends, limit.max_rows)
@@ -203,7 +232,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return max(sum(waiting.values()) * size // total, 1)
 
     def reportLatestOffset(self) -> dict[str, int]:
-        return self._ends()
+        return _ends(self._planner.bounds())
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         ranges = [Range(stream, start.get(stream, 1), stop) for stream, stop in end.items()]
@@ -231,7 +260,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         for stream, place in done.items():
             if self._published.get(stream) != place and place > 1:
-                self._planner.link.call("TGROUP", "SET", stream, self._options.group, place)
+                self._planner.link.place_group(stream, self._options.group, place)
                 self._published[stream] = place
 
     def stop(self) -> None:

@@ -1,0 +1,66 @@
+"""What entries become as columns, without a server and without Spark."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import ArrayType, DataType, DateType, IntegerType, MapType, StringType, StructType, VariantType
+
+from penstock.spark.options import OptionError, parse
+from penstock.spark.rows import BadEntry, Converter, check_schema, default_schema
+
+
+def rows(schema: StructType, *entries: str, **options: str) -> list[dict[str, Any]]:
+    given = parse({"stream": "s", **options})
+    check_schema(schema, given)
+    count = len(entries)
+    batch = pa.record_batch(
+        {
+            "offset": pa.array(range(1, count + 1), pa.int64()), "time": pa.array([0] * count, pa.int64()),
+            "tag": [b""] * count, "entry": [entry.encode() for entry in entries],
+        }
+    )  # fmt: skip
+    found: list[dict[str, Any]] = Converter(schema, given).convert("s", batch).to_pylist()
+    return found
+
+
+def test_dates_are_read_as_json_has_them_at_any_depth() -> None:
+    schema = StructType().add("day", DateType()).add("more", StructType().add("days", ArrayType(DateType())))
+    assert rows(schema, '{"day": "2026-01-02", "more": {"days": ["1950-03-04", null]}}', '{"day": null}') == [
+        {"day": date(2026, 1, 2), "more": {"days": [date(1950, 3, 4), None]}},
+        {"day": None, "more": None},
+    ]
+    day = StructType().add("day", DateType())
+    assert rows(day, '{"day": "2026-01-02"}', '{"day": "soon"}', badEntries="null") == [
+        {"day": date(2026, 1, 2)},
+        {"day": None},
+    ]
+
+
+@pytest.mark.parametrize("kind", [MapType(StringType(), StringType()), VariantType(), ArrayType(VariantType())])
+def test_a_type_that_json_is_not_read_as_is_refused_not_blamed_on_entries(kind: DataType) -> None:
+    with pytest.raises(
+        OptionError, match=r"column n is .* in the schema, which .*; read 'entry string' and .* from_json"
+    ):
+        rows(StructType().add("n", kind), "{}", badEntries="null")
+
+
+def test_a_column_that_is_not_null_never_is() -> None:
+    schema = StructType().add("n", IntegerType(), nullable=False)
+    assert rows(schema, '{"n": 1}') == [{"n": 1}]
+    for entry in ("{}", '{"n": null}'):
+        with pytest.raises(BadEntry, match="stream s, offset 2: there is no n, which is NOT NULL in the schema"):
+            rows(schema, '{"n": 1}', entry)
+    with pytest.raises(OptionError, match="column n is NOT NULL in the schema, and badEntries=null gives nulls"):
+        rows(schema, '{"n": 1}', badEntries="null")
+
+
+def test_text_can_be_null_if_what_is_none_is_to_be() -> None:
+    def nullable(**options: str) -> list[str]:
+        return [column.name for column in default_schema(parse({"stream": "s", **options})) if column.nullable]
+
+    assert nullable() == nullable(text="true") == nullable(badEntries="null") == []
+    assert nullable(text="true", badEntries="null") == ["tag", "entry"]
