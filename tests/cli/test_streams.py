@@ -395,3 +395,10 @@ def test_tail_ends_when_nobody_reads_it_any_more_though_nothing_comes(ours: Serv
         process.stdout.close()
         assert process.wait(SECONDS) == 0
         assert process.stderr.read() == b""
+
+
+def test_an_address_that_is_none_is_told_without_its_password() -> None:
+    for url in ("redis://ada:secret@host:port/0", "nonsense://ada:secret@host"):
+        ran = run("streams", "--url", url)
+        assert ran.returncode == 1 and b"host" in ran.stderr and b"is not the URL of a server" in ran.stderr
+        assert b"secret" not in ran.stderr + ran.stdout

@@ -327,6 +327,23 @@ def test_pending_is_listed_by_range_and_count(world: World) -> None:
 # -- TNACK ----------------------------------------------------------------------------------------------------
 
 
+def test_a_tnack_is_logged_as_a_line_however_many_leases_it_touches_and_is_the_same_after_a_restart(
+    world: World,
+) -> None:
+    world.write("k", *range(300))
+    for _ in range(150):
+        world.run("TREAD k 0 2 GROUP g RETRY 1000 9000")
+    world.clock.advance(7)
+    logged = len(world.logged)
+    assert world.run("TNACK k g 2-299 DELAY 500") == 298
+    moment = b"%d" % world.clock.now
+    command = [b"TNACK", b"k", b"g", b"2-299", b"DELAY", b"500"]
+    assert world.logged[logged:] == [(0, [b"TAPPLY", b"k", b"AT", moment, *command])]
+    again = world.restarted()
+    assert visible(again) == visible(world)
+    assert again.run("TGROUP PENDING k g") == world.run("TGROUP PENDING k g")
+
+
 def test_refused_messages_come_again_at_once_or_after_a_delay(world: World) -> None:
     world.write("k", *"abcd")
     read = "TREAD k 0 10 GROUP g RETRY 60000 0"

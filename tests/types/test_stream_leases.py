@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from penstock.types.stream import leases as leases_module
 from penstock.types.stream.groups import SLICE, Group
 from penstock.types.stream.leases import Leases
 from penstock.types.stream.log import Log
@@ -103,6 +104,15 @@ def test_a_wide_range_is_acknowledged_and_given_back_with_little_work_a_lease() 
     assert operations(partial(group.ack, [(MANY // 4, MANY // 4 * 3)])) < MANY / 30
     assert group.pending_count == MANY // 2
     assert len([lease for lease in group.leases if lease.retry_at == 4000]) == MANY // 4
+    group.check()
+
+
+def test_a_narrow_range_does_not_look_at_every_shelf(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Going through the times of all shelves is no call that would be counted above."""
+    group = with_leases(MANY)
+    monkeypatch.setattr(leases_module, "_forget", None)
+    assert group.nack([(MANY // 2, MANY // 2 + 400)], 4000) == 400
+    assert group.ack([(MANY // 2, MANY // 2 + 400)]) == 400
     group.check()
 
 

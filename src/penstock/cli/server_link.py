@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 
 import typer
 
+from penstock.protocol.address import without_secrets
+
 DEFAULT_URL = "redis://127.0.0.1:6379/0"
 PATIENCE = 15.0  # seconds without an answer before the connection counts as lost; longer than any BLOCK used
 
@@ -42,7 +44,8 @@ class Link:
                 url, protocol=3, socket_timeout=PATIENCE, socket_connect_timeout=5, retry=Retry(NoBackoff(), 0)
             )
         except ValueError as error:
-            self.fail(f"'{url}' is not the URL of a server ({error}); one looks like {DEFAULT_URL}")
+            told = str(error) if "@" not in url else "what is wrong is not told, since it may quote the password"
+            self.fail(f"'{without_secrets(url)}' is not the URL of a server ({told}); one looks like {DEFAULT_URL}")
 
     def call(self, *words: object) -> Any:
         """Run a command. A refusal ends the program; Lost is the caller's to handle."""

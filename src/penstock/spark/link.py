@@ -26,7 +26,8 @@ from redis.exceptions import NoPermissionError
 from penstock.client.delivery import Delivery
 from penstock.client.errors import ClientClosed
 from penstock.client.sync import Client
-from penstock.spark.options import OptionError, Options, without_secrets
+from penstock.protocol.address import without_secrets
+from penstock.spark.options import OptionError, Options
 from penstock.spark.ranges import Bounds
 
 T = TypeVar("T")

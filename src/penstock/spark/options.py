@@ -62,16 +62,6 @@ def _url(text: str) -> str:
     return text
 
 
-def without_secrets(url: str) -> str:
-    """An address as it may be shown.
-
-    >>> without_secrets("rediss://ada:p@ss@events:6380/2?password=other")
-    'rediss://events:6380/2'
-    """
-    scheme, separator, rest = url.rpartition("://")
-    return scheme + separator + rest.rpartition("@")[2].partition("?")[0]
-
-
 def _is_place(value: Any) -> bool:
     return value in ("earliest", "latest") or (type(value) is int and 0 < value <= LARGEST)
 

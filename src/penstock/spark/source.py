@@ -26,9 +26,10 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from penstock.protocol.address import without_secrets
 from penstock.spark.letters import DeadLetters
 from penstock.spark.link import Link
-from penstock.spark.options import OptionError, Options, Place, Places, without_secrets
+from penstock.spark.options import OptionError, Options, Place, Places
 from penstock.spark.ranges import Bounds, Range, cut, limited
 from penstock.spark.rows import Converter
 from penstock.spark.task import query_of_task

@@ -194,12 +194,15 @@ class Leases:
                 messages += shelf.length(first, stop)
                 self._set_times(shelf, min(shelf.retry, retry_at), shelf.expiry)
                 self._mark(shelf)
-        if whole:
+        if _are_many(whole, self._retries):
             _forget(self._retries, whole)
             self._retries += [-(retry_at << _OFFSET | shelf.bound) for shelf in whole]
             self._retries.sort()
             for shelf in whole:
                 shelf.retry = retry_at
+        else:
+            for shelf in whole:
+                self._set_times(shelf, retry_at, shelf.expiry)
         return messages
 
     def put(self, lease: Lease) -> None:
@@ -332,11 +335,12 @@ class Leases:
         self.count -= sum([len(shelf.starts) for shelf in gone])
         for shelf in set(self._stale).intersection(gone):
             del self._stale[shelf]
-        if len(gone) == 1:
-            self._set_times(gone[0], NEVER, NEVER)
-        else:
+        if _are_many(gone, self._retries):
             _forget(self._retries, gone)
             _forget(self._expiries, gone)
+        else:
+            for shelf in gone:
+                self._set_times(shelf, NEVER, NEVER)
         if not self._shelves:
             self._end = 0
             self._add(0, Shelf(0))
@@ -471,6 +475,11 @@ def _move(times: list[int], bound: int, old: int, new: int) -> None:
         del times[bisect_left(times, -(old << _OFFSET | bound))]
     if new != NEVER:
         insort(times, -(new << _OFFSET | bound))
+
+
+def _are_many(shelves: list[Shelf], times: list[int]) -> bool:
+    """Whether to go through all times once is less work than to search for those of some shelves."""
+    return 8 * len(shelves) > len(times)
 
 
 def _forget(times: list[int], shelves: list[Shelf]) -> None:

@@ -1,0 +1,12 @@
+"""The address of a server (redis://user:password@host:port/0), as it may be shown: in errors, logs and plans there is no password."""
+
+from __future__ import annotations
+
+
+def without_secrets(url: str) -> str:
+    """
+    >>> without_secrets("rediss://ada:p@ss@events:6380/2?password=other")
+    'rediss://events:6380/2'
+    """
+    scheme, separator, rest = url.rpartition("://")
+    return scheme + separator + rest.rpartition("@")[2].partition("?")[0]
