@@ -83,7 +83,7 @@ class Cooling:
     @property
     def unsettled(self) -> bool:
         """Whether something was left for later."""
-        return bool(self.waiting or self.shared)
+        return bool(self.waiting or self.shared or self.packed < self.cooled)
 
     def add(self, added: range, nodes: dict[int, Node], lowest: int, storage: Storage) -> None:
         """The nodes of these numbers were sealed, so as many older ones cool."""
