@@ -72,6 +72,10 @@ class ClusterNode:
         rows = self.ask("CLUSTER", "SLOTS")
         return {slot: row[2][2].decode() for row in rows for slot in range(row[0], row[1] + 1)}
 
+    def listed(self) -> set[str]:
+        """The nodes that clients are told of, by id. A replica is among them when it is known how far it follows, which may take seconds."""
+        return {place[2].decode() for row in self.ask("CLUSTER", "SLOTS") for place in row[2:]}
+
     def roles(self) -> dict[str, str]:
         """The master of each node, `-` for a master, by id, as this node sees it."""
         lines = self.ask("CLUSTER", "NODES").decode().splitlines()
@@ -243,6 +247,12 @@ class RedisCluster:
             return len(views[0][0]) == SLOTS and all(view == views[0] for view in views)
 
         _wait("the cluster to be ok", agreed, seconds)
+
+    def wait_until_listed(self, seconds: float = 60) -> None:
+        """Every running node tells clients of all that run, replicas too: for who is about to read from them."""
+        running = [node for node in self.nodes if node.is_running]
+        ids = {node.id for node in running}
+        _wait("replicas to be listed", lambda: all(ids <= node.listed() for node in running), seconds)
 
     def mend(self) -> None:
         """Undo what a test did: dead nodes start, open migrations close, every key goes. Slots stay where they are."""

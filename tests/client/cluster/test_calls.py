@@ -158,6 +158,7 @@ def test_reads_of_many_threads_share_a_connection_to_the_replica(proxied: Proxie
     master = cluster.masters[0]
     keys = list(islice(cluster.keys_on(master), 20))
     options: dict[str, Any] = {"startup_nodes": proxied.addresses, "address_remap": proxied.remap}
+    cluster.wait_until_listed()
     with penstock.Cluster(read_from_replicas=True, **options) as client, ThreadPoolExecutor(20) as pool:
         client.ping()
         assert list(pool.map(client.get, keys * 5)) == [None] * 100

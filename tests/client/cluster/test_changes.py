@@ -213,6 +213,7 @@ def test_reads_go_to_replicas_unless_the_pipeline_wrote_before(
     read, written = islice(cluster.keys_on(master), 2)
     master.ask("SET", read, "v")
     replica_caught_up(master, replica, read)
+    cluster.wait_until_listed()
     client = connect_through(read_from_replicas=True)
     with client.pipeline() as pipe:
         assert pipe.get(read).set(written, "w").get(written).execute() == [b"v", True, b"w"]
@@ -223,6 +224,7 @@ def test_reads_go_to_replicas_unless_the_pipeline_wrote_before(
 def test_a_dead_replica_is_replaced_by_the_master(cluster: RedisCluster, connect: Connect) -> None:
     master = cluster.masters[0]
     key = next(cluster.keys_on(master))
+    cluster.wait_until_listed()
     client = connect(read_from_replicas=True)
     client.set(key, "v")
     cluster.kill(cluster.replica_of(master))

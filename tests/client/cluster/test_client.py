@@ -58,6 +58,7 @@ def test_what_concerns_all_nodes_is_asked_of_all(client: Any) -> None:
 
 
 def test_a_command_can_be_sent_to_certain_nodes(cluster: RedisCluster, client: Any) -> None:
+    cluster.wait_until_listed()
     sizes = client.dbsize(node="primaries")
     assert set(sizes.values()) == {0} and len(sizes) == 3
     assert len(client.ping(target_nodes="all")) == 6
