@@ -110,7 +110,7 @@ class RedisCluster:
 
     # -- from start to stop -------------------------------------------------------------------------------------
 
-    def start(self, seconds: float = 30) -> RedisCluster:
+    def start(self, seconds: float = 120) -> RedisCluster:
         self._folder = tempfile.TemporaryDirectory(prefix="penstock-cluster-")
         root = Path(self._folder.name)
         for port in _free_ports(self._masters * (1 + self._replicas)):
@@ -236,7 +236,7 @@ class RedisCluster:
         self.wait_until_ok()
         return replica
 
-    def wait_until_ok(self, seconds: float = 30) -> None:
+    def wait_until_ok(self, seconds: float = 120) -> None:
         """Every running node serves, follows its master, and sees the same owners and replicas as the others."""
 
         def agreed() -> bool:
@@ -248,7 +248,7 @@ class RedisCluster:
 
         _wait("the cluster to be ok", agreed, seconds)
 
-    def wait_until_listed(self, seconds: float = 60) -> None:
+    def wait_until_listed(self, seconds: float = 120) -> None:
         """Every running node tells clients of all that run, replicas too: for who is about to read from them."""
         running = [node for node in self.nodes if node.is_running]
         ids = {node.id for node in running}
@@ -340,7 +340,7 @@ def _open_slots(view: bytes) -> list[int]:
     return [int(word[1:].partition(b"-")[0]) for word in mine.split()[8:] if word.startswith(b"[")]
 
 
-def _wait(what: str, happened: Callable[[], bool], seconds: float = 30) -> None:
+def _wait(what: str, happened: Callable[[], bool], seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not happened():
         if time.monotonic() > deadline:
