@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import redis
 from tests.client.door import Door
+from tests.client.memory import awaited_until_full
 
 from penstock import aio
 from penstock.client.batch import Batch
@@ -113,22 +114,11 @@ def test_the_bound_on_bytes_is_a_bound_on_the_memory_of_tasks_that_wait(name: st
         async with aio.Client(port=1, max_buffered_bytes=SMALL_BOUND, when_full="raise") as client:
             client._link._move_to(asyncio.get_running_loop())
             client._link.engine.connecting()  # it never comes to that
-            held: list[Any] = []
             make = AWAITED[name]
             first = make(client, 0, value)  # whatever is made once
             first.send(None)
             first.close()
-            tracemalloc.start()
-            try:
-                with pytest.raises(BufferFull):
-                    while True:
-                        held.append(make(client, len(held), value))
-                        held[-1].send(None)
-                used, _ = tracemalloc.get_traced_memory()
-            finally:
-                tracemalloc.stop()
-            for call in held:
-                call.close()
+            used = awaited_until_full(lambda number: make(client, number, value), SMALL_BOUND)
             assert client.counters.buffered_commands == client.counters.buffered_bytes == 0
             return used
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.client.cluster.conftest import Connect
 from tests.client.cluster.model import TABLE, Model
+from tests.client.memory import awaited_until_full
 
 import penstock
 from penstock import aio
@@ -73,19 +74,7 @@ def test_the_bound_on_bytes_is_a_bound_on_the_memory_of_tasks_that_wait(value: i
             client.core.topology.map, client.core.topology.table = Model().map, TABLE
             for master in client.core.topology.map.masters:
                 client._links.sharing((master, False))  # opened in the loop's next turn, to which it never comes
-            held: list[Any] = []
-            tracemalloc.start()
-            try:
-                with pytest.raises(BufferFull, match=f"max_buffered_bytes={bound}"):
-                    while True:
-                        call = client.set(f"key:{len(held)}", "x" * value)
-                        call.send(None)
-                        held.append(call)
-                used, _ = tracemalloc.get_traced_memory()
-            finally:
-                tracemalloc.stop()
-            for call in held:
-                call.close()
+            used = awaited_until_full(lambda number: client.set(f"key:{number}", "x" * value), bound)
             assert client.counters.buffered_commands == client.counters.buffered_bytes == 0
             return used
 
