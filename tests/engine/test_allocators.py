@@ -1,0 +1,72 @@
+"""What the allocators have handed out is counted to the byte, whatever holes they have."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from penstock.engine import allocators
+
+SMALL, LARGE = 100, 3000
+"""Lengths of strings for pymalloc and for malloc."""
+COUNT = 40_000
+
+
+@pytest.fixture
+def in_use() -> Callable[[], int]:
+    if not hasattr(ctypes.CDLL(None), "mallinfo2"):
+        pytest.skip("not glibc 2.33 or newer")
+    found = allocators.find()
+    assert found is not None, "this Python no longer tells what it has handed out"
+    return found.in_use
+
+
+@pytest.mark.parametrize("length", [SMALL, LARGE])
+def test_holes_in_the_heap_change_nothing(in_use: Callable[[], int], length: int) -> None:
+    strings: list[bytes | None] = [None] * COUNT
+    before = in_use()
+    for at in range(COUNT):
+        strings[at] = bytes(length)
+    full = in_use() - before
+    assert COUNT * (length + 33) < full < COUNT * (length + 33 + 32)
+    for at in range(0, COUNT, 2):
+        strings[at] = None
+    assert in_use() - before == pytest.approx(full / 2, rel=0.01)
+    for at in range(1, COUNT, 2):
+        strings[at] = None
+    assert in_use() - before == pytest.approx(0, abs=0.01 * full)
+
+
+def test_what_other_threads_took_is_counted(in_use: Callable[[], int]) -> None:
+    """malloc gives threads heaps of their own."""
+    library = ctypes.CDLL(None)
+    library.malloc.restype = ctypes.c_void_p
+    library.free.argtypes = [ctypes.c_void_p]
+    taken: list[int] = []
+    together = threading.Barrier(4)
+
+    def take() -> None:
+        together.wait(60)  # so that they meet at the lock of one heap, and are given others
+        for _ in range(500):
+            taken.append(library.malloc(50_000))
+
+    threads = [threading.Thread(target=take) for _ in range(4)]
+    before = in_use()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert in_use() - before == pytest.approx(100_000_000, rel=0.01)
+    for address in taken:
+        library.free(address)
+    assert in_use() - before == pytest.approx(0, abs=1_000_000)
+
+
+def test_without_pymalloc_everything_is_in_malloc(in_use: Callable[[], int], monkeypatch: pytest.MonkeyPatch) -> None:
+    found = allocators.Allocators()
+    monkeypatch.setattr(found, "_print", lambda file: 0)  # what it answers then
+    assert found.pymalloc() == 0
+    assert found.in_use() > 0
