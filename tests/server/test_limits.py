@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import resource
 import socket
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +24,7 @@ from penstock.engine.config import DIRECTIVES
 from penstock.protocol.resp import pack
 from penstock.server.app import App
 from penstock.server.limits import is_exposed
+from penstock.testing.redis import free_port
 
 
 def until(condition: object, seconds: float = 60) -> None:
@@ -48,6 +54,79 @@ def test_maxclients_can_change_while_running() -> None:
         assert client.ask("CONFIG SET maxclients 1") == b"OK"
         with RawClient(server.port) as another:
             assert another.is_closed()
+
+
+@contextlib.contextmanager
+def server_with_descriptors(folder: Path, soft: int, hard: int, maxclients: int) -> Iterator[tuple[int, Path]]:
+    """The port and the log file of a server in a process that may open only so many files."""
+    port, log = free_port(), folder / "server.log"
+    words = [
+        "serve",
+        "--port",
+        str(port),
+        "--bind",
+        "127.0.0.1",
+        "--dir",
+        str(folder),
+        "--maxclients",
+        str(maxclients),
+        "--save",
+        "3600 1",
+    ]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "penstock", *words], stdout=output, stderr=output,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard)),
+        )  # fmt: skip
+    try:
+        until(lambda: b"Ready to accept" in log.read_bytes() or process.poll() is not None)
+        yield port, log
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def test_as_many_idle_clients_as_fit_leave_descriptors_for_a_snapshot(tmp_path: Path) -> None:
+    with (
+        server_with_descriptors(tmp_path, 128, 128, maxclients=10_000) as (port, log),
+        contextlib.ExitStack() as clients,
+    ):
+        client = clients.enter_context(RawClient(port))
+        fitting = int(client.ask("CONFIG GET maxclients")[1])
+        assert 32 < fitting < 128 - 32
+        assert f"maxclients is {fitting} instead of 10000" in log.read_text()
+        for _ in range(fitting - 1):
+            clients.enter_context(RawClient(port))
+        for _ in range(40):  # more than are kept back
+            with RawClient(port) as too_many:
+                assert str(too_many.read()) == "ERR max number of clients reached"
+        assert client.ask("SET k v") == b"OK"
+        assert client.ask("BGSAVE") == b"Background saving started"
+        until(lambda: b"rdb_bgsave_in_progress:0" in client.ask("INFO persistence"))
+        assert b"rdb_last_bgsave_status:ok" in client.ask("INFO persistence")
+        assert client.ask("SET k w") == b"OK"
+        refused = client.ask("CONFIG SET maxclients 1000")
+        assert refused.endswith(
+            f"The operating system is not able to handle the specified number of clients, try with {fitting}"
+        )
+        assert client.ask("CONFIG SET maxclients 10") == client.ask(f"CONFIG SET maxclients {fitting}") == b"OK"
+
+
+def test_the_limit_of_open_files_is_raised_for_maxclients(tmp_path: Path) -> None:
+    with (
+        server_with_descriptors(tmp_path, 128, 400, maxclients=200) as (port, log),
+        RawClient(port) as client,
+    ):
+        assert client.ask("CONFIG GET maxclients") == [b"maxclients", b"200"]
+        assert "Increased the limit of open files from 128 to" in log.read_text()
+        assert client.ask("CONFIG SET maxclients 300") == b"OK"
+        assert "is not able to handle" in client.ask("CONFIG SET maxclients 4000")
+        assert client.ask("CONFIG GET maxclients") == [b"maxclients", b"300"]
+
+
+def test_a_limit_that_leaves_no_client_refuses_to_start(tmp_path: Path) -> None:
+    with server_with_descriptors(tmp_path, 40, 40, maxclients=100) as (_, log):
+        assert "leaves none for clients: increase 'ulimit -n'" in log.read_text()
 
 
 def test_a_clock_that_is_set_makes_nobody_idle() -> None:

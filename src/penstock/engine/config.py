@@ -200,7 +200,7 @@ DIRECTIVES: dict[str, Directive] = _table(
     D("tcp-backlog", integer(1, 65535), 511, "Connections the kernel may hold before they are accepted.", mutable=False),
     D("tcp-keepalive", _COUNT, 300, "Seconds between keep-alive probes to silent clients; 0 for none."),
     D("timeout", _COUNT, 0, "Close a client that was idle for this many seconds; 0 never."),
-    D("maxclients", integer(1, 1 << 20), 10000, "Connections at once; one more gets an error and is closed."),
+    D("maxclients", integer(1, 1 << 20), 10000, "Connections at once; one more gets an error and is closed. Lowered at start if the limit of open files is too low for them."),
     D("tls-port", _PORT, 0, "TCP port for TLS connections; 0 turns them off.", mutable=False),
     D("tls-cert-file", TEXT, "", "PEM file with the server's certificate chain.", mutable=False),
     D("tls-key-file", TEXT, "", "PEM file with the server's private key.", mutable=False),
@@ -336,6 +336,10 @@ class Config:
             value = {**self._values[directive.name], **value}
         self._assign(directive, value)
         self.given.add(directive.name)
+
+    def replace(self, name: str, value: Any) -> None:
+        """At start: put a value in force instead of one that this machine cannot give."""
+        self._assign(DIRECTIVES[name], value)
 
     def change(self, pairs: Iterable[tuple[Directive, str]]) -> None:
         """CONFIG SET: all of it or, when one value is refused, none of it."""

@@ -117,6 +117,7 @@ class App:
 
     async def start(self) -> None:
         """Load, then serve. If it is asked to stop meanwhile it gives up on loading; `stop` it then."""
+        self.limits.fit_maxclients()
         await self.listeners.open(self._choose_port)
         try:
             await self.persistence.start(self.stop_requested.is_set)

@@ -15,6 +15,7 @@ import time
 from typing import TYPE_CHECKING
 
 from penstock.engine.acl import User
+from penstock.server.descriptors import clients_that_fit, fit_at_start
 
 if TYPE_CHECKING:
     from penstock.server.app import App
@@ -43,6 +44,26 @@ class Limits:
         self._times = (app.engine.clock.now, time.monotonic())  # at the last sweep
         self._behind: dict[Connection, float] = {}  # over the soft limit, since when
         self.unread: set[Connection] = set()  # too much of their input waits: their sockets are not read
+        self._fitting = 0  # the largest maxclients that was found to leave descriptors for our own files
+        app.config.on_change("maxclients", self._check_descriptors)
+
+    def fit_maxclients(self) -> None:
+        """At start: lower maxclients if there are not enough descriptors. TooFewDescriptors if there are none at all."""
+        config = self._app.config
+        self._fitting = fit_at_start(config.maxclients)
+        config.replace("maxclients", self._fitting)
+
+    def _check_descriptors(self, wanted: int) -> None:
+        """CONFIG SET maxclients: refuse what there are not enough descriptors for."""
+        if wanted <= self._fitting:
+            return
+        fitting = clients_that_fit(wanted, len(self._app.connections))
+        if fitting < wanted:
+            raise ValueError(
+                "The operating system is not able to handle the specified number of clients, "
+                f"try with {max(fitting, self._fitting)}"
+            )
+        self._fitting = wanted
 
     def refusal(self, host: str) -> bytes | None:
         """Why a new client, already counted, is not accepted, as the bytes it gets; None if it is."""
