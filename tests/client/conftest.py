@@ -44,6 +44,13 @@ def door(peer: str) -> Iterator[Door]:
 
 
 @pytest.fixture
+def ours_door(ours: Server) -> Iterator[Door]:
+    """A door to our server alone, for what a Redis does not have."""
+    with Door(ours.port) as made:
+        yield made
+
+
+@pytest.fixture
 def proxy(ours: Server) -> Iterator[FaultProxy]:
     with FaultProxy(("127.0.0.1", ours.port)) as made:
         yield made

@@ -81,6 +81,12 @@ class Door:
         with self._lock:
             self._shut = False
 
+    def drop(self) -> None:
+        """End all connections, with what is held for them; new ones pass."""
+        self.shut()
+        with self._lock:
+            self._held, self._shut = None, False
+
     def redirect(self, port: int) -> None:
         """New connections go to another server."""
         with self._lock:

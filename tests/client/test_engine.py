@@ -179,6 +179,37 @@ def test_switching_to_at_most_once_while_down_cancels_what_is_held() -> None:
     assert isinstance(written.results[0], OutcomeUnknown) and isinstance(held.results[0], NotSent)
 
 
+@pytest.mark.parametrize("raised", [AT_LEAST, EXACTLY])
+def test_a_command_handed_over_at_most_once_keeps_to_that_when_the_level_is_raised(raised: Delivery) -> None:
+    world = up(delivery=AT_MOST)
+    replied, written = world.submit(single("INCR", "a")), world.submit(single("INCR", "a"))
+    world.write()
+    world.serve()
+    world.read(len(b":1\r\n"))
+    queued = world.submit(single("INCR", "b"))
+    world.engine.set_delivery(raised, world.now)
+    later = world.submit(single("INCR", "c"))
+    world.cut()
+    assert type(written.results[0]) is OutcomeUnknown and type(queued.results[0]) is NotSent and not later.settled
+    world.settle_down()
+    assert replied.results == [1] and later.results == [1]
+    assert world.server.runs == {b"a": 2, b"c": 1}
+
+
+def test_a_command_handed_over_at_most_once_makes_one_attempt_to_connect_when_the_level_is_raised() -> None:
+    world = up(delivery=AT_MOST)
+    world.cut()
+    first = world.submit(single("INCR", "a"))
+    world.engine.connecting()
+    world.engine.set_delivery(AT_LEAST, world.now)
+    later = world.submit(single("INCR", "b"))
+    world.engine.connect_failed(redis.ConnectionError("refused"), world.now)
+    world.collect()
+    assert type(first.results[0]) is NotSent and not later.settled
+    world.settle_down()
+    assert later.results == [1] and world.server.runs == {b"b": 1}
+
+
 def test_a_cancelled_command_leaves_the_connection_in_step() -> None:
     """redis-py#2624, #2665."""
     world = up()

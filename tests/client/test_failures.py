@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from tests.client.conftest import Connect
 from tests.client.door import Door
 from tests.client.interrupts import Interrupt, interrupting
 
-from penstock import Client, State, aio
+from penstock import Client, Server, State, aio
 from penstock.client import sync_link
 from penstock.client.errors import (
     BufferFull,
@@ -91,6 +92,25 @@ def test_levels_change_at_run_time(connect: Connect, door: Door, witness: Any) -
     client.ping()
     door.cut_reply()
     assert client.incr("a") == 3
+
+
+@pytest.mark.parametrize("raised", ["at-least-once", "exactly-once"])
+def test_a_level_that_is_raised_in_flight_does_not_count_for_what_was_handed_over(
+    connect: Connect, ours_door: Door, ours: Server, raised: str
+) -> None:
+    client = connect(ours_door.url, delivery="at-most-once", **QUICK)
+    with redis.Redis.from_url(ours.url) as witness, ThreadPoolExecutor(1) as pool:
+        witness.delete("a")
+        client.ping()
+        ours_door.hold()
+        running = pool.submit(client.incr, "a")
+        while not ours_door.is_holding:
+            time.sleep(0.001)
+        client.delivery = raised
+        ours_door.drop()
+        with pytest.raises(OutcomeUnknown):
+            running.result()
+        assert witness.get("a") == b"1" and client.incr("a") == 2
 
 
 def test_a_transaction_is_not_run_twice_at_most_once(connect: Connect, door: Door, witness: Any) -> None:

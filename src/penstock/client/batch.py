@@ -50,6 +50,8 @@ class Batch:
     """One of the engine's own, which a new connection begins with."""
     held = False
     """The engine has taken it."""
+    is_at_most_once = False
+    """It was handed over at that level, which stays its promise if the level is raised later."""
     settled = False
     """It has its results. One that still stands in the FIFO then is a tombstone: nobody waits for its replies."""
     results: list[Any]

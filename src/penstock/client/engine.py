@@ -12,6 +12,9 @@ A command moves through these states, and its error says how far it came:
     WRITTEN   `end_write` passes its last byte              OutcomeUnknown                  written again, unless filtered
     REPLIED   `received` completes its reply                settled: no change              settled: never written again
 
+The level is that of `submit`: raised later it counts for later commands only. Lowered, it counts at once for all: that is how a
+program cancels what is held.
+
 The law of this file: the FIFO `_awaiting` is exactly the batches whose bytes were given out on this connection and whose
 replies have not come, in the order of their bytes. Whoever loses interest (time-out, cancel) leaves a tombstone in
 it (a settled batch); replies are matched by position and nothing else. Every batch is settled exactly once.
@@ -171,6 +174,8 @@ class Engine:
                     f"there is no connection, and at-most-once holds nothing; the next attempt is in {self._backoff.retry_at - now:.2f} s"
                 )
             self.connect_at = max(now, self._backoff.retry_at)
+        if settings.delivery is Delivery.AT_MOST_ONCE:
+            batch.is_at_most_once = True
         if settings.command_timeout is not None:
             batch.deadline = now + settings.command_timeout + batch.patience
         if batch.deadline is not None and batch.deadline < self.next_tick:
@@ -273,9 +278,11 @@ class Engine:
         self._connecting = False
         self._trouble = str(error)
         self._back_off(now)
-        if not self._ever_up or self.settings.delivery is Delivery.AT_MOST_ONCE:
-            unsent = NotSentInTime if isinstance(error, redis.TimeoutError) else NotSent
+        unsent = NotSentInTime if isinstance(error, redis.TimeoutError) else NotSent
+        if not self._ever_up:
             self._fail_pending(str(error), unsent, OutcomeUnknown, error)
+        else:
+            self._fail_at_most_once(str(error), unsent, error)
 
     def refused(self, error: Exception, now: float) -> None:
         """The server answered and does not want us (a wrong password): trying again would not help, so all is failed."""
@@ -302,9 +309,8 @@ class Engine:
             self._transaction_lost = True
             self.session.watching = self.session.queueing = False
             self._fail_pending(f"{why}, and with it the WATCH or MULTI", TransactionLost, NotReplayed, error)
-        elif self.settings.delivery is Delivery.AT_MOST_ONCE:
-            self._fail_pending(why, NotSent, OutcomeUnknown, error)
         else:
+            self._fail_at_most_once(why, NotSent, error)
             self._held.filter()
 
     def _take_back(self) -> None:
@@ -443,6 +449,15 @@ class Engine:
     ) -> None:  # fmt: skip
         self._held.fail_pending(why, unsent, unknown, cause, instead)
         self.connect_at = None
+
+    def _fail_at_most_once(self, why: str, unsent: type[NotSent], cause: Exception) -> None:
+        """There is no connection: fail what must not wait for one, by the level now or by that of its hand-over."""
+        if self.settings.delivery is Delivery.AT_MOST_ONCE:
+            self._fail_pending(why, unsent, OutcomeUnknown, cause)
+            return
+        self._held.fail_pending(why, unsent, OutcomeUnknown, cause, is_meant=lambda batch: batch.is_at_most_once)
+        if not self._held.pending:
+            self.connect_at = None
 
     # -- time -------------------------------------------------------------------------------------------------
 

@@ -86,10 +86,13 @@ class Held:
 
     def fail_pending(
         self, why: str, unsent: type[NotSent], unknown: type[OutcomeUnknown],
-        cause: Exception | None = None, instead: Exception | None = None,
+        cause: Exception | None = None, instead: Exception | None = None, is_meant: Callable[[Batch], bool] = lambda batch: True,
     ) -> None:  # fmt: skip
-        """Settle all that waits to be written: with `unsent`, or `instead` of it, or `unknown` if it had been written before."""
+        """Settle what waits to be written, as far as it is meant: with `unsent`, or `instead` of it, or `unknown` if it had been written before."""
         for batch in self._drain_pending():
+            if not is_meant(batch):
+                self.pending.append(batch)
+                continue
             results = batch.failures(why, unsent, unknown, instead)
             for result in results:
                 if isinstance(result, DeliveryError) and result.__cause__ is None:

@@ -126,6 +126,27 @@ def test_a_level_that_is_changed_while_a_command_waits_to_be_sent_again_counts_f
     assert len(model.batches) == 1, "it was not sent again"
 
 
+@pytest.mark.parametrize("is_transaction", [False, True])
+def test_a_level_that_is_raised_in_flight_does_not_count_for_what_was_handed_over(is_transaction: bool) -> None:
+    model = Model()
+    rules = model.rules(delivery="at-most-once")
+
+    def cut(model: Model, batch: Batch) -> tuple[int, int]:
+        rules.delivery = Delivery.AT_LEAST_ONCE
+        return 1, 0
+
+    model.cut = cut
+    plan = Plan(TABLE, rules.repeats)
+    plan.add_on_lane(("SET", "{t}a", "0"))
+    if is_transaction:
+        logic: Any = Transaction(rules).execute(plan, model.map)
+    else:
+        logic = Packed(plan, model.map, rules).run()
+    (result,) = model.drive(logic)
+    assert isinstance(result, OutcomeUnknown) and result.state is not State.QUEUED
+    assert len(model.batches) == 1, "it was not sent again"
+
+
 def test_a_filter_that_is_set_while_a_command_waits_to_be_sent_again_counts_for_it() -> None:
     model = Model(cut=lost_then_down)
     rules, done = model.rules(), ClusterCounters()

@@ -77,6 +77,30 @@ def test_a_level_that_is_changed_counts_at_once(
     assert client.execute_command("INCR", key) == 3
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_level_that_is_raised_in_flight_does_not_count_for_what_was_handed_over(
+    proxied: Proxied, cluster: RedisCluster, connect_through: Connect, count: int
+) -> None:
+    node = cluster.masters[0]
+    key = next(cluster.keys_on(node))
+    client = connect_through(delivery="at-most-once")
+    client.ping()
+    fault = proxied.before(node).swallow(command=b"INCR", nth=count, executed=True)
+    with ThreadPoolExecutor(1) as pool:
+        if count == 1:
+            running = pool.submit(client.execute_command, "INCR", key)
+        else:
+            running = pool.submit(client.execute_many, [("INCR", key)] * count)
+        assert fault.wait(60)
+        while value(cluster, key) < count:
+            pass
+        getattr(client, "real", client).delivery = "at-least-once"
+        proxied.before(node).cut_connections()
+        with pytest.raises(OutcomeUnknown):
+            running.result()
+    assert value(cluster, key) == count
+
+
 def test_shutdown_is_not_sent_to_whoever_comes_back(
     proxied: Proxied, cluster: RedisCluster, connect_through: Connect
 ) -> None:

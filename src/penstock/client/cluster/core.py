@@ -133,13 +133,15 @@ class ClusterCore:
         plain = PlainCall(arguments, packed, owner, rules.clock() + timeout)
         if options and self.decodes and NEVER_DECODE in options:
             plain.raw = _FIRST
+        if rules.delivery is Delivery.AT_MOST_ONCE:
+            plain.repeats = False
         return plain
 
     def after(self, plain: PlainCall, outcome: Outcome) -> Generator[Effect, Any, Any]:
         """What a plain call comes to that was not simply answered."""
         done, topology, (arguments,) = ClusterCounters(), self.topology, plain.commands
         assert topology.table is not None
-        plan = make_plan([arguments], topology.table, False, topology.map, plain.raw)
+        plan = make_plan([arguments], topology.table, False, topology.map, plain.raw, plain.repeats)
         first_round = Batch(plain.address, plan.packed, [0], raw=plan.raw)
         try:
             logic = Packed(plan, topology.map, self.rules, plain.until, done)
@@ -150,10 +152,10 @@ class ClusterCore:
 
     def call(self, arguments: Call, options: Options) -> Generator[Effect, Any, Any]:
         """One command, its reply as redis-py gives it."""
-        started = self.rules.clock()
+        started, repeats = self.rules.clock(), self.rules.repeats
         slot_map, table = yield from self.ready(self.rules.until(started))
         nodes = options.pop("target_nodes", None) or options.pop("node", None)
-        plan = Plan(table)
+        plan = Plan(table, repeats)
         if nodes is not None:
             chosen = self.nodes(nodes, slot_map)
             plan.add_pinned(arguments, chosen, list)
@@ -169,9 +171,9 @@ class ClusterCore:
 
     def bulk(self, calls: Sequence[Call], raw: Container[int] | None = None) -> Generator[Effect, Any, list[Any]]:
         """Ready commands, their replies as the server gives them; errors among them, in their places."""
-        started = self.rules.clock()
+        started, repeats = self.rules.clock(), self.rules.repeats
         slot_map, table = yield from self.ready(self.rules.until(started))
-        plan = make_plan(calls, table, self.rules.split, slot_map, raw)
+        plan = make_plan(calls, table, self.rules.split, slot_map, raw, repeats)
         replies: list[Any] = yield from self._held(plan, started, partial(packed, plan, slot_map, self.rules))
         return replies
 
@@ -179,11 +181,11 @@ class ClusterCore:
         self, calls: Sequence[Call], options: Sequence[Options], strategy: Strategy, transaction: Transaction | None, split: bool
     ) -> Generator[Effect, Any, Any]:  # fmt: skip
         """One result a call, in call order, as the server gave it."""
-        started, rules = self.rules.clock(), self.rules
+        started, repeats, rules = self.rules.clock(), self.rules.repeats, self.rules
         logic: _Body
         slot_map, table = yield from self.ready(rules.until(started))
         if transaction is not None:
-            whole = Plan(table)
+            whole = Plan(table, repeats)
             for call in calls:
                 whole.add_on_lane(call)
             logic = partial(transaction.execute, whole, slot_map, is_raw=self.decodes)
@@ -192,9 +194,9 @@ class ClusterCore:
         raw = (
             {number for number, option in enumerate(options) if NEVER_DECODE in option} if self.decodes else frozenset()
         )
-        plan = make_plan(calls, table, split, slot_map, raw)
+        plan = make_plan(calls, table, split, slot_map, raw, repeats)
         if strategy is Strategy.SEQUENTIAL:
-            logic = partial(sequential, calls, table, slot_map, rules, raw, split)
+            logic = partial(sequential, calls, table, slot_map, rules, raw, split, repeats)
         elif strategy is Strategy.TWO_STEP:
             logic = partial(two_step, plan, slot_map, rules)
         else:
@@ -207,9 +209,9 @@ class ClusterCore:
         self, transaction: Transaction, arguments: Call, options: Options, watch: bool = False
     ) -> Generator[Effect, Any, Any]:
         """WATCH, or a command between WATCH and MULTI."""
-        started = self.rules.clock()
+        started, repeats = self.rules.clock(), self.rules.repeats
         slot_map, table = yield from self.ready(self.rules.until(started))
-        plan = Plan(table)
+        plan = Plan(table, repeats)
         plan.add_on_lane(arguments, is_watch=watch)
         if self.decodes and NEVER_DECODE in options:
             plan.keep_raw({0})

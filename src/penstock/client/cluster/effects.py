@@ -190,6 +190,11 @@ class Rules:
             math.inf if self.command_timeout is None or patience is None else started + self.command_timeout + patience
         )
 
+    @property
+    def repeats(self) -> bool:
+        """The level lets commands that lost their replies be sent again."""
+        return self.delivery is not Delivery.AT_MOST_ONCE
+
     def late(self) -> str:
         """Why a command is given up by the clock."""
         return f"its time is up, command_timeout={self.command_timeout:g}"

@@ -10,8 +10,8 @@ What the promises are, and what keeps them:
   changed between the two), the earlier one fails with the server's refusal instead of running late.
 - *A refused command was not executed* (MOVED, ASK, TRYAGAIN, CLUSTERDOWN, LOADING, READONLY), so it is regrouped with the others and sent again,
   at every delivery level, within a budget of attempts and of time without progress.
-- *A command that was written and has no reply* may have run: the delivery level decides (seed 002, Clustered operations), and decides
-  again if it was changed before the command is sent once more.
+- *A command that was written and has no reply* may have run: the delivery level decides (seed 002, Clustered operations), that of the call; and
+  that of now, if it was lowered before the command is sent once more.
 - *No command outlives its time* (`until`): it ends with what is known of it then.
 
 Commands whose slots have moved are sent after them as soon as their node has answered, while others still work (`_take`).
@@ -48,7 +48,7 @@ from penstock.client.cluster.plan import UNKEYED, Plan
 from penstock.client.cluster.routing import Route
 from penstock.client.cluster.slot_map import Address, SlotMap, address_of, shown
 from penstock.client.commands import as_command, name_of
-from penstock.client.delivery import Delivery, State
+from penstock.client.delivery import State
 from penstock.client.errors import NotReplayed, NotSent, OutcomeUnknown, stated
 from penstock.client.events import Replayed
 from penstock.protocol.resp import pack
@@ -388,7 +388,7 @@ class Packed:
         rules, name, error = self._rules, self._name(index), self._as_exception(index, reason)
         state = self._sent[index] = max(state, self._sent.get(index, state))
         self._allowed_by = rules.delivery, rules.replay_filter
-        if rules.delivery is Delivery.AT_MOST_ONCE:
+        if not (self._plan.repeats and rules.repeats):
             text = f"{name} was sent {where}and its reply never came ({error}): whether it ran is not known"
             self.results[index] = unknown(text, state, name, error)
             return False

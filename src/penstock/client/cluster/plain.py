@@ -29,5 +29,8 @@ class PlainCall(Batch, Hold):
         """When its time is up, by the clock of the rules; `deadline` is the same by that of whoever drives it."""
         self.is_held = False
 
+    repeats = True
+    """As that of a Plan."""
+
 
 lay_out(PlainCall, PlainCall((), b"", ("", 0), 0.0))

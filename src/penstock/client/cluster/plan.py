@@ -41,11 +41,14 @@ class Plan:
     """Commands, ready to be sent."""
 
     __slots__ = (
-        "_calls", "_parts", "_routes", "_table", "commands", "has_unkeyed", "packed", "patience", "pinned", "raw", "several", "slots",
+        "_calls", "_parts", "_routes", "_table", "commands", "has_unkeyed", "packed", "patience", "pinned", "raw", "repeats", "several",
+        "slots",
     )  # fmt: skip
 
-    def __init__(self, table: CommandTable) -> None:
+    def __init__(self, table: CommandTable, repeats: bool = True) -> None:
         self._table = table
+        self.repeats = repeats
+        """By the level at which it was handed over, what lost its reply may be sent again; the level now may still forbid it."""
         self.commands: list[Call] | Encoded = []
         self.packed: list[bytes] = []
         self.slots: list[int] = []

@@ -40,10 +40,10 @@ class Strategy(enum.Enum):
 
 
 def make_plan(
-    calls: Sequence[Call], table: CommandTable, split: bool, slot_map: SlotMap, raw: Container[int] | None = None
-) -> Plan:
+    calls: Sequence[Call], table: CommandTable, split: bool, slot_map: SlotMap, raw: Container[int] | None = None, repeats: bool = True
+) -> Plan:  # fmt: skip
     """All calls in one plan, or an exception and nothing sent; replies to the calls in `raw` are not decoded."""
-    plan = Plan(table)
+    plan = Plan(table, repeats)
     plan.add_all(calls, split, slot_map)
     if raw:
         plan.keep_raw(raw)
@@ -60,14 +60,14 @@ def packed(
 
 def sequential(
     calls: Sequence[Call], table: CommandTable, slot_map: SlotMap, rules: Rules, raw: Container[int] = frozenset(),
-    split: bool = False, until: float = math.inf, done: ClusterCounters | None = None,
+    split: bool = False, repeats: bool = True, until: float = math.inf, done: ClusterCounters | None = None,
 ) -> Generator[Effect, Any, list[Any]]:  # fmt: skip
     """One command after the other. The first that ends without a reply ends the pipeline: what follows is not sent."""
     make_plan(calls, table, split, slot_map)  # what must be refused is refused before the first is sent
     done = done or ClusterCounters()
     results: list[Any] = []
     for position, call in enumerate(calls):
-        plan = make_plan([call], table, split, slot_map, {0} if position in raw else None)
+        plan = make_plan([call], table, split, slot_map, {0} if position in raw else None, repeats)
         (result,) = yield from packed(plan, slot_map, rules, until, done)
         results.append(result)
         if isinstance(result, DeliveryError):

@@ -33,7 +33,7 @@ from penstock.client.cluster.plan import UNKEYED, Plan
 from penstock.client.cluster.slot_map import Address, SlotMap, address_of, shown
 from penstock.client.cluster.strategies import single_slot
 from penstock.client.commands import as_command, name_of
-from penstock.client.delivery import Delivery, State
+from penstock.client.delivery import State
 from penstock.client.errors import NoReplyInTime, NotReplayed, NotSent, NotSentInTime, OutcomeUnknown, stated
 from penstock.client.events import Replayed
 from penstock.protocol.resp import pack
@@ -202,7 +202,7 @@ class Transaction:
 
     def _held_back(self, plan: Plan, where: str, error: Exception | None = None) -> list[Any] | None:
         """What becomes of it if it may not be sent again, by the level and the filter as they are now; None if it may."""
-        if self._rules.delivery is Delivery.AT_MOST_ONCE:
+        if not (plan.repeats and self._rules.repeats):
             return self._all(plan, self._unknown(error), where, self._sent)
         for call in plan.commands:
             why_not = self._rules.why_not_again(call, self._sent)
