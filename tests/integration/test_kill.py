@@ -22,8 +22,9 @@ ROUNDS = 12
 
 
 class Writer:
-    """Writes one thing after the other until the server is gone, and remembers what was acknowledged.
+    """Writes one thing after the other, through every restart, and remembers what was acknowledged.
 
+    It never waits for a server to be ready: the first moments of one are when acknowledged writes are easily lost.
     Every other one writes LAZY: what is queued when the server dies was acknowledged too.
     """
 
@@ -31,15 +32,40 @@ class Writer:
         self.name = f"w{number}"
         self.lazy = ["LAZY"] if number % 2 else []
         self.done = 0  # rounds of `_write` that were acknowledged
+        self.loss: AssertionError | None = None  # what `verify` missed after a restart
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run_through_restarts)
 
-    def run(self, port: int) -> None:
-        try:
-            with redis.Redis(port=port, socket_timeout=60, retry=None) as client:
-                while True:
-                    self._write(client, self.done + 1)
-                    self.done += 1
-        except (redis.ConnectionError, redis.TimeoutError):
-            return
+    def start(self, port: int) -> None:
+        self.port = port
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop writing; AssertionError if anything was lost."""
+        self._stop.set()
+        self._thread.join()
+        if self.loss is not None:
+            raise self.loss
+
+    def wait_for(self, rounds: int) -> None:
+        """Wait until that many rounds more are done: on a busy machine nothing at all may happen in any given time."""
+        enough = self.done + rounds
+        while self.done < enough and self.loss is None:
+            assert self._thread.is_alive()
+            time.sleep(0.01)
+
+    def _run_through_restarts(self) -> None:
+        with redis.Redis(port=self.port, socket_timeout=60, retry=None) as client:
+            while not self._stop.is_set() and self.loss is None:
+                try:
+                    self.verify(client)
+                    while not self._stop.is_set():
+                        self._write(client, self.done + 1)
+                        self.done += 1
+                except (redis.ConnectionError, redis.TimeoutError):  # LOADING is one too
+                    time.sleep(0.002)
+                except AssertionError as loss:
+                    self.loss = loss
 
     def _write(self, client: redis.Redis, number: int) -> None:
         """One unit that touches a counter, a list, a sum and a key of its own."""
@@ -75,25 +101,23 @@ def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     chance = random.Random(20_000)
     writers = [Writer(number) for number in range(WRITERS)]
     port = free_port()
-    for _ in range(ROUNDS):
-        server = Process(tmp_path, port)
-        with redis.Redis(port=port) as client:
+    for writer in writers:
+        writer.start(port)
+    try:
+        for _ in range(ROUNDS):
+            server = Process(tmp_path, port)
+            stop = threading.Event()
+            disturber = threading.Thread(target=disturb, args=(port, chance, stop))
+            disturber.start()
             for writer in writers:
-                writer.verify(client)
-        stop = threading.Event()
-        threads = [threading.Thread(target=writer.run, args=(port,)) for writer in writers]
-        threads.append(threading.Thread(target=disturb, args=(port, chance, stop)))
-        enough = [writer.done + 2 for writer in writers]
-        for thread in threads:
-            thread.start()
-        while any(writer.done < each for writer, each in zip(writers, enough, strict=True)):
-            assert all(thread.is_alive() for thread in threads)
-            time.sleep(0.01)  # on a busy machine nothing at all may happen in any given time
-        time.sleep(chance.uniform(0.1, 0.9))
-        server.kill()
-        stop.set()
-        for thread in threads:
-            thread.join()
+                writer.wait_for(2)
+            time.sleep(chance.uniform(0.1, 0.9))
+            server.kill()
+            stop.set()
+            disturber.join()
+    finally:
+        for writer in writers:
+            writer.stop()
     server = Process(tmp_path, port)
     with redis.Redis(port=port) as client:
         for writer in writers:
@@ -110,17 +134,16 @@ def test_what_is_written_after_the_log_was_turned_on_survives_kill_9(tmp_path: P
         writers = [Writer(each) for each in range(2)]
         with redis.Redis(port=port) as client:
             client.mset({f"filling:{each}": "x" * 100 for each in range(20_000)})  # the first base takes a moment
-            threads = [threading.Thread(target=writer.run, args=(port,)) for writer in writers]
-            for thread in threads:
-                thread.start()
+            for writer in writers:
+                writer.start(port)
             assert client.config_set("appendonly", "yes")
             since = [writer.done for writer in writers]
             assert client.set("after", number)
             time.sleep(0.02 * number)
         server.kill()
-        for thread in threads:
-            thread.join()
         server = Process(folder, port)
+        for writer in writers:
+            writer.stop()
         with redis.Redis(port=port) as client:
             assert client.get("after") == b"%d" % number
             assert client.dbsize() > 20_000

@@ -74,7 +74,7 @@ def shutdown(session: Session, argv: Argv) -> Reply:
     return NO_REPLY
 
 
-_DEBUG = Flag.ADMIN | Flag.NOSCRIPT | Flag.LOADING | Flag.STALE
+_DEBUG = Flag.ADMIN | Flag.NOSCRIPT | Flag.STALE  # not LOADING: the end of a reload would end the server's own loading
 
 
 @command("DEBUG RELOAD", arity=-2, flags=_DEBUG, group="server", syntax="[NOSAVE] [NOFLUSH] [MERGE]",

@@ -57,8 +57,9 @@ class App:
         self.engine.meanwhile = Meanwhile(self).look
         self._cron: asyncio.Task[None] | None = None
         self._expiring = False  # more keys are due than one slice of active expiry deletes: the next is scheduled
-        self.persistence = Persistence(self.engine, self.loop, lambda: self.stop_requested.set())
-        self.stop_requested = asyncio.Event()  # set by signals and SHUTDOWN; whoever runs the app waits for it
+        self.persistence = Persistence(self.engine, self.loop, self.halt)  # says LOADING until it has loaded
+        self.halted = False  # no command runs any more
+        self.stop_requested = asyncio.Event()  # set by signals and `halt`; the owner of the app waits for it
 
     # -- connections ------------------------------------------------------------------------------------------
 
@@ -71,6 +72,9 @@ class App:
         session.peer = session.local if by_unix_socket else f"{peer[0]}:{peer[1]}"
         sock = transport.get_extra_info("socket")
         session.file_number = sock.fileno() if sock is not None else -1
+        if self.halted:  # accepted just before the sockets were closed, or its TLS handshake took until now
+            connection.close(after_reply=False)
+            return
         self.connections.add(connection)
         refusal = self.limits.refusal("" if by_unix_socket else peer[0])
         if refusal is not None:
@@ -145,6 +149,20 @@ class App:
         """Where clients can connect, for people."""
         return self.listeners.addresses
 
+    async def shut_down(self) -> None:
+        """What SHUTDOWN does, for a signal. ReplyError if something cannot be written; the server goes on then."""
+        if not self.halted:
+            await self._let_workers_finish()
+            self.persistence.shut_down(save=None, force=False)
+
+    def halt(self) -> None:
+        """Run no command from now on: its effect would be in no snapshot and in no log."""
+        self.halted = True
+        self.listeners.close()
+        for connection in list(self.connections):
+            connection.close(after_reply=True)
+        self.stop_requested.set()
+
     async def stop(self) -> None:
         if self._cron is not None:
             self._cron.cancel()
@@ -152,19 +170,17 @@ class App:
                 await self._cron
         self.listeners.close()
         await self._let_workers_finish()
-        for connection in list(self.connections):
-            connection.close(after_reply=True)
+        self.engine.workers.stop()
+        self.halt()
         self.persistence.close()
         await self._let_last_replies_leave()
 
     async def _let_workers_finish(self) -> None:
         """Wait for commands that are in threads, but not for long."""
-        workers = self.engine.workers
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STOP_PATIENCE):
-                while workers.jobs:
+                while self.engine.workers.jobs:
                     await asyncio.sleep(0.001)
-        workers.stop()
 
     async def _let_last_replies_leave(self) -> None:
         """Wait until every client is gone, but not for long."""

@@ -78,6 +78,7 @@ class Persistence:
         # loading
         self._loaded_keys = 0
         self._loading_since = 0
+        self._set_loading(True)  # from now on, not from `start`: sockets may be open before that
         engine.persistence = self
         engine.lock_gate.on_quiet = self._start_what_is_due
 
@@ -88,11 +89,10 @@ class Persistence:
     # -- start and end ----------------------------------------------------------------------------------------
 
     async def start(self, unwanted: Callable[[], bool] = lambda: False) -> None:
-        """Load what there is, then keep it up to date. Clients that connect meanwhile get LOADING.
+        """Load what there is, then keep it up to date. Clients get LOADING until that is done and the log is open.
 
         Gives up when `unwanted` says so; then `close` leaves everything on disk as it is.
         """
-        self._set_loading(True)
         try:
             await self._lock_folder()
             from_log = self._config.appendonly and self._aof.exists

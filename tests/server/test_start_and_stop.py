@@ -1,0 +1,91 @@
+"""The first and the last moments of a server: no command runs before loading has begun or after the log was closed."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.engine.config import Config
+from penstock.server.app import App
+from penstock.server.connection import Connection
+from penstock.server.listeners import Listeners
+
+
+def run_app(scenario: Callable[[App], Awaitable[None]], folder: Path, **directives: str) -> None:
+    """Make an App inside a loop and hand it over, before its start."""
+
+    async def main() -> None:
+        config = Config()
+        for name, value in {"dir": str(folder), "bind": "127.0.0.1", "port": "0", "save": "", **directives}.items():
+            config.load(name, value.split())
+        await scenario(App(config, choose_port=True))
+
+    asyncio.run(main())
+
+
+async def ask(port: int, command: bytes) -> bytes:
+    """Send one inline command on a connection of its own; the line that comes back."""
+    return await answer(*await asyncio.open_connection("127.0.0.1", port), command)
+
+
+async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, command: bytes) -> bytes:
+    """Send one inline command; the line that comes back, empty if the server closes the connection instead."""
+    try:
+        async with asyncio.timeout(60):
+            writer.write(command + b"\r\n")
+            await writer.drain()
+            return await reader.readline()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+def test_no_command_runs_between_the_first_socket_and_loading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replies = []
+
+    async def ask_meanwhile(listeners: Listeners, path: Path, mode: int) -> None:
+        replies.append(await ask(listeners.port, b"SET a 1"))
+        replies.append(await ask(listeners.port, b"LAZY SET a 1"))
+        replies.append(await ask(listeners.port, b"DEBUG RELOAD NOSAVE"))
+        replies.append(await ask(listeners.port, b"GET a"))
+
+    monkeypatch.setattr(Listeners, "_listen_unix", ask_meanwhile)  # the TCP sockets are open by now
+
+    async def scenario(app: App) -> None:
+        await app.start()
+        replies.append(await ask(app.port, b"SET a 2"))
+        await app.stop()
+
+    run_app(scenario, tmp_path, appendonly="yes", unixsocket=str(tmp_path / "socket"))
+    assert [reply.split()[0] for reply in replies] == [b"-LOADING"] * 4 + [b"+OK"]
+
+
+def test_a_client_that_connects_while_the_server_stops_is_not_served(tmp_path: Path) -> None:
+    async def scenario(app: App) -> None:
+        await app.start()
+        await app.stop()
+        ours, theirs = socket.socketpair()
+        await app.loop.connect_accepted_socket(lambda: Connection(app), theirs)
+        reader, writer = await asyncio.open_connection(sock=ours)
+        assert await answer(reader, writer, b"SET a 1") == b"", "the log is closed, so this is acknowledged and lost"
+
+    run_app(scenario, tmp_path, appendonly="yes")
+
+
+def test_nothing_runs_between_the_last_snapshot_and_the_end(tmp_path: Path) -> None:
+    async def scenario(app: App) -> None:
+        await app.start()
+        reader, writer = await asyncio.open_connection("127.0.0.1", app.port)
+        writer.write(b"SET a 1\r\n")
+        assert await reader.readline() == b"+OK\r\n"
+        app.persistence.shut_down(save=None, force=False)
+        assert await answer(reader, writer, b"SET a 2") == b"", "this is in no snapshot"
+        assert app.stop_requested.is_set()
+        await app.stop()
+
+    run_app(scenario, tmp_path, save="3600 1")
