@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+import redis
+from tests.server_process import Process
 
 from penstock.engine.config import Config
 from penstock.server.app import App
 from penstock.server.connection import Connection
 from penstock.server.listeners import Listeners
+from penstock.testing.redis import free_port
 
 
 def run_app(scenario: Callable[[App], Awaitable[None]], folder: Path, **directives: str) -> None:
@@ -89,3 +94,26 @@ def test_nothing_runs_between_the_last_snapshot_and_the_end(tmp_path: Path) -> N
         await app.stop()
 
     run_app(scenario, tmp_path, save="3600 1")
+
+
+def test_a_signal_ends_no_server_that_cannot_write_its_snapshot(tmp_path: Path) -> None:
+    port, options = free_port(), "--appendonly no --save 3600 1"
+    blocked = tmp_path / "dump.pns"
+    server = Process(tmp_path, port, options=options)
+    try:
+        assert str(blocked.name) == redis.Redis(port=port).config_get("dbfilename")["dbfilename"]
+        (blocked / "inside").mkdir(parents=True)  # a folder has the snapshot's name
+        with redis.Redis(port=port, retry=None, socket_timeout=60) as client:
+            client.set("a", 1)
+            server.process.send_signal(signal.SIGTERM)
+            while b"cannot be written, so the server goes on" not in (tmp_path / "server.log").read_bytes():
+                assert server.process.poll() is None, "the data is gone"
+                time.sleep(0.01)
+            assert client.get("a") == b"1"
+            (blocked / "inside").rmdir()
+            blocked.rmdir()
+            server.process.send_signal(signal.SIGTERM)
+            assert server.process.wait(timeout=60) == 0
+        assert blocked.is_file()
+    finally:
+        server.kill()

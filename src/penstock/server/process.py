@@ -16,6 +16,7 @@ import uvloop
 from penstock import __version__
 from penstock.engine.config import Config
 from penstock.engine.module_loader import ModuleError
+from penstock.protocol.errors import ReplyError
 from penstock.server import logs
 from penstock.server.app import App
 from penstock.server.inner_loop import COMPILED
@@ -61,11 +62,24 @@ async def _serve(config: Config) -> int:
     with _pidfile(config.pidfile):
         log.log(logs.NOTICE, "The inner loop is %s", "compiled" if COMPILED else "plain Python")
         log.log(logs.NOTICE, "Ready to accept connections on %s", ", ".join(app.addresses))
-        await app.stop_requested.wait()
+        await _until_it_may_stop(app)
         log.log(logs.NOTICE, "Shutting down")
         await app.stop()
     log.log(logs.NOTICE, "Bye")
     return 0 if app.persistence.closed_whole else 1
+
+
+async def _until_it_may_stop(app: App) -> None:
+    """Wait for SHUTDOWN, or for a signal at a moment when everything can be written: else the data would be gone."""
+    while True:
+        await app.stop_requested.wait()
+        try:
+            await app.shut_down()
+        except ReplyError:
+            log.error("the data cannot be written, so the server goes on; SHUTDOWN NOSAVE ends it without its data")
+            app.stop_requested.clear()
+        else:
+            return
 
 
 def _asked_to_stop(app: App, number: int) -> None:
