@@ -25,6 +25,8 @@ class Door:
         self._pass_first = 0
         self._frozen: set[socket.socket] = set()
         self._shut = False
+        self.refused = 0
+        """How many connections were ended at once, because it was shut or the server away."""
         self._held: list[tuple[socket.socket, bytes]] | None = None  # what is kept back, and for whom
         self._at_most, self._pause = 65536, 0.0
 
@@ -122,11 +124,13 @@ class Door:
         client, _ = self._listener.accept()
         if self._shut:
             client.close()
+            self.refused += 1
             return
         try:
             server = socket.create_connection(("127.0.0.1", self._server))
         except OSError:
             client.close()
+            self.refused += 1
             return
         self._pairs[client], self._pairs[server] = (server, True), (client, False)
         for sock in (client, server):

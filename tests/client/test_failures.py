@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -197,6 +198,65 @@ def test_commands_wait_while_the_server_is_away_and_run_in_order(connect: Connec
         thread.join()
     order = [int(item) for item in witness.lrange("list", 0, -1)]
     assert list(dict.fromkeys(order)) == list(range(20))
+
+
+def _transaction(client: Any) -> Any:
+    with client.pipeline() as pipe:
+        pipe.watch("a")
+        pipe.multi()
+        return pipe.get("a").execute()
+
+
+def _with_one_connection(client: Any) -> Any:
+    twin = client.client()
+    if isinstance(twin, aio.Client):
+        return client._do(partial(_get_and_close, twin))
+    with twin:
+        return twin.get("a")
+
+
+async def _get_and_close(twin: aio.Client) -> Any:
+    async with twin:
+        return await twin.get("a")
+
+
+WITH_A_CONNECTION_OF_THEIR_OWN: dict[str, tuple[Callable[[Any], Any], Any]] = {
+    "blpop": (lambda client: list(client.blpop("list", 1)), [b"list", b"item"]),
+    "tread": (lambda client: [entry.entry for entry in client.tread("log", 1, block_ms=1000)], [b"tea"]),
+    "xread": (lambda client: len(client.xread({"stream": "0"}, block=1000)), 1),
+    "watch": (_transaction, [b"1"]),
+    "client": (_with_one_connection, b"1"),
+}
+
+
+@pytest.mark.parametrize("which", WITH_A_CONNECTION_OF_THEIR_OWN)
+def test_what_needs_a_connection_of_its_own_waits_for_the_server_like_all_others(
+    connect: Connect, ours_door: Door, ours: Server, which: str
+) -> None:
+    ask, expected = WITH_A_CONNECTION_OF_THEIR_OWN[which]
+    client = connect(ours_door.url, **QUICK)
+    with Client.from_url(ours.url) as witness, ThreadPoolExecutor(1) as pool:
+        witness.flushall()
+        witness.set("a", 1)
+        witness.rpush("list", "item")
+        witness.xadd("stream", {"f": "v"})
+        witness.twrite("log", "tag", "tea")
+        client.ping()
+        ours_door.shut()
+        running = pool.submit(ask, client)
+        while ours_door.refused < 3 and not running.done():
+            time.sleep(0.001)
+        assert not running.done(), running.exception()
+        ours_door.open()
+        assert running.result() == expected
+
+
+def test_before_the_first_connection_of_a_client_failure_is_told_at_once(connect: Connect, ours_door: Door) -> None:
+    ours_door.shut()
+    for ask, _ in WITH_A_CONNECTION_OF_THEIR_OWN.values():
+        with pytest.raises(redis.ConnectionError) as failure:
+            ask(connect(ours_door.url, **QUICK))
+        assert failure.value.state is State.QUEUED  # type: ignore[attr-defined]
 
 
 def test_events_tell_of_a_reconnect(connect: Connect, door: Door, witness: Any) -> None:

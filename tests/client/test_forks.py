@@ -53,7 +53,7 @@ def test_a_child_may_begin_one_of_its_own_and_block(peer: str) -> None:
 
         def work() -> None:
             pipe.reset()
-            client.blpop("nothing", 0.001)
+            client.blpop("nothing", 0.01)
             pipe.watch("{t}n")
             assert increment(pipe) == [2]
 

@@ -137,7 +137,7 @@ def test_a_client_leaves_its_connection_to_the_next_of_its_pool(peer: str) -> No
     before = connections(peer)
     for number in range(20):
         client = Client(connection_pool=pool)
-        assert client.set("a", number) and client.blpop(["nothing"], timeout=0.001) is None
+        assert client.set("a", number) and client.blpop(["nothing"], timeout=0.01) is None
         if number % 2:
             client.close()
     assert connections(peer) == before + 3  # two of theirs, and the one that counts
@@ -159,13 +159,33 @@ def test_so_does_one_of_asyncio_closed_or_not(peer: str) -> None:
         before = connections(peer)
         for number in range(20):
             client = aio.Client(connection_pool=pool)
-            assert await client.set("a", number) and await client.blpop(["nothing"], timeout=0.001) is None
+            assert await client.set("a", number) and await client.blpop(["nothing"], timeout=0.01) is None
             if number % 2:
                 await client.aclose()
             del client
         assert connections(peer) == before + 3
         await pool.aclose()
         assert (await aio.Client(connection_pool=pool).client_id()) and connections(peer) == before + 5
+        await pool.aclose()
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("is_wanted", [True, False])
+def test_a_connection_that_the_server_ended_while_it_was_left_is_forgotten(peer: str, is_wanted: bool) -> None:
+    async def work() -> None:
+        pool = redis.asyncio.ConnectionPool.from_url(peer)
+        client = aio.Client(connection_pool=pool)
+        number = await client.client_id()
+        await client.aclose()
+        (place,) = client._parking._places
+        with redis.Redis.from_url(peer) as control:
+            control.client_kill_filter(_id=number)
+        while place.connection._writer.transport.get_protocol() is not None:
+            await asyncio.sleep(0.001)
+        if is_wanted:
+            async with aio.Client(connection_pool=pool) as next_one:
+                assert await next_one.client_id() > number
         await pool.aclose()
 
     asyncio.run(work())

@@ -22,7 +22,7 @@ def test_watches_and_blocking_commands_move_from_loop_to_loop_too(peer: str) -> 
             pipe.multi()
             pipe.incr("n")
             counted: list[int] = await pipe.execute()
-        assert await client.blpop("nothing", 0.001) is None
+        assert await client.blpop("nothing", 0.01) is None
         return counted
 
     assert asyncio.run(main()) == asyncio.run(main()) == [2]

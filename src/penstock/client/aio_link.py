@@ -316,13 +316,16 @@ class Wire(asyncio.BufferedProtocol):
     @staticmethod
     def is_usable(connection: Any) -> bool:
         """See parking.Driver; it must also be of this loop."""
-        wire = connection._writer.transport.get_protocol()
-        return wire._loop is asyncio.get_running_loop() and not wire.transport.is_closing()
+        wire = connection._writer.transport.get_protocol()  # None once the transport is closed
+        return wire is not None and wire._loop is asyncio.get_running_loop() and not wire.transport.is_closing()
 
     @staticmethod
     def discard(connection: Any) -> None:
         """See parking.Driver; its loop may run in another thread, or have ended."""
         wire = connection._writer.transport.get_protocol()
+        if wire is None:
+            connection._reader = connection._writer = None
+            return
         try:
             is_elsewhere = wire._loop.is_running() and wire._loop is not asyncio.get_running_loop()
         except RuntimeError:  # none runs in this thread

@@ -15,7 +15,7 @@ from functools import partial
 from inspect import Parameter
 from typing import Any, Generic, Protocol, TypeVar
 
-from penstock.client.delivery import Counters, Delivery, ReplayFilter, Settings, check_called
+from penstock.client.delivery import Acquaintance, Counters, Delivery, ReplayFilter, Settings, check_called
 from penstock.client.engine import Engine
 from penstock.client.errors import NotSent
 from penstock.client.events import Listeners
@@ -25,11 +25,12 @@ from penstock.client.pipeline import total
 from penstock.client.streams import CALLBACKS
 
 OPTIONS = (*SETTINGS, "on_reconnect", "on_replay")
+_ACQUAINTANCE = "_acquaintance"  # what a client gives to those that are made from it, and no other caller
 
 
 def take_options(kwargs: dict[str, Any], *more: str) -> dict[str, Any]:
     """Take what is ours out of the arguments for redis-py."""
-    return {name: kwargs.pop(name) for name in (*OPTIONS, *more) if name in kwargs}
+    return {name: kwargs.pop(name) for name in (*OPTIONS, _ACQUAINTANCE, *more) if name in kwargs}
 
 
 F = TypeVar("F", bound=Callable[..., None])
@@ -74,12 +75,15 @@ class ClientBody(ABC, Generic[L]):
     def _set_up(self, options: dict[str, Any], is_shared: bool) -> None:
         self._is_shared = is_shared
         self._listeners = Listeners(options.pop("on_reconnect", None), options.pop("on_replay", None))
+        self._acquaintance = options.pop(_ACQUAINTANCE, None) or Acquaintance()
         self.response_callbacks.update(CALLBACKS)
         self.settings = settings_from(self.connection_pool, options)
         encoding, errors = encoding_of(self.connection_pool)
         self.decoding = None if encoding is None else (encoding, errors)
         # Links must not refer to the client: it would then be closed at some collection, not when its last user is gone.
-        self._make_engine = partial(Engine, self.settings, encoding=encoding, encoding_errors=errors)
+        self._make_engine = partial(
+            Engine, self.settings, encoding=encoding, encoding_errors=errors, acquaintance=self._acquaintance
+        )
         self._parking = Parking(self.connection_pool, self._driver, self.settings.health_check_interval)
         # Changed only by append and pop, which need no lock; a lock could be held by another thread at a fork.
         self._own_links: list[L] = []
@@ -103,6 +107,7 @@ class ClientBody(ABC, Generic[L]):
         return {
             **{name: getattr(self.settings, name) for name in SETTINGS}, "connection_pool": self.connection_pool,
             "single_connection_client": True, "on_reconnect": self._listeners.on_reconnect, "on_replay": self._listeners.on_replay,
+            _ACQUAINTANCE: self._acquaintance,
         }  # fmt: skip
 
     @property

@@ -102,6 +102,14 @@ def check_called(name: str, given: Any) -> None:
 
 
 @dataclass(slots=True)
+class Acquaintance:
+    """What all connections of a client, and of clients made from it, know of the server together."""
+
+    was_reached: bool = False
+    """One of them was open at some time: from then on commands wait for a server that is away."""
+
+
+@dataclass(slots=True)
 class Counters:
     """What an engine has done since it was made."""
 

@@ -52,7 +52,7 @@ import redis
 from penstock.client.backoff import Backoff
 from penstock.client.batch import Batch
 from penstock.client.commands import Kind, name_of
-from penstock.client.delivery import Counters, Delivery, ReplayFilter, Settings, State
+from penstock.client.delivery import Acquaintance, Counters, Delivery, ReplayFilter, Settings, State
 from penstock.client.errors import (
     BufferFull,
     ClientClosed,
@@ -81,9 +81,10 @@ class Engine:
 
     def __init__(
         self, settings: Settings, *, encoding: str | None = None, encoding_errors: str = "strict",
-        jitter: Callable[[], float] = random.random,
+        jitter: Callable[[], float] = random.random, acquaintance: Acquaintance | None = None,
     ) -> None:  # fmt: skip
         self.settings = settings
+        self._acquaintance = acquaintance or Acquaintance()
         self._held = Held(settings)
         self.session = Session()
         self.up = False
@@ -102,7 +103,6 @@ class Engine:
         self._backoff = Backoff(settings, jitter)
         self._lost_at: float | None = None
         self._trouble = ""  # why there is no connection
-        self._ever_up = False
         self._connecting = False
         self.is_closed = False
         self._transaction_lost = False
@@ -261,7 +261,7 @@ class Engine:
             self._preface.ask("PING")  # a server that was restarted may be loading its data still
             self.counters.reconnects += 1
             self.events.append(Reconnected(now - self._lost_at, self._backoff.failures))
-        self._ever_up, self._lost_at = True, None
+        self._acquaintance.was_reached, self._lost_at = True, None
         self._held.filter()
         again = [
             batch.described(index)
@@ -274,12 +274,12 @@ class Engine:
             self.events.append(Replayed(again))
 
     def connect_failed(self, error: Exception, now: float) -> None:
-        """No connection came about. Before the first one ever that is told at once; later it is tried again."""
+        """No connection came about. Before the first one of the client that is told at once; later it is tried again."""
         self._connecting = False
         self._trouble = str(error)
         self._back_off(now)
         unsent = NotSentInTime if isinstance(error, redis.TimeoutError) else NotSent
-        if not self._ever_up:
+        if not self._acquaintance.was_reached:
             self._fail_pending(str(error), unsent, OutcomeUnknown, error)
         else:
             self._fail_at_most_once(str(error), unsent, error)
