@@ -272,6 +272,65 @@ def test_a_script_may_do_no_more_than_its_user(admin: redis.Redis) -> None:
             user.eval("return redis.call('GET', 'b')", 0)
 
 
+SORT_REFUSED = "{} option of SORT denied due to insufficient ACL permissions."
+
+
+def refusal_of(client: redis.Redis, line: str) -> str:
+    try:
+        client.execute_command(*line.split())
+    except redis.ResponseError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("rules", "allowed"),
+    [
+        ("~mine:*", False), ("~mine:* %R~*", True), ("%R~mine:* %W~*", False), ("allkeys", True), ("~mine:* ~**", False),
+        ("(~mine:* +@all) (%R~* -@all +get)", False), ("(~mine:* +@all) (~* +@all)", True),
+    ],
+)  # fmt: skip
+def test_sort_follows_patterns_only_for_who_may_read_every_key(admin: redis.Redis, rules: str, allowed: bool) -> None:
+    admin.mset({"secret:1": "x", "secret:2": "y"})
+    admin.rpush("mine:l", 1, 2)
+    setuser(admin, f"on >pw +@all {rules}")
+    with log_in(admin) as tess:
+        for option, line in (
+            ("BY", "SORT mine:l BY secret:* ALPHA"), ("GET", "SORT_RO mine:l BY nosort GET secret:*"), ("GET", "SORT mine:l GET #"),
+            ("GET", "SORT mine:l GET secret:*"), ("BY", "SORT mine:l BY secret:* ALPHA GET *"),
+        ):  # fmt: skip
+            assert refusal_of(tess, line) == ("" if allowed else SORT_REFUSED.format(option))
+            script = refusal_of(tess, f"EVAL return(redis.call(unpack(ARGV))) 0 {line}")
+            assert script.startswith("" if allowed else SORT_REFUSED.format(option))
+            pipe = tess.pipeline()
+            pipe.execute_command(*line.split())
+            (reply,) = pipe.execute(raise_on_error=False)
+            assert isinstance(reply, redis.ResponseError) is not allowed
+        assert refusal_of(tess, "SORT mine:l BY secret") == ""
+        assert refusal_of(tess, "SORT mine:l BOGUS BY secret:*") == "syntax error"
+        if "%W" not in rules:
+            stored = refusal_of(tess, "SORT mine:l BY nosort GET secret:* STORE mine:d")
+            assert stored == ("" if allowed else SORT_REFUSED.format("GET"))
+            assert admin.exists("mine:d") == allowed
+
+
+def test_bitfield_that_only_reads_needs_no_more_than_reading(admin: redis.Redis) -> None:
+    admin.set("r", "a")
+    setuser(admin, "on >pw +@all %R~r")
+    with log_in(admin) as tess:
+        assert ask(tess, "BITFIELD r GET u4 0 OVERFLOW SAT GET u4 4") == [6, 1]
+        assert ask(tess, "BITFIELD r") == []
+        for line in (
+            "BITFIELD r SET u4 0 1",
+            "BITFIELD r GET u4 0 INCRBY u4 0 1",
+            "BITFIELD r BOGUS",
+            "BITFIELD r GET u4",
+        ):
+            assert refusal_of(tess, line) == "this user has no permissions to access one of the keys used as arguments"
+    assert refusal_of(admin, "EVAL_RO return(redis.call('bitfield','r','get','u4','0')) 0").startswith("Write commands")
+    assert ask(admin, "COMMAND GETKEYSANDFLAGS BITFIELD r GET u4 0") == [[b"r", [b"RO", b"access"]]]
+
+
 def test_whoami_users_and_usernames(admin: redis.Redis) -> None:
     setuser(admin, "on >pw +acl|whoami")
     assert admin.acl_whoami() == "default"

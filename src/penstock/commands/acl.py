@@ -138,12 +138,10 @@ def acl_dryrun(session: Session, argv: Argv) -> Reply:
     refusal = user.refusal(found, called)
     if refusal is None:
         return OK
-    reason, position = refusal
-    if reason is Reason.KEY:
-        return f"This user has no permissions to access the '{_text(called[position])}' key"
-    if reason is Reason.CHANNEL:
-        return f"This user has no permissions to access the '{_text(called[position])}' channel"
-    return f"This user has no permissions to run the '{found.wire_name}' command"
+    if refusal.reason is Reason.COMMAND:
+        return f"This user has no permissions to run the '{refusal.command.wire_name}' command"
+    what = "key" if refusal.reason is Reason.KEY else "channel"
+    return f"This user has no permissions to access the '{_text(called[refusal.position])}' {what}"
 
 
 @command("ACL GENPASS", arity=-2, flags=_PLAIN, group="server", syntax="[bits]")

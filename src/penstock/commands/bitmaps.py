@@ -7,7 +7,7 @@ Python: counting and combining as big integers, searching with a regular express
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_, or_, xor
@@ -332,8 +332,20 @@ def _apply(buffer: bytearray, operation: FieldOperation) -> int | None:
     return old if operation.action == b"SET" else new
 
 
+def _access_of_bitfield(argv: Sequence[bytes]) -> Access:
+    """Reading, as long as every subcommand is a whole GET or OVERFLOW: what is wrong is taken for a write, as in Redis."""
+    at = 2
+    while at < len(argv):
+        action = argv[at].upper()
+        at += 1 + _ARGUMENTS.get(action, 0)
+        if action not in (b"GET", b"OVERFLOW") or at > len(argv):
+            return Access.UPDATE
+    return Access.READ
+
+
 @command(
-    "BITFIELD", arity=-2, flags=GROW, keys=ONE_UPDATED, group="bitmap",
+    "BITFIELD", arity=-2, flags=GROW, group="bitmap",
+    keys=key(1, Access.UPDATE, narrow=_access_of_bitfield, still_writes=True),
     syntax="key [GET type offset | [OVERFLOW WRAP | SAT | FAIL] SET type offset value | INCRBY type offset increment ...]",
     cost="O(1) an operation",
 )  # fmt: skip

@@ -10,7 +10,7 @@ import time
 from penstock.commands.objects import encoding
 from penstock.engine.arguments import to_float
 from penstock.engine.session import Session
-from penstock.engine.spec import Argv, Beyond, Flag, Reach, Reply, command
+from penstock.engine.spec import Access, Argv, Effect, Flag, Reply, command, key
 from penstock.protocol.errors import ReplyError, no_such_key
 from penstock.protocol.resp import OK, Status
 from penstock.types import codec
@@ -52,8 +52,8 @@ def debug_sleep(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "DEBUG OBJECT", arity=3, flags=FLAGS, group="server", syntax="key", cost="O(N) with N elements in the value",
-    beyond=Beyond(Reach.DATABASE, "looks at a key that is not declared as one"),
+    "DEBUG OBJECT", arity=3, flags=FLAGS | Flag.PEEKS, keys=key(2, Access.READ, Effect.SIGHT), group="server", syntax="key",
+    cost="O(N) with N elements in the value",
 )  # fmt: skip
 def debug_object(session: Session, argv: Argv) -> Reply:
     """Tell how the value at key is kept."""

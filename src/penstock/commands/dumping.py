@@ -86,6 +86,7 @@ def restore(session: Session, argv: Argv) -> Reply:
         raise ReplyError("Invalid TTL value, must be >= 0")
     engine = session.engine
     value = from_payload(payload, None if engine.loading else engine.config.proto_max_bulk_len)
+    engine.acl.check_value(session, value)
     if when and b"ABSTTL" not in options:
         when = min(when + db.clock.now, INT64_MAX)
     if 0 < when <= db.clock.now and db.keyspace.expiring:

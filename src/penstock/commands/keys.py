@@ -135,7 +135,7 @@ def _names_a_database(argv: Argv) -> bool:
     "COPY", arity=-3, flags=Flag.WRITE | Flag.DENYOOM | Flag.RENAMES, group="generic",
     keys=key(1, Access.READ) + key(2, Access.WRITE, Effect.OVERWRITE), syntax="source destination [DB destination-db] [REPLACE]",
     cost="O(N) with N elements",
-    beyond=Beyond(Reach.SERVER, "changes another database, with DB", _names_a_database),
+    beyond=Beyond(Reach.SERVER, "changes another database, with DB", _names_a_database), copies_from=1,
 )  # fmt: skip
 def copy(session: Session, argv: Argv) -> Reply:
     """Copy a value and its expiry time; 1 if it was done, 0 if there is no source or the destination is taken.
@@ -159,6 +159,7 @@ def copy(session: Session, argv: Argv) -> Reply:
     value = session.db.get(name)
     if value is None or (not replace and new_name in target):
         return 0
+    session.engine.acl.check_value(session, value)
     expires_at = session.db.expires_at(name)
 
     def commit(copied: Value) -> int:

@@ -31,7 +31,10 @@ def lazy(session: Session, argv: Argv) -> Reply:
     if why is not None:
         raise ReplyError(f"'{named.wire_name}' may not be LAZY: it {why}")
     if engine.memory.limit or not session.user.unrestricted:  # the other gates were asked about LAZY itself
-        engine.pass_gates(session, named, inner, engine.acl.check)
+        engine.pass_gates(session, named, inner)
+    if named.copies_from and not session.user.unrestricted:  # once it is queued, it is allowed
+        engine.lazy.settle(session.db, inner[named.copies_from])
+        engine.acl.check_value(session, session.db.get(inner[named.copies_from]))
     engine.lazy.enqueue(session.db, named, inner)
     session.log(inner)
     engine.keyspace.dirty += 1

@@ -64,7 +64,16 @@ class _Request:
         return start, length - start if self.count < 0 else min(self.count, length - start)
 
 
-def _parse(argv: Argv, may_store: bool) -> _Request:
+def _check_pattern(session: Session | None, option: str) -> None:
+    """Refuse a pattern to a user who may not read every key: which keys it names only the elements tell."""
+    if session is not None and not session.user.unrestricted:
+        assert session.current is not None, "a user with rules took the short way"
+        if not session.user.may_read_every_key(*session.current):
+            raise ReplyError(f"{option} option of SORT denied due to insufficient ACL permissions.")
+
+
+def _parse(argv: Argv, may_store: bool, session: Session | None = None) -> _Request:
+    """SORT's arguments; `session` is asked whether its user may follow the patterns."""
     request = _Request()
     words = iter(argv[2:])
 
@@ -87,8 +96,11 @@ def _parse(argv: Argv, may_store: bool) -> _Request:
             request.store = following()
         elif option == b"BY":
             request.by = following()
+            if not request.unsorted:
+                _check_pattern(session, "BY")
         elif option == b"GET":
             request.gets.append(following())
+            _check_pattern(session, "GET")
         else:
             raise syntax_error()
     return request
@@ -268,7 +280,7 @@ def sort(session: Session, argv: Argv) -> Reply:
     a hash, and a pattern without a star leaves the order alone. GET answers what such a pattern gives in place of the
     element, `#` being the element. STORE makes a list of the answer and answers its length.
     """
-    request = _parse(argv, may_store=True)
+    request = _parse(argv, may_store=True, session=session)
     if request.store is None:
         return _answer(session, argv[1], request)
     return _store(session, argv[1], request.store, request)
@@ -280,4 +292,4 @@ def sort(session: Session, argv: Argv) -> Reply:
 )  # fmt: skip
 def sort_ro(session: Session, argv: Argv) -> Reply:
     """SORT without STORE, for where nothing may be written."""
-    return _answer(session, argv[1], _parse(argv, may_store=False))
+    return _answer(session, argv[1], _parse(argv, may_store=False, session=session))

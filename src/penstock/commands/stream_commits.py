@@ -108,6 +108,7 @@ def tapply(session: Session, argv: Argv) -> Reply:
             raise ReplyError(f"TAPPLY: {error}") from None
         if not change.fits(stream.log.last if stream is not None else 0):
             raise ReplyError("TAPPLY: a group change has leases of messages that were never written")
+        session.engine.acl.check_value(session, change)
         stream = stream if stream is not None else db.obtain(argv[1], Stream)
         stream.group(argv[3], change.position).apply(change)
         stream.expiry_from = 0

@@ -21,11 +21,14 @@ from typing import TYPE_CHECKING
 
 from penstock.engine.config import ConfigError
 from penstock.engine.permissions import Reason, Refusal, RuleError, Selector
-from penstock.engine.spec import Argv, Command
+from penstock.engine.spec import Access, Argv, Command
 from penstock.protocol.errors import NoPerm, ReplyError, WrongPass
+from penstock.types.stream.groups import Change
+from penstock.types.stream.stream import Stream
 
 if TYPE_CHECKING:
     from penstock.engine.dispatch import Engine
+    from penstock.engine.keyspace import Value
     from penstock.engine.session import Session
 
 _HEXADECIMAL = frozenset(b"0123456789abcdef")
@@ -40,6 +43,9 @@ class User:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.prefix = (
+            b"" if name == "default" else name.encode("utf-8", "surrogateescape") + b"\0"
+        )  # of its ids in ONCE
         self.enabled = False
         self.no_password = False
         self.sanitize = ""  # "sanitize-payload" or "skip-sanitize-payload" once said; kept for ACL LIST only
@@ -73,13 +79,27 @@ class User:
 
     def refusal(self, command: Command, argv: Argv) -> Refusal | None:
         """Why no selector allows the call; None when one does."""
-        worst: Refusal = (Reason.COMMAND, 0)
+        refusals: list[Refusal] = []
         for selector in (self.root, *self.selectors):
             refusal = selector.refusal(command, argv)
             if refusal is None:
                 return None
-            worst = max(worst, refusal)
-        return worst
+            refusals.append(refusal)
+        return max(refusals, key=lambda refusal: refusal.rank)
+
+    def may_read_every_key(self, command: Command, argv: Argv) -> bool:
+        """Whether one selector allows the call and the reading of any key: what SORT needs to follow a pattern."""
+        return self.unrestricted or any(
+            selector.reads_every_key and selector.refusal(command, argv) is None
+            for selector in (self.root, *self.selectors)
+        )
+
+    def may_write(self, command: Command, argv: Argv, keys: Iterable[bytes]) -> bool:
+        """Whether one selector allows the call and the writing of further keys, which the call does not name."""
+        return self.unrestricted or any(
+            all(selector.allows_key(key, Access.WRITE) for key in keys) and selector.refusal(command, argv) is None
+            for selector in (self.root, *self.selectors)
+        )
 
     # -- rules ------------------------------------------------------------------------------------------------
 
@@ -156,6 +176,7 @@ class AccessControl:
         for rule in (b"on", b"nopass", b"~*", b"&*", b"+@all"):
             self.default.apply(rule)
         self.users: dict[str, User] = {"default": self.default}
+        self.server = self.default.copy()  # what the server runs itself, from the log or from the queue of LAZY
         self.log: deque[LogEntry] = deque()
         config = engine.config
         self._configure(config.requirepass, config.user, config.aclfile)
@@ -202,33 +223,43 @@ class AccessControl:
 
     def check(self, session: Session, command: Command, argv: Argv) -> None:
         """Raise NoPerm unless the session's user may run this."""
-        reason = self._refusal(session, command, argv, "toplevel")
-        if reason is not None:
-            raise NoPerm(_REFUSED[reason].format(command.wire_name))
+        refusal = self._refusal(session, command, argv, "toplevel")
+        if refusal is not None:
+            raise NoPerm(_REFUSED[refusal.reason].format(refusal.command.wire_name))
 
     def check_queued(self, session: Session, command: Command, argv: Argv) -> None:
         """The same at EXEC, for a command that was allowed when it was queued."""
-        reason = self._refusal(session, command, argv, "multi")
-        if reason is not None:
+        refusal = self._refusal(session, command, argv, "multi")
+        if refusal is not None:
             raise NoPerm(
                 "ACLs rules changed between the moment the transaction was accumulated and the EXEC call. "
-                f"This command is no longer allowed for the following reason: {_LATER[reason]}"
+                f"This command is no longer allowed for the following reason: {_LATER[refusal.reason]}"
             )
 
     def check_scripted(self, session: Session, command: Command, argv: Argv) -> None:
         """The same for a command that a script of the session calls."""
-        reason = self._refusal(session, command, argv, "lua")
-        if reason is not None:
-            raise NoPerm(f"The user executing the script {_SCRIPTED[reason]}")
+        refusal = self._refusal(session, command, argv, "lua")
+        if refusal is not None:
+            raise NoPerm(f"The user executing the script {_SCRIPTED[refusal.reason]}")
 
-    def _refusal(self, session: Session, command: Command, argv: Argv, context: str) -> Reason | None:
+    def check_value(self, session: Session, value: Value | Change) -> None:
+        """Raise NoPerm if a value makes the server write keys, in time, that the user of the running command may not write."""
+        if session.user.unrestricted or not isinstance(value, Stream | Change):
+            return
+        assert session.current is not None, "a user with rules took the short way"
+        keys = value.dead_letter_keys()
+        if keys and not session.user.may_write(*session.current, keys):
+            self.remember(session, Reason.KEY, min(keys))
+            raise NoPerm("this user has no permissions to write one of the keys that dead letters would go to")
+
+    def _refusal(self, session: Session, command: Command, argv: Argv, context: str) -> Refusal | None:
         """Why the user may not run this, which is then in the log; None if it may."""
         refusal = None if session.user.unrestricted else session.user.refusal(command, argv)
-        if refusal is None:
-            return None
-        reason, position = refusal
-        self.remember(session, reason, argv[position] if position else command.wire_name.encode(), context)
-        return reason
+        if refusal is not None:
+            position = refusal.position
+            refused = argv[position] if position else refusal.command.wire_name.encode()
+            self.remember(session, refusal.reason, refused, context)
+        return refusal
 
     def remember(
         self, session: Session, reason: Reason, refused: bytes, context: str = "toplevel", user: str | None = None

@@ -282,14 +282,18 @@ class Engine:
             return NO_REPLY
         return self.call(session, command, argv)
 
-    def pass_gates(self, session: Session, command: Command, argv: Argv, permission: Gate, memory: bool = True) -> None:
-        """Ask every gate about a command that a transaction or a script runs; they word a missing permission their way.
+    def pass_gates(
+        self, session: Session, command: Command, argv: Argv, permission: Gate | None = None, memory: bool = True
+    ) -> None:
+        """Ask every gate about a command that something else runs: a transaction or a script, which word a missing
+        permission their way, or ONCE or LAZY, whose own permission includes the inner command's.
 
         `memory=False` lets it grow beyond maxmemory.
         """
         for gate in self.gates:
             if gate == self._gate_acl:
-                permission(session, command, argv)
+                if permission is not None:
+                    permission(session, command, argv)
             elif memory or gate != self._gate_memory:
                 gate(session, command, argv)
 

@@ -383,9 +383,7 @@ class Lazy:
         return session
 
     def _new_session(self) -> Session:
-        session = Session(self._engine)
-        session.authenticated = True
-        session.may_block = False
+        session = Session.of_server(self._engine)
         session.name = b"lazy"  # so that the slow log tells
         return session
 

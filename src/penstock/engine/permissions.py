@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from penstock.engine.globs import compile_glob
 from penstock.engine.spec import CATEGORIES, REGISTRY, Access, Argv, Command, Effect, Flag
@@ -32,8 +33,18 @@ class Reason(enum.IntEnum):
     CHANNEL = 4
 
 
-Refusal = tuple[Reason, int]
-"""The reason, and the position in argv of what was refused."""
+class Refusal(NamedTuple):
+    """What was refused, and why."""
+
+    reason: Reason
+    position: int  # in argv, of the key or the channel; 0 if it is the command itself
+    command: Command  # the one that was refused: the inner one of ONCE or LAZY, if it is that
+
+    @property
+    def rank(self) -> tuple[Reason, int]:
+        """Of several selectors' refusals the one with the highest rank is told."""
+        return self.reason, self.position
+
 
 _UNKNOWN = "Unknown command or category name in ACL"
 _SYNTAX = "Syntax error"
@@ -175,21 +186,30 @@ class Selector:
     # -- checks -----------------------------------------------------------------------------------------------
 
     def refusal(self, command: Command, argv: Argv) -> Refusal | None:
-        """Why these rules do not allow the call; None when they do."""
+        """Why these rules do not allow the call, with the command inside it if there is one; None when they do."""
         if not self.all_commands and command not in self.allowed and Flag.NO_AUTH not in command.flags:
             words = self.first_arguments.get(command)
             if words is None or len(argv) < 2 or argv[1].lower() not in words:
-                return Reason.COMMAND, 0
+                return Refusal(Reason.COMMAND, 0, command)
         if not self.all_keys and command.keys:
             for position, access, spec in command.key_uses(argv):
                 needed = access if spec.effect is not Effect.SIGHT else Access(0)  # to write it is enough, too
                 if not self.allows_key(argv[position], needed):
-                    return Reason.KEY, position
+                    return Refusal(Reason.KEY, position, command)
         if not self.all_channels:
             for position, is_pattern in channel_positions(command, argv):
                 if not self.allows_channel(argv[position], is_pattern):
-                    return Reason.CHANNEL, position
+                    return Refusal(Reason.CHANNEL, position, command)
+        if (inside := command.inside(argv)) is not None:
+            called, at = inside
+            inner = self.refusal(called, argv[at:])
+            return inner and inner._replace(position=inner.position and inner.position + at)
         return None
+
+    @property
+    def reads_every_key(self) -> bool:
+        """Whether any key may be read, also one whose name only the data tell."""
+        return self.all_keys or Access.READ in self.keys.get(b"*", Access(0))
 
     def allows_key(self, key: bytes, access: Access) -> bool:
         if self.all_keys:

@@ -119,6 +119,15 @@ class Session:
         self.plain = False  # nothing about this session needs a gate: its commands may take the fast path
         self.settle()
 
+    @classmethod
+    def of_server(cls, engine: Engine) -> Session:
+        """A session of the server itself, which runs what was allowed before: it may do everything, and never waits."""
+        session = cls(engine)
+        session.user = engine.acl.server
+        session.authenticated = True
+        session.may_block = False
+        return session
+
     # -- for handlers -----------------------------------------------------------------------------------------
 
     def log(self, *commands: Argv) -> None:

@@ -111,6 +111,9 @@ class KeySpec:
     find: Callable[[Argv], Iterable[int]] | None = None
     inner: int = 0
     narrow: Callable[[Sequence[bytes]], Access] | None = None  # what it does with these arguments: less than `access`
+    still_writes: bool = (
+        False  # a command that narrows it counts as a write all the same, as in Redis: BITFIELD ... GET
+    )
     effect: Effect | None = None
 
     def words(self, access: Access) -> list[str]:
@@ -156,9 +159,10 @@ def key(
     access: Access,
     effect: Effect | None = None,
     narrow: Callable[[Sequence[bytes]], Access] | None = None,
+    still_writes: bool = False,
 ) -> tuple[KeySpec, ...]:
     """One key at a fixed place; `narrow` where the access depends on the arguments (SET reads only with GET)."""
-    return (KeySpec(access, first, first, narrow=narrow, effect=effect),)
+    return (KeySpec(access, first, first, narrow=narrow, still_writes=still_writes, effect=effect),)
 
 
 def keys(first: int, last: int, access: Access, effect: Effect | None = None, step: int = 1) -> tuple[KeySpec, ...]:
@@ -231,6 +235,7 @@ class Command:
     together: Together | None = None
     beyond: Beyond | None = None
     not_lazy: NotLazy | None = None
+    copies_from: int = 0  # the place of a key whose value, a user's permissions allowing, it puts elsewhere
     subcommands: dict[bytes, Command] = field(default_factory=dict)
     # Derived once, because dispatch asks for them on every call.
     low: int = 0
@@ -244,10 +249,16 @@ class Command:
         self.low = abs(self.arity)
         self.high = self.arity if self.arity > 0 else 1 << 62
         self.writes = Flag.WRITE in self.flags
-        self.conditional = self.writes and any(spec.narrow is not None or spec.inner for spec in self.keys)
+        self.conditional = self.writes and any(
+            (spec.narrow is not None and not spec.still_writes) or spec.inner for spec in self.keys
+        )
         if Flag.PEEKS not in self.flags:
             quick = bool(self.flags & (Flag.FAST | Flag.DIRECT))
-            self.reads = tuple(spec for spec in self.keys if spec.access is Access.READ or (spec.narrow and not quick))
+            self.reads = tuple(
+                spec
+                for spec in self.keys
+                if spec.access is Access.READ or (spec.narrow and not spec.still_writes and not quick)
+            )
         if len(self.reads) == 1 and not self.reads[0].movable and self.reads[0].first == self.reads[0].last:
             self.reads_one = self.reads[0].first
 
@@ -409,6 +420,7 @@ def command(
     together: Together | None = None,
     beyond: Beyond | None = None,
     not_lazy: NotLazy | None = None,
+    copies_from: int = 0,
 ) -> Callable[[Handler], Handler]:
     """Declare a command; see the top of this file."""
 
@@ -420,6 +432,7 @@ def command(
             Command(
                 name, handler, arity, flags, keys, group, since, syntax, cost, summary,
                 _categories(flags, keys, group, frozenset(categories)), together, beyond, not_lazy,
+                copies_from,
             )
         )  # fmt: skip
         return handler

@@ -84,9 +84,7 @@ class AppendOnlyFile:
         self.size_at_rewrite = done
 
     def _load_increment(self, path: Path, last: bool) -> Iterator[int]:
-        session = Session(self._engine)
-        session.authenticated = True
-        session.may_block = False
+        session = Session.of_server(self._engine)
         failed: list[str] = []
         try:
             for offset, commands in batches.read(path):

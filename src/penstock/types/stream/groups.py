@@ -81,6 +81,10 @@ class Change(NamedTuple):
             raise CorruptValue("a group change has a lease of no offsets")
         return cls(position, lost, removed, leases)
 
+    def dead_letter_keys(self) -> set[bytes]:
+        """The keys that get the messages of its leases when they expire."""
+        return {lease.dead_letter for lease in self.leases if lease.dead_letter is not None}
+
     def fits(self, last: int) -> bool:
         """Whether its leases are of messages that a log with this last offset can have delivered."""
         return all(lease.end <= last + 1 and lease.attempts for lease in self.leases)

@@ -63,6 +63,10 @@ class Leases:
     def __iter__(self) -> Iterator[Lease]:
         return chain.from_iterable(shelf.leases(0, len(shelf.starts)) for shelf in self._shelves)
 
+    def dead_letter_keys(self) -> set[bytes]:
+        """The keys that get the messages of these leases when they expire."""
+        return {name for shelf in self._shelves for name in shelf.names() if name is not None}
+
     # What is first. O(log (shelves)).
 
     @property

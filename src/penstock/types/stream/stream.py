@@ -71,6 +71,10 @@ class Stream:
         self.retention = retention
         self.log.set_compaction(retention.compact)
 
+    def dead_letter_keys(self) -> set[bytes]:
+        """The keys that get what its groups give up on. O(leases)."""
+        return set().union(*(group.leases.dead_letter_keys() for group in self.groups.values()))
+
     # The whole.
 
     def dump(self) -> bytes:
