@@ -154,6 +154,64 @@ def test_permissions_are_those_of_the_command_inside(server: Server, once: Numbe
     assert once.client.keys() == [b"mine"]
 
 
+def user(server: Server, name: str, rules: str) -> redis.Redis:
+    """A client of a new user."""
+    with redis.Redis.from_url(server.url) as admin:
+        admin.execute_command("ACL", "SETUSER", name, "on", "nopass", *rules.split())
+    return redis.Redis.from_url(server.url, username=name, password="x", protocol=2, driver_info=None)
+
+
+def test_a_kept_reply_is_not_for_who_may_no_longer_run_the_command(server: Server, once: Numbered) -> None:
+    with user(server, "bob", "~mine* +once +set +select") as bob:
+        mine = Numbered(bob)
+        once.client.set("mine", "secret")
+        assert mine.send("SET", "mine", 1, "GET") == b"secret"
+        once.client.execute_command("ACL", "SETUSER", "bob", "-set")
+        with pytest.raises(redis.exceptions.NoPermissionError, match="no permissions to run the 'set' command"):
+            mine.again(1, "SET", "mine", 1, "GET")
+        once.client.execute_command("ACL", "SETUSER", "bob", "+set", "resetkeys", "%W~mine*")
+        with pytest.raises(redis.exceptions.NoPermissionError, match="one of the keys"):
+            mine.again(1, "SET", "mine", 1, "GET")
+
+
+@pytest.mark.parametrize("rules", ["~mine* +once +oncebegin +incr +select", "~* &* +@all"])
+def test_the_same_id_of_another_user_is_another_client(server: Server, once: Numbered, rules: str) -> None:
+    assert once.send("INCR", "n") == 1
+    with user(server, "bob", rules) as bob:
+        stranger = Numbered(bob)
+        assert stranger.send("INCR", "mine") == 1, "it ran: what was answered to another user is not known to this one"
+        bob.execute_command("ONCEBEGIN", "me")
+        assert [stranger.send("INCR", "mine") for _ in range(8)] == [*range(2, 10)]
+        stranger.floor = 9
+        assert stranger.send("INCR", "mine") == 10
+        assert once.again(1, "INCR", "n") == 1, "the floor is where its own user left it"
+        for forged in ("bob\0me", "default\0me", "\0me"):
+            for client in (bob, once.client):
+                with pytest.raises(redis.ResponseError, match="no NUL bytes"):
+                    Numbered(client, forged).send("INCR", "mine")
+    assert info(once.client)["once_clients"] == 2
+    assert once.client.get("n") == b"1"
+
+
+def test_replies_are_not_kept_in_the_name_of_others(server: Server, once: Numbered) -> None:
+    once.send("INCR", "n")
+    refused = pytest.raises(redis.exceptions.NoPermissionError, match="in the name of others")
+    with user(server, "bob", "~mine* +@all") as bob, refused:
+        bob.execute_command("ONCEKEPT", "me", 2, 2, "+forged\r\n")
+    assert once.send("INCR", "n") == 2
+
+
+def test_a_users_clients_are_known_after_a_restart(tmp_path: Path) -> None:
+    directives = {"dir": tmp_path, "appendonly": "yes", "user": ["bob on nopass ~* &* +@all"]}
+    for start in ("first", "second"):
+        with Server(**directives) as server, user(server, "bob", "") as bob:
+            bob.execute_command("ONCEBEGIN", "me")
+            mine = Numbered(bob)
+            mine.number = 1
+            assert [mine.send("INCR", "n"), mine.send("INCR", "n")] == [1, 2], start
+            assert info(bob)["once_clients"] == 1
+
+
 def test_both_versions_of_the_protocol_get_theirs(server: Server, once: Numbered) -> None:
     with redis.Redis.from_url(server.url, protocol=3) as client:
         new = Numbered(client)
@@ -225,6 +283,19 @@ def test_a_repeat_of_a_blocked_command_waits_in_its_place(server: Server, once: 
         once.client.rpush("l", "a")
         threads[1].join()
     assert outcomes["second"] == [b"l", b"a"]
+
+
+def test_a_stranger_does_not_take_the_place_of_a_blocked_command(server: Server, once: Numbered) -> None:
+    with user(server, "bob", "~mine* +@all") as bob, redis.Redis.from_url(server.url, protocol=2) as blocked:
+        replies: list[Any] = []
+        reader = threading.Thread(target=lambda: replies.append(Numbered(blocked).send("BLPOP", "l", 0)))
+        reader.start()
+        while not once.client.info("clients")["blocked_clients"]:
+            pass
+        assert Numbered(bob).send("BLPOP", "mine", 0.01) is None
+        once.client.rpush("l", "a")
+        reader.join()
+    assert replies == [[b"l", b"a"]]
 
 
 @pytest.mark.parametrize("source", ["log", "snapshot"])

@@ -8,6 +8,9 @@ A command that changed nothing is kept in memory only: if the server dies, runni
 as good. One that was refused before it ran (no permission, no memory, a wrong number of arguments) did not run, and
 is not kept.
 
+A client-id belongs to the user that sends it: the same id of another user is another client, so that no user sees what was
+answered to another one or moves its floor. In the ledger the id has its user's name and a NUL before it (`_client`).
+
 A client that is not known is taken for a new one if its floor is 1, and refused otherwise. So one that begins with ONCEBEGIN, and
 numbers from 2 on, is never taken for a new one: whatever it sends again, however late, is answered, or refused, and not run twice.
 """
@@ -22,7 +25,7 @@ from penstock.engine.arguments import to_integer
 from penstock.engine.session import Session
 from penstock.engine.spec import REGISTRY, Argv, Command, Flag, NotLazy, Reply, command, inner_keys
 from penstock.engine.workers import LongWay
-from penstock.protocol.errors import OnceFull, OnceStale, OnceUnknown, ReplyError, Unblocked, WrongType, shown
+from penstock.protocol.errors import NoPerm, OnceFull, OnceStale, OnceUnknown, ReplyError, Unblocked, WrongType, shown
 from penstock.protocol.resp import NO_REPLY, OK, Raw, RawPieces, Status, encode
 from penstock.types.ledger import Account, BelowFloor, Ledger, UnknownClient
 
@@ -36,6 +39,7 @@ _ALIKE = (
 )  # replies that both versions of the protocol write alike, or are written already
 _KEPT_OK = (encode(OK, 2),) * 2
 _ZERO = ord("0")
+_NUL = 0
 _WRAPPERS = frozenset({"LAZY", "ONCE", "ONCEBEGIN", "ONCEKEPT"})
 
 
@@ -49,12 +53,12 @@ def once(session: Session, argv: Argv) -> Reply:
 
     The client numbers its commands 1, 2, 3 ... and says with each the lowest number whose reply it does not have yet,
     its floor: what is below is forgotten. Numbers may arrive in any order. A client that sends nothing for
-    once-idle-timeout is forgotten, and refused with ONCEUNKNOWN if it comes back. Not for commands that only read, nor
+    once-idle-timeout is forgotten, and refused with ONCEUNKNOWN if it comes back. A client-id belongs to the user that sends it. Not for commands that only read, nor
     for those that concern the connection; inside MULTI, put it around each command.
     """
     if session.current is None:
         return _at_once(session, argv)
-    client, inner = _client(argv), argv[4:]
+    client, inner = _client(session, argv), argv[4:]
     number, floor = _positive(argv[2], "number"), _positive(argv[3], "floor")
     if floor > number:
         raise ReplyError(
@@ -80,13 +84,13 @@ def once(session: Session, argv: Argv) -> Reply:
     if why_not:
         raise ReplyError(why_not)
     if engine.gates_matter(session):
-        engine.pass_gates(session, called, inner, permission=engine.acl.check)
+        engine.pass_gates(session, called, inner)
     _find_room(session)
     if may_wait:
         _take_over(session, argv)
 
     def keep(run: Callable[[], Reply]) -> Reply:
-        return _keep(session, argv, called, number, floor, run)
+        return _keep(session, argv, client, called, number, floor, run)
 
     session.around = keep
     try:
@@ -103,10 +107,15 @@ def _at_once(session: Session, argv: Argv) -> Reply:
     engine = session.engine
     keyspace = engine.keyspace
     ledger = keyspace.ledger
-    account = ledger.accounts.get(argv[1])
+    client = argv[1]
+    if _NUL in client:
+        raise LongWay
+    if session.user.prefix:
+        client = session.user.prefix + client
+    account = ledger.accounts.get(client)
     number_text = argv[2]
     if account is None or argv[3] != account.floor_text:
-        account = _at_floor(ledger, argv)
+        account = _at_floor(ledger, client, argv)
     known = engine.every_fast.get(argv[4])
     if known is None or known.brief or not number_text.isdigit() or number_text[0] == _ZERO or len(number_text) > 18:
         raise LongWay
@@ -129,15 +138,15 @@ def _at_once(session: Session, argv: Argv) -> Reply:
     ledger.keep_in(account, number, kept, keyspace.clock.now)
     if engine.log is not None and keyspace.dirty != before:
         effects = [inner] if session.effects is None else session.effects
-        session.effects = [*effects, _record(argv, kept)]
+        session.effects = [*effects, _record(client, argv, kept)]
     if isinstance(reply, ReplyError):
         raise reply
     return reply
 
 
-def _at_floor(ledger: Ledger, argv: Argv) -> Account:
+def _at_floor(ledger: Ledger, client: bytes, argv: Argv) -> Account:
     """The account of a known client that has moved its floor up, or writes it in another way; that is once in a pipeline."""
-    account, text = ledger.accounts.get(argv[1]), argv[3]
+    account, text = ledger.accounts.get(client), argv[3]
     if account is None or not text.isdigit() or text[0] == _ZERO or not len(text) <= len(argv[2]) < 19:
         raise LongWay
     floor = int(text)
@@ -161,12 +170,14 @@ def _may_run(name: bytes) -> bool:
     return not _verdict(called)[0]
 
 
-def _record(argv: Argv, kept: tuple[bytes, bytes]) -> Argv:
+def _record(client: bytes, argv: Argv, kept: tuple[bytes, bytes]) -> Argv:
     """What the log says of a reply that is kept."""
-    return [b"ONCEKEPT", argv[1], argv[2], argv[3], *(kept[:1] if kept[0] == kept[1] else kept)]
+    return [b"ONCEKEPT", client, argv[2], argv[3], *(kept[:1] if kept[0] == kept[1] else kept)]
 
 
-def _keep(session: Session, argv: Argv, called: Command, number: int, floor: int, run: Callable[[], Reply]) -> Reply:
+def _keep(
+    session: Session, argv: Argv, client: bytes, called: Command, number: int, floor: int, run: Callable[[], Reply]
+) -> Reply:
     """Run the command, or what is left of it after its slow part ran in a thread, and keep its reply."""
     engine = session.engine
     before = engine.keyspace.dirty
@@ -183,12 +194,12 @@ def _keep(session: Session, argv: Argv, called: Command, number: int, floor: int
         if reply is NO_REPLY:
             return reply  # it waits, and will run again as a whole; or a thread is at it
         kept = _encoded(reply)
-        engine.keyspace.ledger.keep(argv[1], number, floor, kept, engine.clock.now)
+        engine.keyspace.ledger.keep(client, number, floor, kept, engine.clock.now)
         effects: list[Argv] = []
         if engine.keyspace.dirty != before:
             if called.writes:
                 effects = [argv[4:]] if session.effects is None else session.effects
-            effects = [*effects, _record(argv, kept)]
+            effects = [*effects, _record(client, argv, kept)]
         if not called.writes:
             engine.propagate(session.db, effects)
             effects = []
@@ -198,10 +209,15 @@ def _keep(session: Session, argv: Argv, called: Command, number: int, floor: int
     return Raw(kept[session.protocol - 2])
 
 
-def _client(argv: Argv) -> bytes:
+def _client(session: Session, argv: Argv) -> bytes:
+    """What the ledger knows the client by. The log says just that, so what is read from it is taken as it is."""
+    if session.user is session.engine.acl.server:
+        return argv[1]
     if len(argv[1]) > LONGEST_ID:
         raise ReplyError(f"a client-id has at most {LONGEST_ID} bytes")
-    return argv[1]
+    if _NUL in argv[1]:
+        raise ReplyError("a client-id has no NUL bytes")
+    return session.user.prefix + argv[1]
 
 
 def _find_room(session: Session) -> None:
@@ -238,6 +254,7 @@ def _take_over(session: Session, argv: Argv) -> None:
         if (
             waiter is not None
             and other is not session
+            and other.user is session.user
             and waiter.argv[1:3] == argv[1:3]
             and waiter.command.name == "ONCE"
         ):
@@ -252,11 +269,12 @@ def oncebegin(session: Session, argv: Argv) -> Reply:
 
     Without it the server cannot tell a first command from the repeat of one that it has forgotten, and runs it.
     """
-    client, keyspace = _client(argv), session.engine.keyspace
+    client, keyspace = _client(session, argv), session.engine.keyspace
     if client not in keyspace.ledger.accounts:
         _find_room(session)
     if keyspace.ledger.meet(client, keyspace.clock.now):
         keyspace.dirty += 1
+        session.log([argv[0], client])
     return OK
 
 
@@ -265,7 +283,9 @@ def oncebegin(session: Session, argv: Argv) -> Reply:
     syntax="client-id number floor reply [reply-in-resp3]",
 )  # fmt: skip
 def oncekept(session: Session, argv: Argv) -> Reply:
-    """Keep a reply, as the log records it: not for clients."""
+    """Keep a reply, as the log records it: not for clients, and refused to users who may not do everything."""
+    if not session.user.unrestricted:
+        raise NoPerm("this user has no permissions to keep replies in the name of others")
     number, floor = _positive(argv[2], "number"), _positive(argv[3], "floor")
     keyspace = session.engine.keyspace
     try:
