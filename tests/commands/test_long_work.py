@@ -206,6 +206,59 @@ def test_a_script_sees_plain_values(command: str, protocol: int) -> None:
     assert _in_both_ways(run)[0] == b"$"
 
 
+@pytest.mark.parametrize(
+    ("command", "collection"),
+    [
+        ("SRANDMEMBER words {}", "SMEMBERS words"),
+        ("HRANDFIELD hash {}", "HKEYS hash"),
+        ("HRANDFIELD hash {} WITHVALUES", "HGETALL hash"),
+        ("ZRANDMEMBER scores {}", "ZRANGE scores 0 -1"),
+        ("ZRANDMEMBER scores {} WITHSCORES", "ZRANGE scores 0 -1 WITHSCORES"),
+    ],
+)
+@pytest.mark.parametrize("count", [1, 25, 59, 60, 100, -1, -25, -200])
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_random_elements_are_of_the_collection(command: str, collection: str, count: int, protocol: int) -> None:
+    def run(session: Session) -> tuple[bytes, int]:
+        def rows(words: str) -> list[Any]:
+            nonlocal mark
+            wire = _run(session, words.encode().split())
+            mark, found = wire[:1], _decoded(wire)
+            if isinstance(found, dict):
+                return [[field, value] for field, value in found.items()]
+            pairs = protocol == 2 and ("WITH" in words or "GETALL" in words)
+            return [list(pair) for pair in zip(found[::2], found[1::2], strict=True)] if pairs else found
+
+        mark = b""
+        session.protocol = protocol
+        everything = rows(collection)
+        drawn = rows(command.format(count))
+        assert all(row in everything for row in drawn)
+        if count > 0:
+            assert all(drawn.count(row) == 1 for row in drawn)
+        return mark, len(drawn)
+
+    assert _in_both_ways(run) == (b"*", min(count, 60) if count > 0 else -count)
+
+
+@pytest.mark.parametrize("count", [1, 25, 59, 60, 100])
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_popped_members_are_gone_and_logged(count: int, protocol: int) -> None:
+    def run(session: Session) -> tuple[bytes, int]:
+        session.protocol = protocol
+        before = _decoded(_run(session, [b"SMEMBERS", b"words"]))
+        _run(session, [b"PEXPIREAT", b"words", b"9999999999999"])
+        wire = _run(session, [b"SPOP", b"words", b"%d" % count])
+        (logged,) = session.effects or []
+        popped, left = set(_decoded(wire)), set(_decoded(_run(session, [b"SMEMBERS", b"words"])))
+        assert popped | left == set(before) and not popped & left
+        assert set(logged) == ({b"SREM", b"words"} | popped if left else {b"DEL", b"words"})
+        assert session.db.expires_at(b"words") == (9999999999999 if left else None)
+        return wire[:1], len(popped)
+
+    assert _in_both_ways(run) == (b"*" if protocol == 2 else b"~", min(count, 60))
+
+
 def test_a_transaction_answers_what_was_there_when_each_command_ran() -> None:
     def run(session: Session) -> tuple[int, list[bytes]]:
         for words in ("MULTI", "SMEMBERS evens", "LRANGE list 0 0", "SADD evens new", "LPUSH list new"):
@@ -216,12 +269,30 @@ def test_a_transaction_answers_what_was_there_when_each_command_ran() -> None:
     assert _in_both_ways(run) == (30, [b"0"])
 
 
-@pytest.mark.parametrize("line", ["SMEMBERS s", "SUNIONSTORE d s", "SORT s ALPHA", "COPY s c", "KEYS *", "HGETALL h"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "SMEMBERS s",
+        "SUNIONSTORE d s",
+        "SORT s ALPHA",
+        "COPY s c",
+        "KEYS *",
+        "HGETALL h",
+        "SPOP s 2",
+        "SRANDMEMBER s 2",
+        "SRANDMEMBER s -2",
+        "HRANDFIELD h 2",
+        "HRANDFIELD h -2 WITHVALUES",
+        "ZRANDMEMBER z 2",
+        "ZRANDMEMBER z -2 WITHSCORES",
+    ],
+)
 def test_the_server_that_the_families_are_run_on_does_have_threads_work(ours_threaded: str, line: str) -> None:
     with redis.Redis.from_url(ours_threaded) as client:
         client.flushall()
         client.sadd("s", "x")
         client.hset("h", "f", "v")
+        client.zadd("z", {"m": 1})
         before = client.info("locks")["worker_jobs_done"]
         client.execute_command(*line.split())
         assert client.info("locks")["worker_jobs_done"] == before + 1

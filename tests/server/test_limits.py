@@ -239,6 +239,38 @@ def test_a_client_that_asks_and_does_not_read_is_stalled_not_served_into_memory(
         deaf.close()
 
 
+def bytes_until_closed(client: RawClient) -> int:
+    """How much the server sends before it closes the connection."""
+    received = 0
+    with contextlib.suppress(ConnectionResetError):
+        while data := client.socket.recv(1 << 16):
+            received += len(data)
+    return received
+
+
+@pytest.mark.parametrize("line", ["HRANDFIELD h -999999999", "SRANDMEMBER s -999999999", "ZRANDMEMBER z -999999999"])
+def test_the_limit_ends_a_reply_that_is_still_being_made(line: str) -> None:
+    limit = 1_000_000
+    with Server(client_output_buffer_limit=f"normal {limit} 0 0") as server, RawClient(server.port) as client:
+        for words in ("HSET h field value", "SADD s member", "ZADD z 1 member"):
+            client.ask(words)
+        client.command(*line.split())
+        assert limit // 2 < bytes_until_closed(client) <= limit
+        with RawClient(server.port) as another:
+            assert another.ask("PING") == b"PONG"
+
+
+@pytest.mark.parametrize("size", [900_000, 1_100_000])
+def test_the_limit_ends_what_the_kernel_would_have_taken(size: int) -> None:
+    with Server(client_output_buffer_limit="normal 1000000 0 0") as server, RawClient(server.port) as client:
+        client.ask(f"SET k {'x' * size}")
+        client.command("GET", "k")
+        if size < 1_000_000:
+            assert len(client.read()) == size
+        else:
+            assert bytes_until_closed(client) == 0
+
+
 class StuckDisk:
     """Syncs nothing until it is told to."""
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 from penstock.engine.arguments import INT64_MAX, INT64_MIN, to_integer, to_sample_count
 from penstock.engine.cursors import scan_elements, to_cursor
-from penstock.engine.long_work import LONG, reply_aside
+from penstock.engine.long_work import LONG, reply_aside, reply_draws
 from penstock.engine.session import Session
 from penstock.engine.spec import Access, Argv, Effect, Flag, Reply, command, key
 from penstock.protocol.errors import ReplyError, WrongType, not_a_float, syntax_error, wrong_arity
 from penstock.protocol.resp import OK, Pairs
 from penstock.types import long_double
 from penstock.types.hash import Hash
+from penstock.types.kernels import listed, take_sample
 
 _GROW = Flag.WRITE | Flag.DENYOOM | Flag.FAST
 _READ = Flag.READONLY | Flag.FAST
@@ -216,8 +220,29 @@ def hrandfield(session: Session, argv: Argv) -> Reply:
     found = session.db.find(argv[1], Hash)
     if found is None or count == 0:
         return []
+    if count < -LONG:
+        return reply_draws(
+            session, Pairs if with_values else list, -count, len(found), lambda: _columns(found, with_values)
+        )
+    if min(count, len(found)) > LONG:
+        return _many_random(session, found, min(count, len(found)), with_values)
     fields = found.random_fields(count) if count > 0 else [found.random_field() for _ in range(-count)]
     return Pairs((field, found[field]) for field in fields) if with_values else fields
+
+
+def _columns(found: Hash, with_values: bool) -> tuple[list[bytes], ...]:
+    fields = listed(found)
+    return (fields, listed(found.values())) if with_values else (fields,)
+
+
+def _many_random(session: Session, found: Hash, count: int, with_values: bool) -> Reply:
+    """So many different fields, or all of them, made aside."""
+
+    def rows() -> Iterable[Any]:
+        fields = take_sample(listed(found), count) if count < len(found) else found
+        return ((field, found[field]) for field in fields) if with_values else fields
+
+    return reply_aside(session, Pairs if with_values else list, count, rows, len(found))
 
 
 @command(

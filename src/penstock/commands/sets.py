@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 
 from penstock.engine.arguments import to_at_least, to_positive, to_sample_count
 from penstock.engine.cursors import scan_elements, to_cursor
-from penstock.engine.long_work import LONG, reply_aside
+from penstock.engine.long_work import LONG, reply_aside, reply_draws
 from penstock.engine.session import Session
 from penstock.engine.spec import Access, Argv, Effect, Flag, Reply, command, counted_keys, key, keys
 from penstock.protocol.errors import ReplyError, syntax_error
-from penstock.protocol.resp import Members, in_pieces
+from penstock.protocol.resp import Members, RawPieces, in_pieces
 from penstock.types import kernels
 from penstock.types.set import Set
 
@@ -154,22 +154,39 @@ def spop(session: Session, argv: Argv) -> Reply:
     return member
 
 
-def _spop_several(session: Session, argv: Argv) -> set[bytes]:
+def _spop_several(session: Session, argv: Argv) -> Reply:
     if len(argv) > 3:
         raise syntax_error()
     count = to_positive(argv[2])
-    db = session.db
-    found = db.find(argv[1], Set)
+    db, name = session.db, argv[1]
+    found = db.find(name, Set)
     if found is None or count == 0:
         return _NONE
-    if count >= len(found):
-        db.delete(argv[1])
-        session.log([b"DEL", argv[1]])
-        return found
-    taken = found.take_random_members(count)
-    session.log([b"SREM", argv[1], *taken])
-    db.changed(argv[1])
-    return taken
+    size, protocol = len(found), session.protocol
+
+    def all_taken(reply: Reply) -> Reply:
+        db.delete(name)
+        session.log([b"DEL", name])
+        return reply
+
+    def taken_from(rest: Set, taken: list[bytes], reply: Reply) -> Reply:
+        db.replace(name, rest)
+        session.log([b"SREM", name, *taken])
+        return reply
+
+    def choose() -> tuple[Set, list[bytes], RawPieces]:
+        rest = kernels.listed(found)
+        taken = kernels.listed(kernels.take_sample(rest, count))
+        return kernels.union([rest]), taken, in_pieces(Members, count, taken, protocol)
+
+    if count >= size:
+        if size <= LONG:
+            return all_taken(found)
+        return session.aside(size, lambda: in_pieces(Members, size, found, protocol), all_taken)
+    if count > LONG:
+        return session.aside(size, choose, lambda chosen: taken_from(*chosen))
+    few = found.take_random_members(count)
+    return taken_from(found, list(few), few)
 
 
 @command(
@@ -187,7 +204,15 @@ def srandmember(session: Session, argv: Argv) -> Reply:
     found = session.db.find(argv[1], Set)
     if found is None or count == 0:
         return []
-    return found.random_members(count) if count > 0 else [found.random_member() for _ in range(-count)]
+    if count < -LONG:
+        return reply_draws(session, list, -count, len(found), lambda: (kernels.listed(found),))
+    if count < 0:
+        return [found.random_member() for _ in range(-count)]
+    if min(count, len(found)) <= LONG:
+        return found.random_members(count)
+    if count >= len(found):
+        return reply_aside(session, list, len(found), lambda: found)
+    return reply_aside(session, list, count, lambda: kernels.take_sample(kernels.listed(found), count), len(found))
 
 
 # -- set algebra --------------------------------------------------------------------------------------------------

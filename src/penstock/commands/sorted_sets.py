@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
+from penstock.commands.sorted_set_ranges import rows_in_pieces
 from penstock.engine.arguments import INT64_MAX, to_at_least, to_double, to_positive, to_sample_count
 from penstock.engine.cursors import SMALL, scan_elements, to_cursor
 from penstock.engine.keyspace import Database
-from penstock.engine.long_work import LONG, sort_first
+from penstock.engine.long_work import LONG, reply_aside, reply_draws, sort_first
 from penstock.engine.session import Session
 from penstock.engine.spec import Access, Argv, Effect, Flag, Reply, command, counted_keys, key
 from penstock.protocol.errors import ReplyError, syntax_error
 from penstock.protocol.resp import NULL_ARRAY, Pairs, format_float
+from penstock.types.kernels import listed, take_sample
 from penstock.types.zset import Row, SortedSet
 
 # -- adding and removing --------------------------------------------------------------------------------------
@@ -308,19 +312,38 @@ def zrandmember(session: Session, argv: Argv) -> Reply:
     """Answer a random member; with count so many different ones, or, if count is negative, so many independent draws."""
     count, with_scores = _random_arguments(argv)
     zset = session.db.find(argv[1], SortedSet)
-    if zset is not None and zset.disorder > LONG:
+    if zset is None:
+        return None if count is None else []
+    size = len(zset)
+    kind = Pairs if with_scores else list
+    if count is not None and count < -LONG:
+        return reply_draws(session, kind, -count, size, lambda: _columns(zset, with_scores))
+    if count is not None and LONG < count < size:
+        return reply_aside(session, kind, count, lambda: _random_rows(zset, count, with_scores), size)
+    if count is not None and count >= size > LONG:
+        protocol = session.protocol
+        return session.aside(size, lambda: rows_in_pieces(zset, (0, size), True, with_scores, protocol))
+    if zset.disorder > LONG:
         return sort_first(session, zset, lambda: zrandmember(session, argv))
     if count is None:
-        return None if zset is None else _row(zset, random.randrange(len(zset)))[1]
-    if zset is None:
-        return []
-    size = len(zset)
+        return _row(zset, random.randrange(size))[1]
     if count >= size:
         rows = zset.rows(0, size, backwards=True)  # as Redis happens to walk it
     else:
         ranks = random.sample(range(size), count) if count > 0 else random.choices(range(size), k=-count)
         rows = [_row(zset, rank) for rank in ranks]
     return Pairs((member, score) for score, member in rows) if with_scores else [member for _, member in rows]
+
+
+def _columns(zset: SortedSet, with_scores: bool) -> tuple[list[Any], ...]:
+    members = listed(zset.scores)
+    return (members, listed(zset.scores.values())) if with_scores else (members,)
+
+
+def _random_rows(zset: SortedSet, count: int, with_scores: bool) -> Iterable[Any]:
+    """So many different members; their order is not needed for that."""
+    members = take_sample(listed(zset.scores), count)
+    return ((member, zset.scores[member]) for member in members) if with_scores else members
 
 
 def _random_arguments(argv: Argv) -> tuple[int | None, bool]:

@@ -3,26 +3,61 @@
 A handler looks at lengths, which cost nothing, and does short work at once in plain values: a set of ten members never
 hears of any of this. What is longer than LONG goes through `Session.aside`, which decides where it runs, and its reply
 is encoded there too: encoding two million members takes longer than finding them.
+
+A reply of random draws may be of any length, however small the collection. It is made while it is sent (`reply_draws`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 from penstock.engine.session import Session
 from penstock.engine.spec import Reply
-from penstock.protocol.resp import in_pieces
+from penstock.engine.workers import LongWay
+from penstock.protocol.resp import RawPieces, StreamedPieces, in_pieces, make_pieces
+from penstock.types.kernels import draw
 from penstock.types.zset import SortedSet
 
 LONG = 1000
 """Elements. To touch so many takes about as long as the least command of a client."""
 
 
-def reply_aside(session: Session, kind: type, count: int, values: Callable[[], Iterable[Any]]) -> Reply:
-    """A reply of so many values; `values` is called aside. For `kind` see `in_pieces`."""
+def reply_aside(
+    session: Session, kind: type, count: int, values: Callable[[], Iterable[Any]], work: int | None = None
+) -> Reply:
+    """A reply of so many values; `values` is called aside. For `kind` see `in_pieces`.
+
+    `work` is the number of elements to be touched, if it is not `count`.
+    """
     protocol = session.protocol
-    return session.aside(count, lambda: in_pieces(kind, count, values(), protocol))
+    return session.aside(count if work is None else work, lambda: in_pieces(kind, count, values(), protocol))
+
+
+def reply_draws(
+    session: Session, kind: type, count: int, size: int, copy: Callable[[], tuple[Sequence[Any], ...]]
+) -> Reply:
+    """A reply of so many independent draws from a collection of `size` rows, made while it is sent.
+
+    `copy` is called aside and gives the columns of the collection, one or two, which nothing changes any more.
+    """
+    if session.current is None:
+        raise LongWay  # the inner loop takes whole replies only
+    protocol = session.protocol
+
+    def commit(columns: tuple[Sequence[Any], ...]) -> RawPieces:
+        pieces = make_pieces(kind, count, islice(_drawn(columns), count), protocol)
+        return StreamedPieces(pieces) if session.may_block else RawPieces(pieces)
+
+    return session.aside(size, copy, commit)
+
+
+def _drawn(columns: tuple[Sequence[Any], ...]) -> Iterator[Any]:
+    if len(columns) == 1:
+        return draw(columns[0])
+    first, second = columns
+    return ((first[at], second[at]) for at in draw(range(len(first))))
 
 
 def sort_first(session: Session, zset: SortedSet, then: Callable[[], Reply]) -> Reply:

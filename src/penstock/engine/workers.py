@@ -334,7 +334,7 @@ class Workers:
             engine.blocking.leave(waiter)
             reply = self._carry_out(job)
             engine.lock_gate.release(job)
-            session.unblocked(reply if type(reply) is RawPieces else encode(reply, session.protocol), waiter.silent)
+            session.unblocked(reply if isinstance(reply, RawPieces) else encode(reply, session.protocol), waiter.silent)
         else:
             if job.command.writes:
                 session.may_block = False  # if it is to be run again, then here

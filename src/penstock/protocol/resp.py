@@ -9,7 +9,7 @@ choice is made here and nowhere else. What plain Python cannot say has a type of
     list, tuple     array                Pairs          flat array (RESP2), array of pairs (RESP3)
     dict            flat array / map     set, Members   array / set
     Verbatim        bulk / verbatim      Push           array / push
-    ReplyError      error                Raw, RawPieces bytes that are encoded already
+    ReplyError      error                Raw, RawPieces, StreamedPieces: bytes that are encoded already
 
 Rejected: handlers that write RESP themselves. It is a little faster, and then MULTI, scripts and RESP3 each
 need a second version of every command.
@@ -17,7 +17,7 @@ need a second version of every command.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from typing import Any, Final
 
@@ -47,6 +47,15 @@ class RawPieces:
 
     def __repr__(self) -> str:
         return "RawPieces(...)"  # to show them would use them up
+
+
+class StreamedPieces(RawPieces):
+    """A reply whose pieces are made as its client takes them, so that it may be larger than memory.
+
+    What makes them holds its own copy of what they are made of. A connection makes no more of them than it can send.
+    """
+
+    __slots__ = ()
 
 
 class Verbatim(str):
@@ -135,13 +144,20 @@ def in_pieces(kind: type, count: int, values: Iterable[Any], protocol: int, size
     >>> b"".join(in_pieces(dict, 1, [(b"field", b"value")], protocol=3).pieces)
     b'%1\\r\\n$5\\r\\nfield\\r\\n$5\\r\\nvalue\\r\\n'
     """
+    return RawPieces(list(make_pieces(kind, count, values, protocol, size)))
+
+
+def make_pieces(
+    kind: type, count: int, values: Iterable[Any], protocol: int, size: int = PIECE
+) -> Iterator[bytes | memoryview]:
+    """The pieces of `in_pieces`, each made when it is asked for."""
     mark = b"*"
     if kind is dict or (kind is Pairs and protocol == 2):
         values = chain.from_iterable(values)
         mark, count = (b"*", 2 * count) if protocol == 2 else (b"%", count)
     elif kind is Members and protocol == 3:
         mark = b"~"
-    pieces: list[bytes | memoryview] = [b"%b%d\r\n" % (mark, count)]
+    yield b"%b%d\r\n" % (mark, count)
     rest = iter(values)
     while chunk := list(islice(rest, size)):
         parts: list[Any] = []
@@ -151,10 +167,10 @@ def in_pieces(kind: type, count: int, values: Iterable[Any], protocol: int, size
             elif len(value) < LONE:
                 parts.append(b"$%d\r\n%b\r\n" % (len(value), value))
             else:
-                pieces += (b"".join(parts) + b"$%d\r\n" % len(value), value)
+                yield b"".join(parts) + b"$%d\r\n" % len(value)
+                yield value
                 parts = [b"\r\n"]
-        pieces.append(b"".join(parts))
-    return RawPieces(pieces)
+        yield b"".join(parts)
 
 
 def _array(mark: bytes, values: Any, protocol: int, append: Append) -> None:

@@ -6,6 +6,7 @@ Invariant: replies leave in the order of the commands. While a session is blocke
 commands wait in the reader; while the log must reach the disk first (appendfsync always), replies wait with
 `engine.commit`. A long reply comes in pieces (`RawPieces`), which are handed to the transport as fast as the client
 takes them and no more than POUR bytes a turn of the loop; while some wait, everything sent later waits behind them.
+A reply that may be larger than memory (`StreamedPieces`) is made in the same steps.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from penstock.engine.session import Session
 from penstock.engine.spec import Argv
 from penstock.protocol.errors import ReplyError
 from penstock.protocol.requests import RequestReader
-from penstock.protocol.resp import NO_REPLY, Raw, RawPieces, encode
+from penstock.protocol.resp import NO_REPLY, Raw, RawPieces, StreamedPieces, encode
 from penstock.server.inner_loop import RELIEF, SETTLE, WORTH_COPYING, InnerLoop
 
 if TYPE_CHECKING:
@@ -38,6 +39,18 @@ MAX_WAITING = 1 << 20
 """Bytes of commands held for a session that cannot run them yet, before its socket is no longer read."""
 POUR = 1 << 19
 """Bytes of a long reply that are written before other clients have their turn."""
+MAKING = 4
+"""What a byte that must be made first counts for in POUR: so a turn takes a millisecond or two."""
+
+
+class _Streamed:
+    """A reply of which the next piece is made when the client can take it."""
+
+    __slots__ = ("made", "pieces")
+
+    def __init__(self, reply: StreamedPieces) -> None:
+        self.pieces = iter(reply.pieces)
+        self.made = 0  # bytes
 
 
 class Connection(InnerLoop):
@@ -55,7 +68,7 @@ class Connection(InnerLoop):
         self._owed = 0  # bytes that wait for the disk, as far as they are many: while they are, nothing more runs
         self._pushed = False  # something came from elsewhere, of which nobody knows how much will follow
         self._long = False  # a long reply is on its way: nothing more runs until the transport has all of it
-        self._pouring: deque[bytes | memoryview] = deque()  # what the transport was not given yet
+        self._pouring: deque[bytes | memoryview | _Streamed] = deque()  # what the transport was not given yet
 
     # -- asyncio calls these ----------------------------------------------------------------------------------
 
@@ -129,7 +142,9 @@ class Connection(InnerLoop):
         except Exception as error:
             reply = Raw(self.fail(argv, error))
         if reply is not NO_REPLY and not silent and not session.muted:
-            if type(reply) is RawPieces and not self._doubtful:
+            if type(reply) is StreamedPieces:
+                self._stream(reply)
+            elif type(reply) is RawPieces and not self._doubtful:
                 self._send_pieces(reply)
             else:
                 data = encode(reply, session.protocol)
@@ -160,6 +175,21 @@ class Connection(InnerLoop):
                 self.flush()
                 if self.session.closing:
                     break
+
+    def _stream(self, reply: StreamedPieces) -> None:
+        """Send a reply that is made while it is sent, behind all that was sent before."""
+        self.flush()
+        self._long = self.held_back = True
+        commit = self.engine.commit
+        if commit is not None and commit.pending:
+            commit.hold(lambda _: self._begin(_Streamed(reply)), [], set())
+        else:
+            self._begin(_Streamed(reply))
+
+    def _begin(self, streamed: _Streamed) -> None:
+        self._pouring.append(streamed)
+        if len(self._pouring) == 1:
+            self._pour()
 
     def fail(self, argv: Argv, error: Exception) -> bytes:
         """A bug of ours must not take the connection, let alone the server, with it."""
@@ -209,6 +239,9 @@ class Connection(InnerLoop):
     # -- engine.session.Output --------------------------------------------------------------------------------
 
     def send(self, data: bytes | RawPieces) -> None:
+        if isinstance(data, StreamedPieces):
+            self._stream(data)
+            return
         if isinstance(data, RawPieces):
             self.out.extend(data.pieces)  # views, which leave as bytes do
             self._long = self.held_back = True
@@ -248,6 +281,9 @@ class Connection(InnerLoop):
                 self.held_back = True
                 self.app.limits.check_output(self)
         elif self._long:
+            if self.app.limits.too_long(self, sum(map(len, out))):
+                out.clear()
+                return
             pouring = bool(self._pouring)
             self._pouring += out
             out.clear()
@@ -257,6 +293,9 @@ class Connection(InnerLoop):
                 self.app.limits.check_output(self)
         else:
             size = len(out[0]) if len(out) == 1 else sum(map(len, out))
+            if size > WORTH_COPYING and self.app.limits.too_long(self, size):
+                out.clear()
+                return
             engine.stats.output_bytes += size
             if len(out) == 1:
                 self.transport.write(out[0])
@@ -297,9 +336,11 @@ class Connection(InnerLoop):
         left = POUR
         while self._pouring and left > 0 and not self._stalled:
             piece = self._pouring.popleft()
-            self.transport.write(piece)
-            left -= len(piece)
-        self.engine.stats.output_bytes += POUR - left
+            if isinstance(piece, _Streamed):
+                left -= self._make(piece)
+            else:
+                self._hand_over(piece)
+                left -= len(piece)
         if self._pouring:
             if not self._stalled:
                 self.app.loop.call_soon(self._pour)
@@ -310,8 +351,26 @@ class Connection(InnerLoop):
         else:
             self.resume()
 
+    def _make(self, streamed: _Streamed) -> int:
+        """Make and write the next piece of a reply; what that counts for in POUR."""
+        piece = next(streamed.pieces, None)
+        if piece is None:
+            return 0
+        self._pouring.appendleft(streamed)
+        streamed.made += len(piece)
+        if self.app.limits.too_long(self, streamed.made):
+            self._pouring.clear()
+            return POUR
+        self._hand_over(piece)
+        return MAKING * len(piece)
+
+    def _hand_over(self, piece: bytes | memoryview) -> None:
+        self.engine.stats.output_bytes += len(piece)
+        self.transport.write(piece)
+
     def buffered(self) -> tuple[int, int]:
-        waiting = self._owed + sum(map(len, self.out)) + sum(map(len, self._pouring))
+        made = (len(piece) for piece in self._pouring if not isinstance(piece, _Streamed))
+        waiting = self._owed + sum(map(len, self.out)) + sum(made)
         return self.reader.backlog, self.transport.get_write_buffer_size() + waiting
 
     def close(self, after_reply: bool) -> None:

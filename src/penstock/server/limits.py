@@ -3,6 +3,9 @@
 A client that asks and does not read is stalled by its connection, so it holds at most what one batch of its commands
 answered. One that is sent to without asking, a subscriber or a monitor, has no such brake: it is closed when what
 waits for it passes client-output-buffer-limit.
+
+The hard limit also bounds what is sent at once, however quickly the client reads: Redis holds a whole reply before it
+sends any of it, and operators set the limit so that such replies end. Up to 64 KiB (WORTH_COPYING) nothing is checked.
 """
 
 from __future__ import annotations
@@ -88,9 +91,7 @@ class Limits:
 
     def check_output(self, connection: Connection) -> None:
         """Close a client that is too far behind: over the hard limit, or over the soft one for too long."""
-        session = connection.session
-        kind = "pubsub" if session.subscribed or session.monitoring else "normal"
-        hard, soft, seconds = self._app.config.client_output_buffer_limit[kind]
+        hard, soft, seconds = self._allowed(connection)
         _, unsent = connection.buffered()
         now = time.monotonic()
         if soft and unsent > soft:
@@ -99,11 +100,28 @@ class Limits:
             self._behind.pop(connection, None)
             since = now
         if (hard and unsent > hard) or now - since > seconds:
-            log.warning(
-                "closing client %s (id %d): %d bytes wait to be read, more than client-output-buffer-limit %s allows",
-                session.peer, session.id, unsent, kind,
-            )  # fmt: skip
-            connection.close(after_reply=False)
+            self._close_behind(connection, unsent)
+
+    def too_long(self, connection: Connection, size: int) -> bool:
+        """Whether a reply of so many bytes, or of more, passes the hard limit; the client is closed then."""
+        hard = self._allowed(connection)[0]
+        if not hard or size <= hard:
+            return False
+        self._close_behind(connection, size)
+        return True
+
+    def _allowed(self, connection: Connection) -> tuple[int, int, int]:
+        """The hard limit, the soft one, and its seconds."""
+        limits: tuple[int, int, int] = self._app.config.client_output_buffer_limit[_kind(connection)]
+        return limits
+
+    def _close_behind(self, connection: Connection, unsent: int) -> None:
+        session = connection.session
+        log.warning(
+            "closing client %s (id %d): %d bytes wait to be read, more than client-output-buffer-limit %s allows",
+            session.peer, session.id, unsent, _kind(connection),
+        )  # fmt: skip
+        connection.close(after_reply=False)
 
     def forget(self, connection: Connection) -> None:
         self._behind.pop(connection, None)
@@ -146,6 +164,11 @@ class Limits:
             if not waits and now - session.last_active > timeout:
                 log.info("closing idle client %s", session.peer)
                 connection.close(after_reply=False)
+
+
+def _kind(connection: Connection) -> str:
+    session = connection.session
+    return "pubsub" if session.subscribed or session.monitoring else "normal"
 
 
 def is_exposed(default: User, host: str) -> bool:

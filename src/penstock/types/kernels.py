@@ -19,6 +19,7 @@ from collections.abc import Set as AbstractSet
 from functools import reduce
 from itertools import filterfalse, groupby, islice
 from operator import sub
+from random import choices, random
 from typing import Any, Final, TypeVar
 
 from penstock.types.set import Set
@@ -62,10 +63,48 @@ def consume(items: list[T]) -> Iterator[T]:
         yield items.pop()
 
 
+def listed(items: Iterable[T], size: int = CHUNK) -> list[T]:
+    """A list of the items.
+
+    >>> listed("abc", 2)
+    ['a', 'b', 'c']
+    """
+    result: list[T] = []
+    for chunk in chunks(items, size):
+        result += chunk
+    return result
+
+
+# -- chance ---------------------------------------------------------------------------------------------------
+
+
+def take_sample(items: list[T], count: int) -> Iterator[T]:
+    """So many of the items in random order, each removed from the list; it must have as many.
+
+    >>> letters = ["a", "b", "c"]
+    >>> taken = list(take_sample(letters, 2))
+    >>> sorted(taken + letters)
+    ['a', 'b', 'c']
+    """
+    for _ in range(count):
+        place = int(random() * len(items))
+        item = items[place]
+        last = items.pop()
+        if place < len(items):
+            items[place] = last
+        yield item
+
+
+def draw(items: Sequence[T], size: int = CHUNK) -> Iterator[T]:
+    """Independent draws from the items, without end; nobody may change them meanwhile."""
+    while True:
+        yield from choices(items, k=size)
+
+
 # -- sets -----------------------------------------------------------------------------------------------------
 
 
-def union(sets: Sequence[AbstractSet[bytes]], size: int = CHUNK) -> Set:
+def union(sets: Sequence[Collection[bytes]], size: int = CHUNK) -> Set:
     """The members of any of the sets."""
     result = Set()
     for members in sets:
