@@ -25,6 +25,7 @@ from penstock.commands import (
     sorted_sets,
     sorting,
 )
+from penstock.engine import scanning
 from penstock.engine.dispatch import Engine
 from penstock.engine.session import Session
 from penstock.engine.spec import Argv, Reply
@@ -34,7 +35,7 @@ from penstock.types.zset import SortedSet
 
 T = TypeVar("T")
 
-FAMILIES = [bitmaps, hashes, keys, lists, sets, sorted_set_algebra, sorted_set_ranges, sorted_sets, sorting]
+FAMILIES = [bitmaps, hashes, keys, lists, sets, sorted_set_algebra, sorted_set_ranges, sorted_sets, sorting, scanning]
 ELEMENTS = range(60)
 
 DATA = [
@@ -259,6 +260,28 @@ def test_popped_members_are_gone_and_logged(count: int, protocol: int) -> None:
     assert _in_both_ways(run) == (b"*" if protocol == 2 else b"~", min(count, 60))
 
 
+@pytest.mark.parametrize("command", ["SSCAN many {}", "HSCAN pairs {}", "ZSCAN board {}", "SCAN {}"])
+@pytest.mark.parametrize("options", ["", " COUNT 40", " COUNT 1000", " COUNT 70 MATCH *1*"])
+def test_an_iteration_gives_the_same_wherever_its_steps_are_made(command: str, options: str) -> None:
+    numbers = range(scanning.SMALL + 72)
+
+    def run(session: Session) -> list[list[bytes]]:
+        _run(session, [b"SADD", b"many", *(b"m%d" % number for number in numbers)])
+        _run(session, [b"HSET", b"pairs", *(b"p%d" % (number // 2) for number in range(2 * len(numbers)))])
+        _run(session, [b"ZADD", b"board", *(b"%d" % (number // 2) for number in range(2 * len(numbers)))])
+        _run(session, [b"PEXPIREAT", b"words", b"9999999999999"])
+        answers: list[list[bytes]] = []
+        cursor = b"0"
+        while not answers or cursor != b"0":
+            cursor, found = _decoded(_run(session, (command.format(cursor.decode()) + options).encode().split()))
+            answers.append(found)
+        assert len(session.engine.cursors) == 0
+        return answers
+
+    answers = _in_both_ways(run)
+    assert len(answers) == 1 or "1000" not in options
+
+
 def test_a_transaction_answers_what_was_there_when_each_command_ran() -> None:
     def run(session: Session) -> tuple[int, list[bytes]]:
         for words in ("MULTI", "SMEMBERS evens", "LRANGE list 0 0", "SADD evens new", "LPUSH list new"):
@@ -285,6 +308,8 @@ def test_a_transaction_answers_what_was_there_when_each_command_ran() -> None:
         "HRANDFIELD h -2 WITHVALUES",
         "ZRANDMEMBER z 2",
         "ZRANDMEMBER z -2 WITHSCORES",
+        "SCAN 0",
+        "SSCAN many 0",
     ],
 )
 def test_the_server_that_the_families_are_run_on_does_have_threads_work(ours_threaded: str, line: str) -> None:
@@ -293,6 +318,7 @@ def test_the_server_that_the_families_are_run_on_does_have_threads_work(ours_thr
         client.sadd("s", "x")
         client.hset("h", "f", "v")
         client.zadd("z", {"m": 1})
+        client.sadd("many", *range(scanning.SMALL + 1))
         before = client.info("locks")["worker_jobs_done"]
         client.execute_command(*line.split())
         assert client.info("locks")["worker_jobs_done"] == before + 1

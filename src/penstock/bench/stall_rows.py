@@ -25,9 +25,16 @@ def _members(first: int, count: int) -> list[bytes]:
     return [b"%d" % (_FIRST + first + at * 7_368_787 % count) for at in range(count)]
 
 
-def _fill(server: Running, command: bytes, key: bytes, members: list[bytes]) -> None:
-    batches = [pack(command, key, *members[at : at + _BATCH]) for at in range(0, len(members), _BATCH)]
+def _fill(server: Running, command: bytes, key: bytes, words: list[bytes], batch: int = _BATCH) -> None:
+    """Give a command all these words, so many at a time, behind its key if it has one."""
+    head = (command, key) if key else (command,)
+    batches = [pack(*head, *words[at : at + batch]) for at in range(0, len(words), batch)]
     drive(server.port, batches, 1, len(batches), 1, b"\n")
+
+
+def _array(count: int) -> int:
+    """The size of a reply of so many numbers."""
+    return len(b"*%d\r\n" % count) + count * len(b"$8\r\n12345678\r\n")
 
 
 def _two_sets(server: Running, count: int) -> tuple[bytes, int]:
@@ -37,28 +44,52 @@ def _two_sets(server: Running, count: int) -> tuple[bytes, int]:
     return pack(b"SINTERSTORE", b"both", b"one", b"other"), 1
 
 
-def _a_set(server: Running, count: int) -> tuple[bytes, int]:
-    _fill(server, b"SADD", b"set", _members(0, count))
-    return pack(b"SMEMBERS", b"set"), len(b"*%d\r\n" % count) + count * len(b"$8\r\n12345678\r\n")
+def _a_set(server: Running, count: int) -> None:
+    _fill(server, b"SADD", b"key", _members(0, count))
 
 
-def _a_doomed_set(server: Running, count: int) -> tuple[bytes, int]:
-    _fill(server, b"SADD", b"set", _members(0, count))
-    return pack(b"DEL", b"set"), 1
+def _a_list(server: Running, count: int) -> None:
+    _fill(server, b"RPUSH", b"key", _members(0, count))
 
 
-def _a_list(server: Running, count: int) -> tuple[bytes, int]:
-    _fill(server, b"RPUSH", b"list", _members(0, count))
-    return pack(b"SORT", b"list"), len(b"*%d\r\n" % count) + count * len(b"$8\r\n12345678\r\n")
+def _a_hash(server: Running, count: int) -> None:
+    _fill(server, b"HSET", b"key", [word for member in _members(0, count) for word in (member, member)], 2 * _BATCH)
 
 
-def _board(server: Running, count: int) -> tuple[bytes, int]:
-    """A sorted set that nobody has read in order yet."""
+def _keys(server: Running, count: int) -> None:
+    _fill(server, b"MSET", b"", [word for member in _members(0, count) for word in (member, member)], 2 * _BATCH)
+
+
+def _a_board(server: Running, count: int) -> None:
+    """A sorted set that nobody has read in order yet. Its scores have eight digits too, so that all sizes are known."""
     members = _members(0, count)
-    rows = [word for at, member in enumerate(members) for word in (b"%d" % (at % 99_991), member)]
-    batches = [pack(b"ZADD", b"board", *rows[at : at + 2 * _BATCH]) for at in range(0, len(rows), 2 * _BATCH)]
-    drive(server.port, batches, 1, len(batches), 1, b"\n")
-    return pack(b"ZRANGE", b"board", b"0", b"9"), len(b"*10\r\n") + 10 * len(b"$8\r\n12345678\r\n")
+    rows = [word for at, member in enumerate(members) for word in (b"%d" % (_FIRST + at % 99_991), member)]
+    _fill(server, b"ZADD", b"key", rows, 2 * _BATCH)
+
+
+def _a_read_board(server: Running, count: int) -> None:
+    """A sorted set that was read in order before."""
+    _a_board(server, count)
+    with server.client() as client:
+        client.zrange("key", 0, 0)
+
+
+def _a_weighed_list(server: Running, count: int) -> None:
+    _keys(server, count)
+    _a_list(server, count)
+
+
+class _Case:
+    """Fills a key, and gives a command and the size of its reply; `{n}` is the number of elements, `{half}` half of it."""
+
+    def __init__(
+        self, fill: Callable[[Running, int], None], line: str, size: Callable[[int], int] = lambda count: 1
+    ) -> None:
+        self._fill, self._line, self._size = fill, line, size
+
+    def __call__(self, server: Running, count: int) -> tuple[bytes, int]:
+        self._fill(server, count)
+        return pack(*self._line.format(n=count, half=count // 2).encode().split()), self._size(count)
 
 
 class Stall:
@@ -91,10 +122,46 @@ def _row(name: str, what: str, target: float | None, stall: Stall) -> Row:
     return Row(f"stall.{name}", f"worst wait of others, {what}", "ms", target, measure, True, report=stall.report)
 
 
+def _million(name: str, what: str, case: _Case, target: float | None = 0.1) -> Row:
+    return _row(name, what, target, Stall(case, MILLION))
+
+
+def _half(count: int) -> int:
+    return _array(count // 2)
+
+
+def _scanned(count: int) -> int:
+    return len(b"*2\r\n$1\r\n0\r\n") + _array(count)
+
+
+def _scanned_pairs(count: int) -> int:
+    return len(b"*2\r\n$1\r\n0\r\n") + _array(2 * count)
+
+
 STALL_ROWS = [
     _row("sinterstore", "SINTERSTORE of two 2M sets", 0.1, Stall(_two_sets, 2 * MILLION)),
-    _row("smembers", "SMEMBERS of 2M", 0.1, Stall(_a_set, 2 * MILLION)),
-    _row("sort", "SORT of 1M", 0.1, Stall(_a_list, MILLION)),
-    _row("del", "DEL of a 2M set", 0.1, Stall(_a_doomed_set, 2 * MILLION)),
-    _row("zrange", "first ZRANGE of 1M written", None, Stall(_board, MILLION)),
+    _row("smembers", "SMEMBERS of 2M", 0.1, Stall(_Case(_a_set, "SMEMBERS key", _array), 2 * MILLION)),
+    _row("del", "DEL of a 2M set", 0.1, Stall(_Case(_a_set, "DEL key"), 2 * MILLION)),
+    _million("sort", "SORT of 1M", _Case(_a_list, "SORT key", _array)),
+    _million("zrange", "first ZRANGE of 1M written", _Case(_a_board, "ZRANGE key 0 9", lambda _: _array(10)), None),
+    _million("srandmember", "SRANDMEMBER 500k of 1M", _Case(_a_set, "SRANDMEMBER key {half}", _half)),
+    _million("hrandfield", "HRANDFIELD 500k of 1M", _Case(_a_hash, "HRANDFIELD key {half}", _half)),
+    _million("zrandmember", "ZRANDMEMBER 500k of 1M", _Case(_a_board, "ZRANDMEMBER key {half}", _half)),
+    _million("spop", "SPOP 500k of 1M", _Case(_a_set, "SPOP key {half}", _half)),
+    _million("srandmember.draws", "SRANDMEMBER -1M", _Case(_a_set, "SRANDMEMBER key -{n}", _array)),
+    _million("hrandfield.draws", "HRANDFIELD -1M", _Case(_a_hash, "HRANDFIELD key -{n}", _array)),
+    _million("zrandmember.draws", "ZRANDMEMBER -1M", _Case(_a_board, "ZRANDMEMBER key -{n}", _array)),
+    _million("scan", "SCAN of 1M in one call", _Case(_keys, "SCAN 0 COUNT {n}", _scanned)),
+    _million("sscan", "SSCAN of 1M in one call", _Case(_a_set, "SSCAN key 0 COUNT {n}", _scanned)),
+    _million("hscan", "HSCAN of 1M in one call", _Case(_a_hash, "HSCAN key 0 COUNT {n}", _scanned_pairs)),
+    _million("zscan", "ZSCAN of 1M in one call", _Case(_a_board, "ZSCAN key 0 COUNT {n}", _scanned_pairs)),
+    _million("dump", "DUMP of a sorted set of 1M", _Case(_a_board, "DUMP key")),
+    _million("lpos", "LPOS of what is not in 1M", _Case(_a_list, "LPOS key none")),
+    _million("linsert", "LINSERT in the middle of 1M", _Case(_a_list, "LINSERT key BEFORE 10000001 new"), None),
+    _million("lrem", "LREM of one of 1M", _Case(_a_list, "LREM key 0 10000001")),
+    _million("ltrim", "LTRIM of 1M to a half", _Case(_a_list, "LTRIM key {half} -1")),
+    _million("lpop", "LPOP of 500k of 1M", _Case(_a_list, "LPOP key {half}", _half)),
+    _million("zremrangebyrank", "ZREMRANGEBYRANK of half of 1M", _Case(_a_read_board, "ZREMRANGEBYRANK key 0 {half}")),
+    _million("zpopmin", "ZPOPMIN of 500k of 1M", _Case(_a_read_board, "ZPOPMIN key {half}", _array)),
+    _million("sort.by", "SORT of 1M BY a key each", _Case(_a_weighed_list, "SORT key BY *", _array)),
 ]

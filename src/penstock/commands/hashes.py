@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from penstock.engine.arguments import INT64_MAX, INT64_MIN, to_integer, to_sample_count
-from penstock.engine.cursors import scan_elements, to_cursor
+from penstock.engine.cursors import to_cursor
 from penstock.engine.long_work import LONG, reply_aside, reply_draws
+from penstock.engine.scanning import scan_elements
 from penstock.engine.session import Session
 from penstock.engine.spec import Access, Argv, Effect, Flag, Reply, command, key
 from penstock.protocol.errors import ReplyError, WrongType, not_a_float, syntax_error, wrong_arity
@@ -255,5 +256,6 @@ def hscan(session: Session, argv: Argv) -> Reply:
     found = session.db.find(argv[1], Hash)
     if found is None:
         return [b"0", []]
-    following, fields = scan_elements(session, argv, cursor, found)
-    return [following, [part for field in fields for part in (field, found[field])]]
+    return scan_elements(
+        session, argv, cursor, found, lambda names: (part for name in names for part in (name, found[name]))
+    )

@@ -5,12 +5,15 @@ A value that gets another name or another database takes its expiry time along.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
+
 from penstock.commands.databases import database_index
 from penstock.engine.arguments import to_integer
 from penstock.engine.cursors import ScanOptions, to_cursor
 from penstock.engine.globs import compile_glob
 from penstock.engine.keyspace import Database, Value
 from penstock.engine.long_work import LONG
+from penstock.engine.scanning import answer_step
 from penstock.engine.session import Session
 from penstock.engine.spec import Access, Argv, Beyond, Effect, Flag, Reach, Reply, command, key, keys
 from penstock.protocol.errors import ReplyError, no_such_key, syntax_error
@@ -235,14 +238,20 @@ def scan(session: Session, argv: Argv) -> Reply:
     cursor = to_cursor(argv[1])
     options = ScanOptions.parse(argv, 2, with_type=True)
     db = session.db
-    following, names = session.engine.cursors.scan(db.index, cursor, options.count, lambda: db.data, len(db))
-    if options.matches is not None:
-        names = list(filter(options.matches, names))
-    return [b"%d" % following, [name for name in names if _is_listed(db.get(name), options.type_name)]]
+    step = session.engine.cursors.begin(db.index, cursor, options.count, len(db))
+    if step.work <= LONG:
+        return answer_step(session, step, lambda: db.data, lambda names: _listed(names, options, db.get))
+    names, look = db.names_now() if step.window is None else (), db.lookup_now()
+    return answer_step(session, step, lambda: names, lambda found: _listed(found, options, look))
 
 
-def _is_listed(value: Value, type_name: bytes | None) -> bool:
-    return value is not None and (type_name is None or codec.type_name(value).encode() == type_name)
+def _listed(names: Iterable[bytes], options: ScanOptions, look: Callable[[bytes], Value | None]) -> Iterator[bytes]:
+    """The names that SCAN answers."""
+    wanted = options.type_name
+    for name in names if options.matches is None else filter(options.matches, names):
+        value = look(name)
+        if value is not None and (wanted is None or codec.type_name(value).encode() == wanted):
+            yield name
 
 
 # -- replicas -------------------------------------------------------------------------------------------------

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from penstock.engine.arguments import to_at_least, to_positive, to_sample_count
-from penstock.engine.cursors import scan_elements, to_cursor
+from penstock.engine.cursors import to_cursor
 from penstock.engine.long_work import LONG, reply_aside, reply_draws
+from penstock.engine.scanning import scan_elements
 from penstock.engine.session import Session
 from penstock.engine.spec import Access, Argv, Effect, Flag, Reply, command, counted_keys, key, keys
 from penstock.protocol.errors import ReplyError, syntax_error
@@ -127,7 +128,7 @@ def sscan(session: Session, argv: Argv) -> Reply:
     """Answer some members, and the cursor to go on with, which is 0 at the end."""
     cursor = to_cursor(argv[2])
     found = session.db.find(argv[1], Set)
-    return [b"0", []] if found is None else list(scan_elements(session, argv, cursor, found))
+    return [b"0", []] if found is None else scan_elements(session, argv, cursor, found)
 
 
 # -- random members -----------------------------------------------------------------------------------------------

@@ -14,9 +14,10 @@ from typing import Any
 
 from penstock.commands.sorted_set_ranges import rows_in_pieces
 from penstock.engine.arguments import INT64_MAX, to_at_least, to_double, to_positive, to_sample_count
-from penstock.engine.cursors import SMALL, scan_elements, to_cursor
+from penstock.engine.cursors import to_cursor
 from penstock.engine.keyspace import Database
 from penstock.engine.long_work import LONG, reply_aside, reply_draws, sort_first
+from penstock.engine.scanning import SMALL, scan_elements
 from penstock.engine.session import Session
 from penstock.engine.spec import Access, Argv, Effect, Flag, Reply, command, counted_keys, key
 from penstock.protocol.errors import ReplyError, syntax_error
@@ -375,5 +376,8 @@ def zscan(session: Session, argv: Argv) -> Reply:
     if zset is None:
         return [b"0", []]
     scores = zset.scores
-    following, members = scan_elements(session, argv, cursor, zset if len(zset) <= SMALL else scores)
-    return [following, [part for member in members for part in (member, format_float(scores[member]))]]
+
+    def rows(members: Iterable[bytes]) -> Iterable[bytes]:
+        return (part for member in members for part in (member, format_float(scores[member])))
+
+    return scan_elements(session, argv, cursor, zset if len(zset) <= SMALL else scores, rows)

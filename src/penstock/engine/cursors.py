@@ -15,6 +15,9 @@ numbers are used again does no harm, as the table then holds the newer window of
 
 What comes back are names that were there when the window was made; the caller looks each up and passes over the dead.
 
+A pass over a million names takes longer than others should wait. So a call has three parts: `begin` says what there is
+to do, `Step.find` does it in any thread, and `end` keeps the window and gives the next cursor. `scan` is all three.
+
 Rejected: positions in a snapshot of the names. It is quicker to take, but once snapshots are dropped under pressure
 their iterations start over, and enough clients that scan at once would start each other over for ever.
 """
@@ -23,24 +26,20 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from operator import itemgetter
 from zlib import crc32
 
 from penstock.engine.arguments import to_integer
 from penstock.engine.globs import Predicate, compile_glob
 from penstock.engine.spec import Argv
 from penstock.protocol.errors import ReplyError, syntax_error
-
-if TYPE_CHECKING:
-    from penstock.engine.session import Session
+from penstock.types.kernels import listed, sort
 
 PLACES = 1 << 32
 WINDOW_NUMBERS = 1 << 20
 MAX_CURSOR = (1 << 64) - 1
-SMALL = 128
-"""HSCAN, SSCAN and ZSCAN answer a collection of so many elements at once, as Redis does with its packed encodings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +50,52 @@ class Window:
     start: int
     end: int
     names: list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a step found: the names, which are those of a window up to number `last`, and the place behind them."""
+
+    names: list[bytes]
+    window: Window
+    last: int
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One call of an iteration, of which nothing depends on what else the server does meanwhile."""
+
+    owner: Hashable
+    place: int
+    stop: int  # the end of the window
+    count: int
+    work: int  # about how many names it looks at
+    at_once: bool = False  # the answer is all names, in any order
+    window: Window | None = None  # None if a pass is needed
+    number: int = 0
+
+    def find(self, names: Callable[[], Iterable[bytes]]) -> Found:
+        """The names of the answer. `names` gives all that are there, which nobody may change while a thread does this."""
+        if self.at_once:
+            everything = listed(names())
+            return Found(everything, Window(self.owner, 0, PLACES, everything), len(everything), PLACES)
+        window = self.window or Window(self.owner, self.place, self.stop, self._pass(names()))
+        inside = window.names
+        first = bisect_left(inside, self.place, key=crc32)
+        last = first + self.count
+        place = self.stop
+        if last < len(inside):
+            # Names that share a place cannot be told apart by a cursor: they go together.
+            place = crc32(inside[last - 1]) + 1
+            last = bisect_left(inside, place, last, key=crc32)
+        return Found(inside[first:last], window, last, place)
+
+    def _pass(self, names: Iterable[bytes]) -> list[bytes]:
+        """The names of the window, in order of place."""
+        start, stop = self.place, self.stop
+        rows = ((at, name) for name in names if start <= (at := crc32(name)) < stop)
+        return [name for run in sort(rows, hint=itemgetter(0)) for _, name in run]
 
 
 class Cursors:
@@ -79,25 +124,34 @@ class Cursors:
         >>> Cursors().scan("pets", 0, 10, lambda: [b"cat", b"dog"], size=2)
         (0, [b'cat', b'dog'])
         """
-        if cursor == 0 and count >= size:
-            return 0, list(names())
+        step = self.begin(owner, cursor, count, size)
+        found = step.find(names)
+        return self.end(step, found), found.names
+
+    def begin(self, owner: Hashable, cursor: int, count: int, size: int) -> Step:
+        """What the next answer of an iteration takes."""
         place, number = divmod(cursor, WINDOW_NUMBERS)
         place = min(place, PLACES)
+        if cursor == 0 and count >= size:
+            return Step(owner, 0, PLACES, count, size, at_once=True)
         window = self._windows.get(number) if place else None
-        if window is None or window.owner != owner or not window.start <= place < window.end:
-            number, window = self._open(owner, place, count, names, size)
-        else:
+        if window is not None and window.owner == owner and window.start <= place < window.end:
             self._windows.move_to_end(number)
-        first = bisect_left(window.names, place, key=crc32)
-        last = first + count
-        if last < len(window.names):
-            # Names that share a place cannot be told apart by a cursor: they go together.
-            place = crc32(window.names[last - 1]) + 1
-            last = bisect_left(window.names, place, last, key=crc32)
-        if last < len(window.names):
-            return place * WINDOW_NUMBERS + number, window.names[first:last]
-        self._drop(number)
-        return window.end * WINDOW_NUMBERS + number if window.end < PLACES else 0, window.names[first:]
+            return Step(owner, place, window.end, count, min(count, size), window=window, number=number)
+        wanted = max(count, self.window_size, size // 8)
+        end = PLACES if wanted >= size else min(PLACES, place + PLACES * wanted // size)
+        return Step(owner, place, end, count, size)
+
+    def end(self, step: Step, found: Found) -> int:
+        """The cursor to go on with, 0 at the end; the window that it is in is kept."""
+        if step.at_once:
+            return 0
+        number = step.number if step.window is not None else self._open(found.window)
+        if found.last < len(found.window.names):
+            return found.place * WINDOW_NUMBERS + number
+        if self._windows.get(number) is found.window:
+            self._drop(number)
+        return step.stop * WINDOW_NUMBERS + number if step.stop < PLACES else 0
 
     def check(self) -> None:
         """Assert every invariant; for tests."""
@@ -109,21 +163,15 @@ class Cursors:
             assert places == sorted(places), window
             assert all(window.start <= place < window.end for place in places), window
 
-    def _open(
-        self, owner: Hashable, start: int, count: int, names: Callable[[], Iterable[bytes]], size: int
-    ) -> tuple[int, Window]:
-        """Make a window that starts at a place, and drop others to make room for it."""
-        wanted = max(count, self.window_size, size // 8)
-        end = PLACES if wanted >= size else min(PLACES, start + PLACES * wanted // size)
-        inside = list(names()) if start == 0 and end == PLACES else [n for n in names() if start <= crc32(n) < end]
-        inside.sort(key=crc32)
+    def _open(self, window: Window) -> int:
+        """Keep a window, and drop others to make room for it; its number."""
         number = self._last_number = (self._last_number + 1) % WINDOW_NUMBERS
         self._drop(number)
-        window = self._windows[number] = Window(owner, start, end, inside)
-        self.names_kept += len(inside)
+        self._windows[number] = window
+        self.names_kept += len(window.names)
         while len(self._windows) > self.max_windows or (self.names_kept > self.max_names and len(self._windows) > 1):
             self._drop(next(iter(self._windows)))
-        return number, window
+        return number
 
     def _drop(self, number: int) -> None:
         window = self._windows.pop(number, None)
@@ -175,20 +223,3 @@ def to_cursor(raw: bytes) -> int:
             return 0
         raise ReplyError("invalid cursor")
     return int(raw) & MAX_CURSOR
-
-
-def scan_elements(session: Session, argv: Argv, cursor: int, elements: Collection[bytes]) -> tuple[bytes, list[bytes]]:
-    """HSCAN, SSCAN and ZSCAN (key cursor [options]): the next cursor as it is answered, and names of live elements.
-
-    `elements` has a length, can be iterated, and knows in O(1) what it contains: a dict, a set.
-    """
-    options = ScanOptions.parse(argv, 3)
-    if len(elements) <= SMALL:
-        following, found = 0, list(elements)
-    else:
-        owner = (session.db.index, argv[1])
-        following, found = session.engine.cursors.scan(owner, cursor, options.count, lambda: elements, len(elements))
-        found = [name for name in found if name in elements]
-    if options.matches is not None:
-        found = list(filter(options.matches, found))
-    return b"%d" % following, found

@@ -195,6 +195,13 @@ class Database:
 
         return live()
 
+    def lookup_now(self) -> Callable[[bytes], Value | None]:
+        """What `get` does, but that nothing is deleted: any thread may call it, and only look at the type of a value."""
+        data, expires, now = self.data, self.expires, self.clock.now
+        if not expires or not self.keyspace.expiring:
+            return data.get
+        return lambda key: data.get(key) if expires.get(key, NEVER) > now else None
+
     def random_key(self) -> bytes | None:
         """A live key, each as likely as any other, or None; random_keys.py says how."""
         if self.keyspace.frozen:  # drawing until one is alive may take for ever
