@@ -41,8 +41,7 @@ def test_others_are_served_while_a_thread_works_on_what_is_queued(world: World, 
     assert (status(world, "queued"), status(world, "in_thread"), status(world, "ran_passively")) == (0, 0, 1)
     assert world.logged == [*logged, [b"SET", b"free", b"1"]], "it was logged when it was enqueued"
     assert world.engine.keyspace.dirty == dirty + 1
-    assert not world.engine.lock_gate.names
-    assert world.engine.fast, "nothing is queued any more"
+    assert not world.engine.busy_names.table
 
 
 def test_it_counts_and_fails_like_any_other(world: World, slow: Slow) -> None:
@@ -101,7 +100,7 @@ def test_a_script_that_cannot_wait_has_it_finished(world: World, slow: Slow) -> 
     assert client.run("EVAL return{redis.call('SADD','a','y'),redis.call('SCARD','r')} 0") == [b"*2\r\n:1\r\n:1\r\n"]
     world.step()  # the thread is done, and nobody wants to know
     assert (status(world, "ran_actively"), status(world, "ran_passively")) == (0, 1)
-    assert not world.engine.lock_gate.names
+    assert not world.engine.busy_names.table
 
 
 def test_who_cannot_wait_does_not_wait_for_a_thread_to_be_free(slow: Slow) -> None:
@@ -122,7 +121,7 @@ def test_a_flush_forgets_it_and_frees_its_keys(world: World, slow: Slow) -> None
     client = world.client("SADD a x")
     begin(world, "SLOW.STORE r a", "SADD s x")
     assert client.run("FLUSHALL", "EXISTS r", "SADD a y", "EVAL return{redis.call('SADD','r',1)} 0")[1:3] == [ZERO, ONE]
-    assert not world.engine.lock_gate.names
+    assert not world.engine.busy_names.table
     slow.go.set()
     world.step()
     assert world.engine.keyspace[0].data == {b"a": {b"y"}, b"r": {b"1"}}

@@ -25,7 +25,7 @@ def test_reads_pass_a_read_lock_and_writes_wait(world: World) -> None:
     assert other.waits
     world.pass_time(100)
     assert other.sent[-1] == b":2\r\n"
-    assert not other.waits and not world.engine.lock_gate.names
+    assert not other.waits and not world.engine.busy_names.table
 
 
 def test_everybody_waits_for_a_write_lock(world: World) -> None:
@@ -62,7 +62,7 @@ def test_two_that_want_each_others_keys_do_not_wait_for_ever(world: World) -> No
     for _ in range(4):
         world.pass_time(100)
     assert holder.sent == one.sent == two.sent == three.sent == [OK]
-    assert not world.engine.lock_gate.names
+    assert not world.engine.busy_names.table
 
 
 def test_threaded_readers_that_keep_coming_do_not_starve_a_writer(world: World) -> None:
@@ -124,7 +124,7 @@ def test_a_pause_that_began_meanwhile_holds_the_command_too(world: World) -> Non
     client = world.client("SET k 1")
     world.client("CLIENT PAUSE 500 WRITE")
     world.pass_time(100)
-    assert client.waits and not world.engine.lock_gate.names
+    assert client.waits and not world.engine.busy_names.table
     world.pass_time(400)
     assert client.sent == [OK]
 

@@ -129,7 +129,7 @@ class Interleavings(RuleBasedStateMachine):
                     job.run()
                 self._finish(job)
             assert not any(client.waits for client in self.clients), "somebody waits for ever"
-            assert not engine.lock_gate.names, "a lock was left"
+            assert not engine.busy_names.table, "a lock was left"
             for database in engine.keyspace.databases:
                 database.check()
             assert contents(engine) == contents(replayed(self.entries))

@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from penstock.engine.busy_names import BusyNames
 from penstock.engine.locks import Kind, Locks, Table, Wait, Want
 
 
@@ -16,7 +17,8 @@ class World:
     """Locks and one table; owners and waiters are names."""
 
     def __init__(self) -> None:
-        self.locks = Locks()
+        self.names = BusyNames()
+        self.locks = Locks(self.names)
         self.table: Table = {}
 
     def wants(self, text: str) -> list[Want]:
@@ -36,6 +38,7 @@ class World:
 
     def check(self) -> None:
         self.locks.check([self.table])
+        assert self.names.table == dict.fromkeys(self.table, 1)
 
 
 @pytest.fixture
@@ -68,7 +71,7 @@ def test_nothing_is_left_when_everybody_is_done(world: World) -> None:
     world.take("holder", "aB")
     wait = world.wait("waiter", "Ab")
     assert world.release("holder") == ["waiter"]
-    assert (world.table, world.locks.names, world.locks.waiting) == ({}, {}, {})
+    assert (world.table, world.names.table, world.locks.waiting) == ({}, {}, {})
     assert wait.places == []
 
 
@@ -144,7 +147,7 @@ def test_a_lock_moves_with_its_table(world: World) -> None:
     world.table, other = other, world.table
     assert not world.locks.blocked(world.wants("A"))
     assert [wait.who for wait in world.locks.release("holder")] == ["waiter"]
-    assert other == {} and world.locks.names == {}
+    assert other == {} and world.names.table == {}
 
 
 # -- the fork gate ----------------------------------------------------------------------------------------------
@@ -168,7 +171,7 @@ def test_the_fork_queue_is_drained_in_order(world: World) -> None:
         world.wait(who, keys, takes=True)
     assert [lock.key for lock in world.locks.fork_queue] == [b"a", b"b"]
     assert [wait.who for wait in world.locks.allow_writes()] == ["first", "second", "third"]
-    assert world.locks.names == {}
+    assert world.names.table == {}
     world.check()
 
 
@@ -202,7 +205,8 @@ class Clients(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.locks = Locks()
+        self.names = BusyNames()
+        self.locks = Locks(self.names)
         self.table: Table = {}
         self.holders: list[Modelled] = []
         self.waiters: list[Modelled] = []
@@ -286,7 +290,7 @@ class Clients(RuleBasedStateMachine):
             while self.called:
                 self._try(self.called.pop(0))
         assert self.waiters == []
-        assert self.table == {} and self.locks.names == {}
+        assert self.table == {} and self.names.table == {}
 
 
 Clients.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

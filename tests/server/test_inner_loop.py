@@ -204,6 +204,19 @@ def test_a_command_that_names_a_locked_key_takes_the_whole_way_and_others_do_not
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_while_a_command_is_queued_only_those_that_touch_its_keys_take_the_whole_way(kind: str) -> None:
+    loop = _loop(KINDS[kind])
+    engine = loop.engine
+    engine.execute(Session(engine), [b"LAZY", b"SUNIONSTORE", b"r", b"s"])
+    loop.data_received(pack(b"SET", b"a", b"1") + pack(b"GET", b"r") + pack(b"INCR", b"a") + pack(b"SADD", b"s", b"x"))
+    loop.data_received(pack(b"MOVE", b"a", b"1"))  # it looks at another database
+    assert loop.sent == b"+OK\r\n+whole way\r\n:2\r\n+whole way\r\n+whole way\r\n"
+    engine.lazy.drain()
+    loop.data_received(pack(b"SADD", b"s", b"x"))
+    assert loop.sent.endswith(b"way\r\n:1\r\n")
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_fast_command_with_work_for_a_thread_takes_the_whole_way(kind: str) -> None:
     loop = _loop(KINDS[kind])
     loop.engine.workers.start(lambda callback: None)

@@ -181,7 +181,7 @@ class Blocking:
         observers = database.observed.get(key)
         if observers is None:
             return
-        locked, may_serve = self._engine.lock_gate.names, self._engine.lock_gate.may_serve
+        locked, may_serve = self._engine.busy_names.table, self._engine.lock_gate.may_serve
         in_vain = 0  # these stay at the head of the queue
         known: dict[
             object, bytes | None

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from penstock.engine.acl import AccessControl
 from penstock.engine.blocking import Blocking
+from penstock.engine.busy_names import BusyNames
 from penstock.engine.clock import Clock
 from penstock.engine.compression import Compression
 from penstock.engine.config import Config
@@ -60,6 +61,7 @@ class FastCommand(NamedTuple):
     timed: bool  # every call is, not some of them: it may take long
     name: str
     brief: bool = False  # it only reads, and with more words it takes the whole way
+    last_key: int = -1  # the place of the last argument that may be a key; -1 if that depends on the arguments
 
 
 FastTable = dict[bytes, FastCommand]
@@ -149,6 +151,7 @@ class Engine:
         self.sessions: dict[int, Session] = {}  # connected clients by id
         self.acl = AccessControl(self)
         self.pause = Pause(self)
+        self.busy_names = BusyNames()
         self.lock_gate = LockGate(self)
         self.workers = Workers(self)
         self.publications = Publications()
@@ -278,7 +281,7 @@ class Engine:
         except ReplyError as error:
             self._count_rejected(argv, error)
             raise refused(session, argv, error) from None
-        if self.lock_gate.names and self.lock_gate.hold(session, command, argv):
+        if self.busy_names.table and self.lock_gate.hold(session, command, argv):
             return NO_REPLY
         return self.call(session, command, argv)
 
@@ -451,7 +454,7 @@ def _fast_table(stats: Stats) -> FastTable:
     for name, command in REGISTRY.by_name.items():
         brief = Flag.BRIEF in command.flags
         quick = command.flags & (Flag.FAST | Flag.DIRECT) and Flag.BLOCKING not in command.flags
-        if (brief or quick) and command.keys:
+        if (brief or quick) and command.keys and command.beyond is None:  # it reaches no further than its arguments
             if any(spec.movable or (spec.first, spec.step) != (1, 1) for spec in command.reads):
                 continue  # it is not worth a rule of its own which of its keys were there
             table[name] = table[name.lower()] = FastCommand(
@@ -459,6 +462,12 @@ def _fast_table(stats: Stats) -> FastTable:
                 stats.calls[command.name],
                 command.reads[0].last if command.reads else 0,
                 brief or (not command.writes and Flag.FAST not in command.flags),
-                command.name, brief,
+                command.name, brief, _last_key(command),
             )  # fmt: skip
     return table
+
+
+def _last_key(command: Command) -> int:
+    if any(spec.movable or spec.last < 0 for spec in command.keys):
+        return -1
+    return max(spec.last for spec in command.keys)

@@ -5,7 +5,7 @@ enqueued, and nothing when it runs, so what runs later must make of memory what 
 
 - A command runs after every earlier one that it could tell from: one that writes a key it reads or writes, or reads a
   key it writes. The same holds for a client's ordinary command, which is why dispatch asks `before` while anything is
-  queued (`pending`); the inner loop's short way is closed for as long.
+  queued (`pending`). The keys' names are busy for as long (busy_names.py), so the inner loop hands over such commands.
 - It runs at the time it was enqueued: the clock is set back for it. Keys that had expired by then were deleted, and
   that was logged, before it was enqueued. A key that expires while it is queued stays until it has run (`before_expiry`).
 - Whoever looks at everything (KEYS, snapshots, a rewrite of the log) has everything run first; FLUSHALL forgets it.
@@ -158,13 +158,13 @@ class Lazy:
 
     def _add(self, queued: Queued) -> None:
         if not self.pending:
-            self._engine.require_gates("lazy", True)
             self._engine.keyspace.before_expiry = self.before_expiry
         self.pending[queued.number] = queued
         self.bytes += queued.size
-        after = queued.after
+        after, names = queued.after, self._engine.busy_names
         for key, writes in queued.keys.items():
             place = (queued.database, key)
+            names.add(key)
             tail = self._tails.get(place)
             if tail is None:
                 tail = self._tails[place] = Tail()
@@ -181,6 +181,7 @@ class Lazy:
         self.bytes -= queued.size
         queued.after.clear()  # or each would keep all that ever came before it
         for key in queued.keys:
+            self._engine.busy_names.remove(key)
             place = (queued.database, key)
             tail = self._tails[place]  # it is in it, or comes before one that is
             if tail.writer is queued:
@@ -189,7 +190,6 @@ class Lazy:
             if tail.writer is None and not tail.readers:
                 del self._tails[place]
         if not self.pending:
-            self._engine.require_gates("lazy", False)
             self._engine.keyspace.before_expiry = None
 
     # -- what a thread is at ----------------------------------------------------------------------------------
@@ -460,7 +460,8 @@ class Lazy:
         """Assert every invariant; for tests."""
         assert list(self.pending) == sorted(self.pending)
         assert self.bytes == sum(each.size for each in self.pending.values())
-        assert not (self.pending and self._engine.fast), "commands could pass by"
+        names = self._engine.busy_names.table
+        assert all(key in names for each in self.pending.values() for key in each.keys), "commands could pass by"
         assert self.job is None or next(iter(self.pending.values())) is self._in_thread, "a thread is at another one"
         for (database, key), tail in self._tails.items():
             members = [*([tail.writer] if tail.writer is not None else []), *tail.readers]

@@ -50,8 +50,8 @@ class LockGate:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.locks = Locks()
-        self.names = self.locks.names  # empty while nothing is locked: what every command looks at
+        self.locks = Locks(engine.busy_names)
+        self._names = engine.busy_names.table
         self.on_quiet: Callable[[], None] = lambda: None  # the last write lock went while somebody wants to fork
         self._fork_wanted = 0  # since when, in milliseconds since 1970
         self._put_off: dict[tuple[Database, bytes], None] = {}  # changed keys whose waiters found locks in their way
@@ -82,9 +82,9 @@ class LockGate:
     # -- passing and waiting ----------------------------------------------------------------------------------
 
     def hold(self, session: Session, command: Command, argv: Argv) -> bool:
-        """Whether the command must wait; the session is then blocked. To be asked only while something is locked."""
+        """Whether the command must wait; the session is then blocked. To be asked only while there are busy names."""
         lazy = self._engine.lazy
-        if session.transaction is None and lazy.job is None and self.names.keys().isdisjoint(argv):
+        if session.transaction is None and lazy.job is None and self._names.keys().isdisjoint(argv):
             return False  # for most commands there is no need to know where their keys are
         wants = self.wants(session, command, argv)
         if lazy.job is not None:

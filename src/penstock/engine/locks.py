@@ -27,6 +27,8 @@ from collections.abc import Iterable
 from itertools import count
 from typing import NamedTuple
 
+from penstock.engine.busy_names import BusyNames
+
 Table = dict[bytes, "KeyLock"]  # one for each database
 
 
@@ -85,8 +87,8 @@ def _ticket(wait: Wait) -> int:
 class Locks:
     """All locks of a server; see the top of this file."""
 
-    def __init__(self) -> None:
-        self.names: dict[bytes, int] = {}  # names with an entry in any database; empty is all that most commands ask
+    def __init__(self, names: BusyNames) -> None:
+        self._names = names  # has the name of every entry, in any database
         self.read_locks = 0
         self.write_locks = 0
         self.waiting: dict[Wait, None] = {}
@@ -226,7 +228,7 @@ class Locks:
         lock = want.table.get(want.key)
         if lock is None:
             lock = want.table[want.key] = KeyLock(want.table, want.key, now)
-            self.names[want.key] = self.names.get(want.key, 0) + 1
+            self._names.add(want.key)
         return lock
 
     def _tidy(self, lock: KeyLock) -> None:
@@ -235,18 +237,15 @@ class Locks:
             return
         del lock.table[lock.key]
         self.fork_queue.pop(lock, None)
-        self.names[lock.key] -= 1
-        if not self.names[lock.key]:
-            del self.names[lock.key]
+        self._names.remove(lock.key)
 
     def check(self, tables: Iterable[Table]) -> None:
         """Assert every invariant; for tests. `tables` are all there are."""
         entries = [lock for table in tables for lock in table.values()]
-        assert sum(self.names.values()) == len(entries), (self.names, entries)
         assert self.read_locks == sum(len(lock.readers) for lock in entries)
         assert self.write_locks == sum(lock.writer is not None for lock in entries)
         for lock in entries:
-            assert lock.table[lock.key] is lock and self.names[lock.key]
+            assert lock.table[lock.key] is lock and lock.key in self._names.table
             assert lock.readers or lock.writer is not None or lock.queue, "an empty entry"
             assert not (lock.readers and lock.writer is not None), "a reader beside a writer"
             tickets = [wait.ticket for wait in lock.queue]

@@ -223,7 +223,7 @@ class Scripting:
                 engine.pass_gates(session, command, argv, engine.acl.check_scripted, memory=not growing)
             except NoPerm as error:
                 raise ReplyError(str(error)) from None
-        if engine.lock_gate.names:
+        if engine.busy_names.table:
             engine.lock_gate.check_script(session, command, argv)
         run.wrote = run.wrote or (command.writes and command.may_write(argv))
         return engine.call(session, command, argv)

@@ -140,11 +140,11 @@ cdef inline bint follows(list argv, list next):
     )
 
 
-cdef bint touches(dict locked, list argv):
-    """Whether any argument is the name of a locked key."""
-    cdef Py_ssize_t at
-    for at in range(1, PyList_GET_SIZE(argv)):
-        if PyDict_Contains(locked, <object>PyList_GET_ITEM(argv, at)):
+cdef bint touches(dict busy, list argv, Py_ssize_t last):
+    """Whether any argument up to the last key is a busy name; not those behind it, whose hash would cost more than all else."""
+    cdef Py_ssize_t at, size = PyList_GET_SIZE(argv)
+    for at in range(1, size if last < 0 or last >= size else last + 1):
+        if PyDict_Contains(busy, <object>PyList_GET_ITEM(argv, at)):
             return True
     return False
 
@@ -175,7 +175,7 @@ cdef class InnerLoop:
     cdef bint direct  # inside data_received, so the socket is certainly open
     cdef object clock, stats, others
     cdef list ready  # changed keys that somebody waits for
-    cdef dict locked  # names of locked keys
+    cdef dict busy  # the table of engine/busy_names.py
     cdef object following  # a command that was taken to see whether it belongs to a run, and did not run yet
     cdef array.array tally  # of stats
     cdef bint real_clock
@@ -198,7 +198,7 @@ cdef class InnerLoop:
         self.stats = engine.stats
         self.tally = engine.stats.tally
         self.ready = engine.keyspace.ready
-        self.locked = engine.lock_gate.names
+        self.busy = engine.busy_names.table
 
     def data_received(self, bytes data not None):
         self.tally.data.as_longlongs[INPUT_BYTES] += PyBytes_GET_SIZE(data)
@@ -318,7 +318,7 @@ cdef class InnerLoop:
         cdef RequestReader reader = self.reader
         cdef dict fast = self.engine.fast if session.plain else _NO_COMMANDS
         cdef list ready = self.ready
-        cdef dict locked = self.locked
+        cdef dict busy = self.busy
         block.start = stack
         block.used = 0
         block.size = STACK
@@ -336,7 +336,7 @@ cdef class InnerLoop:
                             self.send(&block)
                     return argv
                 found = PyDict_GetItem(fast, <object>PyList_GET_ITEM(argv, 0))
-                if found is NULL or (locked and touches(locked, argv)):
+                if found is NULL or (busy and touches(busy, argv, (<tuple>found)[9])):
                     return argv
                 entry = <tuple>found
                 size = PyList_GET_SIZE(argv)

@@ -124,12 +124,12 @@ class InnerLoop(Hooks):
     def _run_fast(self) -> Any:
         """Run FAST commands as long as they come; the first other thing taken from the reader.
 
-        That includes one of which any argument is the name of a locked key, or that turns out to be work for a thread.
+        That includes one of which a key, or what may be one, is a busy name (busy_names.py), or that turns out to be work for a thread.
         MORE also when the client reads so slowly that nothing more may run; `held_back` tells.
         """
         engine, session, take = self.engine, self.session, self.reader.take
         fast = engine.fast if session.plain else _NO_COMMANDS
-        locked = engine.lock_gate.names
+        busy = engine.busy_names.table
         ready = engine.keyspace.ready
         push = self.out.append
         data = session.db.data
@@ -142,11 +142,13 @@ class InnerLoop(Hooks):
                     self.flush()
                 argv: Any = take() if not self.held_back else MORE
                 try:
-                    handler, low, high, _, counters, reads, timed, name, brief = fast[argv[0]]
+                    handler, low, high, _, counters, reads, timed, name, brief, last = fast[argv[0]]
                     _join(argv)
                 except (TypeError, LookupError):
                     return argv
-                if (locked and not locked.keys().isdisjoint(argv)) or (brief and len(argv) > high):
+                if (busy and not busy.keys().isdisjoint(argv if last < 0 else argv[: last + 1])) or (
+                    brief and len(argv) > high
+                ):
                     return argv
                 self.ran += 1
                 if not low <= len(argv) <= high:
