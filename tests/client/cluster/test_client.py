@@ -323,6 +323,41 @@ def test_what_belongs_to_one_connection_is_refused(client: Any) -> None:
         client.client_setname("me")
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        ("MOVE", "a", 1), (b"move", b"a", b"1"), ("SWAPDB", 0, 1), ("COPY", "a", "a", "DB", 1), ("REPLICAOF", "NO", "ONE"),
+        ("SLAVEOF", "NO", "ONE"), ("FAILOVER",), ("SELECT", 1),
+    ],
+)  # fmt: skip
+def test_what_no_node_of_a_cluster_does_is_refused_by_name_before_anything_is_sent(
+    cluster: RedisCluster, client: Any, call: tuple[Any, ...]
+) -> None:
+    known = cluster.masters[0].ask("COMMAND", "INFO", call[0])
+    if known[0] is not None:  # not every version has all of them
+        with pytest.raises(redis.ResponseError, match=r"(?i)not allowed in cluster mode"):
+            cluster.owner(key_slot(b"a")).ask(*call)
+    name = call[0].decode().upper() if isinstance(call[0], bytes) else call[0]
+    client.set("a", 1)
+    before = client.counters.sent
+    for strategy in ("packed", "sequential", "two-step", "single-slot"):
+        pipe = client.pipeline(strategy=strategy)
+        pipe.incr("a").execute_command(*call)
+        with pytest.raises(NotRoutable, match=rf"{name}.* makes no sense for a whole cluster: ."):
+            pipe.execute()
+    with pytest.raises(NotRoutable, match=name):
+        client.execute_command(*call)
+    with pytest.raises(NotRoutable, match=name):
+        client.execute_many([("INCR", "a"), call])
+    assert client.get("a") == b"1" and client.counters.sent == before + 1
+
+
+def test_a_copy_within_the_only_database_is_sent(client: Any) -> None:
+    client.delete("{t}b")
+    client.set("{t}a", 1)
+    assert client.execute_command("COPY", "{t}a", "{t}b", "DB", 0) and client.get("{t}b") == b"1"
+
+
 @pytest.mark.parametrize("bad", [(), "GET a", (None,), (5,), ("  ",)])
 def test_what_is_no_command_is_refused_by_name(client: Any, bad: Any) -> None:
     with pytest.raises(redis.DataError, match="is no"):

@@ -12,9 +12,9 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from penstock.client.cluster.errors import CrossSlotRefused, NotRoutable
-from penstock.client.cluster.routing import CommandTable, Route, encoded
+from penstock.client.cluster.routing import NOT_IN_A_CLUSTER, CommandTable, Route, encoded
 from penstock.client.cluster.slot_map import Address, SlotMap
-from penstock.client.commands import Kind, kind_of, name_of, patience
+from penstock.client.commands import Kind, kind_of, name_of, options_of, patience
 from penstock.client.encoding import Encoded, pack
 from penstock.client.errors import NotEncodable
 from penstock.protocol.slots import SLOTS, key_slot
@@ -212,10 +212,18 @@ class Plan:
 
 
 def _refuse(arguments: Call, name: str) -> None:
-    """What would change, or depend on, one connection that nobody can name."""
+    """What would change, or depend on, one connection that nobody can name; and what no node of a cluster does."""
     remedy = _REMEDIES.get(kind_of(arguments)) or _REMEDIES_BY_NAME.get(name)
+    if name == "COPY" and _copies_to_another_database(arguments):
+        name, remedy = "COPY with DB", "it has one database"
     if remedy is not None:
         raise NotRoutable(f"{name} makes no sense for a whole cluster: {remedy}")
+
+
+def _copies_to_another_database(arguments: Call) -> bool:
+    return any(
+        word == "DB" and encoded(arguments[at + 1]) != b"0" for at, word in options_of(arguments[:-1], 3, {"DB": 1})
+    )
 
 
 _REMEDIES: Mapping[Kind, str] = {
@@ -224,6 +232,7 @@ _REMEDIES: Mapping[Kind, str] = {
     Kind.SESSION: "it changes one connection of many; give it as an argument of Cluster, or use a client of one node",
 }
 _REMEDIES_BY_NAME = {
+    **NOT_IN_A_CLUSTER,
     "SCAN": "use scan_iter(), or name a node (node=...)",
     "WAIT": "it counts what one connection has written; name a node (node=...)",
     "ASKING": "it is sent before each command that a node has asked to be sent elsewhere",

@@ -28,7 +28,7 @@ class Shape(NamedTuple):
     find: KeyFinder | None = None
     """Its keys among its arguments; None for a command that has none."""
     single: bool = False
-    """Exactly one key, and it is the first argument, and it is answered at once: the short way."""
+    """Exactly one key, and it is the first argument, and it is answered at once, and not refused here: the short way."""
     reads: bool = False
     """It changes nothing."""
     unknown_keys: bool = False
@@ -212,6 +212,13 @@ class CommandTable:
         return shape
 
 
+NOT_IN_A_CLUSTER: Mapping[str, str] = {
+    **dict.fromkeys(["MOVE", "SWAPDB"], "it has one database; rename() moves a key within a hash tag"),
+    **dict.fromkeys(["REPLICAOF", "SLAVEOF"], "use CLUSTER REPLICATE with a node (node=...)"),
+    "FAILOVER": "use CLUSTER FAILOVER with a node (node=...)",
+}
+"""What every node of a cluster refuses, and what to do instead. The server's table has no flag for it."""
+
 _MOST_SPELLINGS = 4096  # a program that sends made-up commands must not fill the memory with them
 
 
@@ -225,9 +232,8 @@ def _shape(name: str, flags: set[str], first: int, last: int, step: int) -> Shap
         return Shape(name, reads=reads, unknown_keys=True)
     if not first:
         return Shape(name, reads=reads)
-    return Shape(
-        name, _ranged(first, last, max(step, 1)), single=(first, last) == (1, 1) and name not in MAY_WAIT, reads=reads
-    )
+    single = (first, last) == (1, 1) and name not in MAY_WAIT and name not in NOT_IN_A_CLUSTER
+    return Shape(name, _ranged(first, last, max(step, 1)), single=single, reads=reads)
 
 
 def _in_container(subcommands: frozenset[str]) -> KeyFinder:
