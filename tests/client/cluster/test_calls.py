@@ -76,7 +76,7 @@ def test_a_call_over_both_sides_of_a_migration_waits_for_its_end(cluster: RedisC
 @pytest.mark.parametrize("level", LEVELS)
 def test_redirects_can_be_turned_off(level: str, cluster: RedisCluster, connect: Connect) -> None:
     """Seed 003: you can disable this behaviour if you would like to."""
-    client = connect(attempts=1, delivery=level)
+    client = connect(patience=0, delivery=level)
     client.set("{t}a", 0)
     target = other_than(cluster, cluster.owner(T))
     cluster.half_migrate(T, target, [b"{t}a"])
@@ -187,7 +187,7 @@ def test_links_to_nodes_that_have_left_are_closed(cluster: RedisCluster, client:
 
 
 @pytest.mark.parametrize("line", ["MOVED 1 b:2", "ASK 1 b:2"])
-def test_one_attempt_follows_nothing(line: str) -> None:
+def test_no_patience_follows_nothing(line: str) -> None:
     model = Model(between=lambda model: line)
-    (result,) = model.drive(Packed(model.plan([("SET", "x", "0")]), model.map, model.rules(attempts=1)).run())
+    (result,) = model.drive(Packed(model.plan([("SET", "x", "0")]), model.map, model.rules(patience=0)).run())
     assert isinstance(result, redis.exceptions.AskError) and len(model.batches) == 1

@@ -8,12 +8,13 @@ import pytest
 import redis
 from tests.client.cluster.model import NODES, TABLE, Model
 
-from penstock.client.cluster.effects import Exchange, Refresh
+from penstock.client.cluster.effects import Batch, Exchange, Outcome, Refresh, Rules
 from penstock.client.cluster.errors import CrossSlotRefused, NotRoutable
 from penstock.client.cluster.pipeline import Packed
 from penstock.client.cluster.plan import Plan
 from penstock.client.cluster.slot_map import SlotMap
 from penstock.client.cluster.strategies import sequential
+from penstock.client.cluster.transaction import Transaction
 from penstock.client.delivery import Command, Delivery, State
 from penstock.client.errors import ExactlyOnceUnavailable, NotReplayed, NotSent, OutcomeUnknown
 from penstock.protocol.slots import SLOTS, key_slot
@@ -144,15 +145,15 @@ def test_what_has_moved_twice_waits_for_the_next_round() -> None:
     assert [address for address, _ in model.batches] == [A, B, C] and model.refreshes == 1
 
 
-def test_what_followed_as_a_whole_and_failed_then_knows_how_often_it_was_tried() -> None:
+def test_what_followed_as_a_whole_and_failed_then_says_why_it_failed_last() -> None:
     model = Model()
     model.between = lambda model: f"MOVED {key_slot(b'x')} b:2" if len(model.batches) == 1 else "TRYAGAIN later"
-    (error,) = run(model, sets("x"), attempts=3)
-    assert str(error) == "later (refused 3 times)" and len(model.batches) == 3
+    (error,) = run(model, sets("x"))
+    assert str(error) == "later (nothing moved for 30 s)" and len(model.batches) > 3
     model = Model(down={B})
     model.between = lambda model: f"MOVED {key_slot(b'x')} b:2"
-    (error,) = run(model, sets("x"), attempts=2)
-    assert isinstance(error, NotSent) and "2 connections failed (refused)" in str(error)
+    (error,) = run(model, sets("x"))
+    assert isinstance(error, NotSent) and "nothing moved for 30 s (refused)" in str(error)
 
 
 def test_what_was_to_run_on_one_node_and_is_refused_there_says_nothing_about_the_map() -> None:
@@ -229,17 +230,49 @@ def test_a_quarrel_between_two_nodes_ends_with_the_budget() -> None:
     model = Model()
     turns = iter(range(1000))
     model.between = lambda model: f"MOVED {key_slot(b'x')} {'ab'[next(turns) % 2]}:{next(turns) % 2 + 1}"
-    (result,) = run(model, sets("x"), attempts=6)
+    (result,) = run(model, sets("x"))
     assert isinstance(result, redis.exceptions.MovedError)
-    assert "refused 6 times" in str(result)
-    assert model.now > 0, "from the third time on it waits"
+    assert "nothing moved for 30 s" in str(result)
+    assert model.now >= 30 and len(model.batches) < 100, "from the third time on it waits"
 
 
-def test_patience_ends_what_attempts_do_not() -> None:
+def test_patience_ends_what_is_refused_all_the_time() -> None:
     model = Model(between=lambda model: "CLUSTERDOWN down")
-    (result,) = run(model, sets("x"), attempts=10**6, patience=5.0)
+    (result,) = run(model, sets("x"), patience=5.0)
     assert isinstance(result, redis.exceptions.ClusterDownError)
     assert 5.0 <= model.now < 7.0
+
+
+class _Failover(Model):
+    """Node a is dead, and after 20.4 s, as long as Redis takes with its default of cluster-node-timeout, b has taken over."""
+
+    def exchange(self, batch: Batch) -> Outcome:
+        if self.now >= 20.4:
+            self.owners = {key_slot(b"x"): B}
+        return super().exchange(batch)
+
+    @property
+    def map(self) -> SlotMap:
+        if self.now >= 20.4:
+            self.owners = {key_slot(b"x"): B}
+        return super().map
+
+
+@pytest.mark.parametrize("chance", [0.0, 1.0])
+@pytest.mark.parametrize("how", ["refused", "dead", "transaction"])
+def test_a_failover_that_takes_less_than_patience_shows_no_error(how: str, chance: float) -> None:
+    model = _Failover() if how == "refused" else _Failover(down={A})
+    if how == "refused":
+        model.between = lambda model: "CLUSTERDOWN down" if model.now < 20.4 else None
+    rules = Rules(clock=lambda: model.now, jitter=lambda: chance)
+    if how == "transaction":
+        plan = Plan(TABLE)
+        plan.add_on_lane(("SET", "x", "0"))
+        model.answer = lambda node, words, asking: [b"0"] if words == [b"EXEC"] else b"QUEUED"  # type: ignore[method-assign]
+        logic: Any = Transaction(rules).execute(plan, model.map)
+    else:
+        logic = Packed(model.plan(sets("x")), model.map, rules).run()
+    assert model.drive(logic) == [b"0"] and 20.4 <= model.now < 23.0
 
 
 def test_an_empty_host_in_a_redirect_is_the_node_that_answered() -> None:

@@ -32,7 +32,7 @@ SET = ("SET", "{t}a", "0")
 
 def run(model: Model, until: float = 5.0, **rules: Any) -> Any:
     """The result of one SET that has so much time."""
-    made = model.rules(patience=1000.0, attempts=10_000, command_timeout=until, **rules)
+    made = model.rules(patience=1000.0, command_timeout=until, **rules)
     (result,) = model.drive(Packed(model.plan([SET]), model.map, made, until).run())
     assert model.now == until, "it waited for as long as it had, and no longer"
     return result
@@ -83,7 +83,7 @@ def test_what_lost_its_reply_and_finds_no_node_in_time_may_have_run() -> None:
 
 def test_a_sequential_pipeline_has_one_time_for_all() -> None:
     model = Model(between=lambda model: "TRYAGAIN x" if model.ran else None)
-    rules = model.rules(patience=1000.0, attempts=10_000)
+    rules = model.rules(patience=1000.0)
     calls = [("SET", "{t}a", "0"), ("SET", "{t}a", "1")]
     first, second = model.drive(sequential(calls, TABLE, model.map, rules, until=3.0))
     assert first == b"0" and "its time is up" in str(second) and model.now == 3.0
@@ -91,7 +91,7 @@ def test_a_sequential_pipeline_has_one_time_for_all() -> None:
 
 def test_two_steps_look_at_the_cluster_no_longer_than_they_may_take() -> None:
     model = Model(down={NODES[0]})
-    rules = model.rules(patience=1000.0, attempts=10_000)
+    rules = model.rules(patience=1000.0)
     (result,) = model.drive(two_step(model.plan([SET]), model.map, rules, 3.0))
     assert isinstance(result, NotSentInTime) and model.now == 3.0
 
@@ -101,7 +101,7 @@ def test_a_transaction_waits_no_longer_than_it_may(line: str) -> None:
     model = Model(between=lambda model: line)
     plan = Plan(TABLE)
     plan.add_on_lane(SET)
-    rules = model.rules(patience=1000.0, attempts=10_000)
+    rules = model.rules(patience=1000.0)
     (result,) = model.drive(Transaction(rules).execute(plan, model.map, 3.0))
     assert isinstance(result, redis.ResponseError) and model.now == 3.0
 

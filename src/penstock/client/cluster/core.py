@@ -54,7 +54,6 @@ class ClusterCore:
         startup_nodes: Iterable[Address | str | ClusterNode] = (),
         delivery: Delivery | str = Delivery.AT_LEAST_ONCE,
         replay_filter: ReplayFilter | None = None,
-        attempts: int = 32,
         patience: float = 30.0,
         read_from_replicas: bool = False,
         split: bool = False,
@@ -84,7 +83,7 @@ class ClusterCore:
                 "a cluster client needs host and port, or startup_nodes, of at least one node to start from"
             )
         self.rules = Rules(
-            Delivery.of(delivery), replay_filter, attempts, patience, read_from_replicas, split, address_remap, refresh_interval,
+            Delivery.of(delivery), replay_filter, patience, read_from_replicas, split, address_remap, refresh_interval,
             command_timeout, max_connections or 100, max_buffered_commands, max_buffered_bytes, when_full, backoff_base, backoff_cap,
             Listeners(on_reconnect, on_replay),
         )  # fmt: skip
@@ -325,7 +324,7 @@ def _address(node: Address | str | ClusterNode) -> Address:
 
 
 _FROM_QUERY: dict[str, Callable[[str], Any]] = {
-    **dict.fromkeys(("attempts", "max_buffered_commands", "max_buffered_bytes"), int),
+    **dict.fromkeys(("max_buffered_commands", "max_buffered_bytes"), int),
     **dict.fromkeys(("patience", "refresh_interval", "command_timeout", "backoff_base", "backoff_cap"), float),
     **dict.fromkeys(("split", "read_from_replicas"), to_bool),
 }

@@ -141,10 +141,8 @@ class Rules:
 
     delivery: Delivery = Delivery.AT_LEAST_ONCE
     replay_filter: ReplayFilter | None = None
-    attempts: int = 32
-    """How often one command may be redirected, told to try again, or meet a dead node, before it fails."""
     patience: float = 30.0
-    """Seconds without any progress before a pipeline, or a single command, gives up."""
+    """Seconds without any progress before a pipeline, or a single command, gives up; 0 follows no redirect and tries nothing again."""
     read_from_replicas: bool = False
     split: bool = False
     """MGET, MSET, DEL, UNLINK, TOUCH and EXISTS over several slots become one command a slot."""
@@ -171,10 +169,8 @@ class Rules:
                 "delivery=exactly-once needs a server that knows ONCE on every node, which no Redis Cluster has: use at-least-once "
                 "with commands that may run twice, at-most-once, or one Penstock server"
             )
-        if self.attempts < 1 or self.patience < 0:
-            raise ValueError(
-                f"attempts={self.attempts}, patience={self.patience}: at least 1 attempt and 0 seconds are needed"
-            )
+        if self.patience < 0:
+            raise ValueError(f"patience={self.patience}: seconds cannot be less than 0")
         if self.max_connections < 1:
             raise ValueError(f"max_connections={self.max_connections}: at least 1 is needed to reach a node")
         check_called("address_remap", self.address_remap)

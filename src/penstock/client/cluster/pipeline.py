@@ -9,7 +9,7 @@ What the promises are, and what keeps them:
   round all commands of a slot go to one node. If the server still lets a later command overtake (its state
   changed between the two), the earlier one fails with the server's refusal instead of running late.
 - *A refused command was not executed* (MOVED, ASK, TRYAGAIN, CLUSTERDOWN, LOADING, READONLY), so it is regrouped with the others and sent again,
-  at every delivery level, within a budget of attempts and of time without progress.
+  at every delivery level, for as long as `patience` without progress lasts.
 - *A command that was written and has no reply* may have run: the delivery level decides (seed 002, Clustered operations), that of the call; and
   that of now, if it was lowered before the command is sent once more.
 - *No command outlives its time* (`until`): it ends with what is known of it then.
@@ -122,7 +122,7 @@ class Packed:
             now = rules.clock()
             if self._progress is None:
                 self._progress = now
-            elif now - self._progress > rules.patience:
+            if now - self._progress >= rules.patience:
                 self._give_up(pending, f"nothing moved for {rules.patience:g} s")
                 break
             if self._sent and (rules.delivery, rules.replay_filter) != self._allowed_by:
@@ -268,7 +268,7 @@ class Packed:
     def _may_follow_whole(self, batch: Batch) -> bool:
         """If all of it moved to one place: whether it may go there as it is, without a look at each command."""
         is_first = not self._attempts and all(indices is not batch.indices for indices, _ in self._followed)
-        return is_first and self._is_plain and self._rules.attempts > 1
+        return is_first and self._is_plain and self._rules.patience > 0
 
     def _follow_whole(self, batch: Batch, place: Moved) -> Batch:
         """A node has none of its slots any more, as after a failover; that may be thousands of commands."""
@@ -321,7 +321,7 @@ class Packed:
         owners = [addresses[place] for place in replies]
         moves.update(zip([slots[index] for index in indices], owners, strict=True))
         moves.pop(UNKEYED, None)  # of commands that were to run on a certain node
-        if not pinned and self._rules.attempts > 1 and attempts.keys().isdisjoint(indices):
+        if not pinned and self._rules.patience > 0 and attempts.keys().isdisjoint(indices):
             attempts.update(dict.fromkeys(indices, 1))
             if len(addresses) > 1:  # a slot that moved on in between: all its commands go to where it was last
                 owners = [moves[slots[index]] for index in indices]
@@ -343,15 +343,11 @@ class Packed:
         self._stale = self._stale or not isinstance(error, TryAgainError)
         self._shun(batch)
         self._pause(self._plan.slots[index], self._rules.backoff(attempt))
-        if attempt >= self._rules.attempts:
-            self._give_up([index], f"refused {attempt} times")
 
     def _redirected_again(self, index: int, attempt: int) -> None:
         """Twice in a row is a race, more is a quarrel between nodes, which needs time."""
         if index in self._plan.pinned:
             self._give_up([index], "it was to run on this node and no other")
-        elif attempt >= self._rules.attempts:
-            self._give_up([index], f"refused {attempt} times")
         elif attempt > 2:
             self._pause(self._plan.slots[index], self._rules.backoff(attempt - 2))
 
@@ -380,7 +376,7 @@ class Packed:
             attempt = self._count(index)
             if not outcome.connected or attempt > 1:
                 self._pause(self._plan.slots[index], self._rules.backoff(attempt))
-            if is_final or attempt >= self._rules.attempts:
+            if is_final:
                 self._give_up([index], f"{attempt} connections failed")
 
     def _may_repeat(self, index: int, state: State, where: str, reason: Exception | Moved | None) -> bool:

@@ -124,7 +124,7 @@ def two_step(
             return (yield from packed(plan, slot_map, rules, until, done))
         attempt += 1
         now = rules.clock()
-        if attempt >= rules.attempts or now - started > rules.patience or now >= until:
+        if now - started >= rules.patience or now >= until:
             why = f"the cluster was not at rest after {attempt} looks at it: {'; '.join(doubts[:3])}"
             names = [name_of(call) for call in plan.commands]
             results = [unsent(f"{name} was not sent: {why}", name, None, is_late=now >= until) for name in names]

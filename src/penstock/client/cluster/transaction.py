@@ -258,7 +258,7 @@ class Transaction:
         self._attempt += 1
         if reason.__class__ in REFUSALS and not (isinstance(reason, AskError) and self._refusal is not None):
             self._refusal = reason
-        if self._attempt >= rules.attempts or rules.clock() - self._started > rules.patience or self._is_late:
+        if rules.clock() - self._started >= rules.patience or self._is_late:
             return None
         if isinstance(reason, TimeIsUp) or (not outcome.connected and is_final_refusal(reason)):
             return None
