@@ -80,6 +80,28 @@ def test_a_bad_line_of_the_file_is_named_by_its_number(tmp_path: Path) -> None:
     assert "bad.conf: line 3: directive 'appendonly' ('maybe'): argument must be 'yes' or 'no'" in process.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--aclfile", "none.acl"], "Error loading ACLs, opening file"),
+        (["--aclfile", "bad.acl"], "bad.acl:1: Error in applying operation '+bogus': Unknown command or category name in ACL."),
+        (["--user", "tess", "on", "--user", "tess", "off"], "user tess: Duplicate user found."),
+        (["--tls-port", "7001"], "tls-port needs tls-cert-file and tls-key-file"),
+    ],
+)  # fmt: skip
+def test_users_and_certificates_that_cannot_be_used_are_one_line(
+    words: list[str], complaint: str, tmp_path: Path
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "bad.acl").write_text("user tess on +bogus\n")
+    process = subprocess.run(
+        [*SERVE, "--port", "0", "--dir", "data", *words], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )  # fmt: skip
+    assert process.returncode == 1
+    assert [complaint in line for line in process.stdout.splitlines()] == [True], process.stdout
+    assert process.stderr == ""
+
+
 def test_a_port_in_use_is_an_error_without_a_trace(tmp_path: Path, ours) -> None:  # type: ignore[no-untyped-def]
     process = subprocess.run(
         [*SERVE, "--port", str(ours.port), "--bind", "127.0.0.1"],

@@ -10,6 +10,7 @@ import pytest
 import redis
 from hypothesis import strategies as st
 from tests.comparison import Argv, comparison_machine
+from tests.raw_client import RawClient
 
 from penstock import Server
 from penstock.engine.config import ConfigError
@@ -416,6 +417,7 @@ def test_requirepass_is_the_default_users_password(admin: redis.Redis) -> None:
 
 def test_users_survive_in_the_acl_file(tmp_path: Path) -> None:
     file = tmp_path / "users.acl"
+    file.touch()
     with Server(aclfile=file) as server, redis.Redis.from_url(server.url) as client:
         setuser(client, "on >pw +get ~a*")
         before = ask(client, "ACL LIST")
@@ -431,6 +433,7 @@ def test_users_survive_in_the_acl_file(tmp_path: Path) -> None:
 
 def test_a_bad_acl_file_changes_nothing_and_names_its_lines(tmp_path: Path) -> None:
     file = tmp_path / "users.acl"
+    file.touch()
     with Server(aclfile=file) as server, redis.Redis.from_url(server.url) as client:
         setuser(client, "on +get", "tess")
         before = ask(client, "ACL LIST")
@@ -460,8 +463,59 @@ def test_users_come_from_directives_too() -> None:
         log_in(client) as user,
     ):
         assert user.get("a") is None
-    with pytest.raises(ConfigError, match=r"user tess: .*Syntax error"):
-        Server(user="tess bogus").start()
+    for lines, problem in (
+        (["tess bogus"], r"user tess: .*Syntax error"),
+        (["tess on", "tess off"], "user tess: Duplicate user found. A user can only be defined once in config files"),
+        (["tess on", ""], "a user directive without a name"),
+    ):
+        with pytest.raises(ConfigError, match=problem):
+            Server(user=lines).start()
+
+
+def test_a_line_for_the_default_user_gives_all_that_it_may() -> None:
+    with (
+        Server(user="default on nopass ~* +@all", requirepass="x") as server,
+        redis.Redis.from_url(server.url) as client,
+    ):
+        assert ask(client, "ACL LIST") == [b"user default on nopass sanitize-payload ~* resetchannels +@all"]
+        with pytest.raises(redis.exceptions.NoPermissionError):
+            client.publish("c", "m")
+
+
+def test_the_acl_file_is_inside_dir_and_must_be_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"Error loading ACLs, opening file '.*/users\.acl': No such file"):
+        Server(dir=tmp_path, aclfile="users.acl").start()
+    (tmp_path / "users.acl").write_text("user default off\nuser tess on >pw +@all ~* &*\n")
+    with Server(dir=tmp_path, aclfile="users.acl") as server:
+        with redis.Redis.from_url(server.url, retry=None) as client, pytest.raises(redis.AuthenticationError):
+            client.ping()
+        with redis.Redis.from_url(server.url, username="tess", password="pw") as client:
+            setuser(client, "on", "newcomer")
+            assert client.acl_save()
+    assert "user newcomer on" in (tmp_path / "users.acl").read_text()
+
+
+def test_loading_users_closes_connections_of_those_that_are_gone_or_changed(tmp_path: Path) -> None:
+    file = tmp_path / "users.acl"
+    lines = {name: f"user {name} on nopass ~* &* +@all\n" for name in ("gone", "changed", "same", "default", "self")}
+    file.write_text("".join(lines.values()))
+    with Server(aclfile=file) as server:
+        clients = {name: RawClient(server.port) for name in lines}
+        for name, client in clients.items():
+            assert client.ask(f"AUTH {name} x") == b"OK"
+        del lines["gone"]
+        lines |= {name: f"user {name} on nopass ~a* &* +@all\n" for name in ("changed", "self", "default")}
+        file.write_text("".join(lines.values()))
+        assert clients["self"].ask("ACL LOAD") == b"OK", "it is told, and closed then"
+        for name in ("gone", "changed", "self"):
+            assert clients[name].is_closed(), name
+        assert clients["same"].ask("ACL WHOAMI") == b"same"
+        assert (
+            clients["default"].ask("GET b")
+            == "NOPERM this user has no permissions to access one of the keys used as arguments"
+        )
+        for client in clients.values():
+            client.close()
 
 
 def test_a_user_that_may_do_all_again_takes_the_fast_path() -> None:

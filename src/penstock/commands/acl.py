@@ -103,7 +103,10 @@ def acl_save(session: Session, argv: Argv) -> Reply:
 
 @command("ACL LOAD", arity=2, flags=_ADMIN, group="server", cost="O(N) with N users")
 def acl_load(session: Session, argv: Argv) -> Reply:
-    """Replace all users by those of the aclfile; if a line of it is wrong nothing changes."""
+    """Replace all users by those of the aclfile; if a line of it is wrong nothing changes.
+
+    Connections of users that are gone or have changed are closed, after the reply if it is the one that asked.
+    """
     session.engine.acl.load()
     return OK
 

@@ -187,13 +187,20 @@ class AccessControl:
             self.require_password(password)
         if users and file:
             raise ConfigError("give the users in the aclfile or as user directives, not both")
+        seen: set[str] = set()
         for line in users:
-            name, *rules = line.encode("utf-8", "surrogateescape").split()
+            words = line.encode("utf-8", "surrogateescape").split()
+            if not words:
+                raise ConfigError("a user directive without a name")
+            name = _text(words[0])
+            if name in seen:
+                raise ConfigError(f"user {name}: Duplicate user found. A user can only be defined once in config files")
+            seen.add(name)
             try:
-                self.set_user(_text(name), rules)
+                self.set_user(name, [b"reset", *words[1:]] if name == "default" else words[1:])
             except ReplyError as error:
-                raise ConfigError(f"user {_text(name)}: {error}") from None
-        if file and Path(file).exists():
+                raise ConfigError(f"user {name}: {error}") from None
+        if file:
             try:
                 self.load()
             except ReplyError as error:
@@ -341,7 +348,7 @@ class AccessControl:
                 "ACL SETUSER command and then issue a CONFIG REWRITE (assuming you have a Redis configuration file "
                 "set) in order to store users in the Redis configuration."
             )
-        return Path(self._engine.config.aclfile)
+        return self._engine.config.path("aclfile")
 
     def describe(self) -> list[bytes]:
         """Every user as a line, in the order of names."""
@@ -365,7 +372,10 @@ class AccessControl:
             raise ReplyError(f"There was an error trying to save the ACLs: {error.strerror}") from None
 
     def load(self) -> None:
-        """Replace every user by the file's, or say which lines are wrong and change nothing."""
+        """Replace every user by the file's, or say which lines are wrong and change nothing.
+
+        Connections of users that are gone, or have other rules or passwords now, are closed; but the default user's stay.
+        """
         file = self._file()
         try:
             lines = file.read_bytes().splitlines()
@@ -379,8 +389,9 @@ class AccessControl:
         if errors:
             errors.append("WARNING: ACL errors detected, no change to the previously active ACL rules was performed")
             raise ReplyError(" ".join(errors))
-        for name in self.users.keys() - users.keys() - {"default"}:
-            self.delete_user(name)
+        for name, known in list(self.users.items()):
+            if known is not self.default and (name not in users or users[name].describe() != known.describe()):
+                self.delete_user(name)
         if "default" not in users:
             users["default"] = self._new_user("default")
             for rule in (b"on", b"nopass", b"~*", b"&*", b"+@all"):

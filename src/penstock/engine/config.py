@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.protocol.errors import PenstockError
@@ -225,8 +226,8 @@ DIRECTIVES: dict[str, Directive] = _table(
     D("always-show-logo", YES_NO, True, "Show the banner at start, also when the output is not a terminal.", mutable=False),
     # users
     D("requirepass", TEXT, "", "Password of the default user.", secret=True),
-    D("aclfile", TEXT, "", "File that ACL SAVE writes and ACL LOAD reads.", mutable=False),
-    D("user", WORDS, [], "A user and its rules, as ACL SETUSER takes them; one line each.", mutable=False, repeated=True),
+    D("aclfile", TEXT, "", "File with the users, inside dir unless the path is absolute. The server does not start without it; ACL SAVE writes it, ACL LOAD reads it.", mutable=False),
+    D("user", WORDS, [], "A user and its rules, as ACL SETUSER takes them; one line each. A user starts without any permission, default too.", mutable=False, repeated=True),
     D("acllog-max-len", _COUNT, 128, "Refusals that ACL LOG keeps."),
     D("acl-pubsub-default", choice("allchannels", "resetchannels"), "resetchannels", "Channels a new user may use."),
     # threads
@@ -309,6 +310,10 @@ class Config:
 
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
+
+    def path(self, name: str) -> Path:
+        """The file that a directive names; `dir` is where a relative path begins, as in Redis."""
+        return Path(self._values["dir"], self._values[name])
 
     def show(self, name: str) -> str:
         """The value as CONFIG GET prints it."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import uvloop
 
 from penstock import __version__
-from penstock.engine.config import Config
+from penstock.engine.config import Config, ConfigError
 from penstock.engine.module_loader import ModuleError
 from penstock.protocol.errors import ReplyError
 from penstock.server import logs
@@ -41,7 +41,7 @@ def run(config: Config) -> int:
     gc.freeze()
     try:
         return uvloop.run(_serve(config))
-    except (OSError, StorageError, ModuleError) as error:
+    except (OSError, ConfigError, StorageError, ModuleError) as error:
         log.error("cannot start: %s", error)
         return 1
 
