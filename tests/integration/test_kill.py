@@ -12,6 +12,7 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
 import redis
 from tests.server_process import Process
 
@@ -151,3 +152,22 @@ def test_what_is_written_after_the_log_was_turned_on_survives_kill_9(tmp_path: P
                 writer.verify(client)
                 assert writer.done >= before
         server.kill()
+
+
+@pytest.mark.parametrize("policy", ["everysec", "no"])
+def test_kill_9_while_a_sync_is_under_way_loses_nothing_that_was_acknowledged(tmp_path: Path, policy: str) -> None:
+    port = free_port()
+    server = Process(tmp_path, port, "tests.storage.slow_sync", "--appendfsync everysec")
+    with redis.Redis(port=port, socket_timeout=60, retry=None) as client:
+        client.set("a", 1)
+        while not (tmp_path / "syncing").exists():
+            assert server.process.poll() is None
+            time.sleep(0.01)
+        client.config_set("appendfsync", policy)
+        for number in range(1, 101):
+            assert client.incr("counter") == number
+    server.kill()
+    server = Process(tmp_path, port)
+    with redis.Redis(port=port) as client:
+        assert client.get("counter") == b"100"
+    server.kill()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -389,3 +391,37 @@ def test_a_batch_of_a_long_script_is_loaded_in_slices(tmp_path: Path) -> None:
     assert len(list(again.persistence._aof.load())) >= 4
     again.engine.loading = False
     again.close()
+
+
+def test_writes_are_let_in_as_soon_as_a_sync_works_again(tmp_path: Path) -> None:
+    broken = False
+
+    def sync(descriptor: int) -> None:
+        if broken:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    life = Life(tmp_path, sync=sync)
+
+    def a_second_later() -> None:
+        """What the next tick does once a second has passed, and what comes of it."""
+        writer = life.persistence._aof.writer
+        assert writer is not None
+        writer._last_sync = life.persistence._last_rewrite_try = time.monotonic() - 1.01
+        life.persistence.tick()
+        writer._wait()
+        life.wait_for_child()
+
+    life.run("SET a 1")
+    broken = True
+    with pytest.raises(ReplyError, match="Can't execute an AOF background rewriting"):
+        life.run("BGREWRITEAOF")
+    for _ in range(3):
+        a_second_later()
+        with pytest.raises(ReplyError, match="Input/output error"):
+            life.run("SET b 1")
+    assert life.persistence.info()["aof_rewrites_consecutive_failures"] == 1, "it did not wait for the disk"
+    broken = False
+    a_second_later()
+    life.run("SET b 2")
+    after = life.close()
+    assert Life(tmp_path).close() == after == {b"0:a": b"1", b"0:b": b"2"}

@@ -76,7 +76,7 @@ async def _until_it_may_stop(app: App) -> None:
         try:
             await app.shut_down()
         except ReplyError:
-            log.error("the data cannot be written, so the server goes on; SHUTDOWN NOSAVE ends it without its data")
+            log.error("the data cannot be written, so the server goes on; SHUTDOWN FORCE ends it all the same")
             app.stop_requested.clear()
         else:
             return

@@ -261,9 +261,14 @@ class Persistence:
 
     def _rewrite_is_due(self) -> bool:
         writer, config = self._aof.writer, self._config
-        if writer is None or time.monotonic() - self._last_rewrite_try < 60 * self._rewrite_failures:
+        if writer is None:
             return False
-        if writer.needs_rewrite or not self._aof.manifest.base:
+        passed = time.monotonic() - self._last_rewrite_try
+        if writer.needs_rewrite:  # writes are refused until it is done
+            return writer.sync_works and passed >= min(self._rewrite_failures, 60)
+        if passed < 60 * self._rewrite_failures:
+            return False
+        if not self._aof.manifest.base:
             return True
         grown_by = config.auto_aof_rewrite_percentage
         if not grown_by or writer.file.size < config.auto_aof_rewrite_min_size // 2:

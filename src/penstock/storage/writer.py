@@ -5,11 +5,14 @@ replies of that iteration leave (`engine.commit`) is `appendfsync`:
 
     always     written and synced, by a thread. What arrives meanwhile is the next batch: a group commit, so the number
                of syncs a second does not bound the number of writes.
-    everysec   written: a kill -9 loses nothing either. The thread syncs once a second. While a sync is under way
-               nothing is written, because the file system may block a write behind it; entries wait in memory and
-               replies leave, for two seconds at most: a disk that takes longer holds everybody up, as with Redis.
-               So a kill -9 in that moment, and a power cut in any, can cost about two seconds.
+    everysec   written: a kill -9 loses nothing either. The thread syncs once a second, and what comes while it does is
+               written all the same. A power cut can cost what came since the last sync began.
     no         written.
+
+Rejected: keeping entries in memory while a sync is under way and letting replies leave, for two seconds at most, as
+Redis does because a file system may block a write behind a sync. A kill -9 in these seconds loses what was acknowledged.
+If the file system does block the write, replies have to wait for it anyway. Rejected: leaving that write to a second
+thread, because all replies wait for it just the same, and the common write that is not blocked would cost more.
 
 All replies wait, those of reads and pushes to subscribers too: a read must not show what a crash could take back.
 
@@ -24,7 +27,7 @@ two policies a reply never claimed that the change was on disk, so it is sent as
 
 A sync that fails is different: the kernel may have dropped what it could not write and says so only once. Under
 `always` the batch is still here and is written again. Otherwise it is gone, and only a new base will do:
-`needs_rewrite` asks for one.
+`needs_rewrite` asks for one, as soon as a sync works again (`sync_works`), which is tried every second.
 
 Owned by the loop thread, except that the thread writes to and syncs the file while `_busy` or `_syncing`.
 """
@@ -49,9 +52,6 @@ log = logging.getLogger("penstock.storage")
 
 _MANY = 200
 """Lines that are joined as soon as nothing needs them apart."""
-
-SYNC_PATIENCE = 2.0
-"""Seconds that entries wait for a sync under way before they are written all the same."""
 
 Held = tuple[Callable[[bytes], None], list[bytes | memoryview], set[int]]
 
@@ -119,8 +119,9 @@ class LogWriter:
         self.timestamps = timestamps
         self.pending = False  # entries wait for the disk, so replies wait too
         self.trouble: str | None = None  # why the last write failed
-        self.needs_rewrite = False
-        self.delayed_syncs = 0
+        self.needs_rewrite = False  # a sync failed, so the file may lack what was written to it
+        self.sync_works = True  # the last one did
+        self.delayed_syncs = 0  # syncs that were under way when the next one was due
         self._loop = loop
         self._on_trouble = on_trouble
         self._sync = sync
@@ -132,6 +133,7 @@ class LogWriter:
         self._batch = b""  # the batch the thread has
         self._busy = False  # the thread has a batch
         self._syncing = False  # the thread syncs what was written (everysec)
+        self._sync_is_late = False  # the one under way is in `delayed_syncs`
         self._unsynced = False
         self._last_sync = time.monotonic()
         self._last_try = 0.0
@@ -214,9 +216,6 @@ class LogWriter:
             return
         if self.policy == "always":
             self._hand_over()
-        elif self._syncing and time.monotonic() - self._last_sync < SYNC_PATIENCE:
-            self.delayed_syncs += 1
-            self._release()
         else:
             with contextlib.suppress(OSError):  # it will be tried again
                 self._write_here()
@@ -249,9 +248,11 @@ class LogWriter:
             self._sync_failed(error)
             raise
         self._unsynced = False
+        self.sync_works = True
 
     def _sync_failed(self, error: OSError) -> None:
         self.needs_rewrite = True
+        self.sync_works = False
         self._in_trouble(error)
 
     def _release(self, failed: bool = False) -> None:
@@ -296,7 +297,8 @@ class LogWriter:
 
     def _finished(self, error: OSError | None) -> None:
         if self._syncing:
-            self._syncing = False
+            self._syncing = self._sync_is_late = False
+            self.sync_works = True
             if error is not None:
                 self._sync_failed(error)
         else:
@@ -316,16 +318,20 @@ class LogWriter:
     # -- from time to time ------------------------------------------------------------------------------------
 
     def tick(self, may_sync: bool = True) -> None:
-        """Sync if it is time, write what waits too long for a sync, try again what the disk refused a second ago.
+        """Sync if it is time, and try again what the disk refused a second ago.
 
         `may_sync` is about `everysec` only; under `always` replies depend on the sync.
         """
         now = time.monotonic()
-        waited = self._syncing and now - self._last_sync >= SYNC_PATIENCE
-        if self._pieces and (waited or (self.trouble is not None and now - self._last_try >= 1)):
+        if self._pieces and self.trouble is not None and now - self._last_try >= 1:
             self._flush()
-        due = may_sync and self.policy == "everysec" and now - self._last_sync >= 1
-        if due and self._unsynced and not self._syncing and not self._busy:
+        wanted = (may_sync and self.policy == "everysec" and self._unsynced) or not self.sync_works
+        if not wanted or now - self._last_sync < 1:
+            return
+        if self._syncing and not self._sync_is_late:
+            self._sync_is_late = True
+            self.delayed_syncs += 1
+        elif not self._syncing and not self._busy:
             self._last_sync = now
             self._unsynced = False
             self._syncing = True
