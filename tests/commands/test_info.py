@@ -252,6 +252,7 @@ def test_hits_and_misses_are_counted_as_redis_counts_them(r: redis.Redis, inside
     assert counted == HITS_AND_MISSES
 
 
+@pytest.mark.since("7.0")
 def test_client_list_shows_what_each_client_did_last(r: redis.Redis, peer: str) -> None:
     with redis.Redis.from_url(peer, protocol=2, single_connection_client=True) as other:
         other.client_setname("other")

@@ -395,7 +395,7 @@ class Runaway:
 
     def __init__(self, url: str, source: str) -> None:
         self.answer: Any = None
-        self._client = redis.Redis.from_url(url)
+        self._client = redis.Redis.from_url(url, socket_timeout=100)
         self._thread = threading.Thread(target=self._run, args=(source,))
         self._thread.start()
 
