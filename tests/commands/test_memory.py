@@ -121,6 +121,19 @@ def test_a_string_that_grew_and_went_leaves_nothing(m: redis.Redis) -> None:
         assert used(m) - before == pytest.approx(0, abs=200_000)
 
 
+def test_ten_large_strings_in_a_pipeline_do_not_pass_the_limit(m: redis.Redis) -> None:
+    limit(m, 40 << 20)
+    before = used(m)
+    pipe = m.pipeline(transaction=False)
+    for number in range(10):
+        pipe.setrange(f"k{number}", 268_435_455, "x")
+    for number in range(10):
+        pipe.setrange(f"k{number}", 16_777_215, "x")
+    replies = pipe.execute(raise_on_error=False)
+    assert [reply for reply in replies if not isinstance(reply, redis.OutOfMemoryError)] == [1 << 24, 1 << 24]
+    assert used(m) - before < 40 << 20
+
+
 @pytest.mark.parametrize("length", [300, 3000])
 def test_used_memory_is_right_when_the_heap_is_full_of_holes(m: redis.Redis, length: int) -> None:
     count = 20_000

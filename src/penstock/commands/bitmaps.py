@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import and_, or_, xor
 
-from penstock.commands.strings import GROW, ONE_READ, ONE_UPDATED, clip_range, grown
+from penstock.commands.strings import GROW, ONE_READ, ONE_UPDATED, bytes_to_lengthen, clip_range, grown
 from penstock.engine.arguments import to_integer
 from penstock.engine.long_work import LONG
 from penstock.engine.session import Session
@@ -48,6 +48,7 @@ def to_bit_offset(session: Session, raw: bytes, width: int = 0) -> int:
 @command(
     "SETBIT", arity=4, flags=GROW | Flag.DIRECT, keys=ONE_UPDATED, group="bitmap", syntax="key offset value",
     cost="O(1), and O(N) when the string must grow",
+    grows=lambda session, argv: bytes_to_lengthen(session, argv[1], (to_bit_offset(session, argv[2]) >> 3) + 1),
 )  # fmt: skip
 def setbit(session: Session, argv: Argv) -> Reply:
     """Set or clear a bit of the string at key, which grows as needed, and answer what the bit was."""
@@ -178,9 +179,14 @@ def bitpos(session: Session, argv: Argv) -> Reply:
 _OPERATIONS: dict[bytes, Callable[[int, int], int]] = {b"AND": and_, b"OR": or_, b"XOR": xor}
 
 
+def _growth_of_bitop(session: Session, argv: Argv) -> int:
+    values = map(session.db.data.get, argv[3:])
+    return max((len(value) for value in values if isinstance(value, Bits)), default=0)
+
+
 @command(
     "BITOP", arity=-4, flags=GROW, keys=key(2, Access.WRITE, Effect.OVERWRITE) + keys(3, -1, Access.READ), group="bitmap",
-    syntax="AND | OR | XOR | NOT destkey key [key ...]", cost="O(N)",
+    syntax="AND | OR | XOR | NOT destkey key [key ...]", cost="O(N)", grows=_growth_of_bitop,
 )  # fmt: skip
 def bitop(session: Session, argv: Argv) -> Reply:
     """Combine the strings at several keys bit by bit, store the result, and answer its length.
@@ -343,11 +349,16 @@ def _access_of_bitfield(argv: Sequence[bytes]) -> Access:
     return Access.READ
 
 
+def _growth_of_bitfield(session: Session, argv: Argv) -> int:
+    ends = [operation.end for operation in _field_operations(session, argv[2:]) if operation.action != b"GET"]
+    return bytes_to_lengthen(session, argv[1], max(ends)) if ends else 0
+
+
 @command(
     "BITFIELD", arity=-2, flags=GROW, group="bitmap",
     keys=key(1, Access.UPDATE, narrow=_access_of_bitfield, still_writes=True),
     syntax="key [GET type offset | [OVERFLOW WRAP | SAT | FAIL] SET type offset value | INCRBY type offset increment ...]",
-    cost="O(1) an operation",
+    cost="O(1) an operation", grows=_growth_of_bitfield,
 )  # fmt: skip
 def bitfield(session: Session, argv: Argv) -> Reply:
     """Read, set and count integers of any width (u8, i5, ...) at any place in the string at key, all at once."""

@@ -69,6 +69,7 @@ def dump(session: Session, argv: Argv) -> Reply:
     "RESTORE", arity=-4, flags=Flag.WRITE | Flag.DENYOOM | Flag.TIMED, keys=key(1, Access.WRITE, Effect.OVERWRITE), group="generic",
     syntax="key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]",
     cost="O(N) with N bytes in the value", categories=["dangerous"],
+    grows=lambda session, argv: codec.size_of_loaded(argv[3]),
 )  # fmt: skip
 def restore(session: Session, argv: Argv) -> Reply:
     """Create a key from what DUMP answered, to be deleted in ttl milliseconds; 0 keeps it.

@@ -139,6 +139,7 @@ def _names_a_database(argv: Argv) -> bool:
     keys=key(1, Access.READ) + key(2, Access.WRITE, Effect.OVERWRITE), syntax="source destination [DB destination-db] [REPLACE]",
     cost="O(N) with N elements",
     beyond=Beyond(Reach.SERVER, "changes another database, with DB", _names_a_database), copies_from=1,
+    grows=lambda session, argv: codec.size_of_copy(session.db.data.get(argv[1], b"")),
 )  # fmt: skip
 def copy(session: Session, argv: Argv) -> Reply:
     """Copy a value and its expiry time; 1 if it was done, 0 if there is no source or the destination is taken.

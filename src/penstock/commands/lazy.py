@@ -35,7 +35,10 @@ def lazy(session: Session, argv: Argv) -> Reply:
     if named.copies_from and not session.user.unrestricted:  # once it is queued, it is allowed
         engine.lazy.settle(session.db, inner[named.copies_from])
         engine.acl.check_value(session, session.db.get(inner[named.copies_from]))
-    engine.lazy.enqueue(session.db, named, inner)
+    if named.grows is not None and engine.memory.limit and engine.lazy.pending:
+        engine.lazy.before(session, named, inner)  # how much it will take depends on what is queued before it
+    growth = engine.require_growth(session, named, inner)
+    engine.lazy.enqueue(session.db, named, inner, growth)
     session.log(inner)
     engine.keyspace.dirty += 1
     return _ENQUEUED

@@ -85,6 +85,7 @@ def once(session: Session, argv: Argv) -> Reply:
         raise ReplyError(why_not)
     if engine.gates_matter(session):
         engine.pass_gates(session, called, inner)
+    engine.require_growth(session, called, inner)
     _find_room(session)
     if may_wait:
         _take_over(session, argv)

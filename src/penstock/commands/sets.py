@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from penstock.engine.arguments import to_at_least, to_positive, to_sample_count
 from penstock.engine.cursors import to_cursor
 from penstock.engine.long_work import LONG, reply_aside, reply_draws
 from penstock.engine.scanning import scan_elements
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Effect, Flag, Reply, command, counted_keys, key, keys
+from penstock.engine.spec import Access, Argv, Effect, Flag, Growth, Reply, command, counted_keys, key, keys
 from penstock.protocol.errors import ReplyError, syntax_error
 from penstock.protocol.resp import Members, RawPieces, in_pieces
 from penstock.types import kernels
-from penstock.types.set import Set
+from penstock.types.set import Set, most_bytes
 
 _READ = Flag.READONLY | Flag.FAST
 _STORE = Flag.WRITE | Flag.DENYOOM
@@ -248,6 +248,15 @@ def _answer(session: Session, names: Argv, kernel: Kernel) -> Reply:
     return session.aside(work, compute)
 
 
+def _growth(most: Callable[[Iterator[int]], int]) -> Growth:
+    """What a store takes whose result has at most so many members, given the sizes of its sets."""
+
+    def growth(session: Session, argv: Argv) -> int:
+        return most_bytes(most(map(len, _sets(session, argv[2:]))))
+
+    return growth
+
+
 def _store(session: Session, argv: Argv, kernel: Kernel) -> Reply:
     """Keep what a kernel makes of the sets at the keys from the second on, at the first."""
     sets = _sets(session, argv[2:])
@@ -274,7 +283,7 @@ def sinter(session: Session, argv: Argv) -> Reply:
 
 @command(
     "SINTERSTORE", arity=-3, flags=_STORE, keys=key(1, Access.WRITE) + keys(2, -1, Access.READ), group="set",
-    syntax="destination key [key ...]", cost="O(N*M) with N members of the smallest of M sets",
+    syntax="destination key [key ...]", cost="O(N*M) with N members of the smallest of M sets", grows=_growth(min),
 )  # fmt: skip
 def sinterstore(session: Session, argv: Argv) -> Reply:
     """Put the members that all these sets have in a set at destination, and answer how many they are."""
@@ -313,7 +322,7 @@ def sunion(session: Session, argv: Argv) -> Reply:
 
 @command(
     "SUNIONSTORE", arity=-3, flags=_STORE, keys=key(1, Access.WRITE, Effect.OVERWRITE) + keys(2, -1, Access.READ), group="set",
-    syntax="destination key [key ...]", cost="O(N) with N members of all sets",
+    syntax="destination key [key ...]", cost="O(N) with N members of all sets", grows=_growth(sum),
 )  # fmt: skip
 def sunionstore(session: Session, argv: Argv) -> Reply:
     """Put the members that any of these sets has in a set at destination, and answer how many they are."""
@@ -331,7 +340,7 @@ def sdiff(session: Session, argv: Argv) -> Reply:
 
 @command(
     "SDIFFSTORE", arity=-3, flags=_STORE, keys=key(1, Access.WRITE, Effect.OVERWRITE) + keys(2, -1, Access.READ), group="set",
-    syntax="destination key [key ...]", cost="O(N) with N members of all sets",
+    syntax="destination key [key ...]", cost="O(N) with N members of all sets", grows=_growth(next),
 )  # fmt: skip
 def sdiffstore(session: Session, argv: Argv) -> Reply:
     """Put the members of the first set that none of the others has in a set at destination, and answer how many."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
@@ -10,13 +10,13 @@ from penstock.commands.sorted_set_ranges import rows_in_pieces, store
 from penstock.engine.arguments import to_at_least, to_double, to_integer
 from penstock.engine.long_work import LONG
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Effect, Flag, Reply, command, counted_keys, key
+from penstock.engine.spec import Access, Argv, Effect, Flag, Growth, Reply, command, counted_keys, key
 from penstock.protocol.errors import ReplyError, WrongType, syntax_error
 from penstock.protocol.resp import Pairs
 from penstock.types import scores
 from penstock.types.scores import Aggregate, Operand, Scores
 from penstock.types.set import Set
-from penstock.types.zset import SortedSet
+from penstock.types.zset import SortedSet, most_bytes
 
 _AGGREGATES: dict[bytes, Aggregate] = {b"SUM": scores.add, b"MIN": min, b"MAX": max}
 _NONE = SortedSet()  # what a missing key reads as; never changed
@@ -123,6 +123,15 @@ def _store(session: Session, name: bytes, work: int, compute: Callable[[], Score
     )
 
 
+def _growth(most: Callable[[Iterator[int]], int]) -> Growth:
+    """What a store takes whose result has at most so many members, given the sizes of its sets."""
+
+    def growth(session: Session, argv: Argv) -> int:
+        return most_bytes(most(map(len, _sources(session, argv, 2))))
+
+    return growth
+
+
 # -- the commands ---------------------------------------------------------------------------------------------
 
 _READ = Flag.READONLY | Flag.MOVABLEKEYS
@@ -163,7 +172,7 @@ def zdiff(session: Session, argv: Argv) -> Reply:
 
 @command(
     "ZUNIONSTORE", arity=-4, flags=_STORE, keys=_STORE_KEYS, group="sorted-set", syntax=f"destination {_WEIGHTS}",
-    cost="O(N) with N members of all sets",
+    cost="O(N) with N members of all sets", grows=_growth(sum),
 )  # fmt: skip
 def zunionstore(session: Session, argv: Argv) -> Reply:
     """Store at destination what ZUNION answers, replacing what it held, and answer the number of members."""
@@ -173,7 +182,7 @@ def zunionstore(session: Session, argv: Argv) -> Reply:
 
 @command(
     "ZINTERSTORE", arity=-4, flags=_STORE, keys=_STORE_KEYS, group="sorted-set", syntax=f"destination {_WEIGHTS}",
-    cost="O(N*K) with K sets and N members in the smallest",
+    cost="O(N*K) with K sets and N members in the smallest", grows=_growth(min),
 )  # fmt: skip
 def zinterstore(session: Session, argv: Argv) -> Reply:
     """Store at destination what ZINTER answers, replacing what it held, and answer the number of members."""
@@ -183,7 +192,7 @@ def zinterstore(session: Session, argv: Argv) -> Reply:
 
 @command(
     "ZDIFFSTORE", arity=-4, flags=_STORE, keys=_STORE_KEYS, group="sorted-set",
-    syntax="destination numkeys key [key ...]", cost="O(N*K) with K sets and N members in the first",
+    syntax="destination numkeys key [key ...]", cost="O(N*K) with K sets and N members in the first", grows=_growth(next),
 )  # fmt: skip
 def zdiffstore(session: Session, argv: Argv) -> Reply:
     """Store at destination what ZDIFF answers, replacing what it held, and answer the number of members."""

@@ -16,7 +16,7 @@ from penstock.engine.session import Session
 from penstock.engine.spec import Access, Argv, Effect, Flag, Reply, command, key
 from penstock.protocol.errors import ReplyError, syntax_error
 from penstock.protocol.resp import Pairs, RawPieces, in_pieces
-from penstock.types.zset import SortedSet, Span
+from penstock.types.zset import SortedSet, Span, most_bytes
 
 Bounds = Callable[[SortedSet], Span]
 
@@ -81,6 +81,7 @@ class RangeQuery:
     offset: int
     limit: int  # negative: no limit
     with_scores: bool
+    ranked: bool = False  # the bounds are ranks, for which no order is needed
 
     def span(self, zset: SortedSet) -> Span:
         """The ranks that are asked for."""
@@ -94,6 +95,13 @@ class RangeQuery:
             start = min(start + self.offset, stop)
             stop = min(start + self.limit, stop) if self.limit > 0 else stop
         return start, stop
+
+    def most(self, zset: SortedSet) -> int:
+        """How many members may be asked for at most, as far as can be told without putting them in order."""
+        if self.ranked or not zset.disorder:
+            start, stop = self.span(zset)
+            return stop - start
+        return len(zset) if self.limit < 0 else min(self.limit, len(zset))
 
     def work(self, zset: SortedSet) -> int:
         """Members to be put in order first or, if they are in order, to be answered."""
@@ -152,7 +160,7 @@ def _range_query(
     if kind not in (b"BYSCORE", b"BYLEX"):
         if limit != -1:
             raise ReplyError("syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX")
-        return RangeQuery(by_rank(low, high, backwards), backwards, 0, -1, with_scores)
+        return RangeQuery(by_rank(low, high, backwards), backwards, 0, -1, with_scores, ranked=True)
     if kind == b"BYLEX" and with_scores:
         raise ReplyError("syntax error, WITHSCORES not supported in combination with BYLEX")
     if backwards:
@@ -230,10 +238,16 @@ def zrevrangebylex(session: Session, argv: Argv) -> Reply:
     return parse_range(argv, 2, kind=b"BYLEX", backwards=True).answer(session, argv[1])
 
 
+def _growth_of_store(session: Session, argv: Argv) -> int:
+    query = parse_range(argv, 3, storing=True)
+    zset = session.db.find(argv[2], SortedSet)
+    return most_bytes(query.most(zset)) if zset is not None else 0
+
+
 @command(
     "ZRANGESTORE", arity=-5, flags=Flag.WRITE | Flag.DENYOOM, keys=key(1, Access.WRITE, Effect.OVERWRITE) + key(2, Access.READ),
     group="sorted-set", syntax="dst src min max [BYSCORE | BYLEX] [REV] [LIMIT offset count]",
-    cost="O(log N) and O(1) a member stored",
+    cost="O(log N) and O(1) a member stored", grows=_growth_of_store,
 )  # fmt: skip
 def zrangestore(session: Session, argv: Argv) -> Reply:
     """Store at dst what ZRANGE answers for src, replacing what dst held, and answer how many members that are."""

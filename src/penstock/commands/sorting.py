@@ -130,8 +130,11 @@ def _looks_up(argv: Argv) -> bool:
 # -- from elements to a result --------------------------------------------------------------------------------
 
 
-def _lookup(db: Database, pattern: bytes) -> Lookup:
-    """What a pattern says about an element: the element itself, a string `weight_*`, a hash's field `user_*->age`."""
+def _lookup(db: Database, pattern: bytes, keep: Callable[[int], None] | None = None) -> Lookup:
+    """What a pattern says about an element: the element itself, a string `weight_*`, a hash's field `user_*->age`.
+
+    `keep` is asked before a string is copied, as often as an element leads to it, that will be kept.
+    """
     if pattern == b"#":
         return lambda element: element
     before, star, after = pattern.partition(b"*")
@@ -147,7 +150,11 @@ def _lookup(db: Database, pattern: bytes) -> Lookup:
             return value.get(name) if type(value) is Hash else None
         if value is None or type(value) is bytes:
             return value
-        return b"%d" % value if type(value) is int else bytes(value) if type(value) is bytearray else None
+        if type(value) is bytearray:
+            if keep is not None:
+                keep(len(value))
+            return bytes(value)
+        return b"%d" % value if type(value) is int else None
 
     return look
 
@@ -214,7 +221,9 @@ def _backwards_if(descending: bool, runs: Iterator[list[T]]) -> Iterator[T]:
         yield from reversed(held.pop())
 
 
-def _rows(db: Database, value: List | Set | SortedSet, request: _Request) -> Iterator[bytes | None]:
+def _rows(
+    db: Database, value: List | Set | SortedSet, request: _Request, keep: Callable[[int], None] | None = None
+) -> Iterator[bytes | None]:
     """The rows of the answer; looks at `db` only if the request reads other keys."""
     elements = iter(_elements(value, request))
     if not request.unsorted:
@@ -224,7 +233,7 @@ def _rows(db: Database, value: List | Set | SortedSet, request: _Request) -> Ite
     chosen = islice(elements, count)
     if not request.gets:
         return chosen
-    lookups = [_lookup(db, pattern) for pattern in request.gets]
+    lookups = [_lookup(db, pattern, keep) for pattern in request.gets]
     return (look(element) for element in chosen for look in lookups)
 
 
@@ -242,9 +251,12 @@ def _store(session: Session, name: bytes, destination: bytes, request: _Request)
     db = session.db
     value = _find(db, name)
 
+    def keep(size: int) -> None:
+        session.engine.require_memory([], size)
+
     def compute() -> List:
         result = List()
-        for rows in chunks(_rows(db, value, request)):
+        for rows in chunks(_rows(db, value, request, keep)):
             result.extend(row or b"" for row in rows)
         return result
 
@@ -260,6 +272,14 @@ def _store(session: Session, name: bytes, destination: bytes, request: _Request)
     return session.aside(len(value), compute, commit)
 
 
+def _growth(session: Session, argv: Argv) -> int:
+    """What STORE takes for places in a list; what GET finds is shared, or counted when it is copied."""
+    request = _parse(argv, may_store=True)
+    if request.store is None:
+        return 0
+    return 16 * request.chosen(len(_find(session.db, argv[1])))[1] * max(len(request.gets), 1)
+
+
 # -- the commands ---------------------------------------------------------------------------------------------
 
 _CATEGORIES = ["list", "set", "sortedset", "dangerous"]
@@ -272,6 +292,7 @@ _BEYOND = Beyond(Reach.DATABASE, "looks at keys that only the elements tell, wit
     "SORT", arity=-2, flags=Flag.WRITE | Flag.DENYOOM | Flag.MOVABLEKEYS, group="list",
     keys=key(1, Access.READ) + found_keys(_stored_key, Access.WRITE, Effect.OVERWRITE),
     syntax=f"{_SYNTAX} [STORE destination]", cost=_COST, categories=_CATEGORIES, beyond=_BEYOND,
+    grows=_growth,
 )  # fmt: skip
 def sort(session: Session, argv: Argv) -> Reply:
     """Answer the elements of a list, set or sorted set in order of their numbers, or with ALPHA of their bytes.

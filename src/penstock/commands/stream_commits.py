@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.commands.streams import log_at, parse_entries, retain, to_batches, to_number
+from penstock.commands.streams import log_at, parse_entries, retain, size_of_batches, to_batches, to_number
 from penstock.engine.session import Session
 from penstock.engine.spec import REGISTRY, Access, Argv, Flag, Reply, command, key
 from penstock.protocol.errors import Fenced, ReplyError
@@ -16,6 +16,7 @@ from penstock.types.stream.stream import Stream
 @command(
     "TSTAGE", arity=-5, flags=Flag.WRITE | Flag.DENYOOM | Flag.TIMED, keys=key(1, Access.UPDATE), group="stream",
     syntax="key token ENTRIES tag entry [tag entry ...] | key token ARROW payload", cost="O(1) an entry",
+    grows=lambda session, argv: size_of_batches(argv[4]) if argv[3].upper() == b"ARROW" else 0,
 )  # fmt: skip
 def tstage(session: Session, argv: Argv) -> Reply:
     """Put entries aside under a token, invisible to readers until TCOMMIT; answer how many the token has now.

@@ -18,13 +18,14 @@ from penstock.engine.session import Session
 from penstock.engine.spec import Access, Argv, Flag, KeySpec, NotLazy, Reply, command, key
 from penstock.protocol.errors import Fenced, ReplyError, Unblocked
 from penstock.protocol.resp import NULL_ARRAY, RawPieces
-from penstock.types.stream.arrow import InvalidArrow, parse_arrow
+from penstock.types.stream.arrow import INVALID, InvalidArrow, parse_arrow
 from penstock.types.stream.groups import Change, Group
 from penstock.types.stream.ipc import ArrowPart, Piece
 from penstock.types.stream.log import Log
 from penstock.types.stream.nodes import NODE, Range
 from penstock.types.stream.producers import ProducerFenced
 from penstock.types.stream.stream import Stream
+from penstock.types.stream.unpacked import unpacked_size
 
 _NOTHING = Log()  # what is read where there is no stream
 MAX_NULLS = 1_000_000
@@ -79,6 +80,18 @@ def to_batches(session: Session, payload: bytes) -> list[object]:
         return parse_arrow(payload, None if applied else engine.config.proto_max_bulk_len)
     except InvalidArrow as error:
         raise ReplyError(f"ARROW payload refused: {error}") from None
+
+
+def size_of_batches(payload: bytes) -> int:
+    """How many bytes an ARROW argument takes when it is unpacked; 0 if it is none."""
+    try:
+        return unpacked_size(payload)
+    except INVALID:
+        return 0
+
+
+def _growth_of_twrite(session: Session, argv: Argv) -> int:
+    return size_of_batches(argv[-1]) if len(argv) > 4 and argv[-2].upper() == b"ARROW" else 0
 
 
 # -- TWRITE ---------------------------------------------------------------------------------------------------
@@ -142,7 +155,7 @@ def _twrite_together(session: Session, run: list[Argv]) -> int:
     group="stream",
     syntax="key tag entry | key [BACKLOG count] [PRODUCER id sequence] ENTRIES tag entry [tag entry ...]"
     " | key [BACKLOG count] [PRODUCER id sequence] FORMAT ARROW payload",
-    cost="O(1) an entry; BACKLOG and retention add O(nodes freed)", together=_twrite_together,
+    cost="O(1) an entry; BACKLOG and retention add O(nodes freed)", together=_twrite_together, grows=_growth_of_twrite,
 )  # fmt: skip
 def twrite(session: Session, argv: Argv) -> Reply:
     """Append to the stream at key, creating it, and answer the first new entry's offset.

@@ -27,6 +27,7 @@ ONE_READ = key(1, Access.READ)
 ONE_UPDATED = key(1, Access.UPDATE)
 
 EDITED_IN_PLACE = 1024
+_ZEROS = bytes(1 << 16)
 """Length from which an appended-to string becomes a bytearray; a shorter one is copied faster than converted."""
 
 
@@ -376,20 +377,40 @@ def check_length(session: Session, length: int) -> None:
 
 def grown(value: bytes | bytearray | None, length: int) -> bytearray:
     """A string to be edited in place, zero bytes added up to a length; itself if it is a bytearray already."""
-    buffer = value if type(value) is bytearray else bytearray(value or b"")
-    if len(buffer) < length:
-        buffer.extend(bytes(length - len(buffer)))
+    if type(value) is bytearray:
+        while len(value) < length:
+            value += _ZEROS[: length - len(value)]
+        return value
+    value = value or b""
+    buffer = bytearray(max(length, len(value)))
+    buffer[: len(value)] = value
     return buffer
 
 
+def bytes_to_lengthen(session: Session, name: bytes, length: int) -> int:
+    """How many bytes it takes to edit the string at a key, and to make it at least so long; see `grown`."""
+    check_length(session, length)
+    value = session.db.data.get(name)
+    held = value.__alloc__() if type(value) is bytearray else 0
+    length = max(length, len(value) if type(value) is bytes else 0)
+    return length + (length >> 3) - held if length >= held else 0  # a bytearray that must grow takes an eighth more
+
+
+def _growth_of_append(session: Session, argv: Argv) -> int:
+    value = session.db.data.get(argv[1])
+    if not isinstance(value, bytes | bytearray):
+        return 0
+    return bytes_to_lengthen(session, argv[1], len(value) + len(argv[2]))
+
+
+def _growth_of_setrange(session: Session, argv: Argv) -> int:
+    return bytes_to_lengthen(session, argv[1], to_integer(argv[2]) + len(argv[3])) if argv[3] else 0
+
+
 @command(
-    "APPEND",
-    arity=3,
-    flags=GROW | Flag.FAST,
-    keys=key(1, Access.WRITE, Effect.INSERT),
-    group="string",
-    syntax="key value",
-)
+    "APPEND", arity=3, flags=GROW | Flag.FAST, keys=key(1, Access.WRITE, Effect.INSERT), group="string", syntax="key value",
+    grows=_growth_of_append,
+)  # fmt: skip
 def append(session: Session, argv: Argv) -> Reply:
     """Put a string at the end of the one at key, creating it, and answer the new length."""
     name, tail = argv[1], argv[2]
@@ -443,7 +464,7 @@ def substr(session: Session, argv: Argv) -> Reply:
 
 @command(
     "SETRANGE", arity=4, flags=GROW, keys=key(1, Access.WRITE), group="string", syntax="key offset value",
-    cost="O(N) with N bytes written",
+    cost="O(N) with N bytes written", grows=_growth_of_setrange,
 )  # fmt: skip
 def setrange(session: Session, argv: Argv) -> Reply:
     """Overwrite part of the string at key from an offset on and answer its length; a gap is filled with zero bytes."""

@@ -26,7 +26,7 @@ from penstock.engine.keyspace import Database, Keyspace
 from penstock.engine.latency import Latency
 from penstock.engine.lazy import Lazy
 from penstock.engine.lock_gate import LockGate
-from penstock.engine.memory import Memory
+from penstock.engine.memory import SMALLEST_STEP, Memory
 from penstock.engine.monitors import Monitors, redacted
 from penstock.engine.once import Once
 from penstock.engine.pause import Pause
@@ -309,6 +309,12 @@ class Engine:
         """
         if self.lazy.pending:
             self.lazy.before(session, command, argv)
+        if command.grows is not None and handler is None:
+            try:
+                self.require_growth(session, command, argv)
+            except OutOfMemory as error:
+                self._count_rejected(argv, error)
+                raise
         keyspace = self.keyspace
         before = keyspace.dirty
         session.effects = None
@@ -415,16 +421,39 @@ class Engine:
         if queued or Flag.DENYOOM in command.flags:
             self.require_memory(argv)
 
-    def require_memory(self, words: Argv) -> None:
-        """Refuse to keep something of these words if there is no memory for it; of a command that seldom does, asked when it would."""
-        if not self.memory.limit:
+    def require_memory(self, words: Argv, growth: int = 0) -> None:
+        """Refuse to keep something of these words if there is no memory for it; of a command that seldom does, asked when it would.
+
+        `growth` bytes are needed beyond the words.
+        """
+        memory = self.memory
+        if not memory.limit:
             return
-        self.memory.account(words)
-        if self.over_memory and self.lazy.pending:  # what is queued may free some
+        memory.account(words, growth)
+        if memory.lacks(growth) and self.lazy.pending:  # what is queued may free some
             self.lazy.drain()
-            self.memory.measure()
-        if self.over_memory:
+            memory.measure()
+        if memory.lacks(growth):
             raise OutOfMemory
+
+    def growth(self, session: Session, command: Command, argv: Argv) -> int:
+        """How many bytes a command may take beyond its arguments; 0 where there is no limit for them."""
+        if command.grows is None or not self.memory.limit or self.loading or session.may_outgrow:
+            return 0
+        try:
+            return command.grows(session, argv)
+        except ReplyError:
+            return 0  # its handler will refuse it
+
+    def require_growth(self, session: Session, command: Command, argv: Argv) -> int:
+        """Refuse a command for whose result there is no memory; its `growth`.
+
+        A little is left to `_gate_memory`, as for any command: a script or a transaction that has begun may go on.
+        """
+        growth = self.growth(session, command, argv)
+        if growth >= SMALLEST_STEP:
+            self.require_memory([], growth)
+        return growth
 
 
 _NO_UNIT = nullcontext()  # nothing is logged

@@ -65,7 +65,7 @@ Place = tuple["Database", bytes]
 class Queued:
     """A command that was answered and has not run."""
 
-    __slots__ = ("after", "argv", "command", "database", "keys", "moment", "number", "running", "size")
+    __slots__ = ("after", "argv", "command", "database", "growth", "keys", "moment", "number", "running", "size")
 
     def __init__(self, number: int, database: Database, command: Command, argv: Argv, keys: dict[bytes, bool]) -> None:
         self.number = number  # in the order of enqueueing
@@ -77,6 +77,7 @@ class Queued:
         self.after: list[Queued] = []  # those that must run before; some may have run
         self.running = False  # on the loop, at this moment
         self.size = sum(map(len, argv)) + OVERHEAD * len(argv)
+        self.growth = 0  # bytes that are reserved for what it makes
 
 
 class Tail:
@@ -119,8 +120,11 @@ class Lazy:
 
     # -- entering ---------------------------------------------------------------------------------------------
 
-    def enqueue(self, database: Database, command: Command, argv: Argv) -> None:
-        """Have the command run later. It passed the gates and may be LAZY; the caller logs it."""
+    def enqueue(self, database: Database, command: Command, argv: Argv, growth: int = 0) -> None:
+        """Have the command run later. It passed the gates and may be LAZY; the caller logs it.
+
+        It may take `growth` bytes beyond its arguments when it runs: they are reserved until then.
+        """
         keys: dict[bytes, bool] = {}
         for position, access in command.key_positions(argv):
             key = argv[position]
@@ -129,6 +133,7 @@ class Lazy:
             self._settle_expiry(database, key)
         self._last_number += 1
         queued = Queued(self._last_number, database, command, argv, keys)
+        queued.growth = growth
         self.enqueued += 1
         self._add(queued)
         if self._is_full() or self._is_waited_for(queued):
@@ -161,6 +166,7 @@ class Lazy:
             self._engine.keyspace.before_expiry = self.before_expiry
         self.pending[queued.number] = queued
         self.bytes += queued.size
+        self._engine.memory.reserved += queued.growth
         after, names = queued.after, self._engine.busy_names
         for key, writes in queued.keys.items():
             place = (queued.database, key)
@@ -179,6 +185,7 @@ class Lazy:
     def _remove(self, queued: Queued) -> None:
         del self.pending[queued.number]
         self.bytes -= queued.size
+        self._engine.memory.reserved -= queued.growth
         queued.after.clear()  # or each would keep all that ever came before it
         for key in queued.keys:
             self._engine.busy_names.remove(key)

@@ -8,6 +8,9 @@ Counting walks the allocators' own lists: 20 microseconds for a small heap, two 
 at most one part in SHARE of the time on it; between ticks `account` counts what clients send and measures again when half
 of the room that was left may be gone.
 
+Most commands keep their arguments and no more. A command that may take more declares how much (`grows`), and is refused
+before it runs if that would pass the limit. What threads and the LAZY queue have yet to take is `reserved`.
+
 Rejected: adding up the sizes of values as they change. It touches every command, and is wrong by what it forgets; see
 docs/design/0012-memory.md.
 """
@@ -67,6 +70,7 @@ class Memory:
         self._next = 0.0  # when `tick` may measure again
         self._room = 0  # bytes that clients may write before `account` measures again
         self._dirty = 0  # keyspace.dirty at the last measurement
+        self.reserved = 0  # bytes that commands which have begun, or are queued, may still take
         engine.config.on_change("maxmemory", self._limit_changed)
         self._limit_changed(engine.config.maxmemory)
         self.used_memory_startup = self.used_memory
@@ -81,18 +85,25 @@ class Memory:
         if time.monotonic() >= self._next:
             self.measure()
 
-    def account(self, argv: Argv) -> None:
+    def lacks(self, growth: int) -> bool:
+        """Whether so many bytes more pass the limit, or it is passed already."""
+        return self._engine.over_memory or 0 < self.limit < self.used_memory + self.reserved + growth
+
+    def account(self, argv: Argv, growth: int = 0) -> None:
         """A command that may grow memory is about to run; measure if the last measurement is no longer good enough.
+
+        It may take `growth` bytes beyond its arguments, which are in memory already.
 
         While memory is over the limit that is whenever anything changed since, so that room made by a DEL is found
         by the very next write; a value that is still being taken apart is waited for before anything is refused.
         """
-        self._room -= sum(map(len, argv)) + OVERHEAD * len(argv)
-        if self._room < 0 or (self._engine.over_memory and self._engine.keyspace.dirty != self._dirty):
+        self._room -= sum(map(len, argv)) + OVERHEAD * len(argv) + growth
+        if self._room < 0 or (self.lacks(growth) and self._engine.keyspace.dirty != self._dirty):
             self.measure()
-            if self._engine.over_memory and disposal.pending():
+            if self.lacks(growth) and disposal.pending():
                 disposal.drain()
                 self.measure()
+            self._room -= growth
 
     def measure(self) -> None:
         """Find out how much is in use now."""
@@ -103,7 +114,7 @@ class Memory:
         self.used_memory_peak = max(self.used_memory_peak, self.used_memory)
         self._dirty = self._engine.keyspace.dirty
         self._engine.over_memory = 0 < self.limit < self.used_memory
-        self._room = max((self.limit - self.used_memory) // 2, SMALLEST_STEP)
+        self._room = max((self.limit - self.used_memory - self.reserved) // 2, SMALLEST_STEP)
         ended = time.monotonic()
         self._next = ended + SHARE * (ended - started)
 

@@ -225,6 +225,7 @@ class Scripting:
                 raise ReplyError(str(error)) from None
         if engine.busy_names.table:
             engine.lock_gate.check_script(session, command, argv)
+        session.may_outgrow = run.allow_oom
         run.wrote = run.wrote or (command.writes and command.may_write(argv))
         return engine.call(session, command, argv)
 

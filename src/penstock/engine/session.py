@@ -98,6 +98,7 @@ class Session:
         self.watch_broken = False
         # waiting
         self.may_block = True  # False inside MULTI and scripts: a blocking command answers at once
+        self.may_outgrow = False  # a script that is allowed to pass maxmemory
         self.waiter: Waiter | None = None
         self.postponed: Argv | None = None  # what a pause or a lock holds back; the output runs it when it resumes
         self.turn: tuple[Argv, Wait] | None = None  # a command that waited for locks, which may have to wait again

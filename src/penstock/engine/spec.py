@@ -6,7 +6,7 @@
         '''Put elements at the head of the list at key, creating it.'''
 
 Derived from it: COMMAND INFO, DOCS and GETKEYS, the ACL categories, which keys a rule must allow and how, the slot,
-whether it may run in a script or a transaction, whether it is logged, the fast path, whether it may be LAZY and which
+whether it may run in a script or a transaction, whether maxmemory has room for it, whether it is logged, the fast path, whether it may be LAZY and which
 queued commands run before it, and its page in docs/.
 
 To add a command: declare and handle it in the module of its family under commands/, add its test, run `make docs`.
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 Argv = list[bytes]
 Reply = Any  # what protocol/resp.py can encode; its docstring has the table
 Handler = Callable[["Session", Argv], Reply]
+Growth = Callable[["Session", Argv], int]
+"""How many bytes a command may take beyond its arguments, with what its keys hold now. O(1) a key: it is asked before each call
+while there is a maxmemory. May raise a ReplyError for arguments that the handler refuses."""
 Together = Callable[["Session", list[Argv]], int]
 """Runs several of a command that came one behind the other, each with the fewest arguments it may have and all with the
 same key. It answers the first one's reply, an integer; the others' count up from it. Of an error each gets a copy."""
@@ -236,6 +239,7 @@ class Command:
     beyond: Beyond | None = None
     not_lazy: NotLazy | None = None
     copies_from: int = 0  # the place of a key whose value, a user's permissions allowing, it puts elsewhere
+    grows: Growth | None = None  # None: what it keeps is its arguments
     subcommands: dict[bytes, Command] = field(default_factory=dict)
     # Derived once, because dispatch asks for them on every call.
     low: int = 0
@@ -421,6 +425,7 @@ def command(
     beyond: Beyond | None = None,
     not_lazy: NotLazy | None = None,
     copies_from: int = 0,
+    grows: Growth | None = None,
 ) -> Callable[[Handler], Handler]:
     """Declare a command; see the top of this file."""
 
@@ -432,7 +437,7 @@ def command(
             Command(
                 name, handler, arity, flags, keys, group, since, syntax, cost, summary,
                 _categories(flags, keys, group, frozenset(categories)), together, beyond, not_lazy,
-                copies_from,
+                copies_from, grows,
             )
         )  # fmt: skip
         return handler

@@ -76,7 +76,7 @@ class Job:
     """A command whose slow part runs in a thread, or which only holds its locks for a while."""
 
     __slots__ = (
-        "_around", "_claim", "_over", "argv", "command", "commit", "compute", "database", "error", "later", "result", "seen",
+        "_around", "_claim", "_over", "argv", "command", "commit", "compute", "database", "error", "growth", "later", "result", "seen",
         "session", "spent", "threaded", "waiter",
     )  # fmt: skip
 
@@ -99,6 +99,7 @@ class Job:
         self.result: Any = None
         self.error: BaseException | None = None
         self.spent = 0  # nanoseconds in the thread
+        self.growth = 0  # bytes that are reserved for what it computes
 
     def run(self) -> None:
         """In a worker thread, if nobody was quicker."""
@@ -250,6 +251,7 @@ class Workers:
             self._usual_gc = gc.isenabled()
             gc.disable()
         self.jobs[job] = None
+        self._reserve(job)
         if job.later is None:
             self._engine.blocking.enter(job.waiter)
         return job
@@ -351,8 +353,16 @@ class Workers:
             log.exception("internal error in %r", job.argv[:3], exc_info=error)
             return ReplyError(f"internal error: {error!r}")
 
+    def _reserve(self, job: Job) -> None:
+        """Have others know what the job will take; what LAZY queued is reserved already."""
+        if job.later is None:
+            called, at = job.command.inside(job.argv) or (job.command, 0)
+            job.growth = self._engine.growth(job.session, called, job.argv[at:])
+            self._engine.memory.reserved += job.growth
+
     def _remove(self, job: Job) -> None:
         del self.jobs[job]
+        self._engine.memory.reserved -= job.growth
         if not self.jobs:
             sys.setswitchinterval(self._usual_interval)
             if self._usual_gc:

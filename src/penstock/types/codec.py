@@ -48,6 +48,8 @@ _TAGS = {kind: tag for tag, (_, kind) in TYPES.items()}
 _NAMES = {kind: name for name, kind in TYPES.values()}
 STRINGS = (bytes, bytearray, int)
 _NEVER_EMPTY = (List, Set, Hash, SortedSet)  # a key with no elements does not exist
+_LOADED = {List: 64, Set: 176, Hash: 112, SortedSet: 176, XStream: 160, Stream: 64}
+"""Bytes a packed item takes at most beyond its own, once it is loaded: an object's header, a score, its share of a table."""
 _PARTS = {Set: 1, Hash: 2}  # packed items an element takes, where a repeated one would vanish without a trace
 
 
@@ -91,15 +93,31 @@ def copy(value: Any) -> Any:
     kind = type(value)
     if kind is bytes or kind is int:
         return value
-    if kind is Stream:
-        return value.copy()  # shares the sealed nodes, which never change
+    if kind is Stream or kind is XStream:
+        return value.copy()  # shares what never changes: sealed nodes, entries
     if kind is bytearray:
         return kind(value)
-    if kind is XStream:
-        return kind.load(value.dump())
     if kind is SortedSet:
         return kind(_filled({}, value.scores.items()))
     return _filled(kind(), value.items() if kind is Hash else value)
+
+
+def size_of_copy(value: Any) -> int:
+    """About how many bytes `copy` takes, which shares the bytes of elements. O(1), for a stream O(nodes + groups)."""
+    kind = type(value)
+    if kind is bytes or kind is int:
+        return 0
+    if kind is Stream or kind is XStream:
+        return int(value.size_of_copy())
+    table = int(value.scores.__sizeof__() if kind is SortedSet else value.__sizeof__())
+    return table if kind is bytearray or kind is List else 2 * table  # a new table may be emptier
+
+
+def size_of_loaded(data: bytes) -> int:
+    """About how many bytes the value takes that `load` makes of this, whatever is in it. O(1)."""
+    if data[:1] == b"" or data[0] not in TYPES:
+        return len(data)
+    return len(data) + _LOADED[TYPES[data[0]][1]] * min(count_packed(data[1:5]), len(data) // 4)
 
 
 def _filled(target: Any, items: Iterable[Any]) -> Any:

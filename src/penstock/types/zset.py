@@ -35,6 +35,11 @@ Row = tuple[float, bytes]  # (score, member): rows compare as the order does
 Span = tuple[int, int]  # ranks from, and up to but not including
 
 
+def most_bytes(members: int) -> int:
+    """What a sorted set of so many members takes that was just made, their names not counted: scores and a dict."""
+    return 128 * members
+
+
 class SortedSet:
     """Members with a score each.
 

@@ -27,7 +27,8 @@ LARGE_SCHEMA = pa.schema([("time", pa.int64()), ("tag", pa.large_binary()), ("en
 _PLAIN = pa.schema([("tag", pa.binary()), ("entry", pa.binary())])  # what most clients write; SCHEMA is the next
 READ_SCHEMA = pa.schema([("offset", pa.int64()), *SCHEMA])
 
-_REFUSALS = (pa.ArrowException, OSError, ValueError, EOFError, OverflowError, MemoryError, struct.error)
+INVALID = (pa.ArrowException, OSError, ValueError, EOFError, OverflowError, MemoryError, struct.error)
+"""What bytes that are no Arrow stream raise."""
 
 
 def parse_arrow(data: bytes, limit: int | None = None) -> list[Any]:
@@ -47,7 +48,7 @@ def parse_arrow(data: bytes, limit: int | None = None) -> list[Any]:
             raise InvalidArrow(f"{rest} bytes follow the end of the Arrow stream; a payload is one stream")
     except InvalidArrow:
         raise
-    except _REFUSALS as error:
+    except INVALID as error:
         raise InvalidArrow(f"not an Arrow stream: {str(error).splitlines()[0] if str(error) else error!r}") from error
     if len(batches) > 1:
         batches = pa.Table.from_batches(batches).combine_chunks().to_batches()
