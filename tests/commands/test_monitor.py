@@ -71,6 +71,55 @@ def test_secrets_and_administration_are_not_shown(monitor: RawClient, client: Ra
     ]
 
 
+WRAPPED = {
+    "LAZY CONFIG SET requirepass hush": b'"LAZY" "CONFIG" "SET" "(redacted)" "(redacted)"',
+    "LAZY auth hush": b'"LAZY" "auth" "(redacted)"',
+    "ONCE me 1 1 AUTH default hush": b'"ONCE" "me" "1" "1" "AUTH" "(redacted)" "(redacted)"',
+    "ONCE me 1 1 ACL SETUSER tess >hush": b'"ONCE" "me" "1" "1" "ACL" "SETUSER" "(redacted)" "(redacted)"',
+    "ONCE me 1 1 HELLO 2 AUTH default hush": b'"ONCE" "me" "1" "1" "HELLO" "2" "AUTH" "(redacted)" "(redacted)"',
+    "LAZY ONCE me 1 1 LAZY AUTH hush": b'"LAZY" "ONCE" "me" "1" "1" "LAZY" "AUTH" "(redacted)"',
+    "COMMAND GETKEYS AUTH hush": b'"COMMAND" "GETKEYS" "AUTH" "(redacted)"',
+    "LAZY SET a b": b'"LAZY" "SET" "a" "b"',
+}
+
+
+@pytest.mark.parametrize("in_transaction", [False, True])
+def test_secrets_inside_other_commands_are_shown_neither_by_monitor_nor_by_the_slow_log(in_transaction: bool) -> None:
+    with (
+        Server(slowlog_log_slower_than=0, slowlog_max_len=1000) as server,
+        RawClient(server.port) as monitor,
+        RawClient(server.port) as client,
+    ):
+        assert monitor.ask("MONITOR") == b"OK"
+        for line, expected in WRAPPED.items():
+            if in_transaction:
+                assert [client.ask("MULTI"), client.ask(line), client.ask("EXEC") is not None] == [
+                    b"OK",
+                    b"QUEUED",
+                    True,
+                ]
+                assert shown(monitor)[2] == b'"MULTI"'
+            else:
+                client.ask(line)
+            assert shown(monitor)[2] == expected
+            if in_transaction:
+                assert shown(monitor)[2] == b'"EXEC"'
+        client.send(pack(b"EVAL", b"return redis.pcall('AUTH', 'hu' .. 'sh')", b"0"))
+        client.read()
+        assert b"hush" not in shown(monitor)[2]
+        client.ask("ACL DRYRUN default AUTH hush")
+        rows = client.ask("SLOWLOG GET -1")
+        assert len(rows) > len(WRAPPED) and b"hush" not in repr(rows).encode()
+
+
+def test_an_internal_error_is_logged_without_secrets(caplog: pytest.LogCaptureFixture) -> None:
+    with Server() as server, RawClient(server.port) as client:
+        server.call(lambda app: setattr(app.engine.acl, "log_in", None))
+        assert "internal error" in str(client.ask("AUTH default hush"))
+    assert "'NoneType' object is not callable" in caplog.text
+    assert "hush" not in caplog.text
+
+
 def test_a_transaction_is_shown_as_it_runs(monitor: RawClient, client: RawClient) -> None:
     for words in ("MULTI", "INCR n", "EXEC"):
         client.ask(words)

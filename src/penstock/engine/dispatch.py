@@ -355,7 +355,7 @@ class Engine:
     def notice(self, session: Session, command: Command, argv: Argv, took: int) -> None:
         """A command took so many nanoseconds, which is long: note it wherever that is long enough."""
         if took >= self.slow_log.threshold and Flag.SKIP_SLOWLOG not in command.flags:
-            self.slow_log.remember(session, redacted(command, argv), took)
+            self.slow_log.remember(session, redacted(argv), took)
         self.latency.note("fast-command" if Flag.FAST in command.flags else "command", took)
 
     def _count_lookups(self, data: dict[bytes, Any], command: Command, argv: Argv) -> None:

@@ -17,6 +17,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
+from penstock.engine.monitors import redacted
 from penstock.engine.session import Session
 from penstock.engine.spec import Argv
 from penstock.protocol.errors import ReplyError
@@ -193,7 +194,7 @@ class Connection(InnerLoop):
 
     def fail(self, argv: Argv, error: Exception) -> bytes:
         """A bug of ours must not take the connection, let alone the server, with it."""
-        log.exception("internal error in %r", argv[:3], exc_info=error)
+        log.exception("internal error in %r", redacted(argv)[:3], exc_info=error)
         return b"-ERR internal error: %b\r\n" % repr(error).replace("\r", " ").replace("\n", " ").encode()
 
     def resume(self) -> None:
