@@ -11,7 +11,12 @@ from pathlib import Path
 
 import pytest
 import redis
+from redis.backoff import ConstantBackoff
+from redis.retry import Retry
 
+from penstock import Server
+from penstock.cli.serve import configure
+from penstock.engine.config import ConfigError
 from penstock.testing.redis import free_port
 
 SERVE = [sys.executable, "-m", "penstock", "serve"]
@@ -100,6 +105,63 @@ def test_users_and_certificates_that_cannot_be_used_are_one_line(
     assert process.returncode == 1
     assert [complaint in line for line in process.stdout.splitlines()] == [True], process.stdout
     assert process.stderr == ""
+
+
+def test_secrets_come_from_the_environment_or_a_file_it_names(tmp_path: Path) -> None:
+    (tmp_path / "c.conf").write_text("requirepass from-conf\n")
+    (tmp_path / "password").write_text("from-file\n")
+    given = {
+        "PENSTOCK_REQUIREPASS": "from-environment",
+        "PENSTOCK_TLS_KEY_FILE_PASS_FILE": str(tmp_path / "password"),
+        "OTHER": "x",
+    }
+    config = configure([str(tmp_path / "c.conf")], given)
+    assert (config.requirepass, config.tls_key_file_pass) == ("from-environment", "from-file")
+    assert given == {"OTHER": "x"}, "children need not know them"
+    assert configure(["--requirepass", "from-line"], {"PENSTOCK_REQUIREPASS": "no"}).requirepass == "from-line"
+    assert configure([str(tmp_path / "c.conf")], {}).requirepass == "from-conf"
+    with pytest.raises(ConfigError, match="cannot read PENSTOCK_REQUIREPASS_FILE"):
+        configure([], {"PENSTOCK_REQUIREPASS_FILE": str(tmp_path / "none")})
+    with pytest.raises(ConfigError, match="not both"):
+        configure([], {"PENSTOCK_REQUIREPASS_FILE": str(tmp_path / "password"), "PENSTOCK_REQUIREPASS": "x"})
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a program where its command line is")
+def test_secrets_on_the_command_line_are_blanked_for_ps(tmp_path: Path) -> None:
+    port = free_port()
+    words = ["--port", str(port), "--requirepass", "sesame", "--user", "tess", "on", ">open", "+@all", "--save", ""]
+    process = start(*words, cwd=tmp_path)
+    try:
+        with redis.Redis(port=port, password="sesame", retry=Retry(ConstantBackoff(0.05), 400)) as client:
+            assert client.acl_whoami() == "default"
+        with redis.Redis(port=port, username="tess", password="open") as client:
+            assert client.ping()
+        shown = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+    assert shown[shown.index(b"--requirepass") + 1] == b"******"
+    assert shown[shown.index(b"--user") + 1 :][:4] == [b"tess", b"on", b"*****", b"+@all"]
+    assert shown[-3:] == [b"--save", b"", b""], "the rest is as it was"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a program where its command line is")
+def test_a_password_in_a_url_is_blanked_for_ps(ours: Server, tmp_path: Path) -> None:
+    """`penstock tail` of a stream to which nothing is written waits, with its command line to be seen."""
+    url = f"redis://default:sesame@127.0.0.1:{ours.port}/0"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "penstock", "tail", "quiet", "--url", url],
+        cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        until = time.monotonic() + 60
+        while b"sesame" in (shown := Path(f"/proc/{process.pid}/cmdline").read_bytes()):
+            assert time.monotonic() < until and process.poll() is None
+            time.sleep(0.01)
+    finally:
+        process.kill()
+        process.wait()
+    assert f"redis://default:******@127.0.0.1:{ours.port}/0".encode() in shown
 
 
 def test_a_port_in_use_is_an_error_without_a_trace(tmp_path: Path, ours) -> None:  # type: ignore[no-untyped-def]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import typer
 
 from penstock import __version__
-from penstock.cli import bench, check, demo, init, run, serve, streams
+from penstock.cli import bench, check, demo, init, run, secrets, serve, streams
 
 app = typer.Typer(
     name="penstock",
@@ -37,6 +39,7 @@ def main(
     ),
 ) -> None:
     """An event log that speaks the Redis protocol, and the tools around it."""
+    secrets.blank(sys.argv[1:])
 
 
 if __name__ == "__main__":

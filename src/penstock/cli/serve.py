@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import MutableMapping
 from pathlib import Path
 
 import typer
 
+from penstock.cli.secrets import from_environment
 from penstock.engine.config import DIRECTIVES, Config, ConfigError, build
 
 USAGE = "penstock serve [FILE.conf] [--DIRECTIVE VALUE ...]"
@@ -27,7 +30,7 @@ def serve(context: typer.Context) -> None:
         typer.echo(help_text())
         return
     try:
-        config = configure(words)
+        config = configure(words, os.environ)
     except ConfigError as error:
         typer.echo(f"penstock serve: {error}", err=True)
         raise typer.Exit(1) from None
@@ -36,8 +39,11 @@ def serve(context: typer.Context) -> None:
     raise typer.Exit(process.run(config))
 
 
-def configure(words: list[str]) -> Config:
-    """The Config of a command line, as redis-server reads one: a file first, then --name value [value ...]."""
+def configure(words: list[str], environment: MutableMapping[str, str]) -> Config:
+    """The Config of a command line, as redis-server reads one: a file first, then --name value [value ...].
+
+    Secrets may come from the environment, which wins over the file.
+    """
     file = None if not words or words[0].startswith("--") else words.pop(0)
     directives: list[tuple[str, list[str]]] = []
     for word in words:
@@ -56,7 +62,7 @@ def configure(words: list[str]) -> Config:
         except UnicodeDecodeError:
             raise ConfigError(f"the configuration file '{file}' is not UTF-8 text") from None
     try:
-        config = build(text, directives)
+        config = build(text, [*from_environment(environment), *directives])
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}" if file and str(error).startswith("line ") else str(error)) from None
     config.file = str(Path(file).resolve()) if file else None
@@ -69,7 +75,8 @@ def help_text() -> str:
         f"Usage: {USAGE}",
         "",
         "Run a server until SIGTERM, SIGINT or SHUTDOWN. Directives may stand in the file, one a line (port 7000),",
-        "and on the command line (--port 7000), which wins.",
+        "and on the command line (--port 7000), which wins. Secrets are better given in the environment: other users see the command line.",
+        "PENSTOCK_REQUIREPASS and PENSTOCK_TLS_KEY_FILE_PASS are values, the same names with _FILE are files that hold them.",
         "",
         "Examples:",
         "  penstock serve",

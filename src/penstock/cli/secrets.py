@@ -1,0 +1,82 @@
+"""Secrets of the command line: kept from other users of the machine, who see it in `ps`.
+
+A secret is better given in the environment, or in a file that the environment names: PENSTOCK_REQUIREPASS or
+PENSTOCK_REQUIREPASS_FILE, and the same for every secret directive. One that is on the command line all the same is blanked in the
+memory that `ps` shows, as soon as the program runs. Before that, which is most of a second, it can be seen; and only Linux tells a
+program where that memory is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from collections.abc import Iterator, MutableMapping, Sequence
+from pathlib import Path
+
+from penstock.engine.config import DIRECTIVES, ConfigError, find_directive
+
+_ARG_START = 48  # the place in /proc/self/stat, as proc(5) counts them
+_in_url = re.compile(r"://[^/@]*?:([^/]*)@").search
+
+
+def from_environment(environment: MutableMapping[str, str]) -> Iterator[tuple[str, list[str]]]:
+    """Secret directives that the environment has, or names a file of. They leave it: children need not know them."""
+    for directive in DIRECTIVES.values():
+        if not directive.secret:
+            continue
+        variable = "PENSTOCK_" + directive.name.upper().replace("-", "_")
+        value, file = environment.pop(variable, None), environment.pop(variable + "_FILE", None)
+        if value is not None and file is not None:
+            raise ConfigError(f"give {variable} or {variable}_FILE, not both")
+        if file is not None:
+            try:
+                value = Path(file).read_text(encoding="utf-8").removesuffix("\n")
+            except (OSError, UnicodeDecodeError) as error:
+                raise ConfigError(f"cannot read {variable}_FILE '{file}': {error}") from None
+        if value is not None:
+            yield directive.name, [value]
+
+
+def secrets_in(words: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """The words of a command line that have something secret: their number, and what may be shown instead.
+
+    >>> list(secrets_in(["serve", "--requirepass", "a", "--user", "tess", ">b", "--url", "redis://tess:c@host"]))
+    [(2, '*'), (5, '**'), (7, 'redis://tess:*@host')]
+    """
+    option = ""
+    for number, word in enumerate(words):
+        if word.startswith("--"):
+            option = word[2:].lower()
+        directive = find_directive(option)
+        in_rules = option == "user" and word[:1] in (">", "<", "#", "!")
+        if not word.startswith("--") and (in_rules or (directive is not None and directive.secret)):
+            yield number, "*" * len(os.fsencode(word))
+        elif found := _in_url(word):
+            start, end = found.span(1)
+            yield number, word[:start] + "*" * len(os.fsencode(found[1])) + word[end:]
+
+
+def blank(words: Sequence[str]) -> bool:
+    """Overwrite the secrets among a program's arguments in the memory that `ps` shows; whether that is possible here."""
+    replaced = {number: os.fsencode(word) for number, word in secrets_in(words)}
+    if not replaced:
+        return True
+    try:
+        fields = (
+            Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        )  # from the third; the second may have spaces
+        start, end = (int(fields[number - 3]) for number in (_ARG_START, _ARG_START + 1))
+        shown = Path("/proc/self/cmdline").read_bytes()
+    except (OSError, ValueError, IndexError):
+        return False
+    given = b"".join(os.fsencode(word) + b"\0" for word in words)
+    in_place = start and end - start == len(shown) and ctypes.string_at(start, len(shown)) == shown
+    if not in_place or not shown.endswith(b"\0" + given):
+        return False
+    at = end - len(given)
+    for number, word in enumerate(words):
+        if number in replaced:
+            ctypes.memmove(at, replaced[number], len(replaced[number]))
+        at += len(os.fsencode(word)) + 1
+    return True
