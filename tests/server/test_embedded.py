@@ -47,7 +47,7 @@ def test_a_wrong_directive_is_an_error_that_names_it() -> None:
 
 
 def test_an_error_at_start_is_raised_where_it_was_started() -> None:
-    with penstock.Server() as server, pytest.raises(OSError, match="address already in use"):
+    with penstock.Server() as server, pytest.raises(OSError, match="Address already in use"):
         penstock.Server(port=server.port).start()
 
 

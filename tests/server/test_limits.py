@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import redis
 from tests.raw_client import Closed, RawClient
 
 from penstock import Server
@@ -392,40 +391,3 @@ def test_protected_mode_is_about_strangers_without_a_password(password: bool, ho
     user.apply(b"on")
     user.apply(b">pw" if password else b"nopass")
     assert is_exposed(user, host) is exposed
-
-
-# -- where it listens -----------------------------------------------------------------------------------------
-
-
-def test_a_unix_socket_is_served(tmp_path: Path) -> None:
-    path = tmp_path / "penstock.sock"
-    path.touch()  # left behind by a server that was killed
-    with Server(unixsocket=path, unixsocketperm="700") as server:
-        assert path.stat().st_mode & 0o777 == 0o700
-        with redis.Redis(unix_socket_path=str(path)) as client:
-            assert client.set("a", 1)
-            info = client.client_info()
-            assert info["addr"] == f"{path}:0" and info["flags"] == "U"
-        with redis.Redis.from_url(server.url) as client:
-            assert client.get("a") == b"1"
-    assert not path.exists()
-
-
-def test_port_0_listens_on_the_unix_socket_alone(tmp_path: Path) -> None:
-    path = tmp_path / "penstock.sock"
-    with Server(port=0, unixsocket=path) as server:
-        assert server.port == 0
-        with redis.Redis(unix_socket_path=str(path)) as client:
-            assert client.ping()
-
-
-def test_a_taken_port_is_an_error_at_start(tmp_path: Path) -> None:
-    with Server() as server, pytest.raises(OSError):
-        Server(port=server.port).start()
-
-
-def test_an_address_with_a_dash_may_be_missing() -> None:
-    with Server(bind="127.0.0.1 -192.0.2.1") as server, RawClient(server.port) as client:
-        assert client.ask("PING") == b"PONG"
-    with pytest.raises(OSError):
-        Server(bind="192.0.2.1").start()

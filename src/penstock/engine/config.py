@@ -193,16 +193,16 @@ D = Directive
 
 DIRECTIVES: dict[str, Directive] = _table(
     # network
-    D("port", _PORT, 6379, "TCP port for plain connections; 0 turns them off.", mutable=False),
-    D("bind", WORDS, ["127.0.0.1", "-::1"], "Addresses to listen on; a leading - means: skip it if it is not there.", mutable=False),
+    D("port", _PORT, 6379, "TCP port for plain connections; 0 turns them off."),
+    D("bind", WORDS, ["127.0.0.1", "-::1"], "Addresses to listen on; a leading - means: skip it if it is not there."),
     D("unixsocket", TEXT, "", "Path of a Unix socket to listen on; empty for none.", mutable=False),
     D("unixsocketperm", TEXT, "0", "Mode of the Unix socket in octal; 0 leaves it to the umask.", mutable=False),
     D("protected-mode", YES_NO, True, "Refuse clients from other machines while the default user has no password."),
-    D("tcp-backlog", integer(1, 65535), 511, "Connections the kernel may hold before they are accepted.", mutable=False),
+    D("tcp-backlog", integer(1, 65535), 4096, "Connections the kernel may hold before they are accepted; it holds no more than its own net.core.somaxconn.", mutable=False),
     D("tcp-keepalive", _COUNT, 300, "Seconds between keep-alive probes to silent clients; 0 for none."),
     D("timeout", _COUNT, 0, "Close a client that was idle for this many seconds; 0 never."),
     D("maxclients", integer(1, 1 << 20), 10000, "Connections at once; one more gets an error and is closed. Lowered at start if the limit of open files is too low for them."),
-    D("tls-port", _PORT, 0, "TCP port for TLS connections; 0 turns them off.", mutable=False),
+    D("tls-port", _PORT, 0, "TCP port for TLS connections; 0 turns them off."),
     D("tls-cert-file", TEXT, "", "PEM file with the server's certificate chain.", mutable=False),
     D("tls-key-file", TEXT, "", "PEM file with the server's private key.", mutable=False),
     D("tls-key-file-pass", TEXT, "", "Pass phrase of the private key.", mutable=False, secret=True),

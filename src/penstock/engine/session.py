@@ -73,12 +73,22 @@ class Nowhere:
         return 0, 0
 
 
+NOWHERE = Nowhere()
+
+
 class Session:
     """See the top of this file."""
 
+    __slots__ = (
+        "around", "authenticated", "channels", "closing", "created", "current", "db", "effects", "engine",
+        "file_number", "id", "last_active", "last_command", "later", "library", "local", "may_block", "may_outgrow", "monitoring",
+        "muted", "name", "no_evict", "output", "patterns", "peer", "plain", "postponed", "protocol", "shard_channels",
+        "skip_next", "transaction", "turn", "user", "waiter", "watch_broken", "watching",
+    )  # fmt: skip
+
     def __init__(self, engine: Engine, output: Output | None = None) -> None:
         self.engine = engine
-        self.output: Output = output or Nowhere()
+        self.output: Output = output or NOWHERE
         self.id = engine.next_session_id()
         self.db = engine.keyspace[0]
         self.protocol = 2

@@ -12,6 +12,7 @@ from penstock.engine import module_loader
 from penstock.engine.config import Config
 from penstock.engine.dispatch import Engine
 from penstock.engine.workers import STOP_PATIENCE
+from penstock.server.acceptor import Acceptor
 from penstock.server.connection import Connection
 from penstock.server.limits import Limits
 from penstock.server.listeners import Listeners
@@ -52,7 +53,8 @@ class App:
         self.query_buffer_limit: int = config.client_query_buffer_limit
         config.on_change("client-query-buffer-limit", lambda limit: setattr(self, "query_buffer_limit", limit))
         self.limits = Limits(self)
-        self.listeners = Listeners(config, lambda: Connection(self))
+        self.acceptor = Acceptor(self)
+        self.listeners = Listeners(config, self.acceptor.serve, self.acceptor.stop)
         self._choose_port = choose_port
         self.engine.meanwhile = Meanwhile(self).look
         self._cron: asyncio.Task[None] | None = None
@@ -64,25 +66,12 @@ class App:
     # -- connections ------------------------------------------------------------------------------------------
 
     def connected(self, connection: Connection) -> None:
-        session = connection.session
-        transport = connection.transport
-        peer, local = (transport.get_extra_info(name) for name in ("peername", "sockname"))
-        by_unix_socket = not isinstance(peer, tuple)
-        session.local = f"{local}:0" if by_unix_socket else f"{local[0]}:{local[1]}"
-        session.peer = session.local if by_unix_socket else f"{peer[0]}:{peer[1]}"
-        sock = transport.get_extra_info("socket")
-        session.file_number = sock.fileno() if sock is not None else -1
+        self.acceptor.arriving.discard(connection)
         if self.halted:  # accepted just before the sockets were closed, or its TLS handshake took until now
             connection.close(after_reply=False)
             return
         self.connections.add(connection)
-        refusal = self.limits.refusal("" if by_unix_socket else peer[0])
-        if refusal is not None:
-            self.engine.stats.rejected_connections += 1
-            connection.reject(refusal)
-            return
-        self.limits.keep_alive(connection)
-        self.engine.sessions[session.id] = session
+        self.engine.sessions[connection.session.id] = connection.session
         self.engine.stats.connections += 1
 
     def disconnected(self, connection: Connection) -> None:
@@ -122,7 +111,7 @@ class App:
     async def start(self) -> None:
         """Load, then serve. If it is asked to stop meanwhile it gives up on loading; `stop` it then."""
         self.limits.fit_maxclients()
-        await self.listeners.open(self._choose_port)
+        self.listeners.open(self._choose_port)
         try:
             await self.persistence.start(self.stop_requested.is_set)
             self.engine.streams.find_all()
@@ -137,12 +126,12 @@ class App:
     @property
     def port(self) -> int:
         """Where plain connections are taken; 0 for nowhere."""
-        return self.listeners.port
+        return int(self.config.port)
 
     @property
     def tls_port(self) -> int:
         """Where TLS connections are taken; 0 for nowhere."""
-        return self.listeners.tls_port
+        return int(self.config.tls_port)
 
     @property
     def addresses(self) -> list[str]:
@@ -159,6 +148,7 @@ class App:
         """Run no command from now on: its effect would be in no snapshot and in no log."""
         self.halted = True
         self.listeners.close()
+        self.acceptor.close()
         for connection in list(self.connections):
             connection.close(after_reply=True)
         self.stop_requested.set()

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.engine.monitors import redacted
-from penstock.engine.session import Session
+from penstock.engine.session import NOWHERE, Session
 from penstock.engine.spec import Argv
 from penstock.protocol.errors import ReplyError
 from penstock.protocol.requests import RequestReader
@@ -55,31 +56,46 @@ class _Streamed:
 
 
 class Connection(InnerLoop):
-    """See the top of this file."""
+    """See the top of this file. There may be thousands that are idle: what seldom happens takes no memory before it does."""
 
-    def __init__(self, app: App) -> None:
+    __slots__ = (
+        "_deaf", "_doubtful", "_gathered", "_long", "_narrow", "_owed", "_pieces", "_pushed", "_stalled", "app",
+        "encrypted", "socket", "transport", "write",
+    )  # fmt: skip
+
+    def __init__(self, app: App, accepted: socket.socket, peer: str, local: str, encrypted: bool = False) -> None:
         super().__init__(app.engine, RequestReader(app.config.proto_max_bulk_len), app.to_flush)
         self.app = app
+        self.socket = accepted
+        self.encrypted = encrypted
+        self.session = Session(app.engine, self)
+        self.session.peer, self.session.local, self.session.file_number = peer, local, accepted.fileno()
         self.transport: asyncio.Transport = None  # type: ignore[assignment]  # connection_made sets it
         self._deaf = False  # too much input waits already: the socket is not read
-        self._doubtful: set[int] = set()  # which of them acknowledge a change that is not on disk yet
+        self._doubtful: set[int] | None = None  # which of them acknowledge a change that is not on disk yet
         self._gathered = 0  # bytes of replies by `execute` since the last flush
         self._stalled = False  # the client reads too slowly: run nothing more until it caught up
         self._narrow = False  # has not logged in: the reader takes small commands only
         self._owed = 0  # bytes that wait for the disk, as far as they are many: while they are, nothing more runs
         self._pushed = False  # something came from elsewhere, of which nobody knows how much will follow
         self._long = False  # a long reply is on its way: nothing more runs until the transport has all of it
-        self._pouring: deque[bytes | memoryview | _Streamed] = deque()  # what the transport was not given yet
+        self._pieces: deque[bytes | memoryview | _Streamed] | None = None  # of a long reply: see `_pouring`
+
+    @property
+    def _pouring(self) -> deque[bytes | memoryview | _Streamed]:
+        """What the transport was not given yet of a long reply and of what came after it."""
+        if self._pieces is None:
+            self._pieces = deque()
+        return self._pieces
 
     # -- asyncio calls these ----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
         self.write = self.transport.write
-        if transport.get_extra_info("sslcontext") is None:
+        if not self.encrypted:
             self.unsent = self.transport.get_write_buffer_size
-            self.descriptor = transport.get_extra_info("socket").fileno()
-        self.session = Session(self.engine, self)
+            self.descriptor = self.session.file_number
         if not self.session.authenticated:
             self._narrow = True
             self.reader.limit(*UNAUTHENTICATED)
@@ -93,8 +109,9 @@ class Connection(InnerLoop):
     def connection_lost(self, exc: Exception | None) -> None:
         self.session.closing = True
         self.descriptor = -1
-        self._pouring.clear()
+        self._pieces = None
         self.app.disconnected(self)
+        self.session.output = NOWHERE  # else the two would keep each other until the garbage collector comes
 
     def pause_writing(self) -> None:
         self._stalled = self.held_back = True
@@ -102,7 +119,7 @@ class Connection(InnerLoop):
 
     def resume_writing(self) -> None:
         self._stalled = False
-        if self._pouring:
+        if self._pieces:
             self._pour()
         else:
             self.resume()
@@ -254,6 +271,8 @@ class Connection(InnerLoop):
             self.app.schedule_flush()
 
     def doubt(self) -> None:
+        if self._doubtful is None:
+            self._doubtful = set()
         self._doubtful.add(len(self.out))
 
     def flush(self) -> None:
@@ -264,7 +283,7 @@ class Connection(InnerLoop):
         self._gathered = 0
         if self.transport.is_closing():  # it takes nothing any more, and would raise
             out.clear()
-            self._doubtful.clear()
+            self._doubtful = None
             return
         engine = self.engine
         commit = engine.commit
@@ -275,8 +294,8 @@ class Connection(InnerLoop):
                 self._pushed = False
                 self._owed += size
                 write = partial(self._write_owed, size)
-            commit.hold(write, out.copy(), self._doubtful)
-            self._doubtful = set()
+            commit.hold(write, out.copy(), self._doubtful or set())
+            self._doubtful = None
             out.clear()
             if self._owed > WORTH_COPYING:
                 self.held_back = True
@@ -286,7 +305,7 @@ class Connection(InnerLoop):
                 out.clear()
                 return
             pouring = bool(self._pouring)
-            self._pouring += out
+            self._pouring.extend(out)
             out.clear()
             if not pouring:
                 self._pour()
@@ -332,7 +351,7 @@ class Connection(InnerLoop):
     def _pour(self) -> None:
         """Write pieces until the client takes no more for now, or others should have their turn."""
         if self.transport.is_closing():
-            self._pouring.clear()
+            self._pieces = None
             return
         left = POUR
         while self._pouring and left > 0 and not self._stalled:
@@ -347,6 +366,7 @@ class Connection(InnerLoop):
                 self.app.loop.call_soon(self._pour)
             return
         self._long = False
+        self._pieces = None
         if self.session.closing:
             self.transport.close()
         else:
@@ -370,7 +390,7 @@ class Connection(InnerLoop):
         self.transport.write(piece)
 
     def buffered(self) -> tuple[int, int]:
-        made = (len(piece) for piece in self._pouring if not isinstance(piece, _Streamed))
+        made = (len(piece) for piece in self._pieces or () if not isinstance(piece, _Streamed))
         waiting = self._owed + sum(map(len, self.out)) + sum(made)
         return self.reader.backlog, self.transport.get_write_buffer_size() + waiting
 

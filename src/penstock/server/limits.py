@@ -13,7 +13,6 @@ from __future__ import annotations
 import ipaddress
 import logging
 import select
-import socket
 import time
 from typing import TYPE_CHECKING
 
@@ -60,7 +59,7 @@ class Limits:
         """CONFIG SET maxclients: refuse what there are not enough descriptors for."""
         if wanted <= self._fitting:
             return
-        fitting = clients_that_fit(wanted, len(self._app.connections))
+        fitting = clients_that_fit(wanted, len(self._app.connections) + len(self._app.acceptor.arriving))
         if fitting < wanted:
             raise ValueError(
                 "The operating system is not able to handle the specified number of clients, "
@@ -69,25 +68,13 @@ class Limits:
         self._fitting = wanted
 
     def refusal(self, host: str) -> bytes | None:
-        """Why a new client, already counted, is not accepted, as the bytes it gets; None if it is."""
+        """Why one more client is not accepted, as the bytes it gets; None if it is. `host` is empty for a Unix socket."""
         app = self._app
-        if len(app.connections) > app.config.maxclients:
+        if len(app.connections) + len(app.acceptor.arriving) >= app.config.maxclients:
             return TOO_MANY
         if app.config.protected_mode and is_exposed(app.engine.acl.default, host):
             return DENIED
         return None
-
-    def keep_alive(self, connection: Connection) -> None:
-        """Have the kernel find out about peers that vanished."""
-        seconds = self._app.config.tcp_keepalive
-        sock = connection.transport.get_extra_info("socket")
-        if not seconds or sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
-            return
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if hasattr(socket, "TCP_KEEPIDLE"):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, seconds)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(seconds // 3, 1))
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
 
     def check_output(self, connection: Connection) -> None:
         """Close a client that is too far behind: over the hard limit, or over the soft one for too long."""
@@ -176,4 +163,6 @@ def is_exposed(default: User, host: str) -> bool:
 
     `host` is empty for a Unix socket.
     """
-    return default.needs_no_password and bool(host) and not ipaddress.ip_address(host.split("%")[0]).is_loopback
+    if not default.needs_no_password or not host or host.startswith("127."):
+        return False
+    return not ipaddress.ip_address(host.split("%")[0]).is_loopback

@@ -19,6 +19,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from penstock.server.connection import Connection
+from penstock.server.listeners import Listener
 
 if TYPE_CHECKING:
     from penstock.server.app import App
@@ -51,16 +52,15 @@ class Meanwhile:
     def _begin(self) -> None:
         self._selector = selectors.DefaultSelector()
         for connection in self._app.connections:
-            transport = connection.transport
-            encrypted = transport.get_extra_info("sslcontext") is not None
             number = connection.session.file_number
-            if number >= 0 and not (encrypted or connection.running or transport.is_closing()):
+            if number >= 0 and not (connection.encrypted or connection.running or connection.transport.is_closing()):
                 with contextlib.suppress(OSError, KeyError):  # closed a moment ago; the loop has not heard of it yet
                     self._selector.register(number, selectors.EVENT_READ, connection)
-        for number in self._app.listeners.plain:
-            listener = socket.socket(fileno=os.dup(number))
-            listener.setblocking(False)
-            self._selector.register(listener, selectors.EVENT_READ, listener)
+        for connection in self._app.acceptor.take():
+            self._take(connection)
+        for listener in self._app.listeners.all:
+            if not listener.encrypted:
+                self._selector.register(listener.socket, selectors.EVENT_READ, listener)
         self._app.loop.call_soon(self._end)  # which is when the script is over
 
     def _hear(self, number: int, connection: Connection) -> None:
@@ -86,24 +86,26 @@ class Meanwhile:
         assert self._selector is not None
         self._selector.unregister(number)
 
-    def _accept(self, listener: socket.socket) -> None:
-        assert self._selector is not None
+    def _accept(self, listener: Listener) -> None:
         try:
-            accepted, _ = listener.accept()
+            connection = self._app.acceptor.accept(listener)
         except OSError:
             return
-        accepted.setblocking(False)
-        connection, transport = Connection(self._app), Unadopted(accepted)
+        if connection is not None:
+            self._take(connection)
+
+    def _take(self, connection: Connection) -> None:
+        """Serve a client that the loop knows nothing of yet."""
+        assert self._selector is not None
+        connection.socket.setblocking(False)
+        transport = Unadopted(connection.socket)
         connection.connection_made(transport)
         self._accepted.append((connection, transport))
-        self._selector.register(accepted, selectors.EVENT_READ, connection)
+        self._selector.register(connection.socket, selectors.EVENT_READ, connection)
 
     def _end(self) -> None:
         selector, self._selector = self._selector, None
         assert selector is not None
-        for key in list(selector.get_map().values()):
-            if isinstance(key.data, socket.socket):
-                key.data.close()
         selector.close()
         accepted, self._accepted = self._accepted, []
         self._adopting = [self._app.loop.create_task(self._adopt(*both)) for both in accepted]
@@ -161,9 +163,7 @@ class Unadopted(asyncio.Transport):
     """Stands behind `Direct` until the loop takes the socket: keeps what could not be sent."""
 
     def __init__(self, its_socket: socket.socket) -> None:
-        super().__init__({
-            "socket": its_socket, "peername": its_socket.getpeername(), "sockname": its_socket.getsockname(),
-        })  # fmt: skip
+        super().__init__({"socket": its_socket})
         self.socket = its_socket
         self.unsent = bytearray()
         self._closing = False

@@ -1,0 +1,129 @@
+"""From a listening socket to a connection.
+
+The kernel keeps tcp-backlog clients that were not accepted yet. What comes beyond is dropped, and such a client tries
+again after one second, then two, then four. So sockets are accepted as fast as they come, and the connections behind
+them are made afterwards, a few in each turn of the loop, so that other clients' commands run in between.
+
+Rejected: `loop.create_server`. Under uvloop it accepts one client in a turn of the loop, which made a burst of 4,000
+take seconds, and a client can only be refused after its transport was made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections import deque
+from typing import TYPE_CHECKING
+
+from penstock.server.connection import Connection
+from penstock.server.listeners import Listener, shown_address
+
+if TYPE_CHECKING:
+    from penstock.server.app import App
+
+log = logging.getLogger("penstock.server")
+
+ACCEPTED_IN_A_TURN = 1000
+MADE_IN_A_TURN = 50
+REST = 0.1
+"""Seconds without accepting after the system refused to accept: it has no descriptors or no memory left."""
+HANDSHAKE_SECONDS = 10
+
+
+class Acceptor:
+    """See the top of this file. Owned by the loop thread."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self.arriving: set[Connection] = set()  # clients that were accepted and are not among the connections yet
+        self._accepted: deque[tuple[Listener, Connection]] = deque()  # those that nothing was done about so far
+        self._tasks: set[asyncio.Task[None]] = set()  # a task that nothing refers to may be collected
+
+    # -- for Listeners ----------------------------------------------------------------------------------------
+
+    def serve(self, listener: Listener) -> None:
+        self._app.loop.add_reader(listener.socket, self._accept_all, listener)
+
+    def stop(self, listener: Listener) -> None:
+        self._app.loop.remove_reader(listener.socket)
+
+    def close(self) -> None:
+        """Give up those that have no connection yet."""
+        for _, connection in self._accepted:
+            connection.socket.close()
+        self._accepted.clear()
+        for task in self._tasks:
+            task.cancel()
+        self.arriving.clear()
+
+    # -- accepting --------------------------------------------------------------------------------------------
+
+    def accept(self, listener: Listener) -> Connection | None:
+        """The next client; None if it was refused. BlockingIOError if there is none."""
+        accepted, name = listener.socket.accept()
+        refusal = self._app.limits.refusal("" if listener.is_unix else name[0])
+        if refusal is not None:
+            self._app.engine.stats.rejected_connections += 1
+            if not listener.encrypted:
+                with contextlib.suppress(OSError):
+                    accepted.send(refusal, socket.MSG_DONTWAIT)
+            accepted.close()
+            return None
+        local = listener.local_address(accepted)
+        peer = local if listener.is_unix else shown_address(name)
+        connection = Connection(self._app, accepted, peer, local, listener.encrypted)
+        self.arriving.add(connection)
+        return connection
+
+    def _accept_all(self, listener: Listener) -> None:
+        idle = not self._accepted
+        try:
+            for _ in range(ACCEPTED_IN_A_TURN):
+                connection = self.accept(listener)
+                if connection is not None:
+                    self._accepted.append((listener, connection))
+        except (BlockingIOError, ConnectionAbortedError):
+            pass
+        except OSError as error:
+            log.warning("cannot accept a client: %s", error.strerror)
+            self.stop(listener)
+            self._app.loop.call_later(REST, self._serve_again, listener)
+        if idle and self._accepted:
+            self._make_some()
+
+    def _serve_again(self, listener: Listener) -> None:
+        if listener in self._app.listeners.all:
+            self.serve(listener)
+
+    # -- making connections -----------------------------------------------------------------------------------
+
+    def take(self) -> list[Connection]:
+        """Plain connections that the loop has not begun with: a busy script hears them itself (meanwhile.py)."""
+        plain = [connection for listener, connection in self._accepted if not listener.encrypted]
+        self._accepted = deque(pair for pair in self._accepted if pair[0].encrypted)
+        return plain
+
+    def _make_some(self) -> None:
+        for _ in range(min(MADE_IN_A_TURN, len(self._accepted))):
+            task = self._app.loop.create_task(self._make(*self._accepted.popleft()))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        if self._accepted:
+            self._app.loop.call_soon(self._make_some)
+
+    async def _make(self, listener: Listener, connection: Connection) -> None:
+        try:
+            if listener.encrypted:
+                await self._app.loop.connect_accepted_socket(
+                    lambda: connection, connection.socket, ssl=self._app.listeners.context,
+                    ssl_handshake_timeout=HANDSHAKE_SECONDS,
+                )  # fmt: skip
+            else:
+                await self._app.loop.connect_accepted_socket(lambda: connection, connection.socket)
+        except OSError as error:  # the client went away, or cannot speak TLS
+            log.info("closing client %s: %s", connection.session.peer, error)
+            connection.socket.close()
+        finally:
+            self.arriving.discard(connection)
