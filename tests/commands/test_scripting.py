@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -378,99 +377,17 @@ def test_memory_that_is_full_refuses_the_first_write_and_not_the_second() -> Non
         bench.eval("#!lua\nreturn 1")
 
 
-# -- running too long ---------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", ["insert", "remove", "sort"])
+def test_the_table_library_does_not_write_to_read_only_tables(name: str) -> None:
+    bench = Bench()
+    with pytest.raises(ReplyError, match="Attempt to modify a readonly table"):
+        bench.eval(f"return table.{name}(redis, 1)")
+    assert bench.eval("return redis[1] == nil") == b":1\r\n"
 
 
-@pytest.fixture(params=["penstock", "redis"])
-def slow(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The URL of a server that calls a script busy after 50 ms."""
-    directive = "busy_reply_threshold" if WORDS_OF_7 else "lua_time_limit"
-    server: Any = RedisServer(**{directive: "50"}) if request.param == "redis" else Server(busy_reply_threshold=50)
-    with server:
-        yield server.url
-
-
-class Runaway:
-    """A script in a thread of its own."""
-
-    def __init__(self, url: str, source: str) -> None:
-        self.answer: Any = None
-        self._client = redis.Redis.from_url(url, socket_timeout=100)
-        self._thread = threading.Thread(target=self._run, args=(source,))
-        self._thread.start()
-
-    def _run(self, source: str) -> None:
-        try:
-            self.answer = self._client.eval(source, 0)
-        except redis.RedisError as error:
-            self.answer = error
-
-    def end(self) -> Any:
-        self._thread.join(100)
-        self._client.close()
-        return self.answer
-
-
-def _until_busy(client: redis.Redis) -> str:
-    """Ask until the server says that it is busy; what it says."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        try:
-            client.get("a")
-        except redis.RedisError as error:
-            return f"{type(error).__name__} {error}"
-    return "never busy"
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "while true do end",
-        "coroutine.wrap(function() while true do end end)()",
-        "while true do redis.call('get', 'a') end",
-    ],
-)
-def test_a_runaway_script_is_killed_by_a_new_client(slow: str, source: str) -> None:
-    with redis.Redis.from_url(slow) as early:
-        early.set("a", "1")
-        runaway = Runaway(slow, source)
-        assert "busy running a script" in _until_busy(early).lower()
-        with redis.Redis.from_url(slow) as late:
-            assert "busy running a script" in _until_busy(late).lower()
-            assert late.script_kill()
-            assert "Script killed by user with SCRIPT KILL" in str(runaway.end())
-            assert late.get("a") == b"1", "a client that came meanwhile stays connected"
-            assert late.client_id() != early.client_id()
-        assert early.get("a") == b"1"
-        assert early.eval("return 7", 0) == 7
-
-
-def test_a_script_cannot_catch_its_own_end() -> None:
-    with Server(busy_reply_threshold=50) as server, redis.Redis.from_url(server.url) as other:
-        runaway = Runaway(server.url, "while true do pcall(function() while true do end end) end")
-        assert "busy" in _until_busy(other).lower()
-        assert other.script_kill()
-        assert "Script killed by user with SCRIPT KILL" in str(runaway.end())
-
-
-def test_a_script_that_has_written_cannot_be_killed(slow: str) -> None:
-    with redis.Redis.from_url(slow) as other:
-        runaway = Runaway(slow, "redis.call('set', 'a', 1) for i = 1, 1.5e8 do end return 'done'")
-        assert "busy" in _until_busy(other).lower()
-        with pytest.raises(redis.ResponseError, match="Sorry the script already executed write commands"):
-            other.script_kill()
-        with other.pipeline(transaction=False) as pipe:
-            pipe.get("a")
-            pipe.ping()
-            assert all(isinstance(reply, redis.ResponseError) for reply in pipe.execute(raise_on_error=False))
-        assert runaway.end() == b"done"
-        assert other.get("a") == b"1"
-
-
-def test_shutdown_without_saving_ends_a_busy_script() -> None:
-    with Server(busy_reply_threshold=50) as server:
-        runaway = Runaway(server.url, "redis.call('set', 'a', 1) while true do end")
-        with redis.Redis.from_url(server.url) as other:
-            assert "busy" in _until_busy(other).lower()
-            other.shutdown(nosave=True)
-        assert isinstance(runaway.end(), redis.RedisError)
+@pytest.mark.parametrize("count", [199, 200, 201, 7990, 7997])
+def test_a_command_takes_as_many_arguments_as_unpack_gives(count: int) -> None:
+    bench = Bench()
+    assert bench.eval(
+        f"local a = {{}} for i = 1, {count} do a[i] = i end return redis.call('lpush', 'l', unpack(a))"
+    ) == (b":%d\r\n" % count)

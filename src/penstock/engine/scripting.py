@@ -10,7 +10,9 @@ To hear them at all while the loop thread sits in Lua, the tick calls `engine.me
 at its sockets. What cannot be interrupted is one call of a C function, such as string.rep or a command.
 
 Memory: Lua gets at most MEMORY_LIMIT, so a runaway script gets "not enough memory". The limit only holds while Lua code
-runs in protected mode; a failed allocation anywhere else would end the process.
+runs in protected mode. In a call from Lua to Python it must not be reached: Lua would jump out of the call and leave the
+interpreter's lock taken. So a function that Lua calls turns the limit off, puts what it answers into Lua, and turns the
+limit on again; what it returns then takes no memory of Lua's (`Lua.hand`).
 
 Rejected: a thread for scripts. Handing over to one costs more than most scripts run, and the data is the loop thread's.
 """
@@ -34,7 +36,7 @@ from penstock.engine.lua.frames import keep_frames
 from penstock.engine.session import Session
 from penstock.engine.spec import REGISTRY, Argv, Command, Flag, Reply
 from penstock.protocol.errors import Busy, NoPerm, NotBusy, OutOfMemory, ReplyError, Unkillable, one_line
-from penstock.protocol.resp import NULL_ARRAY, Pairs, Raw, RawPieces, Status, Verbatim, encode, format_float
+from penstock.protocol.resp import NULL_ARRAY, OK, Pairs, Raw, RawPieces, Status, Verbatim, encode, format_float
 
 if TYPE_CHECKING:
     from penstock.engine.dispatch import Engine
@@ -44,6 +46,8 @@ log = logging.getLogger("penstock.script")
 REDIS_VERSION = b"7.0.15"
 REDIS_VERSION_NUMBER = 0x07000F
 MEMORY_LIMIT = 1 << 30
+MAX_REFERENCES = 256
+"""Tables and functions that Lua may hand to Python in one call: room for so many references is reserved at the start."""
 POLL_INTERVAL = 0.01
 """Seconds between two looks at the sockets while a script is busy."""
 _LOG_LEVELS = (logging.DEBUG, logging.DEBUG, logging.INFO, logging.WARNING)
@@ -86,6 +90,7 @@ class Run:
         self.wrote = False
         self.busy = False  # others are told so
         self.killed = False
+        self.interrupted = False  # as soon as it is busy, it ends
 
 
 class Scripting:
@@ -133,12 +138,14 @@ class Scripting:
             with engine.unit():
                 ok, reply = lua.run(script.function, script.sha, lua.table(keys), lua.table(arguments), caller.protocol)
         except lua51.LuaError as error:  # memory ran out where the sandbox could not catch it
-            ok, reply = False, b"ERR %b script: %b" % (str(error).encode(), script.sha)
+            problem = str(error) or "not enough memory"
+            ok, reply = False, b"ERR %b script: %b" % (problem.encode(), script.sha)
         finally:
             self._run = None
             lua.limit_memory(False)
             if run.busy:
                 engine.require_gates("busy script", False)
+            if run.busy or lua.memory_used() > MEMORY_LIMIT >> 4:  # so that the next one has room
                 lua.collect()
         if not ok:
             raise ScriptError(reply.decode("utf-8", "surrogateescape"))
@@ -161,6 +168,15 @@ class Scripting:
         if self._run is not None:
             self._run.killed = True
 
+    def interrupt(self) -> None:
+        """A signal asks the server to stop: a busy script that has written nothing ends at its next tick.
+
+        One that has written goes on, as half of it would be worse; SHUTDOWN NOSAVE ends it.
+        """
+        run = self._run
+        if run is not None and not run.wrote:
+            run.interrupted = True
+
     def gate(self, session: Session, command: Command, argv: Argv) -> None:
         """While a script is busy, others may do little."""
         run = self._run
@@ -174,11 +190,10 @@ class Scripting:
         return Lua(
             {
                 "call": self._call,
+                "call_many": self._call_many,
                 "tick": self._tick,
                 "may": self._may,
                 "log": _log,
-                "sha1hex": _sha1hex,
-                "keep_frames": keep_frames,
             }
         )
 
@@ -195,7 +210,7 @@ class Scripting:
         lua = self._lua
         lua.limit_memory(False)
         try:
-            return lua.value(self._command(protocol, arguments), protocol)
+            return lua.hand(self._command(protocol, arguments), protocol)
         except ReplyError as error:
             return lua.error(error.wire())
         except Exception as error:  # a bug of ours is the script's error, not the server's end
@@ -203,6 +218,11 @@ class Scripting:
             return lua.error(b"ERR internal error: " + repr(error).encode())
         finally:
             lua.limit_memory(True)
+
+    def _call_many(self, protocol: int, table: Any, count: int) -> Any:
+        """redis.call with more arguments than Lua can hand over one by one."""
+        self._lua.limit_memory(False)
+        return self._call(protocol, *[table[place] for place in range(1, count + 1)])
 
     def _command(self, protocol: int, arguments: tuple[Any, ...]) -> Reply:
         if not arguments:
@@ -239,13 +259,16 @@ class Scripting:
             self._known[name] = command
         return command
 
-    def _may(self, *arguments: Any) -> bool | None:
+    def _may(self, table: Any, count: int) -> bool | None:
         """redis.acl_check_cmd: whether the user may run this; None if there is no such command."""
+        self._lua.limit_memory(False)
         try:
-            argv = [_argument(argument) for argument in arguments]
+            argv = [_argument(table[place]) for place in range(1, count + 1)]
             command = _find(argv)
         except ReplyError:
             return None
+        finally:
+            self._lua.limit_memory(True)
         user = self._session.user
         return user.unrestricted or user.refusal(command, argv) is None
 
@@ -270,7 +293,7 @@ class Scripting:
             except Exception as error:  # nothing of theirs may reach the script
                 log.exception("cannot hear other clients", exc_info=error)
             engine.clock.now = seen  # time stands still for the script
-        return run.killed
+        return run.killed or (run.interrupted and not run.wrote)
 
 
 class Lua:
@@ -282,34 +305,118 @@ class Lua:
             attribute_filter=_no_attributes, max_memory=0,
         )  # fmt: skip
         self.table = self._runtime.table_from
-        execute = self._runtime.execute
-        self._status = execute(b"return function(text) return {ok = text} end")
-        self.error = execute(b"return function(text) return {err = text, ignore_error_stats_update = true} end")
-        null = execute(
+        self.memory_used = self._runtime.get_memory_used
+        self._limited = False
+        self._slot, self._ok_mark, self._status_mark = self.table([False]), self.table([]), self.table([])
+        self._reserve()
+        null = self._runtime.execute(
             b"local null = newproxy(true) local meta = getmetatable(null) meta.__metatable = false "
             b"meta.__tostring = function() return 'userdata: (nil)' end return null"
         )
-        native_tables = {b"bit": self._functions(native.BIT), b"struct": self._functions(native.STRUCT)}
-        libraries = self._chunk("native.lua", self.table(native_tables))
+        self._native = {"bit": native.BIT, "struct": native.STRUCT}
+        tables = {
+            library.encode(): self._functions({name: self._handing(function) for name, function in functions.items()})
+            for library, functions in self._native.items()
+        }
+        libraries = self._chunk("native.lua", self.table(tables), self._call_native, self._slot)
         libraries[b"cjson"] = self._chunk("cjson.lua", null)
-        libraries[b"cmsgpack"] = self._chunk("cmsgpack.lua", native.number_to_bytes, native.number_from_bytes)
-        host = self._functions({**functions, "limit_memory": self.limit_memory})
+        libraries[b"cmsgpack"] = self._chunk("cmsgpack.lua")
+        host = self._functions({
+            **functions, "limit_memory": self.limit_memory, "keep_frames": self._keep_frames,
+            "sha1hex": self._handing(_sha1hex),
+        })  # fmt: skip
         host[b"version"], host[b"version_number"] = REDIS_VERSION, REDIS_VERSION_NUMBER
-        self.run, self.compile = self._chunk("sandbox.lua", host, libraries)
+        host[b"slot"], host[b"ok_mark"], host[b"status_mark"] = self._slot, self._ok_mark, self._status_mark
+        self.run, self.compile = self._chunk("sandbox.lua", host, libraries, self._loaded("library.lua"))
 
-    def _chunk(self, name: str, *arguments: Any) -> Any:
+    def _loaded(self, name: str) -> Any:
         source = resources.files("penstock.engine.lua").joinpath(name).read_bytes()
         load = self._runtime.execute(b"return function(source, name) return assert(loadstring(source, name)) end")
-        return load(source, b"=" + name.encode())(*arguments)
+        return load(source, b"=" + name.encode())
+
+    def _chunk(self, name: str, *arguments: Any) -> Any:
+        return self._loaded(name)(*arguments)
+
+    def _reserve(self) -> None:
+        """Make room for references from Python to tables, so that a call from Lua that hands some over allocates none."""
+        tables = [self.table([]) for _ in range(MAX_REFERENCES)]
+        del tables
 
     def _functions(self, functions: dict[str, Callable[..., Any]]) -> Any:
         return self.table({name.encode(): function for name, function in functions.items()})
 
     def limit_memory(self, limited: bool) -> None:
+        self._limited = limited
         self._runtime.set_max_memory(MEMORY_LIMIT if limited else 0)
 
     def collect(self) -> None:
         self._runtime.gccollect()
+
+    # -- answers to Lua, see the top of this file ---------------------------------------------------------------
+
+    def hand(self, reply: Reply, protocol: int) -> Any:
+        """Put a reply into Lua and answer what refers to it; `received` in lua/sandbox.lua is the other half."""
+        kind = type(reply)
+        if kind is int:
+            return reply
+        if kind is bytes:
+            self._slot[1] = reply
+            return True
+        if reply is OK:
+            return self._ok_mark
+        if isinstance(reply, Status):
+            self._slot[1] = bytes(reply)
+            return self._status_mark
+        value = self.value(reply, protocol)
+        if type(value) is bytes:
+            self._slot[1] = value
+            return True
+        return value
+
+    def _hand_values(self, values: tuple[Any, ...] | native.Refusal) -> Any:
+        if isinstance(values, native.Refusal):
+            return self.table({b"err": bytes(values)})
+        if len(values) != 1:
+            return self.table(values)
+        if type(values[0]) is bytes:
+            self._slot[1] = values[0]
+            return True
+        return values[0]
+
+    def _handing(self, function: native.Function) -> Callable[..., Any]:
+        """A function of lua/native.py as Lua calls it."""
+
+        def handing(*arguments: Any) -> Any:
+            self.limit_memory(False)
+            try:
+                return self._hand_values(function(*arguments))
+            finally:
+                self.limit_memory(True)
+
+        return handing
+
+    def _call_native(self, library: bytes, name: bytes, table: Any, count: int) -> Any:
+        """The same with more arguments than Lua can hand over one by one."""
+        self.limit_memory(False)
+        try:
+            function = self._native[library.decode()][name.decode()]
+            return self._hand_values(function(*[table[place] for place in range(1, count + 1)]))
+        finally:
+            self.limit_memory(True)
+
+    def _keep_frames(self, compiled: bytes) -> bool:
+        limited = self._limited  # a script calls loadstring; else a script is being compiled
+        self.limit_memory(False)
+        try:
+            patched = keep_frames(compiled)
+            if patched is not None:
+                self._slot[1] = patched
+            return patched is not None
+        finally:
+            self.limit_memory(limited)
+
+    def error(self, text: bytes) -> Any:
+        return self.table({b"err": text, b"ignore_error_stats_update": True})
 
     def value(self, reply: Reply, protocol: int) -> Any:
         """A reply as Lua sees it, in the form of a protocol version."""
@@ -321,7 +428,7 @@ class Lua:
         if kind is list or kind is tuple:
             return self.table([self.value(item, protocol) for item in reply])
         if isinstance(reply, Status):
-            return self._status(bytes(reply))
+            return self.table({b"ok": bytes(reply)})
         if isinstance(reply, ReplyError):
             return self.error(reply.wire())
         if kind is Raw or kind is RawPieces:
@@ -423,5 +530,5 @@ def _log(level: int, text: bytes) -> None:
     log.log(_LOG_LEVELS[int(level)], "%s", text.decode("utf-8", "backslashreplace"))
 
 
-def _sha1hex(text: bytes) -> bytes:
-    return hashlib.sha1(text, usedforsecurity=False).hexdigest().encode()
+def _sha1hex(text: bytes) -> tuple[bytes]:
+    return (hashlib.sha1(text, usedforsecurity=False).hexdigest().encode(),)

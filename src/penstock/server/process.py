@@ -51,6 +51,7 @@ async def _serve(config: Config) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _asked_to_stop, app, number)
+        _interrupt_scripts(app, number)
     loop.add_signal_handler(signal.SIGHUP, lambda: None)
     await app.start()
     if app.stop_requested.is_set():
@@ -80,6 +81,12 @@ async def _until_it_may_stop(app: App) -> None:
             app.stop_requested.clear()
         else:
             return
+
+
+def _interrupt_scripts(app: App, number: int) -> None:
+    """The loop hears of a signal when it runs again, which is after a script; so tell the script too."""
+    signal.signal(number, lambda *_: app.engine.scripting.interrupt())
+    signal.siginterrupt(number, False)
 
 
 def _asked_to_stop(app: App, number: int) -> None:

@@ -1,9 +1,12 @@
-"""Keep a script's frame on the stack while it calls a library.
+"""Change a compiled script: keep its frames on the stack while it calls a library, and give its functions enough stack.
 
 Lua drops the frame of a function that ends in `return redis.call(...)`. Redis's libraries are C functions, for which
 Lua makes an exception, so there an error can still name the script's line; ours are Lua functions. So the compiled
 script is changed: a tail call of something that was found in a table or by its global name becomes an ordinary call.
 Tail calls of local functions, the ones that recursion is written with, stay what they are.
+
+Lua 5.1 copies the parameters of a function with "..." to the top of its stack without asking for room (CVE-2014-5461).
+So the room that such a function asks for is made larger by the number of its parameters.
 
 The compiled form is that of Lua 5.1, written by string.dump a moment before; anything else is left alone.
 """
@@ -19,14 +22,21 @@ _HEADER = (
 _MOVE, _GET_UPVALUE, _GET_GLOBAL, _GET_TABLE, _SELF, _CALL, _TAIL_CALL, _CLOSURE = 0, 4, 5, 6, 11, 28, 29, 36
 _LOADS = frozenset({_MOVE, _GET_UPVALUE, _GET_GLOBAL, _GET_TABLE, _SELF, _CALL, _CLOSURE})
 _BY_NAME = frozenset({_GET_GLOBAL, _GET_TABLE, _SELF})
+_PARAMETERS, _IS_VARARG, _STACK_SIZE = 9, 10, 11  # where these bytes of a function's header are
+_MAX_STACK_SIZE = 250
 
 
-def keep_frames(compiled: bytes) -> bytes:
-    """The same chunk with calls instead of tail calls where a library may be called."""
+def keep_frames(compiled: bytes) -> bytes | None:
+    """The same chunk with calls instead of tail calls where a library may be called; None if it cannot be made safe."""
     if not compiled.startswith(_HEADER):
         return compiled
     chunk = bytearray(compiled)
-    for start, count in _Walk(compiled, len(_HEADER)).functions():
+    for header, start, count in _Walk(compiled, len(_HEADER)).functions():
+        if chunk[header + _IS_VARARG]:
+            size = chunk[header + _STACK_SIZE] + chunk[header + _PARAMETERS]
+            if size > _MAX_STACK_SIZE:
+                return None
+            chunk[header + _STACK_SIZE] = size
         code = list(struct.unpack_from(f"<{count}I", chunk, start))
         for at, instruction in enumerate(code):
             if instruction & 0x3F == _TAIL_CALL and _loaded_by(code, at) in _BY_NAME:
@@ -52,12 +62,13 @@ class _Walk:
         self._chunk = chunk
         self._at = at
 
-    def functions(self) -> Iterator[tuple[int, int]]:
-        """(offset, number) of the instructions of a function and of those inside it."""
+    def functions(self) -> Iterator[tuple[int, int, int]]:
+        """Where the header of a function is, where its instructions are and how many; then those of the functions in it."""
         self._skip_string()
+        header = self._at
         self._at += 4 + 4 + 4  # first line, last line; upvalues, parameters, varargs, stack size: a byte each
         count = self._int()
-        yield self._at, count
+        yield header, self._at, count
         self._at += 4 * count
         for _ in range(self._int()):
             self._skip_constant()

@@ -1,7 +1,8 @@
 """Functions for scripts that are written in Python: the bit and struct libraries.
 
 Lua sees them through `native.lua`. A function here never raises into Lua, where an exception would be an object that
-a script could hold: it answers (True, values...) or (False, text), and the Lua side raises the text.
+a script could hold: it answers its values, or the `Refusal` that the Lua side raises. `Lua.native` (scripting.py) hands
+either over.
 """
 
 from __future__ import annotations
@@ -12,7 +13,12 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
-Function = Callable[..., tuple[Any, ...]]
+
+class Refusal(bytes):
+    """Why a function did nothing."""
+
+
+Function = Callable[..., "tuple[Any, ...] | Refusal"]
 
 
 class BadArgument(Exception):
@@ -30,17 +36,17 @@ def _lua_type(value: object) -> str:
 
 
 def _guarded(function: Callable[..., tuple[Any, ...]]) -> Function:
-    """Answer (True, ...) or (False, text) instead of raising."""
+    """Answer a Refusal instead of raising."""
     name = function.__name__.strip("_")
 
     @functools.wraps(function)
-    def guarded(*arguments: Any) -> tuple[Any, ...]:
+    def guarded(*arguments: Any) -> tuple[Any, ...] | Refusal:
         try:
-            return (True, *function(*arguments))
+            return function(*arguments)
         except BadArgument as bad:
-            return False, f"bad argument #{bad.position} to '{name}' ({bad.problem})".encode()
+            return Refusal(f"bad argument #{bad.position} to '{name}' ({bad.problem})".encode())
         except (OverflowError, MemoryError, ValueError) as error:
-            return False, str(error).encode()
+            return Refusal(str(error).encode())
 
     return guarded
 
@@ -274,18 +280,3 @@ def unpack(*arguments: Any) -> tuple[Any, ...]:
 
 
 STRUCT: dict[str, Function] = {"pack": pack, "unpack": unpack, "size": size}
-
-
-# -- for cmsgpack ---------------------------------------------------------------------------------------------
-
-
-def number_to_bytes(code: bytes, number: float) -> bytes | None:
-    """A number in one of Python's struct codes; None if it does not fit a float."""
-    try:
-        return struct.pack(code.decode(), number if code in (b">f", b">d") else int(number))
-    except (OverflowError, struct.error):
-        return None
-
-
-def number_from_bytes(code: bytes, data: bytes) -> float:
-    return float(struct.unpack(code.decode(), data)[0])

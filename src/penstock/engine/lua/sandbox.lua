@@ -7,20 +7,26 @@
 -- Redis's Lua has read-only tables; stock Lua has not. Here the libraries are empty tables that find their contents
 -- through a metatable, and the few functions that look past metatables know about them.
 --
+-- Nothing that Python answers may make Lua allocate: the limit of memory holds again by then, and an error of Lua inside
+-- a call of Python would leave the interpreter's lock taken. So a string is put into `slot`, by Python and while the limit
+-- is off, and a status is a mark. `received` makes the reply of them.
+--
 -- Nothing here may use a global once it was removed, hence the locals.
 
-local host, libraries = ...
+local host, libraries, load_library = ...
 
 local error, getmetatable, next, pairs, pcall, rawget, rawset = error, getmetatable, next, pairs, pcall, rawget, rawset
 local select, setmetatable, tostring, type, xpcall = select, setmetatable, tostring, type, xpcall
-local collectgarbage, loadstring, real_load = collectgarbage, loadstring, load
+local collectgarbage, loadstring = collectgarbage, loadstring
 local concat, format, gsub, find, byte, sub = table.concat, string.format, string.gsub, string.find, string.byte, string.sub
 local dump, match, floor, tonumber = string.dump, string.match, math.floor, tonumber
 local create, resume = coroutine.create, coroutine.resume
+local slot, ok_mark, status_mark, call, call_many = host.slot, host.ok_mark, host.status_mark, host.call, host.call_many
 local getinfo, sethook = debug.getinfo, debug.sethook
 
 local READ_ONLY = "Attempt to modify a readonly table"
 local INSTRUCTIONS = 100000 -- between two looks at the clock: about a millisecond
+local DIRECT = 200 -- more arguments than these reach Python in a table; see MAX_REFERENCES in scripting.py
 
 -- read-only tables --------------------------------------------------------------------------------------------
 
@@ -44,19 +50,26 @@ local function check_table(name, ...)
     end
 end
 
--- Call a C function for a script: what it complains about has the script's line, not ours.
-local function relay(name, ok, ...)
-    if ok then return ... end
-    error((gsub(tostring((...)), "'%?'", "'" .. name .. "'")), 3)
+-- Names of our own chunks: SCRIPT KILL and the line of an error pass their functions over.
+local internal_names = {["=sandbox.lua"] = true, ["=library.lua"] = true, ["=native.lua"] = true, ["=cjson.lua"] = true, ["=cmsgpack.lua"] = true}
+
+local function patched(chunk)
+    if not host.keep_frames(dump(chunk)) then return nil, "function or expression too complex" end
+    return loadstring(slot[1], "=?")
 end
+
+local library = load_library(
+    function(subject) return contents[subject] ~= nil end, patched, function(name) return internal_names[name] ~= nil end
+)
+local relay = library.relay
 
 local globals = {_VERSION = _VERSION, _G = _G}
 for _, name in pairs({
-    "assert", "error", "gcinfo", "getmetatable", "ipairs", "rawequal", "select", "tonumber", "tostring", "type", "unpack",
-    "xpcall",
+    "assert", "error", "gcinfo", "getmetatable", "ipairs", "rawequal", "select", "tonumber", "tostring", "type", "xpcall",
 }) do
     globals[name] = _G[name]
 end
+globals.unpack, globals.loadstring, globals.load = library.unpack, library.loadstring, library.load
 
 function globals.next(...)
     check_table("next", ...)
@@ -94,23 +107,6 @@ function globals.collectgarbage(what, ...)
     return 0
 end
 
--- Compiled chunks can do anything to the process, so only text is loaded.
-function globals.loadstring(source, name)
-    if type(source) == "string" and byte(source) == 27 then return nil, "attempt to load a binary chunk" end
-    return relay("loadstring", pcall(loadstring, source, name))
-end
-
-function globals.load(reader, name)
-    if type(reader) ~= "function" then return relay("load", pcall(real_load, reader, name)) end
-    local pieces = {}
-    for piece in reader do
-        if type(piece) ~= "string" then error("reader function must return a string", 2) end
-        if piece == "" then break end
-        pieces[#pieces + 1] = piece
-    end
-    return globals.loadstring(concat(pieces), name or "=(load)")
-end
-
 -- Redis's pcall hands out the text of an error reply instead of its table.
 local function text_of_error(ok, ...)
     if not ok then
@@ -128,7 +124,7 @@ end
 -- running too long ----------------------------------------------------------------------------------------------
 
 local function internal(info)
-    return info.what == "C" or info.what == "tail" or byte(info.source) == 61 -- "=": a chunk of ours
+    return info.what == "C" or info.what == "tail" or internal_names[info.source] ~= nil
 end
 
 local function kill() error({err = "ERR Script killed by user with SCRIPT KILL..."}, 0) end
@@ -138,10 +134,11 @@ local function kill_script()
 end
 
 local armed = false -- the hook stays between scripts; setting it takes longer than a short script
+local dying = false
 
 local function tick()
     if host.tick() then
-        armed = false
+        armed, dying = false, true
         -- From now on every line of the script fails, so that no pcall of it can go on.
         sethook(kill_script, "l")
         kill()
@@ -156,12 +153,22 @@ end
 local coroutines = {}
 for name, value in pairs(coroutine) do coroutines[name] = value end
 
--- A hook belongs to one coroutine.
+-- A hook belongs to one coroutine: when a script ends inside one, the others must end too.
+local function resumed(...)
+    if dying then
+        sethook(kill_script, "l")
+        kill()
+    end
+    return ...
+end
+
 function coroutines.create(...)
     local made = relay("create", pcall(create, ...))
     sethook(made, tick, "", INSTRUCTIONS)
     return made
 end
+
+function coroutines.resume(...) return resumed(relay("resume", pcall(resume, ...))) end
 
 local function results_of_wrapped(ok, ...)
     if ok then return ... end
@@ -171,7 +178,7 @@ end
 function coroutines.wrap(...)
     local made = relay("wrap", pcall(create, ...))
     sethook(made, tick, "", INSTRUCTIONS)
-    return function(...) return results_of_wrapped(resume(made, ...)) end
+    return function(...) return results_of_wrapped(resumed(resume(made, ...))) end
 end
 
 -- redis.* ---------------------------------------------------------------------------------------------------------
@@ -186,14 +193,30 @@ local redis = {
     REDIS_VERSION = host.version, REDIS_VERSION_NUM = host.version_number,
 }
 
+local function received(reply)
+    if reply == true then
+        reply, slot[1] = slot[1], false
+    elseif reply == ok_mark then
+        reply = {ok = "OK"}
+    elseif reply == status_mark then
+        reply = {ok = slot[1]}
+    end
+    return reply
+end
+
+local function command(...)
+    if select("#", ...) > DIRECT then return received(call_many(resp, {...}, select("#", ...))) end
+    return received(call(resp, ...))
+end
+
 function redis.call(...)
-    local reply = host.call(resp, ...)
+    local reply = command(...)
     if type(reply) == "table" and reply.err then error(reply, 0) end
     return reply
 end
 
 function redis.pcall(...)
-    local reply = host.call(resp, ...)
+    local reply = command(...)
     return reply
 end
 
@@ -215,7 +238,7 @@ end
 function redis.sha1hex(...)
     if select("#", ...) ~= 1 then raise("wrong number of arguments") end
     local subject = ...
-    return host.sha1hex(type(subject) == "number" and tostring(subject) or type(subject) == "string" and subject or "")
+    return received(host.sha1hex(type(subject) == "number" and tostring(subject) or type(subject) == "string" and subject or ""))
 end
 
 function redis.log(...)
@@ -248,7 +271,7 @@ end
 
 function redis.acl_check_cmd(...)
     if select("#", ...) == 0 then raise("Please specify at least one argument for this redis.acl_check_cmd() call") end
-    local allowed = host.may(...)
+    local allowed = host.may({...}, select("#", ...))
     if allowed == nil then raise("Invalid command passed to redis.acl_check_cmd()") end
     return allowed
 end
@@ -371,20 +394,23 @@ local function run(script, sha, keys, arguments, protocol)
     resp = 2
     if not armed then arm() end
     host.limit_memory(true)
-    local ok, value = xpcall(script, locate)
-    local reply
-    if ok and type(value) == "table" and type(rawget(value, "err")) == "string" then
-        ok, reply = false, error_line(rawget(value, "err"))
-    elseif ok and type(value) ~= "table" then
-        reply = encode(value, protocol)
-    elseif ok then
-        ok, reply = xpcall(function() return encode(value, protocol) end, locate)
-        if not ok then ok, reply = checked(ok, reply, sha) end
-    else
-        ok, reply = checked(ok, value, sha)
-    end
-    if not armed then sethook() end
+    local refused
+    local ok, reply = xpcall(function()
+        local value = script()
+        if type(value) == "table" and type(rawget(value, "err")) == "string" then
+            refused = error_line(rawget(value, "err"))
+        else
+            return encode(value, protocol)
+        end
+    end, locate)
     host.limit_memory(false)
+    if refused then
+        ok, reply = false, refused
+    elseif not ok then
+        ok, reply = checked(ok, reply, sha)
+    end
+    dying = false
+    if not armed then sethook() end
     globals.KEYS, globals.ARGV = nil, nil
     return ok, reply
 end
@@ -393,31 +419,34 @@ end
 local function compile(source)
     if byte(source) == 27 then return false, "user_script: attempt to load a binary chunk" end
     local script, problem = loadstring(source, "@user_script")
+    if script then script, problem = patched(script) end
     if not script then return false, problem end
-    return true, loadstring(host.keep_frames(dump(script)), "@user_script")
+    return true, script
 end
 
 -- closing the box -------------------------------------------------------------------------------------------------
 
 globals.coroutine = protect(coroutines)
-globals.string, globals.table, globals.math = protect(string), protect(table), protect(math)
+globals.string, globals.table, globals.math = protect(library.string), protect(library.table), protect(math)
 globals.redis = protect(redis)
 for name, library in pairs(libraries) do globals[name] = protect(library) end
-getmetatable("").__metatable = protect({__index = globals.string})
+local meta = getmetatable("")
+meta.__index, meta.__metatable = library.string, protect({__index = globals.string})
 
 local everything = _G
 local names = {}
 for name in pairs(everything) do names[#names + 1] = name end
 for _, name in pairs(names) do everything[name] = nil end
-setmetatable(globals, {__index = function(_, name)
+local strict = {__index = function(_, name)
     -- lupa looks for debug.traceback whenever Python calls Lua, where an error would end the process.
     if name == "debug" then
         local info = getinfo(2, "S")
         if not info or info.what == "C" then return nil end
     end
     error("Script attempted to access nonexistent global variable '" .. tostring(name) .. "'", 2)
-end})
-setmetatable(everything, {__index = globals, __newindex = refuse, __metatable = false})
+end}
+setmetatable(globals, strict)
+setmetatable(everything, {__index = globals, __newindex = refuse, __metatable = protect(strict)})
 contents[everything] = globals
 
 return run, compile

@@ -1,0 +1,141 @@
+-- The functions of Lua's own library that a script can use to crash or hold up stock Lua 5.1, made safe.
+--
+-- Each wrapper checks what the C function does not, and leaves the work to it. The errors of a wrapper name the script's
+-- line: a C function that may fail is called through pcall, and `relay` raises its words again.
+--
+--   unpack              adds up its bounds in an int (CVE-2025-46817)
+--   string.find & co.   recurse on the C stack once for every item of a pattern
+--   string.rep          adds one copy at a time; 2^31 copies of "" take seconds in which no other client is heard
+--   table.insert        moves 2^31 elements for a position of -2^31
+--   table.insert, remove, sort   look past metatables, so they could write to a read-only table
+--   loadstring, load    run compiled chunks; call a reader while the parser holds an unprotected string (CVE-2025-49844);
+--                       count long brackets in an int (CVE-2025-46819); and reserve too little stack for functions with
+--                       both parameters and "..." (CVE-2014-5461), which `patched` corrects
+
+local is_read_only, patched, is_internal = ...
+
+local error, pairs, pcall, select, tonumber, type = error, pairs, pcall, select, tonumber, type
+local loadstring, real_load, unpack = loadstring, load, unpack
+local byte, find, gsub, rep = string.byte, string.find, string.gsub, string.rep
+local concat, insert = table.concat, table.insert
+
+local READ_ONLY = "Attempt to modify a readonly table"
+local MAX_RESULTS = 8000 -- the C stack of Lua 5.1
+local MAX_PATTERN = 10000
+local MAX_SOURCE = 2 ^ 29 -- the longest argument of a command
+local MAX_STRING = 2 ^ 30 -- what a script may use in all, see scripting.py
+local MAX_INT = 2147483647
+
+local library = {}
+
+-- Raise what a C function complains about at the script's line, with the name that the script knows. What a function of
+-- the script raised while C code called it has its line already.
+local function relay(name, ok, ...)
+    if ok then return ... end
+    local problem = ...
+    if type(problem) ~= "string" or problem == "not enough memory" or find(problem, "^[^\n]-:%d+: ") then
+        error(problem, 0)
+    end
+    error((gsub(problem, "'%?'", "'" .. name .. "'")), 3)
+end
+library.relay = relay
+
+function library.unpack(...)
+    local items, first, last = ...
+    if type(items) ~= "table" then return relay("unpack", pcall(unpack, ...)) end
+    first, last = first == nil and 1 or tonumber(first), last == nil and #items or tonumber(last)
+    if first and last then
+        if first > last then return end
+        if not (first >= -MAX_INT and last <= MAX_INT and last - first < MAX_RESULTS) then
+            error("too many results to unpack", 2)
+        end
+        if last - first < 1000 then return unpack(items, first, last) end
+    end
+    return relay("unpack", pcall(unpack, ...))
+end
+
+-- string ----------------------------------------------------------------------------------------------------------
+
+local strings = {}
+for name, value in pairs(string) do strings[name] = value end
+library.string = strings
+
+for _, name in pairs({"find", "match", "gmatch", "gfind", "gsub"}) do
+    local real = string[name]
+    strings[name] = function(...)
+        local _, pattern = ...
+        if type(pattern) == "string" and #pattern > MAX_PATTERN then
+            local _, _, _, plain = ...
+            if name ~= "find" or not plain then error("pattern too complex", 2) end
+        end
+        return relay(name, pcall(real, ...))
+    end
+end
+
+function strings.rep(...)
+    local text, count = ...
+    local number = tonumber(count)
+    if type(text) ~= "string" or not number then return relay("rep", pcall(rep, ...)) end
+    if text == "" or not (number >= 1) then return "" end
+    if #text * number > MAX_STRING then error("not enough memory", 2) end
+    number = number - number % 1
+    if number < 1000 then return rep(text, number) end
+    local block = rep(text, 1000)
+    return rep(block, (number - number % 1000) / 1000) .. rep(text, number % 1000)
+end
+
+-- table -----------------------------------------------------------------------------------------------------------
+
+local tables = {}
+for name, value in pairs(table) do tables[name] = value end
+library.table = tables
+
+function tables.insert(...)
+    local items, position = ...
+    local count = select("#", ...)
+    if is_read_only(items) then error(READ_ONLY, 2) end
+    if type(items) ~= "table" then return relay("insert", pcall(insert, ...)) end
+    if count == 2 then return insert(items, position) end
+    local number = tonumber(position)
+    if count == 3 and number and not (number >= -MAX_RESULTS and number <= MAX_INT) then
+        error("bad argument #2 to 'insert' (position out of bounds)", 2)
+    end
+    return relay("insert", pcall(insert, ...))
+end
+
+for _, name in pairs({"remove", "sort"}) do
+    local real = table[name]
+    tables[name] = function(...)
+        if is_read_only((...)) then error(READ_ONLY, 2) end
+        return relay(name, pcall(real, ...))
+    end
+end
+
+-- loading ---------------------------------------------------------------------------------------------------------
+
+function library.loadstring(...)
+    local source, name = ...
+    if type(source) == "string" then
+        if byte(source) == 27 then return nil, "attempt to load a binary chunk" end
+        if #source > MAX_SOURCE then return nil, "not enough memory" end
+        if is_internal(name) then name = "=(load)" end
+        local chunk, problem = relay("loadstring", pcall(loadstring, source, name))
+        if chunk and find(source, "...", 1, true) then return patched(chunk) end
+        return chunk, problem
+    end
+    return relay("loadstring", pcall(loadstring, ...))
+end
+
+function library.load(...)
+    local reader, name = ...
+    if type(reader) ~= "function" then return relay("load", pcall(real_load, ...)) end
+    local pieces = {}
+    for piece in reader do
+        if type(piece) ~= "string" then error("reader function must return a string", 2) end
+        if piece == "" then break end
+        pieces[#pieces + 1] = piece
+    end
+    return library.loadstring(concat(pieces), name == nil and "=(load)" or name)
+end
+
+return library

@@ -1,0 +1,26 @@
+"""Runs scripts in a process of its own: a line of JSON in, a line of JSON out. For scripts that may end the process."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from tests.commands.bench import Bench
+
+from penstock.engine import scripting
+from penstock.protocol.errors import ReplyError
+
+
+def main() -> None:
+    scripting.MEMORY_LIMIT = 1 << 26
+    bench = Bench()
+    for line in sys.stdin:
+        try:
+            answer = bench.eval(json.loads(line).encode("latin-1")).decode("latin-1")
+        except ReplyError as error:
+            answer = f"-{error}"
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+main()

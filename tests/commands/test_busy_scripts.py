@@ -1,0 +1,159 @@
+"""Scripts that run too long: what others are told meanwhile, and how they end. On ours, and some on a real Redis."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from tests.server_process import Process
+
+from penstock import Server
+from penstock.testing.redis import RedisServer, find_redis, free_port
+
+WORDS_OF_7 = find_redis().version >= (7, 0)
+
+
+@pytest.fixture(params=["penstock", "redis"])
+def slow(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The URL of a server that calls a script busy after 50 ms."""
+    directive = "busy_reply_threshold" if WORDS_OF_7 else "lua_time_limit"
+    server: Any = RedisServer(**{directive: "50"}) if request.param == "redis" else Server(busy_reply_threshold=50)
+    with server:
+        yield server.url
+
+
+class Runaway:
+    """A script in a thread of its own."""
+
+    def __init__(self, url: str, source: str) -> None:
+        self.answer: Any = None
+        self._client = redis.Redis.from_url(url, socket_timeout=100)
+        self._thread = threading.Thread(target=self._run, args=(source,))
+        self._thread.start()
+
+    def _run(self, source: str) -> None:
+        try:
+            self.answer = self._client.eval(source, 0)
+        except redis.RedisError as error:
+            self.answer = error
+
+    def end(self) -> Any:
+        self._thread.join(100)
+        self._client.close()
+        return self.answer
+
+
+def _until_busy(client: redis.Redis) -> str:
+    """Ask until the server says that it is busy; what it says."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            client.get("a")
+        except redis.RedisError as error:
+            return f"{type(error).__name__} {error}"
+    return "never busy"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "while true do end",
+        "coroutine.wrap(function() while true do end end)()",
+        "while true do redis.call('get', 'a') end",
+    ],
+)
+def test_a_runaway_script_is_killed_by_a_new_client(slow: str, source: str) -> None:
+    with redis.Redis.from_url(slow) as early:
+        early.set("a", "1")
+        runaway = Runaway(slow, source)
+        assert "busy running a script" in _until_busy(early).lower()
+        with redis.Redis.from_url(slow) as late:
+            assert "busy running a script" in _until_busy(late).lower()
+            assert late.script_kill()
+            assert "Script killed by user with SCRIPT KILL" in str(runaway.end())
+            assert late.get("a") == b"1", "a client that came meanwhile stays connected"
+            assert late.client_id() != early.client_id()
+        assert early.get("a") == b"1"
+        assert early.eval("return 7", 0) == 7
+
+
+def test_a_script_cannot_catch_its_own_end() -> None:
+    with Server(busy_reply_threshold=50) as server, redis.Redis.from_url(server.url) as other:
+        runaway = Runaway(server.url, "while true do pcall(function() while true do end end) end")
+        assert "busy" in _until_busy(other).lower()
+        assert other.script_kill()
+        assert "Script killed by user with SCRIPT KILL" in str(runaway.end())
+
+
+def test_a_script_that_has_written_cannot_be_killed(slow: str) -> None:
+    with redis.Redis.from_url(slow) as other:
+        runaway = Runaway(slow, "redis.call('set', 'a', 1) for i = 1, 1.5e8 do end return 'done'")
+        assert "busy" in _until_busy(other).lower()
+        with pytest.raises(redis.ResponseError, match="Sorry the script already executed write commands"):
+            other.script_kill()
+        with other.pipeline(transaction=False) as pipe:
+            pipe.get("a")
+            pipe.ping()
+            assert all(isinstance(reply, redis.ResponseError) for reply in pipe.execute(raise_on_error=False))
+        assert runaway.end() == b"done"
+        assert other.get("a") == b"1"
+
+
+def test_shutdown_without_saving_ends_a_busy_script() -> None:
+    with Server(busy_reply_threshold=50) as server:
+        runaway = Runaway(server.url, "redis.call('set', 'a', 1) while true do end")
+        with redis.Redis.from_url(server.url) as other:
+            assert "busy" in _until_busy(other).lower()
+            other.shutdown(nosave=True)
+        assert isinstance(runaway.end(), redis.RedisError)
+
+
+def _killed(server: Server, source: str) -> str:
+    """What a runaway script answers when another client has killed it."""
+    with redis.Redis.from_url(server.url) as other:
+        runaway = Runaway(server.url, source)
+        assert "busy" in _until_busy(other).lower()
+        assert other.script_kill()
+        return str(runaway.end())
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "return loadstring('while true do pcall(function() while true do end end) end', '=x')()",
+        "return loadstring('while true do pcall(function() while true do end end) end', '=sandbox.lua')()",
+        "while true do coroutine.resume(coroutine.create(function() while true do end end)) end",
+        "while true do pcall(coroutine.wrap(function() while true do pcall(string.rep, 'x', 10) end end)) end",
+        "local t = setmetatable({}, {__index = function() while true do end end}) while true do pcall(function() return t.x end) end",
+        "while true do pcall(string.gsub, 'aaaa', 'a', function() while true do end end) end",
+        "while true do pcall(table.sort, {3, 2, 1}, function() while true do end end) end",
+    ],
+)
+def test_no_script_outlives_a_kill(source: str) -> None:
+    with Server(busy_reply_threshold=20) as server:
+        assert "Script killed by user with SCRIPT KILL" in _killed(server, source)
+
+
+def test_a_kill_in_the_middle_of_a_call_has_its_words() -> None:
+    with Server(busy_reply_threshold=1) as server:
+        for _ in range(20):
+            assert "Script killed by user with SCRIPT KILL" in _killed(server, "while 1 do redis.call('ping') end")
+
+
+def test_a_signal_ends_a_busy_script_that_has_written_nothing(tmp_path: Path) -> None:
+    port = free_port()
+    process = Process(tmp_path, port, options="--busy-reply-threshold 20")
+    try:
+        runaway = Runaway(f"redis://127.0.0.1:{port}", "while true do end")
+        with redis.Redis(port=port) as other:
+            assert "busy" in _until_busy(other).lower()
+        process.process.terminate()
+        assert process.process.wait(60) == 0
+        assert isinstance(runaway.end(), redis.RedisError)
+    finally:
+        process.kill()
