@@ -17,6 +17,7 @@ from penstock import Client, State, aio
 from penstock.client.body import OPTIONS
 from penstock.client.delivery import Delivery
 from penstock.client.errors import NotSent
+from penstock.testing.proxy import FaultProxy
 
 
 def ask(one: Any) -> list[Any]:
@@ -173,6 +174,34 @@ def test_scripts_locks_and_pub_sub_work(client: Any, peer: str) -> None:
         pipe = plain.pipeline()
         plain.register_script("return 7")(client=pipe)
         assert pipe.execute() == [7]
+
+
+@pytest.mark.parametrize("is_pipeline", [False, True])
+def test_a_script_that_the_server_keeps_forgetting_runs_all_the_same(
+    connect: Connect, proxy: FaultProxy, witness: redis.Redis, is_pipeline: bool
+) -> None:
+    """As when a server dies between SCRIPT LOAD and EVALSHA."""
+    witness.script_flush()
+    for nth in (1, 2, 3):
+        proxy.replace_reply(b"-NOSCRIPT No matching script.\r\n", command=b"EVALSHA", nth=nth)
+    client = connect(f"redis://127.0.0.1:{proxy.address[1]}")
+    real = getattr(client, "real", client)
+    count = real.register_script("return redis.call('INCRBY', KEYS[1], ARGV[1])")
+    if not is_pipeline:
+        assert (client._do(lambda: count(["n"], [5])) if real is not client else count(["n"], [5])) == 5
+    elif real is client:
+        pipe = real.pipeline()
+        count(["n"], [5], client=pipe)
+        assert pipe.execute() == [5]
+    else:
+
+        async def queue() -> Any:
+            pipe = real.pipeline()
+            await count(["n"], [5], client=pipe)
+            return await pipe.execute()
+
+        assert client._do(queue) == [5]
+    assert witness.get("n") == b"5"
 
 
 def test_iterators_work(client: Any, peer: str) -> None:

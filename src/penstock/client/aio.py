@@ -34,6 +34,7 @@ from penstock.client.pipeline import (
     told_of_all,
 )
 from penstock.client.quick import QuickCommands
+from penstock.client.scripts import AioRegisteredScript
 from penstock.client.streams import StreamCommands
 from penstock.client.tables import Span, Words, aio_read_tables, table_of, table_read
 
@@ -102,6 +103,10 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.asyncio.Redi
         """It may hold the connection up for others."""
         with self.own_link() as link:
             await link.run(batch)
+
+    def register_script(self, script: str | bytes) -> AioRegisteredScript:  # type: ignore[override]
+        """A script to be called, with its keys and arguments, here or in a pipeline."""
+        return AioRegisteredScript(self, script)
 
     def consumer(self, key: Any, group: Any, **terms: Any) -> AioConsumer:
         """A member of a group that acknowledges what it has done; consumer.Terms has the arguments."""

@@ -33,6 +33,7 @@ from penstock.client.pipeline import (
     told_of_all,
 )
 from penstock.client.quick import QuickCommands
+from penstock.client.scripts import RegisteredScript
 from penstock.client.streams import StreamCommands
 from penstock.client.sync_link import Link, Reentered
 from penstock.client.tables import Span, Words, read_tables, table_of, table_read
@@ -103,6 +104,10 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.Redis):
                 pass
         with self.own_link() as link:
             link.run(batch)
+
+    def register_script(self, script: str | bytes) -> RegisteredScript:  # type: ignore[override]
+        """A script to be called, with its keys and arguments, here or in a pipeline."""
+        return RegisteredScript(self, script)
 
     def consumer(self, key: Any, group: Any, **terms: Any) -> Consumer:
         """A member of a group that acknowledges what it has done; consumer.Terms has the arguments."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import redis
 from redis.cluster import ClusterNode
+from tests.client.cluster.clients import Proxied
 from tests.client.cluster.conftest import Connect
 
 import penstock
@@ -30,6 +31,21 @@ def test_a_registered_script_runs_in_a_pipeline_though_no_node_knows_it(
             pipe.get("{t}a")
             assert pipe.execute() == [2, b"2"]
         assert count(keys=["{t}a"], args=[3]) == 5  # by its digest, after it was loaded
+
+
+def test_a_script_that_its_node_keeps_forgetting_runs_all_the_same(
+    proxied: Proxied, cluster: RedisCluster, connect_through: Connect
+) -> None:
+    """As when the master dies between SCRIPT LOAD and EVALSHA: NOSCRIPT is not for the caller."""
+    node = cluster.masters[0]
+    key = next(cluster.keys_on(node))
+    client = connect_through()
+    client.script_flush()
+    proxied.before(node).cut_before_forwarding(command=b"EVALSHA")
+    for nth in (2, 3):
+        proxied.before(node).replace_reply(b"-NOSCRIPT No matching script.\r\n", command=b"EVALSHA", nth=nth)
+    count = client.register_script(COUNT)
+    assert (client.do(lambda: count([key], [2])) if hasattr(client, "do") else count([key], [2])) == 2
 
 
 def test_so_it_does_in_a_pipeline_of_asyncio_whose_calls_may_be_awaited(cluster: RedisCluster) -> None:
