@@ -39,8 +39,13 @@ def meanwhile(act: Callable[[], object]) -> Iterator[threading.Thread]:
     try:
         yield thread
     finally:
-        thread.join(30)
+        thread.join(150)
+        assert not thread.is_alive()
     assert not failures, failures
+
+
+def as_text(reply: Any) -> str:
+    return reply if isinstance(reply, str) else reply.decode()
 
 
 def other_than(cluster: RedisCluster, node: ClusterNode) -> ClusterNode:
@@ -245,3 +250,19 @@ def test_a_pipeline_of_one_slot_refuses_a_second(client: Any) -> None:
         with pytest.raises(CrossSlotRefused, match="a single-slot pipeline has keys in several slots"):
             pipe.execute()
     assert client.get("{t}a") == b"1"
+
+
+# -- masters that step down -----------------------------------------------------------------------------------
+
+
+def test_a_blocking_command_outlives_a_planned_failover(cluster: RedisCluster, connect: Connect) -> None:
+    client = connect(delivery="at-most-once")
+    master = cluster.masters[0]
+    key = next(cluster.keys_on(master))
+    results: list[Any] = []
+    with meanwhile(lambda: results.append(client.blpop(key, 120))):
+        while "blocked_clients:1" not in as_text(master.ask("INFO", "clients")):
+            pass
+        cluster.fail_over(master)
+        client.rpush(key, "item")
+    assert [tuple(result) for result in results] == [(key, b"item")]

@@ -226,6 +226,16 @@ def test_a_passing_refusal_is_waited_out_at_every_level(line: str) -> None:
         assert model.now > 0, "it waited"
 
 
+@pytest.mark.parametrize("level", list(Delivery)[:2])
+def test_what_a_node_unblocks_because_it_is_no_master_any_more_is_sent_again(level: Delivery) -> None:
+    answers = iter(["UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)"])
+    model = Model(between=lambda model: next(answers, None))
+    assert run(model, sets("x"), delivery=level) == [b"0"] and model.refreshes == 1
+    model = Model(between=lambda model: "UNBLOCKED client unblocked via CLIENT UNBLOCK")
+    (error,) = run(model, sets("x"), delivery=level)
+    assert isinstance(error, redis.ResponseError) and len(model.batches) == 1, "somebody wanted the caller to know"
+
+
 def test_a_quarrel_between_two_nodes_ends_with_the_budget() -> None:
     model = Model()
     turns = iter(range(1000))

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from tests.client.cluster.model import NODES, TABLE, Model
 
 from penstock.client.cluster.effects import Batch
-from penstock.client.cluster.pipeline import PENDING, REFUSALS, Packed
+from penstock.client.cluster.errors import REFUSALS
+from penstock.client.cluster.pipeline import PENDING, Packed
 from penstock.client.cluster.plan import Plan
 from penstock.client.cluster.routing import CommandTable
 from penstock.client.cluster.slot_map import SlotMap

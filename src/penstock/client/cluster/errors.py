@@ -5,6 +5,8 @@ redis.RedisError
 |   `-- CrossSlotRefused     keys of several slots in one command; refused here, before anything is sent
 |-- redis.exceptions.RedisClusterException
 |   `-- NotRoutable          no node can be chosen for the command
+|-- redis.ResponseError
+|   `-- RoleChanged          a blocking command was ended by its node, which is not the master any more, for longer than `patience`
 `-- DeliveryError
     `-- NotSent
         |-- NoTopology       no node says who owns the slots
@@ -19,7 +21,18 @@ from collections.abc import Mapping
 from typing import Any
 
 import redis
-from redis.exceptions import ClusterCrossSlotError, MaxConnectionsError, RedisClusterException
+from redis.exceptions import (
+    AskError,
+    BusyLoadingError,
+    ClusterCrossSlotError,
+    ClusterDownError,
+    MasterDownError,
+    MaxConnectionsError,
+    MovedError,
+    ReadOnlyError,
+    RedisClusterException,
+    TryAgainError,
+)
 
 from penstock.client.delivery import State
 from penstock.client.errors import (
@@ -65,10 +78,29 @@ class Moved(str):
     __slots__ = ()
 
 
+class RoleChanged(redis.ResponseError):
+    """UNBLOCKED by the node itself: a command that blocked did not run, because the node is not the master any more.
+
+    UNBLOCKED by CLIENT UNBLOCK is another matter: that is for the caller.
+    """
+
+    state = State.REPLIED
+
+
 def decode_error(line: str) -> Exception | Moved:
     """What the client makes of an error reply."""
     code, _, rest = line.partition(" ")
-    return Moved(rest.partition(" ")[2]) if code == "MOVED" else reply_error(line)
+    if code == "MOVED":
+        return Moved(rest.partition(" ")[2])
+    if code == "UNBLOCKED" and "CLIENT UNBLOCK" not in rest:
+        return RoleChanged(line)
+    return reply_error(line)
+
+
+REFUSALS: frozenset[type[Any]] = frozenset([
+    Moved, MovedError, AskError, TryAgainError, ClusterDownError, MasterDownError, BusyLoadingError, ReadOnlyError, RoleChanged,
+])  # fmt: skip
+"""Replies that prove that a command did not run, and may run elsewhere or later."""
 
 
 def as_exception(reply: Any, slot: int | None) -> Any:

@@ -8,7 +8,7 @@ What the promises are, and what keeps them:
   TRYAGAIN while a later one on the same key would run, so it closes the gate of its slot until its reply is there. In one
   round all commands of a slot go to one node. If the server still lets a later command overtake (its state
   changed between the two), the earlier one fails with the server's refusal instead of running late.
-- *A refused command was not executed* (MOVED, ASK, TRYAGAIN, CLUSTERDOWN, LOADING, READONLY), so it is regrouped with the others and sent again,
+- *A refused command was not executed* (MOVED, ASK, TRYAGAIN, CLUSTERDOWN, LOADING, READONLY, UNBLOCKED), so it is regrouped with the others and sent again,
   at every delivery level, for as long as `patience` without progress lasts.
 - *A command that was written and has no reply* may have run: the delivery level decides (seed 002, Clustered operations), that of the call; and
   that of now, if it was lowered before the command is sent once more.
@@ -30,19 +30,19 @@ from collections import defaultdict
 from collections.abc import Generator, Iterable, Sequence
 from typing import Any, Final
 
-from redis.exceptions import (
-    AskError,
-    BusyLoadingError,
-    ClusterDownError,
-    MasterDownError,
-    MovedError,
-    ReadOnlyError,
-    SlotNotCoveredError,
-    TryAgainError,
-)
+from redis.exceptions import AskError, SlotNotCoveredError, TryAgainError
 
 from penstock.client.cluster.effects import Batch, Effect, Exchange, Outcome, Pause, Refresh, Rules
-from penstock.client.cluster.errors import Moved, TimeIsUp, as_exception, caused, is_final_refusal, unknown, unsent
+from penstock.client.cluster.errors import (
+    REFUSALS,
+    Moved,
+    TimeIsUp,
+    as_exception,
+    caused,
+    is_final_refusal,
+    unknown,
+    unsent,
+)
 from penstock.client.cluster.ledger import ClusterCounters
 from penstock.client.cluster.plan import UNKEYED, Plan
 from penstock.client.cluster.routing import Route
@@ -495,8 +495,3 @@ class _Gate:
     def holds_back(self, route: Route) -> bool:
         """Whether this command could tell that it ran before one of them."""
         return not self._writes.isdisjoint(route.keys) or (not route.reads and not self._reads.isdisjoint(route.keys))
-
-
-REFUSALS: frozenset[type[Any]] = frozenset(
-    {Moved, MovedError, AskError, TryAgainError, ClusterDownError, MasterDownError, BusyLoadingError, ReadOnlyError}
-)

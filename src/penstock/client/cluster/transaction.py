@@ -19,6 +19,7 @@ from redis.exceptions import AskError, ExecAbortError, MovedError, ResponseError
 
 from penstock.client.cluster.effects import Batch, Effect, Exchange, Lane, Outcome, Pause, Refresh, Rules
 from penstock.client.cluster.errors import (
+    REFUSALS,
     CrossSlotRefused,
     TimeIsUp,
     WatchLost,
@@ -28,7 +29,7 @@ from penstock.client.cluster.errors import (
     unsent,
 )
 from penstock.client.cluster.ledger import ClusterCounters
-from penstock.client.cluster.pipeline import ASKING, REFUSALS
+from penstock.client.cluster.pipeline import ASKING
 from penstock.client.cluster.plan import UNKEYED, Plan
 from penstock.client.cluster.slot_map import Address, SlotMap, address_of, shown
 from penstock.client.cluster.strategies import single_slot
