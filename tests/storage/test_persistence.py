@@ -84,6 +84,40 @@ def test_save_rules_take_snapshots_and_the_last_one_comes_at_the_end(tmp_path: P
         assert client.get("d") == b"4"
 
 
+@pytest.mark.parametrize("how", [["FLUSHALL"], ["FLUSHALL", "ASYNC"], ["EVAL", "return redis.call('FLUSHALL')", "0"]])
+def test_keys_that_were_flushed_are_in_no_snapshot_that_a_restart_would_load(tmp_path: Path, how: list[str]) -> None:
+    with running(tmp_path, save="3600 1") as (server, client):
+        client.set("a", 1)
+        client.save()
+        client.bgsave()
+        client.execute_command(*how)
+        assert info(server)["rdb_changes_since_last_save"] == 0
+        after_kill = tmp_path / "after-kill"
+        after_kill.mkdir()
+        (after_kill / "dump.pns").write_bytes((tmp_path / "dump.pns").read_bytes())
+        server.call(lambda app: app.persistence.tick())
+        assert info(server)["rdb_bgsave_in_progress"] == 0, "the child would bring the keys back"
+    with running(after_kill) as (_, client):
+        assert client.dbsize() == 0
+
+
+def test_flushall_leaves_the_snapshot_alone_without_save_rules(tmp_path: Path) -> None:
+    with running(tmp_path) as (_, client):
+        client.set("a", 1)
+        client.save()
+        client.flushall()
+    with running(tmp_path) as (_, client):
+        assert client.get("a") == b"1"
+
+
+def test_flushall_succeeds_if_its_snapshot_cannot_be_written(tmp_path: Path) -> None:
+    with running(tmp_path, save="3600 1") as (_, client):
+        client.set("a", 1)
+        (tmp_path / "dump.pns").mkdir()
+        assert client.flushall() and client.dbsize() == 0
+        (tmp_path / "dump.pns").rmdir()
+
+
 def test_a_clock_that_was_set_back_does_not_stop_the_save_rules(tmp_path: Path) -> None:
     with running(tmp_path) as (_, client):
         client.set("a", 1)

@@ -56,13 +56,18 @@ def flushdb(session: Session, argv: Argv) -> Reply:
     "FLUSHALL", arity=-1, flags=Flag.WRITE, group="server", syntax="[ASYNC | SYNC]", cost="O(1)", categories=_FLUSH
 )
 def flushall(session: Session, argv: Argv) -> Reply:
-    """Remove every key of every database."""
+    """Remove every key of every database.
+
+    If there are save rules, the snapshot on disk is replaced too before the reply.
+    """
     _check_flush(argv)
     for database in session.engine.keyspace.databases:
         session.engine.lazy.discard(database)
         database.clear()
         session.engine.streams.cleared(database)
     session.engine.keyspace.dirty += 1
+    if session.engine.persistence is not None:
+        session.engine.persistence.save_nothing()
     return OK
 
 

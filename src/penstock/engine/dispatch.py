@@ -104,6 +104,9 @@ class Persistence(Protocol):
     def save(self) -> None:
         """Write a snapshot now, while everybody waits."""
 
+    def save_nothing(self) -> None:
+        """FLUSHALL: replace the snapshot, if there are save rules; a failure is only logged, as in Redis."""
+
     def start_save(self, now: bool, may_schedule: bool) -> bool:
         """Have a child write a snapshot; False if it is only scheduled. ReplyError if neither is possible.
 

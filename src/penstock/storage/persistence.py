@@ -7,6 +7,7 @@ done by a child (snapshots, rewrites) or the log's thread (syncs).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
@@ -294,6 +295,13 @@ class Persistence:
             self._save_failed(str(error))
             raise ReplyError(f"the snapshot could not be written: {error.strerror}") from error
         self._saved(self._engine.keyspace.dirty, time.monotonic() - began)
+
+    def save_nothing(self) -> None:
+        """A server that is killed after FLUSHALL must not find the keys again when it starts."""
+        if self._config.save and not self._engine.loading:
+            self._end_child(rewrites=False)  # it writes what was there before
+            with contextlib.suppress(ReplyError):
+                self.save()
 
     def start_save(self, now: bool = True, may_schedule: bool = False) -> bool:
         if self._child is not None:
