@@ -6,7 +6,8 @@ import pytest
 from tests.commands.stream_world import BLOCKED, World, visible
 
 from penstock.engine import streams as upkeep
-from penstock.types.stream.groups import Group
+from penstock.types.stream.groups import Change, Group
+from penstock.types.stream.shelf import Lease
 
 
 @pytest.fixture
@@ -275,3 +276,85 @@ def test_no_group_is_looked_at_before_something_can_have_expired(world: World, m
     looked_at.clear()
     world.pass_time(1_000_000)
     assert not looked_at
+
+
+# -- a clock that is set: leases go by elapsed time, keys by the time of day --------------------------------------
+
+HOUR = 3_600_000
+
+
+@pytest.mark.parametrize("jump", [-HOUR, HOUR])
+def test_a_retry_comes_when_its_time_has_passed_however_the_clock_is_set(world: World, jump: int) -> None:
+    world.write("k", "a")
+    assert world.offsets("TREAD k 0 1 GROUP g RETRY 5000 0") == [1]
+    waiting = world.client("TREAD k 0 1 BLOCK 0 GROUP g RETRY 5000 0")
+    world.clock.jump(jump)
+    world.pass_time(4999)
+    assert waiting.replies == [] and world.offsets("TREAD k 0 1 GROUP g RETRY 5000 0") == []
+    world.pass_time(1)
+    assert waiting.replies == [[[1, b"", b"a"]]]
+
+
+@pytest.mark.parametrize("jump", [-HOUR, HOUR])
+def test_messages_are_given_up_when_their_time_has_passed_however_the_clock_is_set(world: World, jump: int) -> None:
+    world.write("k", "a")
+    world.run("TREAD k 0 1 GROUP g RETRY 5000 60000 DEADLETTER dead")
+    world.clock.jump(jump)
+    world.pass_time(59_999)
+    assert world.group()[b"pending"] == 1 and world.run("EXISTS dead") == 0
+    world.pass_time(1)
+    assert world.group()[b"pending"] == 0 and world.run("EXISTS dead") == 1
+
+
+@pytest.mark.parametrize("jump", [-HOUR, HOUR])
+def test_a_delay_is_the_same_after_a_restart_however_the_clock_was_set_before(world: World, jump: int) -> None:
+    world.write("k", "a", "b")
+    world.run("TREAD k 0 2 GROUP g RETRY 5000 0")
+    world.clock.jump(jump)
+    world.run("TNACK k g 1 DELAY 7000")
+    again = world.restarted(later=-jump)  # and set right again
+    assert again.run("TGROUP PENDING k g") == [
+        [first, last, attempts, delivered - jump, retry - jump, expiry]
+        for first, last, attempts, delivered, retry, expiry in world.run("TGROUP PENDING k g")
+    ]
+    for each in (world, again):
+        each.pass_time(6999)
+        assert each.offsets("TREAD k 0 2 GROUP g RETRY 5000 0") == [2]
+        each.pass_time(1)
+        assert each.offsets("TREAD k 0 2 GROUP g RETRY 5000 0") == [1]
+
+
+def test_a_server_that_starts_with_its_clock_set_back_does_not_keep_retries_waiting(world: World) -> None:
+    world.write("k", "a")
+    world.run("TREAD k 0 1 GROUP g RETRY 5000 0")
+    again = world.restarted(later=-HOUR)
+    assert again.offsets("TREAD k 0 1 GROUP g RETRY 5000 0") == []
+    again.pass_time(5000)
+    assert again.offsets("TREAD k 0 1 GROUP g RETRY 5000 0") == [1]
+
+
+def test_times_of_leases_are_shown_as_times_of_day(world: World) -> None:
+    world.write("k", "a")
+    world.run("TREAD k 0 1 GROUP g RETRY 5000 9000")
+    world.clock.jump(-HOUR)
+    now = world.clock.now
+    assert world.run("TGROUP PENDING k g") == [[1, 1, 1, now, now + 5000, now + 9000]]
+    assert world.group()[b"next-retry"] == now + 5000
+
+
+def test_one_lease_of_a_far_future_does_not_make_the_others_due(world: World) -> None:
+    world.write("k", "a", "b")
+    world.run("TREAD k 0 2 GROUP g RETRY 5000 0")
+    far = Change(3, 0, (), (Lease(2, 3, 1 << 62, 0, 1 << 61, 1, None),))
+    world.run("TAPPLY", "k", "GROUP", "h", far.encode())
+    assert world.restarted(later=0).offsets("TREAD k 0 1 GROUP g RETRY 5000 0") == []
+
+
+def test_keys_expire_by_the_time_of_day(world: World) -> None:
+    world.run("SET early 1 PX 5000")
+    world.clock.jump(5000)
+    assert world.run("EXISTS early") == 0
+    world.clock.jump(-HOUR)
+    world.run(f"SET late 1 PXAT {world.clock.now + HOUR}")
+    world.pass_time(5000)
+    assert world.run("PTTL late") == HOUR - 5000

@@ -32,7 +32,8 @@ def _group_of(stream: Stream, name: bytes) -> Group:
     return group
 
 
-def _describe(name: bytes, group: Group, stream: Stream) -> dict[bytes, object]:
+def _describe(session: Session, name: bytes, group: Group, stream: Stream) -> dict[bytes, object]:
+    next_retry = group.next_retry()
     return {
         b"name": name,
         b"position": group.position,
@@ -40,7 +41,7 @@ def _describe(name: bytes, group: Group, stream: Stream) -> dict[bytes, object]:
         b"pending": group.pending_count,
         b"acknowledged": group.ack_floor - 1,
         b"lost": group.lost,
-        b"next-retry": group.next_retry(),
+        b"next-retry": None if next_retry is None else next_retry - session.db.clock.lease_lead(),
     }
 
 
@@ -68,7 +69,7 @@ def tinfo(session: Session, argv: Argv) -> Reply:
         b"retention": {b"count": kept.count, b"age": kept.age_ms, b"bytes": kept.bytes, b"compact": int(kept.compact)},
         b"producers": len(stream.producers.by_id),
         b"stages": len(stream.stages.by_token),
-        b"groups": [_describe(name, group, stream) for name, group in stream.groups.items()],
+        b"groups": [_describe(session, name, group, stream) for name, group in stream.groups.items()],
     }
 
 
@@ -144,7 +145,9 @@ def _retention(kept: Retention, words: Argv) -> Retention:
 def tgroup_list(session: Session, argv: Argv) -> Reply:
     """List a stream's groups with their position, lag and pending messages."""
     stream = session.db.find(argv[2], Stream)
-    return [_describe(name, group, stream) for name, group in stream.groups.items()] if stream is not None else []
+    return (
+        [_describe(session, name, group, stream) for name, group in stream.groups.items()] if stream is not None else []
+    )
 
 
 @command(
@@ -203,9 +206,17 @@ def tgroup_pending(session: Session, argv: Argv) -> Reply:
         if len(words) != 2 or words[0].upper() != b"COUNT":
             raise ReplyError("TGROUP PENDING takes a range and COUNT messages, nothing else")
         count = to_number(words[1], "COUNT")
+    lead = session.db.clock.lease_lead()
     group = _group_of(_existing(session, argv[2]), argv[3])
     return [
-        [lease.start, lease.end - 1, lease.attempts, lease.first_delivered, lease.retry_at, lease.expire_at]
+        [
+            lease.start,
+            lease.end - 1,
+            lease.attempts,
+            lease.first_delivered - lead,
+            lease.retry_at - lead,
+            lease.expire_at - lead if lease.expire_at else 0,
+        ]
         for lease in group.pending(*bounds, count)
     ]
 
@@ -225,8 +236,9 @@ def tnack(session: Session, argv: Argv) -> Reply:
     group = stream.groups.get(argv[2]) if stream is not None else None
     if group is None:
         return 0
-    count = group.nack(ranges, min(session.db.clock.now + delay, INT64_MAX))
+    now = session.engine.streams.lease_time()
+    count = group.nack(ranges, min(now + delay, INT64_MAX))
     if count:
-        log_at(session, argv)
+        session.log([b"TAPPLY", argv[1], b"AT", b"%d" % now, *argv])
         session.db.changed(argv[1])
     return count

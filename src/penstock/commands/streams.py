@@ -297,7 +297,8 @@ class _Read:
         if group is None:
             return True  # it is made by the read
         engine = session.engine
-        if group.has_work(stream.log, session.db.clock.now, self.retry is not None, engine.config.stream_max_pending):
+        now = engine.streams.lease_time()
+        if group.has_work(stream.log, now, self.retry is not None, engine.config.stream_max_pending):
             return True
         self.wait_for_retry(session, group)
         return False
@@ -455,7 +456,7 @@ def _read_group(session: Session, read: _Read) -> Reply:
         raise Unblocked(f"the group '{read.group.decode(errors='replace')}' was deleted while this read waited")
     group = stream.group(read.group, _place(session, stream, read))
     engine.streams.note(db, read.key, stream)
-    now = db.clock.now
+    now = engine.streams.lease_time()
     delivery = group.deliver(
         log, now, read.count, read.retry, engine.config.stream_max_pending, read.max_bytes, read.dead_letter
     )

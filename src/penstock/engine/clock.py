@@ -1,22 +1,40 @@
-"""The time commands see: read once per batch of input, so that one command sees one time, and replaceable in tests."""
+"""The times commands see, replaceable in tests: the time of day, and a time for leases that no setting of the clock touches.
+
+Keys expire by the time of day, as in Redis: EXPIREAT names one. A lease is about how long a consumer has had a message, so
+it goes by elapsed time: a clock that is set back must not keep a retry waiting, and one that is set forward must not make
+all of them due. Lease times are written to disk, so they must mean something after a restart: they start as the time of
+day at the start of the server and grow by what passes. A server that starts with leases whose delivery is later than its
+time of day, because the clock was set back since, begins with the latest of these times (`catch_up`). Only first
+deliveries are kept, so a message that had been delivered again then may wait longer than its retry time, by as much as
+had passed between the two. A clock that was set forward while the server was down looks like a server that was down long.
+
+Rejected: shifting all leases when the clock jumps. A million of them take seconds, each shift must be logged, and what is
+delivered before the jump is noticed is wrong. Rejected: storing how long each has left, which changes all the time.
+"""
 
 from __future__ import annotations
 
 import time
 
+_APART = 100
+"""Milliseconds by which the two times may come apart before people are shown other times of day for leases."""
+_FARTHEST = 25 * 3_600_000
+"""Milliseconds; clients can write leases with any times (TAPPLY, RESTORE), and one must not make all others due."""
+
 
 class Clock:
     """Milliseconds since 1970 in `now`. Owned by the loop thread; `refresh` before running commands.
 
-    A wall clock that jumps back must not bring expired keys back to life in the middle of a command, so the
-    time is only ever read by `refresh`.
+    The time of day is read once per batch of input, so that one command sees one time: a clock that jumps back must not
+    bring expired keys back to life in the middle of a command.
     """
 
-    __slots__ = ("now",)
+    __slots__ = ("_apart", "_origin", "now")
 
     def __init__(self) -> None:
         self.now = 0
-        self.refresh()
+        self._origin = self.refresh() - _since_boot()
+        self._apart = 0
 
     def refresh(self) -> int:
         self.now = time.time_ns() // 1_000_000
@@ -25,3 +43,28 @@ class Clock:
     def microseconds(self) -> int:
         """The time of day at this very moment, for TIME and INFO."""
         return time.time_ns() // 1000
+
+    def lease_time(self) -> int:
+        """The time that leases go by, in milliseconds, at this very moment; see the top of this file."""
+        return self._origin + _since_boot()
+
+    def catch_up(self, moment: int) -> None:
+        """A lease was delivered at this lease time, so it cannot be earlier now; one that is days ahead is not believed."""
+        ahead = moment - self.lease_time()
+        if 0 < ahead <= _FARTHEST:
+            self._move_lease_time(ahead)
+
+    def _move_lease_time(self, milliseconds: int) -> None:
+        self._origin += milliseconds
+
+    def lease_lead(self) -> int:
+        """How far lease time is ahead of the time of day: what to subtract from it to show it to people."""
+        apart = self.lease_time() - self.microseconds() // 1000
+        if abs(apart - self._apart) > _APART:  # else the same lease would be shown with another time each time
+            self._apart = apart
+        return self._apart
+
+
+def _since_boot() -> int:
+    """Milliseconds, those of a suspended machine included where the system counts them."""
+    return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)) // 1_000_000

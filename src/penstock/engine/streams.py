@@ -76,6 +76,12 @@ class Streams:
             for key, value in database.data.items():
                 if type(value) is Stream:
                     self.found(database, key, value)
+                    for group in value.groups.values():
+                        self._engine.clock.catch_up(group.leases.last_delivery())
+
+    def lease_time(self) -> int:
+        """The time that leases go by; that of an effect which is being applied is the one it happened at."""
+        return self._engine.clock.now if self.replaying else self._engine.clock.lease_time()
 
     def wake_at(self, database: Database, key: bytes, when: int) -> None:
         """Run those blocked on a stream again at a time, unless something wakes them before."""
@@ -85,7 +91,7 @@ class Streams:
             if planned[0] <= when:
                 return
             self._engine.timers.cancel(planned[1])
-        delay = max(when - self._engine.clock.now, 0) / 1000
+        delay = max(when - self.lease_time(), 0) / 1000
         self._timers[place] = (when, self._engine.timers.call_later(delay, lambda: self._wake(place)))
 
     def _wake(self, place: Place) -> None:
@@ -93,7 +99,7 @@ class Streams:
         database, key = place
         self._engine.clock.refresh()
         if self._engine.pause.until:
-            self.wake_at(database, key, self._engine.clock.now + PAUSED)  # what falls due is a write
+            self.wake_at(database, key, self.lease_time() + PAUSED)  # what falls due is a write
         elif key in database.observed:
             self._engine.keyspace.ready.append(place)
             self._engine.blocking.serve()
@@ -132,7 +138,7 @@ class Streams:
 
     def _expire_leases(self, database: Database, key: bytes, stream: Stream, until: int) -> None:
         """Give up what expired, in all groups: none is looked at before something in one of them can have expired."""
-        now = self._engine.clock.now
+        now = self.lease_time()
         if now < stream.expiry_from:
             return
         for name, group in stream.groups.items():

@@ -8,12 +8,13 @@ from penstock.engine.clock import Clock
 
 
 class ManualClock(Clock):
-    """`clock.advance(ms)` is the only thing that makes time pass."""
+    """`clock.advance(ms)` is the only thing that makes time pass; `clock.jump(ms)` sets the time of day."""
 
-    __slots__ = ()
+    __slots__ = ("_jumped",)
 
     def __init__(self, now: int = 1_700_000_000_000) -> None:
         self.now = now
+        self._jumped = 0
 
     def refresh(self) -> int:
         return self.now
@@ -24,6 +25,20 @@ class ManualClock(Clock):
     def advance(self, milliseconds: int) -> int:
         self.now += milliseconds
         return self.now
+
+    def jump(self, milliseconds: int) -> None:
+        """The time of day is set; no time passes."""
+        self.now += milliseconds
+        self._jumped += milliseconds
+
+    def lease_time(self) -> int:
+        return self.now - self._jumped
+
+    def _move_lease_time(self, milliseconds: int) -> None:
+        self._jumped -= milliseconds
+
+    def lease_lead(self) -> int:
+        return -self._jumped
 
 
 class ManualTimers:
@@ -40,7 +55,7 @@ class ManualTimers:
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> object:
         timer = object()
-        self._pending[timer] = (self._clock.now + delay * 1000, callback)
+        self._pending[timer] = (self._clock.lease_time() + delay * 1000, callback)
         return timer
 
     def cancel(self, timer: object | None) -> None:
@@ -48,10 +63,10 @@ class ManualTimers:
 
     def advance(self, milliseconds: int) -> None:
         """Let time pass; timers are called in the order in which they fall due, each at its time."""
-        until = self._clock.now + milliseconds
+        until = self._clock.lease_time() + milliseconds
         while due := [(when, timer) for timer, (when, _) in self._pending.items() if when <= until]:
             when, timer = min(due, key=lambda row: row[0])
             _, callback = self._pending.pop(timer)
-            self._clock.now = max(self._clock.now, int(when))
+            self._clock.advance(max(int(when) - self._clock.lease_time(), 0))
             callback()
-        self._clock.now = until
+        self._clock.advance(max(until - self._clock.lease_time(), 0))

@@ -82,6 +82,10 @@ class Leases:
         self._refresh()
         return min([-times[-1] >> _OFFSET for times in (self._retries, self._expiries) if times], default=None)
 
+    def last_delivery(self) -> int:
+        """When the newest of the leases was delivered for the first time, 0 if there are none. O(leases)."""
+        return max([max(shelf.column(DELIVERED), default=0) for shelf in self._shelves])
+
     def due(self, now: int) -> Lease | None:
         """The lease that is due for a retry longest."""
         return self._first(self._retries, RETRY, now)
