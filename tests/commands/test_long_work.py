@@ -25,7 +25,7 @@ from penstock.commands import (
     sorted_sets,
     sorting,
 )
-from penstock.engine import scanning
+from penstock.engine import long_work, scanning
 from penstock.engine.dispatch import Engine
 from penstock.engine.session import Session
 from penstock.engine.spec import Argv, Reply
@@ -35,7 +35,19 @@ from penstock.types.zset import SortedSet
 
 T = TypeVar("T")
 
-FAMILIES = [bitmaps, hashes, keys, lists, sets, sorted_set_algebra, sorted_set_ranges, sorted_sets, sorting, scanning]
+FAMILIES = [
+    bitmaps,
+    hashes,
+    keys,
+    lists,
+    sets,
+    sorted_set_algebra,
+    sorted_set_ranges,
+    sorted_sets,
+    sorting,
+    scanning,
+    long_work,
+]
 ELEMENTS = range(60)
 
 DATA = [
@@ -66,7 +78,8 @@ ZINTERCARD 2 scores names LIMIT 5 | SORT list | SORT list DESC | SORT list LIMIT
 SORT words | SORT words LIMIT 0 0 | SORT words ALPHA | SORT words ALPHA DESC | SORT scores BY nosort | SORT scores BY nosort DESC LIMIT 3 5
 SORT list BY nosort DESC | SORT list BY weight-* | SORT list GET # GET weight-* | SORT list GET # GET nothing
 SORT list BY weight-* ALPHA | SORT_RO evens DESC | SORT none | SORT bits | KEYS * | KEYS weight-1? | BITCOUNT bits
-BITCOUNT bits 5 7000 | BITCOUNT bits 3 9000 BIT | SUNION evens word | ZUNION 2 scores word | SINTERCARD 1 word
+LPOS list 7 | LPOS list 7 COUNT 0 | LPOS list none | LPOS list none COUNT 0 | LPOS list 7 RANK -1 | LPOS list 7 RANK 2 COUNT 5
+LPOS list 59 MAXLEN 10 | LPOS list 7 RANK 100 COUNT 0 | LPOS none 7 | BITCOUNT bits 5 7000 | BITCOUNT bits 3 9000 BIT | SUNION evens word | ZUNION 2 scores word | SINTERCARD 1 word
 """
 
 WRITES = """
@@ -79,7 +92,11 @@ ZPOPMAX scores 9 | ZMPOP 2 none scores MIN COUNT 20 | ZMPOP 1 none MAX | SORT li
 SORT list DESC LIMIT 3 30 STORE list | SORT none STORE list | SORT list BY weight-* GET # GET weight-* STORE new
 COPY evens new | COPY list new | COPY hash new | COPY scores new | COPY evens new DB 1 | COPY evens list REPLACE
 COPY evens list | BITOP AND new bits fewer | BITOP XOR bits bits fewer | BITOP NOT new bits | BITOP OR new none none
-SORT words STORE new
+SORT words STORE new | LPOP list 20 | RPOP list 55 | LPOP list 100 | RPOP list 60 | LTRIM list 10 20 | LTRIM list 5 -1 | LTRIM list 9 3
+LTRIM list 0 -1 | LREM list 0 7 | LREM list -1 7 | LREM list 1 7 | LREM list 0 none | LINSERT list BEFORE 7 new
+LINSERT list AFTER 59 new | LINSERT list AFTER none new | ZREMRANGEBYRANK scores 0 -1 | ZREMRANGEBYRANK scores 50 2
+ZREMRANGEBYSCORE scores 9 10 | ZREMRANGEBYRANK scores -5 -1 | ZPOPMIN scores 100 | ZPOPMAX scores 60 | ZPOPMIN scores 55
+BZPOPMIN none scores 0 | BZPOPMAX scores 0 | BZMPOP 0 2 none scores MIN COUNT 20
 """
 
 
@@ -310,6 +327,13 @@ def test_a_transaction_answers_what_was_there_when_each_command_ran() -> None:
         "ZRANDMEMBER z -2 WITHSCORES",
         "SCAN 0",
         "SSCAN many 0",
+        "LREM l 0 x",
+        "LPOS l none",
+        "LINSERT l AFTER none x",
+        "LTRIM l 0 0",
+        "LPOP l 2",
+        "ZREMRANGEBYRANK z 0 0",
+        "ZPOPMIN z 1",
     ],
 )
 def test_the_server_that_the_families_are_run_on_does_have_threads_work(ours_threaded: str, line: str) -> None:
@@ -317,7 +341,9 @@ def test_the_server_that_the_families_are_run_on_does_have_threads_work(ours_thr
         client.flushall()
         client.sadd("s", "x")
         client.hset("h", "f", "v")
-        client.zadd("z", {"m": 1})
+        client.zadd("z", {"m": 1, "n": 2})
+        client.zrank("z", "m")
+        client.rpush("l", *range(9))
         client.sadd("many", *range(scanning.SMALL + 1))
         before = client.info("locks")["worker_jobs_done"]
         client.execute_command(*line.split())

@@ -30,14 +30,33 @@ def test_keep_drops_everything_outside(model: list[bytes], data: st.DataObject) 
 
 
 @given(elements, st.integers(-5, 5))
-def test_discard_removes_from_the_end_it_is_told_to(model: list[bytes], count: int) -> None:
-    items = List(model)
-    removed = items.discard(b"a", count)
+def test_elements_are_left_out_from_the_end_it_is_told_to(model: list[bytes], count: int) -> None:
+    items = List(model).without(b"a", count)
+    removed = len(model) - len(items)
     rest = list(reversed(model)) if count < 0 else list(model)
     for _ in range(removed):
         rest.remove(b"a")
     assert removed == (min(abs(count), model.count(b"a")) if count else model.count(b"a"))
     assert list(items) == (list(reversed(rest)) if count < 0 else rest)
+
+
+@given(elements, st.data())
+def test_a_part_is_a_list_of_its_own(model: list[bytes], data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, len(model)))
+    stop = data.draw(st.integers(start, len(model)))
+    items = List(model)
+    part = items.part(start, stop)
+    assert (list(part), type(part), list(items)) == (model[start:stop], List, model)
+
+
+def test_long_lists_are_searched_and_copied_across_chunks() -> None:
+    model = [b"%d" % (number % 1000) for number in range(3000)]
+    items = List(model)
+    assert list(items.positions(b"999", 3000)) == [999, 1999, 2999]
+    assert list(items.positions(b"0", 3000, from_tail=True)) == [2000, 1000, 0]
+    assert list(items.without(b"999", 2)) == [*model[:999], *model[1000:1999], *model[2000:]]
+    assert list(items.without(b"0", -2)) == [*model[:1000], *model[1001:2000], *model[2001:]]
+    assert list(items.part(700, 2500)) == model[700:2500]
 
 
 @given(elements, st.integers(1, 300), st.booleans())

@@ -49,6 +49,14 @@ class SortedSetMachine(RuleBasedStateMachine):
         for _, member in gone:
             del self.model[member]
 
+    @rule(start=RANKS, stop=RANKS)
+    def without_span(self, start: int, stop: int) -> None:
+        rows = self.rows()
+        stop = max(start, stop)
+        rest = self.zset.without_span(start, stop)
+        rest.check()
+        assert rest.rows(0, len(rows)) == rows[:start] + rows[stop:]
+
     @rule(count=st.integers(0, 5), from_end=st.booleans())
     def pop(self, count: int, from_end: bool) -> None:
         expected = sorted(self.rows(), reverse=from_end)[:count]
@@ -172,3 +180,19 @@ def test_a_settled_set_can_be_read_by_several_threads() -> None:
     finally:
         sys.setswitchinterval(usual)
     assert wrong == []
+
+
+@pytest.mark.parametrize(
+    "span", [(0, 1), (0, 999), (999, 1001), (400, 1700), (1000, 3000), (10, 4990), (4990, 5000), (0, 5000)]
+)
+def test_a_span_across_the_parts_of_the_order_is_cut_out(span: tuple[int, int]) -> None:
+    scores = {b"%d" % number: float(number * 7_919 % 5000) for number in range(5000)}
+    zset = SortedSet(dict(scores))
+    rows = zset.rows(0, 5000)
+    rest = zset.without_span(*span)
+    assert zset.remove_span(*span) == span[1] - span[0]
+    for each in (zset, rest):
+        each.check()
+        assert each.rows(0, 5000) == rows[: span[0]] + rows[span[1] :]
+        each.put(b"new", 2500.0)
+        each.check()

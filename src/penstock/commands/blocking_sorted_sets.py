@@ -6,8 +6,9 @@ a key changes. What they did is logged as the ZPOPMIN or ZPOPMAX that does the s
 
 from __future__ import annotations
 
-from penstock.commands.sorted_sets import MultiPop, pop_from_first
+from penstock.commands.sorted_sets import MultiPop, first_disordered, pop_from_first
 from penstock.engine.arguments import to_timeout
+from penstock.engine.long_work import sort_first
 from penstock.engine.session import Session
 from penstock.engine.spec import Access, Argv, Effect, Flag, Reply, command, counted_keys, keys
 from penstock.protocol.resp import NULL_ARRAY
@@ -39,7 +40,10 @@ def bzpopmax(session: Session, argv: Argv) -> Reply:
 def _pop(session: Session, argv: Argv, highest: bool) -> Reply:
     deadline = to_timeout(argv[-1], session.engine.clock.now)
     names = argv[1:-1]
-    popped = pop_from_first(session, session.candidates(names), 1, highest)
+    candidates = session.candidates(names)
+    if (disordered := first_disordered(session, candidates)) is not None:
+        return sort_first(session, disordered, lambda: _pop(session, argv, highest))
+    popped = pop_from_first(session, candidates, 1, highest)
     if popped is None:
         return session.block(names, deadline, NULL_ARRAY)
     name, [(score, member)] = popped
@@ -55,5 +59,8 @@ def bzmpop(session: Session, argv: Argv) -> Reply:
     """Remove members as ZMPOP does; wait while all of the sorted sets are empty."""
     wanted = MultiPop.parse(argv[2:])
     deadline = to_timeout(argv[1], session.engine.clock.now)
-    popped = wanted.take(session, session.candidates(wanted.names))
+    candidates = session.candidates(wanted.names)
+    if (disordered := first_disordered(session, candidates)) is not None:
+        return sort_first(session, disordered, lambda: bzmpop(session, argv))
+    popped = wanted.take(session, candidates)
     return popped or session.block(wanted.names, deadline, NULL_ARRAY)

@@ -10,11 +10,11 @@ from itertools import islice
 
 from penstock.engine.arguments import to_at_least, to_integer, to_positive
 from penstock.engine.keyspace import Database
-from penstock.engine.long_work import LONG, reply_aside
+from penstock.engine.long_work import LONG, is_long_removal, reply_aside, reply_maker
 from penstock.engine.session import Session
 from penstock.engine.spec import Access, Argv, Effect, Flag, Reply, command, counted_keys, key
 from penstock.protocol.errors import ReplyError, no_such_key, syntax_error, wrong_arity
-from penstock.protocol.resp import NULL_ARRAY, OK
+from penstock.protocol.resp import NULL_ARRAY, OK, in_pieces
 from penstock.types.list import List
 
 GROWS = Flag.WRITE | Flag.DENYOOM
@@ -122,7 +122,25 @@ def _pop_counted(session: Session, argv: Argv, left: bool) -> Reply:
     items = session.db.find(argv[1], List)
     if items is None:
         return None if count is None else NULL_ARRAY
-    return pop_many(session.db, argv[1], items, left, count or 0)
+    count = min(count or 0, len(items))
+    if is_long_removal(count, len(items)):
+        return _pop_aside(session, argv[1], items, left, count)
+    return pop_many(session.db, argv[1], items, left, count)
+
+
+def _pop_aside(session: Session, name: bytes, items: List, left: bool, count: int) -> Reply:
+    """Remove so many elements from one end; what stays is copied aside, where the reply is made too."""
+    size, make_reply = len(items), reply_maker(session)
+
+    def compute() -> tuple[List, Reply]:
+        reply = make_reply(list, count, islice(items if left else reversed(items), count))
+        return items.part(count, size) if left else items.part(0, size - count), reply
+
+    def commit(made: tuple[List, Reply]) -> Reply:
+        session.db.replace_or_delete(name, made[0])
+        return made[1]
+
+    return session.aside(size, compute, commit)
 
 
 def pop_many(db: Database, name: bytes, items: List, left: bool, count: int) -> list[bytes]:
@@ -296,15 +314,27 @@ def lpos(session: Session, argv: Argv) -> Reply:
     """
     rank, count, limit = _position_options(argv[3:])
     items = session.db.find(argv[1], List)
-    found: list[int] = []
-    if items is not None:
-        first = min(abs(rank) - 1, len(items))
-        wanted = len(items) if count == 0 else min(first + (count or 1), len(items))
-        matches = items.positions(argv[2], limit or len(items), from_tail=rank < 0)
-        found = list(islice(matches, first, wanted))
-    if count is None:
-        return found[0] if found else None
-    return found
+    if items is None:
+        return None if count is None else []
+    size, protocol = len(items), session.protocol
+    limit = min(limit or size, size)
+    first = min(abs(rank) - 1, size)
+    wanted = size if count == 0 else min(first + (count or 1), size)
+
+    def search(limit: int) -> list[int]:
+        return (
+            [] if first == wanted else list(islice(items.positions(argv[2], limit, from_tail=rank < 0), first, wanted))
+        )
+
+    def answer() -> Reply:
+        found = search(limit)
+        if count is None:
+            return found[0] if found else None
+        return found if len(found) <= LONG else in_pieces(list, len(found), found, protocol)
+
+    if limit > LONG and len(search(LONG)) < wanted - first:  # near the end that it starts from it is found at once
+        return session.aside(limit, answer)
+    return answer()
 
 
 def _position_options(options: Argv) -> tuple[int, int | None, int]:
@@ -357,13 +387,21 @@ def linsert(session: Session, argv: Argv) -> Reply:
     items = session.db.find(argv[1], List)
     if items is None:
         return 0
-    try:
-        at = items.index(argv[3])
-    except ValueError:
-        return -1
-    items.insert(at + (where == b"AFTER"), argv[4])
-    session.db.changed(argv[1])
-    return len(items)
+
+    def find(limit: int) -> int | None:
+        return next(items.positions(argv[3], limit), None)
+
+    def insert(at: int | None) -> int:
+        if at is None:
+            return -1
+        items.insert(at + (where == b"AFTER"), argv[4])
+        session.db.changed(argv[1])
+        return len(items)
+
+    at = find(LONG)
+    if at is None and len(items) > LONG:
+        return session.aside(len(items), lambda: find(len(items)), insert)
+    return insert(at)
 
 
 @command(
@@ -374,10 +412,18 @@ def lrem(session: Session, argv: Argv) -> Reply:
     """Remove elements equal to element and answer how many: count from the head, -count from the tail, all for 0."""
     count = to_integer(argv[2])
     items = session.db.find(argv[1], List)
-    removed = items.discard(argv[3], count) if items is not None else 0
-    if removed:
-        session.db.emptied(argv[1], items)
-    return removed
+    if items is None:
+        return 0
+    size = len(items)
+
+    def commit(rest: List) -> int:
+        if len(rest) < size:
+            session.db.replace_or_delete(argv[1], rest)
+        return size - len(rest)
+
+    if size > LONG:
+        return session.aside(size, lambda: items.without(argv[3], count), commit)
+    return commit(items.without(argv[3], count))
 
 
 @command(
@@ -388,11 +434,19 @@ def ltrim(session: Session, argv: Argv) -> Reply:
     """Keep only the elements from start to stop, both included."""
     start, stop = to_integer(argv[2]), to_integer(argv[3])
     items = session.db.find(argv[1], List)
-    if items is not None:
-        start, stop = _inside(start, stop, len(items))
-        if start < stop:
-            items.keep(start, stop)
-        else:
-            items.clear()
-        session.db.emptied(argv[1], items)
-    return OK
+    if items is None:
+        return OK
+    db, name, size = session.db, argv[1], len(items)
+    start, stop = _inside(start, stop, size)
+    if start >= stop:
+        db.delete(name)
+        return OK
+
+    def commit(kept: List) -> Reply:
+        db.replace(name, kept)
+        return OK
+
+    if is_long_removal(size - (stop - start), size):
+        return session.aside(size, lambda: items.part(start, stop), commit)
+    items.keep(start, stop)
+    return commit(items)

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Iterator
 
 from penstock.engine.arguments import to_at_least, to_positive, to_sample_count
 from penstock.engine.cursors import to_cursor
-from penstock.engine.long_work import LONG, reply_aside, reply_draws
+from penstock.engine.long_work import LONG, LongCommand, reply_aside, reply_draws, reply_maker
 from penstock.engine.scanning import scan_elements
 from penstock.engine.session import Session
 from penstock.engine.spec import Access, Argv, Effect, Flag, Growth, Reply, command, counted_keys, key, keys
 from penstock.protocol.errors import ReplyError, syntax_error
-from penstock.protocol.resp import Members, RawPieces, in_pieces
+from penstock.protocol.resp import Members, in_pieces
 from penstock.types import kernels
 from penstock.types.set import Set, most_bytes
 
@@ -163,7 +163,7 @@ def _spop_several(session: Session, argv: Argv) -> Reply:
     found = db.find(name, Set)
     if found is None or count == 0:
         return _NONE
-    size, protocol = len(found), session.protocol
+    size, make_reply = len(found), reply_maker(session)
 
     def all_taken(reply: Reply) -> Reply:
         db.delete(name)
@@ -172,18 +172,18 @@ def _spop_several(session: Session, argv: Argv) -> Reply:
 
     def taken_from(rest: Set, taken: list[bytes], reply: Reply) -> Reply:
         db.replace(name, rest)
-        session.log([b"SREM", name, *taken])
+        session.log(LongCommand([b"SREM", name, *taken]))
         return reply
 
-    def choose() -> tuple[Set, list[bytes], RawPieces]:
+    def choose() -> tuple[Set, list[bytes], Reply]:
         rest = kernels.listed(found)
         taken = kernels.listed(kernels.take_sample(rest, count))
-        return kernels.union([rest]), taken, in_pieces(Members, count, taken, protocol)
+        return kernels.union([rest]), taken, make_reply(Members, count, taken)
 
     if count >= size:
         if size <= LONG:
             return all_taken(found)
-        return session.aside(size, lambda: in_pieces(Members, size, found, protocol), all_taken)
+        return session.aside(size, lambda: make_reply(Members, size, found), all_taken)
     if count > LONG:
         return session.aside(size, choose, lambda chosen: taken_from(*chosen))
     few = found.take_random_members(count)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from penstock.engine.arguments import strtod, to_integer
-from penstock.engine.long_work import LONG, sort_first
+from penstock.engine.long_work import LONG, is_long_removal, sort_first
 from penstock.engine.session import Session
 from penstock.engine.spec import Access, Argv, Effect, Flag, Reply, command, key
 from penstock.protocol.errors import ReplyError, syntax_error
@@ -314,10 +314,21 @@ def _remove(session: Session, argv: Argv, by: Callable[[bytes, bytes], Bounds]) 
         return 0
     if zset.disorder > LONG:
         return sort_first(session, zset, lambda: _remove(session, argv, by))
-    removed = zset.remove_span(*bounds(zset))
-    if removed:
-        session.db.emptied(argv[1], zset)
-    return removed
+    db, name = session.db, argv[1]
+    start, stop = bounds(zset)
+    if stop - start == len(zset):
+        db.delete(name)
+        return stop - start
+
+    def commit(rest: SortedSet) -> int:
+        if stop > start:
+            db.replace(name, rest)
+        return stop - start
+
+    if is_long_removal(stop - start, len(zset)):
+        return session.aside(len(zset), lambda: zset.without_span(start, stop), commit)
+    zset.remove_span(start, stop)
+    return commit(zset)
 
 
 _REMOVE_COST = "O(log N) and O(1) a member removed"

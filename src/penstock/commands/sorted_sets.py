@@ -16,7 +16,7 @@ from penstock.commands.sorted_set_ranges import rows_in_pieces
 from penstock.engine.arguments import INT64_MAX, to_at_least, to_double, to_positive, to_sample_count
 from penstock.engine.cursors import to_cursor
 from penstock.engine.keyspace import Database
-from penstock.engine.long_work import LONG, reply_aside, reply_draws, sort_first
+from penstock.engine.long_work import LONG, is_long_removal, reply_aside, reply_draws, reply_maker, sort_first
 from penstock.engine.scanning import SMALL, scan_elements
 from penstock.engine.session import Session
 from penstock.engine.spec import Access, Argv, Effect, Flag, Reply, command, counted_keys, key
@@ -220,6 +220,12 @@ def pop_rows(session: Session, name: bytes, zset: SortedSet, count: int, highest
     return rows
 
 
+def first_disordered(session: Session, names: list[bytes]) -> SortedSet | None:
+    """The sorted set that `pop_from_first` would pop from, if there is much to be put in order first."""
+    zset = next(filter(None, (session.db.find(name, SortedSet) for name in names)), None)
+    return zset if zset is not None and zset.disorder > LONG else None
+
+
 def pop_from_first(session: Session, names: list[bytes], count: int, highest: bool) -> tuple[bytes, list[Row]] | None:
     """Pop from the first of the keys that exists, logged as the ZPOPMIN or ZPOPMAX that it comes to."""
     for name in names:
@@ -238,10 +244,28 @@ def _pop(session: Session, argv: Argv, highest: bool) -> Reply:
     zset = session.db.find(argv[1], SortedSet)
     if zset is not None and zset.disorder > LONG:
         return sort_first(session, zset, lambda: _pop(session, argv, highest))
+    if len(argv) == 3 and zset is not None and is_long_removal(min(count, len(zset)), len(zset)):
+        return _pop_aside(session, argv[1], zset, min(count, len(zset)), highest)
     rows = [] if zset is None else pop_rows(session, argv[1], zset, count, highest)
     if len(argv) == 3:
         return Pairs((member, score) for score, member in rows)
     return [rows[0][1], rows[0][0]] if rows else []
+
+
+def _pop_aside(session: Session, name: bytes, zset: SortedSet, count: int, highest: bool) -> Reply:
+    """Take so many rows out of the set at a key; what stays is copied aside, where the reply is made too."""
+    size, make_reply = len(zset), reply_maker(session)
+    span = (size - count, size) if highest else (0, count)
+
+    def compute() -> tuple[SortedSet, Reply]:
+        rows = zset.walk(*span, highest)
+        return zset.without_span(*span), make_reply(Pairs, count, ((member, score) for score, member in rows))
+
+    def commit(made: tuple[SortedSet, Reply]) -> Reply:
+        session.db.replace_or_delete(name, made[0])
+        return made[1]
+
+    return session.aside(size, compute, commit)
 
 
 @command(
@@ -296,9 +320,8 @@ class MultiPop:
 def zmpop(session: Session, argv: Argv) -> Reply:
     """Remove the members with the lowest or the highest scores from the first of the sorted sets that is not empty."""
     wanted = MultiPop.parse(argv[1:])
-    zset = next(filter(None, (session.db.find(name, SortedSet) for name in wanted.names)), None)
-    if zset is not None and zset.disorder > LONG:
-        return sort_first(session, zset, lambda: zmpop(session, argv))
+    if (disordered := first_disordered(session, wanted.names)) is not None:
+        return sort_first(session, disordered, lambda: zmpop(session, argv))
     return wanted.take(session, wanted.names) or NULL_ARRAY
 
 

@@ -253,6 +253,13 @@ class Database:
         else:
             self.delete(key)
 
+    def replace_or_delete(self, key: bytes, value: Any) -> None:
+        """Put what is left of a value in its place, and remove the key if that is nothing."""
+        if value:
+            self.replace(key, value)
+        else:
+            self.delete(key)
+
     def _drop(self, key: bytes) -> None:
         del self.data[key]
         if self.expires:

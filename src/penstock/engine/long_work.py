@@ -17,11 +17,44 @@ from penstock.engine.session import Session
 from penstock.engine.spec import Reply
 from penstock.engine.workers import LongWay
 from penstock.protocol.resp import RawPieces, StreamedPieces, in_pieces, make_pieces
+from penstock.types.disposal import GIANT, dispose
 from penstock.types.kernels import draw
 from penstock.types.zset import SortedSet
 
 LONG = 1000
 """Elements. To touch so many takes about as long as the least command of a client."""
+
+
+SHARE = 16
+"""A removal of more than this part of a collection makes a new one of what stays, instead of changing it in place."""
+
+
+class LongCommand(list[bytes]):
+    """A command of very many words, to be logged; it is freed as giant values are."""
+
+    def __del__(self) -> None:
+        if len(self) > GIANT:
+            dispose(self)
+
+
+def is_long_removal(going: int, size: int) -> bool:
+    """Whether to remove so many of so many elements takes long enough to build what stays aside.
+
+    A thread changes nothing in place, so it copies what stays. To remove a few of very many is quicker done at once.
+    """
+    return going > LONG and (going * SHARE > size or going > GIANT)
+
+
+def reply_maker(session: Session) -> Callable[[type, int, Iterable[Any]], Reply]:
+    """What makes a long reply aside for a command that writes: kind, count, values. For `kind` see `in_pieces`.
+
+    It encodes the reply, unless ONCE keeps it for clients of both protocols; the inner loop does not say whether it is
+    inside ONCE.
+    """
+    if session.around is not None or session.current is None:
+        return lambda kind, count, values: kind(values)
+    protocol = session.protocol
+    return lambda kind, count, values: in_pieces(kind, count, values, protocol)
 
 
 def reply_aside(

@@ -7,14 +7,13 @@ Rejected: a Python list. Its head is O(n), and the commonest list of all is a qu
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Self
 
 from penstock.types.disposal import GIANT, dispose
-from penstock.types.kernels import skip
+from penstock.types.kernels import chunks, skip
 from penstock.types.packing import pack_many, unpack_many
 
 BLOCK = 64
@@ -57,57 +56,47 @@ class List(deque[bytes]):
         >>> list(List([b"a", b"b", b"a"]).positions(b"a", 3, from_tail=True))
         [2, 0]
         """
-        if from_tail:
-            last = len(self) - 1
-            yield from (last - at for at, item in enumerate(islice(reversed(self), limit)) if item == element)
-            return
-        at = -1
-        with contextlib.suppress(ValueError):
-            while True:
-                at = self.index(element, at + 1, limit)
-                yield at
+        last = len(self) - 1
+        passed = 0
+        for chunk in chunks(islice(reversed(self) if from_tail else self, limit)):
+            if element in chunk:
+                places = (passed + at for at, item in enumerate(chunk) if item == element)
+                yield from (last - at for at in places) if from_tail else places
+            passed += len(chunk)
+
+    def part(self, start: int, stop: int) -> List:
+        """A list of the elements from `start` up to `stop`, made in chunks."""
+        result = List()
+        for chunk in chunks(self.walk(start, stop)):
+            result.extend(chunk)
+        return result
 
     def keep(self, start: int, stop: int) -> None:
-        """Drop everything outside `start` up to `stop`; costs the smaller of what goes and what stays."""
-        before, behind = start, len(self) - stop
-        if before + behind > stop - start:
-            kept = self.slice(start, stop)
-            self.clear()
-            self.extend(kept)
-            return
-        for _ in range(before):
-            self.popleft()
-        for _ in range(behind):
+        """Drop everything outside `start` up to `stop`, one by one."""
+        for _ in range(len(self) - stop):
             self.pop()
+        for _ in range(start):
+            self.popleft()
 
-    def discard(self, element: bytes, count: int) -> int:
-        """Remove equal elements and say how many: `count` from the head, -count from the tail, or all for 0.
+    def without(self, element: bytes, count: int) -> List:
+        """A list without equal elements: without `count` from the head, -count from the tail, or all of them for 0.
 
-        >>> items = List([b"a", b"b", b"a"])
-        >>> items.discard(b"a", -1), list(items)
-        (1, [b'a', b'b'])
+        >>> list(List([b"a", b"b", b"a"]).without(b"a", -1))
+        [b'a', b'b']
         """
-        if count < 0:
-            self.reverse()
-            try:
-                return self.discard(element, -count)
-            finally:
-                self.reverse()
-        present = self.count(element)
-        going = min(present, count) if count else present
-        if going == present:
-            if going:
-                kept = [item for item in self if item != element]
-                self.clear()
-                self.extend(kept)
-            return going
-        for _ in range(len(self)):
-            item = self.popleft()
-            if going and item == element:
-                going -= 1
+        result = List()
+        going = abs(count) or len(self)
+        for chunk in chunks(reversed(self) if count < 0 else self):
+            kept: Iterable[bytes] = chunk
+            if going and element in chunk:
+                gone = set(islice((at for at, item in enumerate(chunk) if item == element), going))
+                going -= len(gone)
+                kept = (item for at, item in enumerate(chunk) if at not in gone)
+            if count < 0:
+                result.extendleft(kept)
             else:
-                self.append(item)
-        return min(present, count)
+                result.extend(kept)
+        return result
 
     def __del__(self) -> None:
         if len(self) > GIANT:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from operator import itemgetter
 from typing import Any, Self
@@ -103,11 +103,23 @@ class SortedSet:
         """Remove the members with ranks from `start` up to `stop`; how many. O(log N) and O(1) a member."""
         order = self._ordered()
         scores = self.scores
+        stop = min(stop, len(order))
+        if start >= stop:
+            return 0
         for _, member in order.islice(start, stop):
             del scores[member]
-        before = len(order)
-        del order[start:stop]
-        return before - len(order)
+        _cut(order, start, stop)
+        return stop - start
+
+    def without_span(self, start: int, stop: int) -> SortedSet:
+        """A sorted set, in order, of the members that `remove_span` leaves; made in chunks, so a thread may."""
+        order = self._ordered()
+        rest = SortedSet()
+        for rows in chunks(chain(order.islice(0, start), order.islice(stop))):
+            rest.scores.update((member, score) for score, member in rows)
+        rest._order = _of_rows(chain(order.islice(0, start), order.islice(stop)))
+        _make_index(rest._order)
+        return rest
 
     def pop(self, count: int, from_end: bool = False) -> list[Row]:
         """Remove and give up to `count` rows with the lowest scores, or with the highest, the highest first."""
@@ -238,12 +250,34 @@ class SortedSet:
 
 def _sorted_list(scores: dict[bytes, float]) -> Any:
     """The rows of these scores in order, as a SortedList, whose constructor would sort all of them in one call."""
-    runs = sort(zip(scores.values(), scores, strict=True), hint=itemgetter(0))
+    return _of_rows(chain.from_iterable(sort(zip(scores.values(), scores, strict=True), hint=itemgetter(0))))
+
+
+def _of_rows(rows: Iterable[Row]) -> Any:
+    """A SortedList of rows that are in order already."""
     order = SortedList()
-    order._lists = list(chunks(chain.from_iterable(runs), order.DEFAULT_LOAD_FACTOR))
-    order._maxes = [rows[-1] for rows in order._lists]
-    order._len = len(scores)
+    order._lists = list(chunks(rows, order.DEFAULT_LOAD_FACTOR))
+    order._maxes = [part[-1] for part in order._lists]
+    order._len = sum(map(len, order._lists))
     return order
+
+
+def _cut(order: Any, start: int, stop: int) -> None:
+    """Remove the rows of these ranks, of which there must be one. SortedList itself takes them out one by one."""
+    lists, maxes = order._lists, order._maxes
+    first, at = order._pos(start)
+    last, until = order._pos(stop - 1)
+    joined = lists[first][:at] + lists[last][until + 1 :]
+    lists[first : last + 1] = [joined] if joined else []
+    maxes[first : last + 1] = [joined[-1]] if joined else []
+    order._len -= stop - start
+    del order._index[:]
+    if joined and len(lists) > 1 and len(joined) < order._load >> 1:  # as SortedList does with a short list
+        first = max(first, 1)
+        lists[first - 1] += lists[first]
+        maxes[first - 1] = maxes[first]
+        del lists[first], maxes[first]
+        order._expand(first - 1)
 
 
 def _first_run(order: Any, low: bytes | None, high: bytes | None, above: bool, below: bool) -> Span:
