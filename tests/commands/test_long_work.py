@@ -344,7 +344,7 @@ def test_the_server_that_the_families_are_run_on_does_have_threads_work(ours_thr
         client.zadd("z", {"m": 1, "n": 2})
         client.zrank("z", "m")
         client.rpush("l", *range(9))
-        client.sadd("many", *range(scanning.SMALL + 1))
+        client.sadd("many", *(f"m{number}" for number in range(scanning.SMALL + 1)))
         before = client.info("locks")["worker_jobs_done"]
         client.execute_command(*line.split())
         assert client.info("locks")["worker_jobs_done"] == before + 1

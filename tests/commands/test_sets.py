@@ -301,7 +301,7 @@ def test_random_removals_are_logged_as_what_they_did() -> None:
     ((name, key, *several),) = run(b"SPOP", b"s", b"4")
     assert (name, key, len(several)) == (b"SREM", b"s", 4)
     members.difference_update(several)
-    assert engine.execute(session, [b"SMEMBERS", b"s"]) == members
+    assert set(engine.execute(session, [b"SMEMBERS", b"s"])) == members
     assert run(b"SPOP", b"s", b"0") == run(b"SRANDMEMBER", b"s") == run(b"SADD", b"s", min(members)) == []
     assert run(b"SPOP", b"s", b"5") == [[b"DEL", b"s"]]
 
@@ -360,3 +360,60 @@ def _normal(argv: list[bytes], reply: object) -> object:
 
 
 TestSetsAgainstRedis = comparison_machine(commands, normal=_normal)
+
+
+# -- order --------------------------------------------------------------------------------------------------------
+
+EXTREMES = [-(1 << 63), (1 << 63) - 1]
+
+
+def numbers(*values: int) -> list[bytes]:
+    return [b"%d" % value for value in values]
+
+
+def unsorted(r: redis.Redis, *words: object) -> list[bytes]:
+    """A reply of members as they came; redis-py would make a set of it."""
+    connection = r.connection_pool.get_connection()
+    try:
+        connection.send_command(*words)
+        reply: list[bytes] = connection.read_response()
+    finally:
+        r.connection_pool.release(connection)
+    return reply
+
+
+def test_small_sets_of_integers_are_answered_in_order(r: redis.Redis) -> None:
+    r.sadd("s", *(at * 37 % 301 - 150 for at in range(301)))
+    r.sadd("s", *EXTREMES)
+    ordered = numbers(EXTREMES[0], *range(-150, 151), EXTREMES[1])
+    assert unsorted(r, "SMEMBERS", "s") == ordered
+    assert unsorted(r, "SSCAN", "s", 0, "COUNT", 5) == [b"0", ordered]
+    assert unsorted(r, "SSCAN", "s", 0, "MATCH", "14?") == [b"0", numbers(*range(140, 150))]
+    assert unsorted(r, "SORT", "s", "BY", "nosort") == unsorted(r, "SORT", "s", "BY", "nosort", "DESC") == ordered
+    assert unsorted(r, "SRANDMEMBER", "s", 303) == ordered
+    r.sadd("t", *range(100, 200))
+    assert unsorted(r, "SINTER", "t", "s") == numbers(*range(100, 151))
+    assert unsorted(r, "SUNION", "t", "s") == numbers(EXTREMES[0], *range(-150, 200), EXTREMES[1])
+    assert unsorted(r, "SDIFF", "t", "s") == numbers(*range(151, 200))
+    assert unsorted(r, "SPOP", "t", 100) == numbers(*range(100, 200))
+
+
+@pytest.mark.parametrize("other", ["a", "", "01", "+1", "-0", " 1", "1_0", "9223372036854775808", "9" * 5000])
+def test_sets_with_other_members_have_no_order_but_all_members(r: redis.Redis, other: str) -> None:
+    r.sadd("s", *range(20))
+    r.sadd("s", other)
+    expected = sorted([*numbers(*range(20)), other.encode()])
+    assert sorted(unsorted(r, "SMEMBERS", "s")) == sorted(unsorted(r, "SUNION", "s", "none")) == expected
+    assert sorted(unsorted(r, "SSCAN", "s", 0, "COUNT", 100)[1]) == expected
+
+
+def test_how_many_integers_have_an_order_is_a_setting(r: redis.Redis) -> None:
+    before = r.config_get("set-max-intset-entries")["set-max-intset-entries"]
+    r.sadd("s", *(at * 37 % 2003 for at in range(2003)))
+    try:
+        r.config_set("set-max-intset-entries", 3000)
+        r.sunionstore("s", "s", "none")  # Redis chooses how to keep a set when it is made
+        assert unsorted(r, "SMEMBERS", "s") == numbers(*range(2003))
+    finally:
+        r.config_set("set-max-intset-entries", before)
+    assert sorted(unsorted(r, "SMEMBERS", "s")) == sorted(numbers(*range(2003)))

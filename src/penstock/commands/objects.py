@@ -18,7 +18,7 @@ from penstock.protocol.errors import ReplyError
 from penstock.types import codec
 from penstock.types.hash import Hash
 from penstock.types.list import List
-from penstock.types.set import Set
+from penstock.types.set import Set, in_integer_order
 from penstock.types.zset import SortedSet
 
 EMBEDDED = 44
@@ -54,8 +54,7 @@ def encoding(value: Value, config: Config) -> bytes:
     if kind is List:
         return b"quicklist"
     if kind is Set:
-        small = len(value) <= config.set_max_intset_entries and all(map(_is_integer, value))
-        return b"intset" if small else b"hashtable"
+        return b"hashtable" if in_integer_order(value, config.set_max_intset_entries) is None else b"intset"
     if kind is Hash:
         limit = config.hash_max_listpack_value
         small = len(value) <= config.hash_max_listpack_entries and _fits(value, limit)

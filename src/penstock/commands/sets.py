@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Set as AbstractSet
 
 from penstock.engine.arguments import to_at_least, to_positive, to_sample_count
 from penstock.engine.cursors import to_cursor
@@ -13,7 +14,7 @@ from penstock.engine.spec import Access, Argv, Effect, Flag, Growth, Reply, comm
 from penstock.protocol.errors import ReplyError, syntax_error
 from penstock.protocol.resp import Members, in_pieces
 from penstock.types import kernels
-from penstock.types.set import Set, most_bytes
+from penstock.types.set import Set, in_integer_order, most_bytes
 
 _READ = Flag.READONLY | Flag.FAST
 _STORE = Flag.WRITE | Flag.DENYOOM
@@ -114,10 +115,19 @@ def smismember(session: Session, argv: Argv) -> Reply:
 def smembers(session: Session, argv: Argv) -> Reply:
     """Answer all members of the set at key."""
     found = session.db.find(argv[1], Set) or _NONE
+    limit = session.engine.config.set_max_intset_entries
     if len(found) > LONG:
-        return reply_aside(session, Members, len(found), lambda: found)
-    # A copy, because EXEC encodes its replies only when all its commands have run; it is cheap beside the encoding.
-    return set(found)
+        return reply_aside(session, Members, len(found), lambda: in_integer_order(found, limit) or found)
+    return _few(found, limit)
+
+
+def _few(members: AbstractSet[bytes], limit: int) -> Reply:
+    """A reply of not very many members, in their order if they have one.
+
+    It is a copy, because EXEC encodes its replies only when all its commands have run; that is cheap beside the encoding.
+    """
+    ordered = in_integer_order(members, limit)
+    return set(members) if ordered is None else Members(ordered)
 
 
 @command(
@@ -128,7 +138,12 @@ def sscan(session: Session, argv: Argv) -> Reply:
     """Answer some members, and the cursor to go on with, which is 0 at the end."""
     cursor = to_cursor(argv[2])
     found = session.db.find(argv[1], Set)
-    return [b"0", []] if found is None else scan_elements(session, argv, cursor, found)
+    if found is None:
+        return [b"0", []]
+    ordered = in_integer_order(found, session.engine.config.set_max_intset_entries)
+    if ordered is None:
+        return scan_elements(session, argv, cursor, found)
+    return scan_elements(session, argv, cursor, ordered, at_once=True)
 
 
 # -- random members -----------------------------------------------------------------------------------------------
@@ -164,6 +179,7 @@ def _spop_several(session: Session, argv: Argv) -> Reply:
     if found is None or count == 0:
         return _NONE
     size, make_reply = len(found), reply_maker(session)
+    limit = session.engine.config.set_max_intset_entries
 
     def all_taken(reply: Reply) -> Reply:
         db.delete(name)
@@ -182,8 +198,10 @@ def _spop_several(session: Session, argv: Argv) -> Reply:
 
     if count >= size:
         if size <= LONG:
-            return all_taken(found)
-        return session.aside(size, lambda: make_reply(Members, size, found), all_taken)
+            return all_taken(_few(found, limit))
+        return session.aside(
+            size, lambda: make_reply(Members, size, in_integer_order(found, limit) or found), all_taken
+        )
     if count > LONG:
         return session.aside(size, choose, lambda chosen: taken_from(*chosen))
     few = found.take_random_members(count)
@@ -209,10 +227,13 @@ def srandmember(session: Session, argv: Argv) -> Reply:
         return reply_draws(session, list, -count, len(found), lambda: (kernels.listed(found),))
     if count < 0:
         return [found.random_member() for _ in range(-count)]
-    if min(count, len(found)) <= LONG:
-        return found.random_members(count)
+    limit = session.engine.config.set_max_intset_entries
+    if count >= len(found) > LONG:
+        return reply_aside(session, list, len(found), lambda: in_integer_order(found, limit) or found)
     if count >= len(found):
-        return reply_aside(session, list, len(found), lambda: found)
+        return in_integer_order(found, limit) or list(found)
+    if count <= LONG:
+        return found.random_members(count)
     return reply_aside(session, list, count, lambda: kernels.take_sample(kernels.listed(found), count), len(found))
 
 
@@ -237,13 +258,14 @@ def _answer(session: Session, names: Argv, kernel: Kernel) -> Reply:
     """What a kernel makes of the sets at these keys."""
     sets = _sets(session, names)
     work = _work(sets, kernel)
+    limit = session.engine.config.set_max_intset_entries
     if work <= LONG:
-        return kernel(sets)
+        return _few(kernel(sets), limit)
     protocol = session.protocol
 
     def compute() -> Reply:
         members = kernel(sets)
-        return in_pieces(Members, len(members), members, protocol)
+        return in_pieces(Members, len(members), in_integer_order(members, limit) or members, protocol)
 
     return session.aside(work, compute)
 

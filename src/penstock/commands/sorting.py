@@ -28,7 +28,7 @@ from penstock.types.hash import Hash
 from penstock.types.kernels import chunks, skip
 from penstock.types.kernels import sort as sort_in_chunks
 from penstock.types.list import List
-from penstock.types.set import Set
+from penstock.types.set import Set, in_integer_order
 from penstock.types.zset import SortedSet
 
 T = TypeVar("T")
@@ -47,6 +47,7 @@ class _Request:
     descending: bool = False
     alpha: bool = False
     store: bytes | None = None
+    intset: int = 0  # integers up to which a set has an order
 
     @property
     def unsorted(self) -> bool:
@@ -74,7 +75,7 @@ def _check_pattern(session: Session | None, option: str) -> None:
 
 def _parse(argv: Argv, may_store: bool, session: Session | None = None) -> _Request:
     """SORT's arguments; `session` is asked whether its user may follow the patterns."""
-    request = _Request()
+    request = _Request(intset=session.engine.config.set_max_intset_entries if session is not None else 0)
     words = iter(argv[2:])
 
     def following() -> bytes:
@@ -190,7 +191,7 @@ def _elements(value: List | Set | SortedSet, request: _Request) -> Iterable[byte
     if isinstance(value, Set):
         if request.store is not None and request.by is not None:
             return _backwards_if(request.descending, sort_in_chunks(value))
-        return value
+        return (in_integer_order(value, request.intset) if request.unsorted else None) or value
     if request.unsorted and request.descending:
         return reversed(value) if isinstance(value, List) else (row[1] for row in value.walk(0, len(value), True))
     return value

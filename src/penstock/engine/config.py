@@ -273,7 +273,7 @@ DIRECTIVES: dict[str, Directive] = _table(
     D("hash-max-listpack-entries", _COUNT, 512, "Fields up to which OBJECT ENCODING calls a hash a listpack.", aliases=("hash-max-ziplist-entries",)),
     D("hash-max-listpack-value", _COUNT, 64, "Length up to which OBJECT ENCODING calls a hash a listpack.", aliases=("hash-max-ziplist-value",)),
     D("list-max-listpack-size", integer(-5, 1 << 30), -2, "Size up to which OBJECT ENCODING calls a list a listpack.", aliases=("list-max-ziplist-size",)),
-    D("set-max-intset-entries", _COUNT, 512, "Members up to which OBJECT ENCODING calls a set of integers an intset."),
+    D("set-max-intset-entries", _COUNT, 512, "Members up to which a set of integers is answered in their order, and called an intset by OBJECT ENCODING."),
     D("zset-max-listpack-entries", _COUNT, 128, "Members up to which OBJECT ENCODING calls a sorted set a listpack.", aliases=("zset-max-ziplist-entries",)),
     D("zset-max-listpack-value", _COUNT, 64, "Length up to which OBJECT ENCODING calls a sorted set a listpack.", aliases=("zset-max-ziplist-value",)),
 )  # fmt: skip

@@ -42,16 +42,21 @@ def answer_step(session: Session, step: Step, names: Callable[[], Iterable[bytes
 
 
 def scan_elements(
-    session: Session, argv: Argv, cursor: int, elements: Collection[bytes], rows: Rows = lambda names: names
+    session: Session,
+    argv: Argv,
+    cursor: int,
+    elements: Collection[bytes],
+    rows: Rows = lambda names: names,
+    at_once: bool = False,
 ) -> Reply:
     """HSCAN, SSCAN and ZSCAN (key cursor [options]).
 
-    `elements` has a length, can be iterated, and knows in O(1) what it contains: a dict, a set. `rows` gives what is
-    answered for some of them.
+    `elements` has a length, can be iterated, and knows in O(1) what it contains: a dict, a set. Only if they are answered
+    `at_once` it may be anything. `rows` gives what is answered for some of them.
     """
     options = ScanOptions.parse(argv, 3)
     matches = options.matches
-    if len(elements) <= SMALL:
+    if at_once or len(elements) <= SMALL:
         return [b"0", list(rows(elements if matches is None else filter(matches, elements)))]
 
     def matching(names: Iterable[bytes]) -> Iterable[bytes]:

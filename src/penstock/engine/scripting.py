@@ -36,7 +36,18 @@ from penstock.engine.lua.frames import keep_frames
 from penstock.engine.session import Session
 from penstock.engine.spec import REGISTRY, Argv, Command, Flag, Reply
 from penstock.protocol.errors import Busy, NoPerm, NotBusy, OutOfMemory, ReplyError, Unkillable, one_line
-from penstock.protocol.resp import NULL_ARRAY, OK, Pairs, Raw, RawPieces, Status, Verbatim, encode, format_float
+from penstock.protocol.resp import (
+    NULL_ARRAY,
+    OK,
+    Members,
+    Pairs,
+    Raw,
+    RawPieces,
+    Status,
+    Verbatim,
+    encode,
+    format_float,
+)
 
 if TYPE_CHECKING:
     from penstock.engine.dispatch import Engine
@@ -450,7 +461,7 @@ class Lua:
         if isinstance(reply, dict):
             rows = {self.value(key, 3): self.value(item, 3) for key, item in reply.items()}
             return self.table({b"map": self.table(rows)})
-        if isinstance(reply, set | frozenset):
+        if isinstance(reply, set | frozenset | Members):
             return self.table({b"set": self.table(dict.fromkeys((self.value(item, 3) for item in reply), True))})
         if isinstance(reply, float):
             return self.table({b"double": reply})

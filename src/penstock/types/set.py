@@ -8,11 +8,36 @@ a command is still building.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from typing import Self
 
 from penstock.types.disposal import GIANT, dispose
 from penstock.types.packing import pack_many, unpack_many
 from penstock.types.sampling import Sampler
+
+_LONGEST = len(b"-9223372036854775808")
+_FIRST = frozenset(b"%c" % byte for byte in b"-0123456789")
+
+
+def in_integer_order(members: AbstractSet[bytes], limit: int) -> list[bytes] | None:
+    """The members in the order of Redis's intset, if it would keep them in one; else None.
+
+    An intset holds up to `limit` integers of 64 bits, written as Redis writes them, and programs rely on its order. Redis
+    does not go back to it when a set shrinks, but then its order is a free one, and this is as good as any.
+
+    >>> in_integer_order({b"10", b"-2", b"9"}, 512), in_integer_order({b"10", b"02"}, 512)
+    ([b'-2', b'9', b'10'], None)
+    """
+    if not 0 < len(members) <= limit or next(iter(members))[:1] not in _FIRST or max(map(len, members)) > _LONGEST:
+        return None
+    try:
+        numbers = sorted(map(int, members))
+    except ValueError:
+        return None
+    if not -(1 << 63) <= numbers[0] <= numbers[-1] < 1 << 63:
+        return None
+    ordered = [b"%d" % number for number in numbers]
+    return ordered if set(ordered) == members else None
 
 
 def most_bytes(members: int) -> int:
