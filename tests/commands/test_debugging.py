@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import redis
@@ -14,8 +15,8 @@ from penstock import Server, commands
 from penstock.engine.config import Config
 from penstock.engine.dispatch import Engine
 from penstock.engine.session import Session
+from penstock.engine.spec import REGISTRY
 from penstock.protocol.errors import ReplyError
-from penstock.protocol.resp import OK
 from penstock.testing.redis import RedisServer, find_redis
 
 commands.load()
@@ -70,23 +71,38 @@ def test_active_expiry_can_be_turned_off_and_on(d: redis.Redis) -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "peer_address", "allowed"),
-    [
-        ("yes", "10.0.0.1:5000", True),
-        ("no", "127.0.0.1:5000", False),
-        ("local", "127.0.0.1:5000", True),
-        ("local", "::1:5000", True),
-        ("local", "", True),
-        ("local", "10.0.0.1:5000", False),
-    ],
-)
-def test_the_directive_says_who_may(setting: str, peer_address: str, allowed: bool) -> None:
+    ("setting", "is_local", "allowed"),
+    [("yes", False, True), ("no", True, False), ("local", True, True), ("local", False, False), (None, True, True), (None, False, False)],
+)  # fmt: skip
+def test_the_directive_says_who_may(setting: str | None, is_local: bool, allowed: bool) -> None:
+    """Unless told otherwise, clients on this machine."""
     config = Config()
-    config.load("enable-debug-command", [setting])
+    if setting is not None:
+        config.load("enable-debug-command", [setting])
     session = Session(Engine(config))
-    session.peer = peer_address
-    if allowed:
-        assert session.engine.execute(session, [b"DEBUG", b"SLEEP", b"0"]) is OK
-    else:
-        with pytest.raises(ReplyError, match="DEBUG command not allowed"):
-            session.engine.execute(session, [b"DEBUG", b"SLEEP", b"0"])
+    session.is_local = is_local
+    for command in REGISTRY.by_name[b"DEBUG"].subcommands.values():
+        argv = [*command.name.encode().split(), *[b"0"] * (command.low - 2)]
+        try:
+            session.engine.execute(session, argv)
+            refused = False
+        except ReplyError as error:
+            refused = "DEBUG command not allowed" in str(error)
+        assert refused is not (allowed or command.name == "DEBUG HELP"), command.name
+
+
+def test_a_client_of_another_machine_may_not_and_one_of_a_unix_socket_may(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    with (
+        Server(unixsocket=path, enable_protected_configs="local") as server,
+        redis.Redis.from_url(server.url) as client,
+    ):
+        with redis.Redis(unix_socket_path=str(path)) as beside:
+            assert beside.execute_command("DEBUG", "SLEEP", "0") == b"OK"
+            assert beside.config_set("dir", str(tmp_path))
+        assert client.execute_command("DEBUG", "SLEEP", "0") == b"OK"
+        server.call(lambda app: [setattr(each, "is_local", False) for each in app.engine.sessions.values()])
+        with pytest.raises(redis.ResponseError, match="DEBUG command not allowed"):
+            client.execute_command("DEBUG", "SLEEP", "0")
+        with pytest.raises(redis.ResponseError, match="can't set protected config"):
+            client.config_set("dir", str(tmp_path))

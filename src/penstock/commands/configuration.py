@@ -60,17 +60,11 @@ def _failed(name: str, why: str) -> ReplyError:
     return ReplyError(f"CONFIG SET failed (possibly related to argument '{name}') - {why}")
 
 
-def _is_local(session: Session) -> bool:
-    return session.peer.startswith(("127.", "[::1]", "::1", "/")) or not session.peer
-
-
 def _check_changeable(session: Session, directive: Directive, name: str) -> None:
     if not directive.mutable:
         raise _failed(name, "can't set immutable config")
-    if directive.protected:
-        who = session.engine.config.enable_protected_configs
-        if who == "no" or (who == "local" and not _is_local(session)):
-            raise _failed(name, "can't set protected config")
+    if directive.protected and not session.is_allowed(session.engine.config.enable_protected_configs):
+        raise _failed(name, "can't set protected config")
 
 
 def _changes_what_commands_may_do(argv: Argv) -> bool:

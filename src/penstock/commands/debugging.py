@@ -27,17 +27,8 @@ _REFUSED = (
 
 
 def check_allowed(session: Session) -> None:
-    setting = session.engine.config.enable_debug_command
-    if setting == "no" or (setting == "local" and not _is_local(session)):
+    if not session.is_allowed(session.engine.config.enable_debug_command):
         raise ReplyError(_REFUSED)
-
-
-def _is_local(session: Session) -> bool:
-    """Whether the client is on this machine: a loopback address, or a Unix socket, whose address is not host:port."""
-    host, colon, port = session.peer.rpartition(":")
-    if not colon or not port.isdigit():
-        return True
-    return host.strip("[]") == "::1" or host.startswith("127.")
 
 
 @command(

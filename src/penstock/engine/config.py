@@ -267,8 +267,9 @@ DIRECTIVES: dict[str, Directive] = _table(
     D("slowlog-log-slower-than", integer(-1, (1 << 63) - 1), 10000, "Microseconds from which a command is kept in the slow log; -1 keeps none."),
     D("slowlog-max-len", _COUNT, 128, "Commands the slow log keeps."),
     D("latency-monitor-threshold", _COUNT, 0, "Milliseconds from which LATENCY notes a command or a fork that kept everybody waiting; 0 notes nothing."),
-    D("enable-protected-configs", choice("yes", "no", "local"), "no", "Who may CONFIG SET dir and dbfilename: anybody, nobody, clients on this machine.", mutable=False),
-    D("enable-debug-command", choice("yes", "no", "local"), "yes", "Who may use DEBUG: anybody, nobody, clients on this machine.", mutable=False),
+    D("enable-protected-configs", choice("yes", "no", "local"), "no", "Who may CONFIG SET dir and dbfilename: all clients, none, clients on this machine.", mutable=False),
+    D("enable-debug-command", choice("yes", "no", "local"), "local", "Who may use DEBUG: all clients, none, clients on this machine.", mutable=False),
+    D("enable-module-command", choice("no"), "no", "Always no: modules are loaded at start, by the directive module.", mutable=False),
     # encodings, as OBJECT ENCODING reports them
     D("hash-max-listpack-entries", _COUNT, 512, "Fields up to which OBJECT ENCODING calls a hash a listpack.", aliases=("hash-max-ziplist-entries",)),
     D("hash-max-listpack-value", _COUNT, 64, "Length up to which OBJECT ENCODING calls a hash a listpack.", aliases=("hash-max-ziplist-value",)),

@@ -81,7 +81,7 @@ class Session:
 
     __slots__ = (
         "around", "authenticated", "channels", "closing", "created", "current", "db", "effects", "engine",
-        "file_number", "id", "last_active", "last_command", "later", "library", "local", "may_block", "may_outgrow", "monitoring",
+        "file_number", "id", "is_local", "last_active", "last_command", "later", "library", "local", "may_block", "may_outgrow", "monitoring",
         "muted", "name", "no_evict", "output", "patterns", "peer", "plain", "postponed", "protocol", "shard_channels",
         "skip_next", "transaction", "turn", "user", "waiter", "watch_broken", "watching",
     )  # fmt: skip
@@ -98,6 +98,7 @@ class Session:
         self.library = [b"", b""]  # CLIENT SETINFO: name and version
         self.peer = ""  # address:port, for CLIENT LIST
         self.local = ""
+        self.is_local = True  # the client is on this machine, or there is none
         self.file_number = -1
         self.created = engine.clock.now
         self.last_active = engine.clock.now
@@ -138,6 +139,10 @@ class Session:
         session.authenticated = True
         session.may_block = False
         return session
+
+    def is_allowed(self, setting: str) -> bool:
+        """What one of the enable-... directives says about this client: yes, no, or local."""
+        return setting == "yes" or (setting == "local" and self.is_local)
 
     # -- for handlers -----------------------------------------------------------------------------------------
 

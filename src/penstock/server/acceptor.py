@@ -18,6 +18,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from penstock.server.connection import Connection
+from penstock.server.limits import is_local
 from penstock.server.listeners import Listener, shown_address
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ class Acceptor:
     def accept(self, listener: Listener) -> Connection | None:
         """The next client; None if it was refused. BlockingIOError if there is none."""
         accepted, name = listener.socket.accept()
-        refusal = self._app.limits.refusal("" if listener.is_unix else name[0])
+        host = "" if listener.is_unix else name[0]
+        refusal = self._app.limits.refusal(host)
         if refusal is not None:
             self._app.engine.stats.rejected_connections += 1
             if not listener.encrypted:
@@ -74,6 +76,7 @@ class Acceptor:
         local = listener.local_address(accepted)
         peer = local if listener.is_unix else shown_address(name)
         connection = Connection(self._app, accepted, peer, local, listener.encrypted)
+        connection.session.is_local = is_local(host)
         self.arriving.add(connection)
         return connection
 

@@ -163,6 +163,16 @@ def is_exposed(default: User, host: str) -> bool:
 
     `host` is empty for a Unix socket.
     """
-    if not default.needs_no_password or not host or host.startswith("127."):
-        return False
-    return not ipaddress.ip_address(host.split("%")[0]).is_loopback
+    return default.needs_no_password and not is_local(host)
+
+
+def is_local(host: str) -> bool:
+    """Whether a client is on this machine: a loopback address, or a Unix socket, for which `host` is empty.
+
+    >>> [is_local(host) for host in ("", "127.0.0.1", "::1", "::ffff:127.0.0.1", "10.0.0.1", "fe80::1%eth0")]
+    [True, True, True, True, False, False]
+    """
+    if not host or host.startswith("127."):
+        return True
+    address = ipaddress.ip_address(host.split("%")[0])
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
