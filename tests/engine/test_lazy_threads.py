@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.engine.lock_world import Slow, World
 
 from penstock.commands.locks import locks
+from penstock.engine import lazy
 from penstock.engine.stats import CALLS, NANOSECONDS
 from penstock.types.set import Set
 
@@ -83,14 +85,155 @@ def test_lazy_itself_does_not_wait_for_what_is_queued(world: World, slow: Slow) 
     assert world.engine.keyspace[0].data[b"r"] == {b"x", b"y"}
 
 
-def test_lazy_waits_for_the_thread_of_a_client_as_the_log_has_it_later(world: World, slow: Slow) -> None:
-    world.client("SADD a x", "SLOW.STORE r a")
-    lazy = world.client("LAZY SADD a y")
+# -- keys that a client's thread has locked -------------------------------------------------------------------
+
+
+def test_lazy_is_answered_at_once_and_a_thread_that_writes_comes_after_it(world: World, slow: Slow) -> None:
+    owner = world.client("SADD a x", "SLOW.STORE r a")
+    assert world.client("LAZY SADD a y").sent == [ENQUEUED]
+    reader = world.client("SMEMBERS a")
+    assert reader.waits, "it must see y, and the thread still reads the set"
+    slow.go.set()
+    world.step()
+    world.step()
+    assert reader.sent[0].startswith(b"*2\r\n")
+    assert owner.sent[-1] == TWO, "it was run again"
+    assert [argv[0] for argv in world.logged] == [b"SADD", b"SADD", b"SLOW.STORE"]
+    assert world.engine.keyspace[0].data[b"r"] == {b"x", b"y"}
+
+
+def test_a_thread_that_reads_answers_what_it_read_and_what_was_queued_runs_after_it(world: World, slow: Slow) -> None:
+    owner = world.client("SADD a x", "SLOW.READ a")
+    assert world.client("LAZY SADD a y").sent == [ENQUEUED]
+    world.pass_time(QUIET)
+    assert status(world, "queued") == 1, "not while the thread reads"
+    slow.go.set()
+    world.step()
+    world.pass_time(QUIET)
+    assert owner.sent[-1] == b"*1\r\n$1\r\nx\r\n"
+    assert world.engine.keyspace[0].data[b"a"] == {b"x", b"y"}
+
+
+def test_a_thread_is_made_to_run_again_once_and_then_lazy_waits(world: World, slow: Slow) -> None:
+    owner = world.client("SADD a x", "SLOW.STORE r a", "LAZY SADD a other")
+    assert world.client("LAZY SADD a y").sent == [ENQUEUED]
+    slow.go.set()
+    world.step()
+    slow.go.clear()
+    assert owner.waits
+    lazy = world.client("LAZY SADD a z")
     assert lazy.waits
     slow.go.set()
     world.step()
     assert lazy.sent == [ENQUEUED]
-    assert [argv[0] for argv in world.logged] == [b"SADD", b"SLOW.STORE", b"SADD"]
+
+
+def test_a_client_that_left_has_its_write_carried_out_after_what_was_queued(world: World, slow: Slow) -> None:
+    world.client("SADD a x", "SLOW.STORE r a").leave()
+    world.client("LAZY SADD a y")
+    slow.go.set()
+    world.step()
+    assert world.engine.keyspace[0].data[b"r"] == {b"x", b"y"}
+    assert [argv[0] for argv in world.logged] == [b"SADD", b"SADD", b"SLOW.STORE"]
+
+
+def test_what_cannot_wait_has_a_queued_command_work_on_a_copy(world: World, slow: Slow) -> None:
+    owner = world.client("SADD a x", "SLOW.WALK a")
+    assert slow.begun.get(timeout=60) == "walk"
+    assert world.client("LAZY SADD a y").sent == [ENQUEUED]
+    world.engine.lazy.drain()
+    assert world.engine.keyspace[0].data[b"a"] == {b"x", b"y"}
+    slow.go.set()
+    world.step()
+    assert owner.sent[-1] == b"*1\r\n$1\r\nx\r\n"
+
+
+def test_a_blocked_client_is_served_when_the_lock_goes(world: World, slow: Slow) -> None:
+    waiting = world.client("BLPOP l 0")
+    owner = world.client("SADD a x", "SLOW.STORE l a")
+    assert world.client("LAZY RPUSH m 1", "LAZY LMOVE m l LEFT LEFT").sent == [ENQUEUED] * 2
+    assert waiting.waits and status(world, "queued") == 1
+    slow.go.set()
+    world.step()
+    world.step()
+    assert owner.sent[-1] == ONE
+    assert waiting.sent == [b"*2\r\n$1\r\nl\r\n$1\r\n1\r\n"]
+
+
+def test_a_full_queue_makes_lazy_wait_for_locks(world: World, slow: Slow) -> None:
+    world.configure("lazy-max-queued", "0")
+    world.client("SADD a x", "SLOW.READ a")
+    lazy = world.client("LAZY SADD a y")
+    assert lazy.waits, "it would run at once"
+    slow.go.set()
+    world.step()
+    assert lazy.sent == [ENQUEUED]
+
+
+# -- a client needs what is long ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("line", ["SCARD r", "SADD a y", "KEYS *", "DBSIZE", "EVAL return(1) 1 r", "RENAME r s"])
+def test_a_client_that_needs_it_waits_for_a_thread_and_others_do_not(world: World, slow: Slow, line: str) -> None:
+    world.client("SADD a x", "LAZY SLOW.STORE r a", "LAZY SADD r y")
+    needy = world.client(line)
+    assert slow.begun.get(timeout=60) == "store"
+    assert needy.waits and status(world, "in_thread") == 1
+    assert world.client("SET free 1", "GET free").sent == [OK, b"$1\r\n1\r\n"]
+    slow.go.set()
+    world.step()
+    assert len(needy.sent) == 1 and not needy.waits
+    assert (status(world, "ran_passively"), status(world, "in_thread")) == (0, 0)
+    assert [argv[0] for argv in world.logged][:3] == [b"SADD", b"SLOW.STORE", b"SADD"]
+
+
+def test_a_transaction_that_needs_it_waits_at_exec(world: World, slow: Slow) -> None:
+    client = world.client("SADD a x", "LAZY SLOW.STORE r a", "MULTI", "SCARD r", "EXEC")
+    assert client.waits
+    slow.go.set()
+    world.step()
+    assert client.sent[-1] == b"*1\r\n:1\r\n"
+
+
+def test_two_long_ones_have_a_thread_each_if_both_are_needed(world: World, slow: Slow) -> None:
+    world.client("SADD a x", "LAZY SLOW.STORE r a", "LAZY SLOW.STORE s a", "LAZY SUNIONSTORE t r s")
+    client = world.client("SCARD t")
+    assert status(world, "in_thread") == 2
+    slow.go.set()
+    world.step(2)
+    assert client.sent == [ONE]
+
+
+def test_a_client_does_not_wait_for_ever_for_what_is_queued_anew(world: World, slow: Slow) -> None:
+    world.client("SADD a x", "LAZY SLOW.STORE r a")
+    client = world.client("SCARD r")
+    world.clock.advance(lazy.PATIENCE)
+    world.client("LAZY SLOW.STORE r a")
+    slow.go.set()
+    world.step()
+    assert client.sent == [ONE]
+    assert status(world, "queued") == 0
+
+
+def test_a_client_that_left_waits_for_nothing(world: World, slow: Slow) -> None:
+    world.client("SADD a x", "LAZY SLOW.STORE r a", "LAZY SADD s 1")
+    client = world.client("KEYS *")
+    client.leave()
+    slow.go.set()
+    world.step()
+    assert client.sent == [] and status(world, "queued") == 0
+
+
+def test_a_fork_waits_until_what_is_queued_has_run_in_threads(world: World, slow: Slow) -> None:
+    forks: list[bool] = []
+    world.engine.lock_gate.on_quiet = lambda: forks.append(world.engine.lock_gate.may_fork())
+    world.client("SADD a x", "LAZY SLOW.STORE r a", "LAZY SLOW.STORE s r")
+    assert not world.engine.lock_gate.may_fork()
+    assert status(world, "in_thread") == 1
+    slow.go.set()
+    world.step(2)
+    assert forks[-1] and status(world, "queued") == 0
+    world.engine.lock_gate.reopen()
 
 
 def test_a_script_that_cannot_wait_has_it_finished(world: World, slow: Slow) -> None:

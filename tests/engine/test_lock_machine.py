@@ -1,4 +1,4 @@
-"""Clients, threads, expiry, flushes and forks in any order: a replay of the log gives what is in memory.
+"""Clients, threads, LAZY commands, expiry, flushes and forks in any order: a replay of the log gives what is in memory.
 
 Threads are played by the test, which decides whose turn it is, so every interleaving is possible and none is a matter of
 luck. Whatever happens: nobody waits for ever, no lock is left, and the log tells the same story as memory.
@@ -37,7 +37,11 @@ LINES = st.one_of(
     st.builds("SLOW.STORE {} {} {}".format, NAMES, NAMES, NAMES),
     st.builds("SLOW.STORE {} {}".format, NAMES, NAMES),
     st.builds("EVAL return{{redis.call('SADD',KEYS[1],9)}} 1 {}".format, NAMES),
-    st.sampled_from(["FLUSHDB", "FLUSHALL", "SWAPDB 0 1", "SELECT 0", "SELECT 1"]),
+    st.builds("LAZY SADD {} {}".format, NAMES, MEMBERS),
+    st.builds("LAZY SLOW.STORE {} {} {}".format, NAMES, NAMES, NAMES),
+    st.builds("LAZY SMOVE {} {} {}".format, NAMES, NAMES, MEMBERS),
+    st.builds("EVAL return{{redis.pcall('SADD','{}',8)}} 0".format, NAMES),
+    st.sampled_from(["KEYS *", "FLUSHDB", "FLUSHALL", "SWAPDB 0 1", "SELECT 0", "SELECT 1"]),
 )
 
 
@@ -115,6 +119,7 @@ class Interleavings(RuleBasedStateMachine):
     def consistent(self) -> None:
         if hasattr(self, "world"):
             self.world.check()
+            self.world.engine.lazy.check()
 
     def teardown(self) -> None:
         if not hasattr(self, "world"):
@@ -128,7 +133,8 @@ class Interleavings(RuleBasedStateMachine):
                 if job.result is None:
                     job.run()
                 self._finish(job)
-            assert not any(client.waits for client in self.clients), "somebody waits for ever"
+            assert not any(client.waits for client in self.clients), "a client waits for ever"
+            engine.lazy.drain()
             assert not engine.busy_names.table, "a lock was left"
             for database in engine.keyspace.databases:
                 database.check()

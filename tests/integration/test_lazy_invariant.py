@@ -163,10 +163,12 @@ class Side(Life):
         return reply
 
     def after_the_thread(self, session: Session) -> Argv | None:
-        """What a session has to run once more because of a thread, which is done by then."""
-        held_back, session.postponed = session.postponed, None
-        if held_back is not None:
+        """What a session has to run once more because of threads, which are done by then."""
+        held_back = session.postponed
+        while held_back is not None and session.waiter is not None:
+            assert self.engine.workers.jobs, "it waits for nothing"
             self.thread_is_done()
+        session.postponed = None
         return held_back
 
     def thread_is_done(self) -> None:
@@ -223,6 +225,9 @@ class Pair:
         action, *_ = self.chance.choices(list(ACTIONS), list(ACTIONS.values()))
         action(self)
         if self.sides[0].engine.lock_gate._put_off:  # somebody is served later, and that must not show
+            self.sides[0].thread_is_done()
+        while self.sides[0].engine.lazy._hurried:
+            assert self.sides[0].jobs, "what a client waits for is not under way"
             self.sides[0].thread_is_done()
         lazy, plainly = (repr(side.waiting.replies) for side in self.sides)  # errors do not compare
         assert lazy == plainly, self.history

@@ -5,11 +5,12 @@ from __future__ import annotations
 from penstock.commands.debugging import check_allowed
 from penstock.engine.dispatch import Persistence
 from penstock.engine.session import Session
-from penstock.engine.spec import Argv, Flag, Reply, command
+from penstock.engine.spec import Argv, Beyond, Flag, Reach, Reply, command
 from penstock.protocol.errors import ReplyError, syntax_error
 from penstock.protocol.resp import NO_REPLY, OK, Status
 
 _CHILD = Flag.ADMIN | Flag.NOSCRIPT
+_EVERYTHING = Beyond(Reach.SERVER, "looks at every key")
 
 
 def _storage(session: Session) -> Persistence:
@@ -18,14 +19,14 @@ def _storage(session: Session) -> Persistence:
     return session.engine.persistence
 
 
-@command("SAVE", arity=1, flags=_CHILD | Flag.NO_MULTI, group="server", cost="O(N) with N keys")
+@command("SAVE", arity=1, flags=_CHILD | Flag.NO_MULTI, group="server", cost="O(N) with N keys", beyond=_EVERYTHING)
 def save(session: Session, argv: Argv) -> Reply:
     """Write a snapshot of everything to disk, and let everybody wait meanwhile."""
     _storage(session).save()
     return OK
 
 
-@command("BGSAVE", arity=-1, flags=_CHILD, group="server", syntax="[SCHEDULE]", cost="O(1)")
+@command("BGSAVE", arity=-1, flags=_CHILD, group="server", syntax="[SCHEDULE]", cost="O(1)", beyond=_EVERYTHING)
 def bgsave(session: Session, argv: Argv) -> Reply:
     """Write a snapshot of everything to disk, in the background."""
     if len(argv) > 2 or (len(argv) == 2 and argv[1].upper() != b"SCHEDULE"):
@@ -41,7 +42,7 @@ def lastsave(session: Session, argv: Argv) -> Reply:
     return _storage(session).last_save
 
 
-@command("BGREWRITEAOF", arity=1, flags=_CHILD, group="server")
+@command("BGREWRITEAOF", arity=1, flags=_CHILD, group="server", beyond=_EVERYTHING)
 def bgrewriteaof(session: Session, argv: Argv) -> Reply:
     """Make the append-only log as small as its contents allow, in the background."""
     if _storage(session).start_rewrite(now=session.may_block):
@@ -78,7 +79,7 @@ _DEBUG = Flag.ADMIN | Flag.NOSCRIPT | Flag.STALE  # not LOADING: the end of a re
 
 
 @command("DEBUG RELOAD", arity=-2, flags=_DEBUG, group="server", syntax="[NOSAVE] [NOFLUSH] [MERGE]",
-         cost="O(N) with N keys")  # fmt: skip
+         cost="O(N) with N keys", beyond=_EVERYTHING)  # fmt: skip
 def debug_reload(session: Session, argv: Argv) -> Reply:
     """Write a snapshot, forget everything, and read it back."""
     check_allowed(session)
@@ -89,7 +90,7 @@ def debug_reload(session: Session, argv: Argv) -> Reply:
     return OK
 
 
-@command("DEBUG LOADAOF", arity=2, flags=_DEBUG, group="server", cost="O(N) with N logged commands")
+@command("DEBUG LOADAOF", arity=2, flags=_DEBUG, group="server", cost="O(N) with N logged commands", beyond=_EVERYTHING)
 def debug_loadaof(session: Session, argv: Argv) -> Reply:
     """Forget everything and read the append-only log."""
     check_allowed(session)

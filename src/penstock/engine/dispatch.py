@@ -199,6 +199,7 @@ class Engine:
         if session.waiter is not None:
             self.blocking.leave(session.waiter)
         self.lock_gate.forget(session)
+        self.lazy.forget(session)
         self.monitors.remove(session)
         discard(session)
         self.publications.forget(session)

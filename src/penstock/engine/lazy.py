@@ -1,29 +1,29 @@
-"""LAZY: writes that are answered now and run later, in the gaps or when somebody needs to know.
+"""LAZY: writes that are answered now and run later, in the gaps or when a client needs to know.
 
 One invariant: nobody can tell it from immediate execution, except by the clock. The log gets a command when it is
 enqueued, and nothing when it runs, so what runs later must make of memory what a replay would make of it:
 
-- A command runs after every earlier one that it could tell from: one that writes a key it reads or writes, or reads a
-  key it writes. The same holds for a client's ordinary command, which is why dispatch asks `before` while anything is
-  queued (`pending`). The keys' names are busy for as long (busy_names.py), so the inner loop hands over such commands.
+- A command runs after every earlier one that it could tell from (lazy_order.py). The same holds for a client's ordinary
+  command, so dispatch asks while anything is queued (`pending`). The keys' names are busy for as long (busy_names.py), and
+  the inner loop hands such commands over.
 - It runs at the time it was enqueued: the clock is set back for it. Keys that had expired by then were deleted, and
   that was logged, before it was enqueued. A key that expires while it is queued stays until it has run (`before_expiry`).
-- Whoever looks at everything (KEYS, snapshots, a rewrite of the log) has everything run first; FLUSHALL forgets it.
-- Who waits for a key that it writes, or has run out of memory, does not wait for an idle moment.
-
-Each key has a tail, its last writer and those who read it since; a new command comes after the tail of each of its keys.
-These edges are all that is kept of the order, and they are enough: what comes before a tail comes before its members.
+- Commands that look at everything (KEYS, snapshots, a rewrite of the log) have everything run first; FLUSHALL forgets it.
+- Commands for a key that a client is blocked on, and those queued when memory has run out, do not wait for an idle moment.
 
 Passive execution takes the oldest first, in slices, when no byte came in for a while, or when it is too old. A random key,
 as the proposal has it, could let one of them wait for ever.
 
-A long one is begun in an idle moment and goes on in a thread, its keys locked (workers.py), one at a time and the queue
-behind it. It is still queued then: it runs, at its own time, when it is committed. Who needs its outcome waits at the
-lock, and who needs that of one behind it does, too (`wants`); who cannot wait, such as a script, has it finished at once. LAZY
-alone need not wait, as the queue keeps the order.
+A long one goes on in a thread, its keys locked (workers.py), whether an idle moment begins it or a client's command that
+needs it (`prepare`). It is still queued then: it runs, at its own time, when it is committed. A client that needs its
+outcome, or that of one behind it, waits at the lock or in `_waiting`, and its command is run again. What cannot wait, such
+as a script or expiry, has it finished at once.
 
-Rejected: logging a command when it runs. A crash would lose what was acknowledged. Rejected: a list of commands a key, as
-the proposal has it; to run one, all lists it is in must be searched.
+LAZY itself does not wait for locks. A command that is queued for a key which a client's thread has locked runs when the
+lock goes; if it cannot be waited for, it works on a copy of the value. The thread's command, if it writes, comes later in
+the log and is run again (workers.py).
+
+Rejected: logging a command when it runs. A crash would lose what was acknowledged.
 
 Owned by the loop thread.
 """
@@ -32,22 +32,22 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from contextlib import suppress
 from functools import cached_property
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
-from penstock.engine import lazy_rules
-from penstock.engine.locks import Want
-from penstock.engine.memory import OVERHEAD
+from penstock.engine.lazy_order import Order, Queued
+from penstock.engine.lazy_rules import NAME
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Command, Flag, Handler, Reach
+from penstock.engine.spec import Access, Argv, Command, Flag, Handler
 from penstock.engine.stats import CALLS, FAILED, NANOSECONDS
 from penstock.engine.workers import NotNow
 from penstock.protocol.errors import ReplyError
 from penstock.protocol.resp import NO_REPLY
+from penstock.types import codec
 
 if TYPE_CHECKING:
+    from penstock.engine.blocking import Waiter
     from penstock.engine.dispatch import Engine
     from penstock.engine.keyspace import Database
     from penstock.engine.workers import Job
@@ -58,36 +58,8 @@ QUIET = 0.005
 """Seconds without a byte from any client after which the server counts as idle."""
 SLICE = 1_000_000
 """Nanoseconds that passive execution works before it lets clients have their turn."""
-
-Place = tuple["Database", bytes]
-
-
-class Queued:
-    """A command that was answered and has not run."""
-
-    __slots__ = ("after", "argv", "command", "database", "growth", "keys", "moment", "number", "running", "size")
-
-    def __init__(self, number: int, database: Database, command: Command, argv: Argv, keys: dict[bytes, bool]) -> None:
-        self.number = number  # in the order of enqueueing
-        self.database = database
-        self.command = command
-        self.argv = argv
-        self.keys = keys  # whether it writes each
-        self.moment = database.clock.now  # milliseconds since 1970: the time that it will see
-        self.after: list[Queued] = []  # those that must run before; some may have run
-        self.running = False  # on the loop, at this moment
-        self.size = sum(map(len, argv)) + OVERHEAD * len(argv)
-        self.growth = 0  # bytes that are reserved for what it makes
-
-
-class Tail:
-    """The end of a key's queue: its last writer and those who read the key since, as far as they have not run."""
-
-    __slots__ = ("readers", "writer")
-
-    def __init__(self) -> None:
-        self.writer: Queued | None = None
-        self.readers: dict[Queued, None] = {}
+PATIENCE = 5000
+"""Milliseconds that a command waits for threads, however much is queued anew; then it has what it needs run at once."""
 
 
 class Lazy:
@@ -95,12 +67,14 @@ class Lazy:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.pending: OrderedDict[int, Queued] = OrderedDict()  # by number, the oldest first
-        self.bytes = 0
-        self._tails: dict[Place, Tail] = {}
-        self._last_number = 0
+        self._order = Order(engine.busy_names)
+        self.pending: OrderedDict[int, Queued] = self._order.pending
         self._running: Queued | None = None
-        self._in_thread: Queued | None = None  # what `job` is about
+        self._in_threads: dict[Session, Queued] = {}  # by the session that runs it
+        self._spare: list[Session] = []  # sessions for threads that none uses at the moment
+        self._waiting: dict[Waiter, None] = {}  # of clients whose command needs what a thread, or a lock, keeps back
+        self._asked: dict[Session, tuple[Argv, int]] = {}  # commands that had to wait, and since when
+        self._hurried: dict[Queued, None] = {}  # a blocked client waits for these
         self._timer: object | None = None
         self._idle = False
         self._input_seen = -1  # stats.input_bytes when it was last looked at
@@ -111,11 +85,11 @@ class Lazy:
     def reset(self) -> None:
         """CONFIG RESETSTAT."""
         self.enqueued = 0
-        self.ran_actively = 0  # because somebody needed to know
+        self.ran_actively = 0  # because a client needed it
         self.ran_passively = 0  # in an idle moment, or of old age
         self.ran_inline = 0  # at once: the queue was full, or a client waited for it
         self.discarded = 0  # by FLUSHALL or FLUSHDB
-        self.failed = 0  # with an error that nobody was there to get
+        self.failed = 0  # with an error that no client was there to get
         self.last_error = ""
 
     # -- entering ---------------------------------------------------------------------------------------------
@@ -131,29 +105,36 @@ class Lazy:
             keys[key] = access is not Access.READ or keys.get(key, False)
         for key in keys:
             self._settle_expiry(database, key)
-        self._last_number += 1
-        queued = Queued(self._last_number, database, command, argv, keys)
+        if not self.pending:
+            self._engine.keyspace.before_expiry = self.before_expiry
+        queued = self._order.add(database, command, argv, keys)
         queued.growth = growth
+        self._engine.memory.reserved += growth
         self.enqueued += 1
-        self._add(queued)
-        if self._is_full() or self._is_waited_for(queued):
+        if (
+            len(self.pending) > self._engine.config.lazy_max_queued
+            or self._order.bytes > self._engine.config.lazy_max_bytes
+        ):
             self.ran_inline += self._run_all([queued])
+        elif self._is_waited_for(queued):
+            self._hurry(queued)
         else:
             self._plan()
+
+    def is_full(self) -> bool:
+        """Whether one more would run at once."""
+        config = self._engine.config
+        return bool(len(self.pending) >= config.lazy_max_queued or self._order.bytes >= config.lazy_max_bytes)
 
     def _settle_expiry(self, database: Database, key: bytes) -> None:
         """Delete a key of a new command whose time has come; that is logged before the command is.
 
         Whether it has come is only known when those have run that may give the key the expiry time of another.
         """
-        tail = self._tails.get((database, key))
-        if tail is not None and tail.writer is not None and Flag.RENAMES in tail.writer.command.flags:
+        writer = self._order.writer_of(database, key)
+        if writer is not None and Flag.RENAMES in writer.command.flags:
             self.settle(database, key)
         database.get(key)
-
-    def _is_full(self) -> bool:
-        config = self._engine.config
-        return bool(len(self.pending) > config.lazy_max_queued or self.bytes > config.lazy_max_bytes)
 
     def _is_waited_for(self, queued: Queued) -> bool:
         observed = queued.database.observed
@@ -161,105 +142,105 @@ class Lazy:
             return False
         return any(writes and key in observed and observed[key].waiters for key, writes in queued.keys.items())
 
-    def _add(self, queued: Queued) -> None:
-        if not self.pending:
-            self._engine.keyspace.before_expiry = self.before_expiry
-        self.pending[queued.number] = queued
-        self.bytes += queued.size
-        self._engine.memory.reserved += queued.growth
-        after, names = queued.after, self._engine.busy_names
-        for key, writes in queued.keys.items():
-            place = (queued.database, key)
-            names.add(key)
-            tail = self._tails.get(place)
-            if tail is None:
-                tail = self._tails[place] = Tail()
-            if tail.writer is not None:
-                after.append(tail.writer)
-            if writes:
-                after.extend(tail.readers)
-                tail.writer, tail.readers = queued, {}
-            else:
-                tail.readers[queued] = None
+    def _hurry(self, queued: Queued) -> None:
+        """Run it as soon as threads and locks allow: a blocked client waits for what it does."""
+        before = len(self.pending)
+        if not self._advance(self._order.with_those_before([queued])):
+            self._hurried[queued] = None
+        self.ran_inline += before - len(self.pending)
 
     def _remove(self, queued: Queued) -> None:
-        del self.pending[queued.number]
-        self.bytes -= queued.size
+        self._order.remove(queued)
         self._engine.memory.reserved -= queued.growth
-        queued.after.clear()  # or each would keep all that ever came before it
-        for key in queued.keys:
-            self._engine.busy_names.remove(key)
-            place = (queued.database, key)
-            tail = self._tails[place]  # it is in it, or comes before one that is
-            if tail.writer is queued:
-                tail.writer = None
-            tail.readers.pop(queued, None)
-            if tail.writer is None and not tail.readers:
-                del self._tails[place]
+        self._hurried.pop(queued, None)
+        if queued.job is not None:
+            self._release(queued)
         if not self.pending:
             self._engine.keyspace.before_expiry = None
 
-    # -- what a thread is at ----------------------------------------------------------------------------------
+    # -- a client's command -----------------------------------------------------------------------------------
 
-    @property
-    def job(self) -> Job | None:
-        """What a thread does for the queue at this moment."""
-        return None if self._in_thread is None else self._engine.workers.job_of(self._background)
+    def prepare(self, session: Session, command: Command, argv: Argv) -> bool:
+        """Run what a client's command needs, and have threads begin with what is long; False if it must wait for some.
 
-    def wants(self, session: Session, command: Command, argv: Argv, wants: list[Want]) -> list[Want]:
-        """What a command that wants these has to wait for while there is a `job`."""
-        if command.name == lazy_rules.NAME:
-            return [want for want in wants if not self._is_ours(want)]
-        assert self._in_thread is not None
-        needed, commands = list[Queued](), [(command, argv)]
-        if command.name == "EXEC" and session.transaction is not None:
-            commands = session.transaction.queue
-            needed = [each for place in session.watching for each in self._last_of(*place, to_write=False)]
-        needed += [each for called, words in commands for each in self._needed_by(session.db, called, words)]
-        if self._in_thread in self._with_those_before(needed).values():
-            queued = self._in_thread
-            outcome = next(key for key, writes in queued.keys.items() if writes)
-            return [*wants, Want(queued.database.locked, outcome, False)]
-        return wants
+        For the lock gate, while anything is pending. A command that had to wait for long is let through: `before` then
+        runs the rest at once.
+        """
+        needed = self._order.with_those_before(self._needed(session, command, argv))
+        if not needed:
+            self._asked.pop(session, None)
+            return True
+        if self._has_waited_enough(session, argv):
+            return True
+        before = len(self.pending)
+        done = self._advance(needed)
+        self.ran_actively += before - len(self.pending)
+        return done
 
-    def _is_ours(self, want: Want) -> bool:
-        """Whether nothing but the job is in the way."""
-        lock, job = want.table.get(want.key), self.job
-        return lock is not None and (lock.writer is job or list(lock.readers) == [job])
+    def _needed(self, session: Session, command: Command, argv: Argv) -> list[Queued]:
+        if command.name != "EXEC" or session.transaction is None:
+            return self._order.needed_by(session.db, command, argv)
+        watched = [each for place in session.watching for each in self._order.last_of(*place, to_write=False)]
+        queue = session.transaction.queue
+        return watched + [each for called, words in queue for each in self._order.needed_by(session.db, called, words)]
 
-    # -- active execution -------------------------------------------------------------------------------------
+    def _has_waited_enough(self, session: Session, argv: Argv) -> bool:
+        asked, now = self._asked.get(session), self._engine.clock.now
+        if asked is None or asked[0] is not argv:
+            self._asked[session] = (argv, now)
+            return False
+        return now - asked[1] >= PATIENCE
+
+    def wait(self, session: Session, command: Command, argv: Argv) -> None:
+        """Run the command again when a thread is done or locks go; `prepare` said that it must wait."""
+        self._engine.blocking.postpone(session, command, argv)
+        assert session.waiter is not None
+        self._waiting[session.waiter] = None
+
+    def go_on(self) -> None:
+        """Locks were released: try again what had to wait for them."""
+        waiting, self._waiting = self._waiting, {}
+        for waiter in waiting:
+            if waiter.session.waiter is waiter:
+                self._engine.blocking.run_again(waiter.session)
+        for queued in list(self._hurried):
+            if queued.number in self.pending:
+                self._hurry(queued)
+
+    def forget(self, session: Session) -> None:
+        """A client went away."""
+        self._asked.pop(session, None)
+        self._waiting = {waiter: None for waiter in self._waiting if waiter.session is not session}
+
+    def run_what_is_short(self) -> bool:
+        """Run everything, the long ones in threads; whether nothing is left. For those who can come back later."""
+        before = len(self.pending)
+        done = self._advance(list(self.pending.values()))
+        self.ran_actively += before - len(self.pending)
+        return done
+
+    def _advance(self, wanted: list[Queued]) -> bool:
+        """Run these, or have threads begin with them, as far as nothing is in the way; whether all have run."""
+        for queued in wanted:
+            if queued.number in self.pending and self._job(queued) is None and self._order.is_next(queued):
+                queued.needed = True
+                self._begin(queued)
+        return not any(queued.number in self.pending for queued in wanted)
 
     def before(self, session: Session, command: Command, argv: Argv) -> None:
-        """Run what a client's command could tell from not having run. For dispatch, while anything is pending."""
-        if command.name == lazy_rules.NAME:
-            return
-        self.ran_actively += self._run_all(self._needed_by(session.db, command, argv))
+        """Run what a command could tell from not having run, whatever it takes. For dispatch, while anything is pending."""
+        if command.name != NAME:
+            self.ran_actively += self._run_all(self._order.needed_by(session.db, command, argv))
 
-    def _needed_by(self, database: Database, command: Command, argv: Argv) -> list[Queued]:
-        """What must run before a client's command, but for what must run before these."""
-        reach = command.reach(argv)
-        if reach is not Reach.KEYS:
-            return self._queued_for(database if reach is Reach.DATABASE else None)
-        found: list[Queued] = []
-        with suppress(ReplyError):  # its handler will refuse it
-            for position, access in command.key_positions(argv):
-                found += self._last_of(database, argv[position], to_write=access is not Access.READ)
-        return found
+    def is_needed_by(self, database: Database, command: Command, argv: Argv) -> bool:
+        """Whether anything queued must run before a command."""
+        return bool(self.pending and self._order.needed_by(database, command, argv))
 
-    def _last_of(self, database: Database, key: bytes, to_write: bool) -> list[Queued]:
-        """The last that writes a key and, if it is to be written, those that read it since."""
-        tail = self._tails.get((database, key))
-        if tail is None:
-            return []
-        last = [] if tail.writer is None else [tail.writer]
-        return [*last, *tail.readers] if to_write else last
-
-    def _queued_for(self, database: Database | None) -> list[Queued]:
-        return [each for each in self.pending.values() if database is None or each.database is database]
+    # -- what cannot wait -------------------------------------------------------------------------------------
 
     def settle(self, database: Database, key: bytes, to_write: bool = False) -> bool:
         """Run what writes a key or, before it is written, also what reads it; whether there was any."""
-        last = self._last_of(database, key, to_write)
+        last = self._order.last_of(database, key, to_write)
         self.ran_actively += self._run_all(last)
         return bool(last)
 
@@ -269,7 +250,7 @@ class Lazy:
 
     def drain(self, database: Database | None = None) -> None:
         """Run everything, or everything in one database."""
-        self.ran_actively += self._run_all(self._queued_for(database))
+        self.ran_actively += self._run_all(self._order.of(database))
 
     def discard(self, database: Database) -> None:
         """Forget what is queued for a database that is about to be emptied; but who watches a key is told."""
@@ -277,62 +258,84 @@ class Lazy:
             return
         for key in list(database.observed):
             self.settle(database, key)
-        for queued in self._queued_for(database):
-            if queued is self._in_thread and (job := self.job) is not None:
-                self._engine.workers.drop(job)
+        for queued in self._order.of(database):
+            job = self._job(queued)
             self._remove(queued)
             self.discarded += 1
+            if job is not None:
+                self._engine.workers.drop(job)
 
     # -- running ----------------------------------------------------------------------------------------------
 
     def _run_all(self, last: list[Queued]) -> int:
         """Run these and all that must run before them, in the order in which they came; how many no thread had begun."""
-        wanted = self._with_those_before(last)
-        return sum([self._run(wanted[number]) for number in sorted(wanted)])
-
-    def _with_those_before(self, last: list[Queued]) -> dict[int, Queued]:
-        """These and all that must run before them, by number."""
-        wanted: dict[int, Queued] = {}
-        stack = list(last)
-        while stack:
-            queued = stack.pop()
-            if queued.number not in wanted and queued.number in self.pending and not queued.running:
-                wanted[queued.number] = queued
-                stack += queued.after
-        return wanted
+        return sum([self._run(queued) for queued in self._order.with_those_before(last)])
 
     def _run(self, queued: Queued) -> bool:
         """Run one whose predecessors have run, whatever it takes; False if a thread had begun and it only had to end."""
-        if queued is self._in_thread and (job := self.job) is not None:
+        job = self._job(queued)
+        if job is not None:
             self._engine.workers.finish_now(job)
         if queued.number not in self.pending:
             return False
+        for key, writes in queued.keys.items():
+            if writes:
+                self._spare_readers(queued.database, key)
         self._perform(queued, self._session, queued.command.handler)
         return True
 
-    def _begin(self, queued: Queued) -> bool:
-        """Run the oldest, or have a thread begin with it; whether either could be done."""
-        session = self._background
+    def _spare_readers(self, database: Database, key: bytes) -> None:
+        """Put a copy in the place of a value that threads read: they keep the other, as after FLUSHALL."""
+        lock, value = database.locked.get(key), database.data.get(key)
+        if lock is None or value is None or not (lock.readers or lock.writer is not None):
+            return
+        copy = database.data[key] = codec.copy(value)
+        for waiter in database.observed[key].waiters if key in database.observed else ():
+            if waiter.wish is not None and waiter.wish.came_upon(value):
+                waiter.wish.goes_on_with(copy)
+
+    def _begin(self, queued: Queued) -> None:
+        """Run one whose predecessors have run, or have a thread begin with it, unless locks are in its way."""
+        if self._engine.lock_gate.is_locked(queued.database, queued.command, queued.argv):
+            return
+        session = self._spare.pop() if self._spare else self._new_session()
+        session.later = self._thread_is_done
         session.may_block = True
         try:
             self._perform(queued, session, queued.command.handler)
         except NotNow:
-            return False
+            pass
         finally:
             session.may_block = False
-        if queued.number in self.pending:
-            self._in_thread = queued
+        if queued.number in self.pending and (job := self._engine.workers.job_of(session)) is not None:
+            queued.job = job
+            self._in_threads[session] = queued
         else:
-            self.ran_passively += 1
-        return True
+            self._spare.append(session)
+
+    def _job(self, queued: Queued) -> Job | None:
+        """What a thread does for it at this moment."""
+        if queued.job is not None and queued.job not in self._engine.workers.jobs:
+            self._release(queued)  # the workers were stopped
+        return queued.job
+
+    def _release(self, queued: Queued) -> None:
+        """No thread is at it any more."""
+        assert queued.job is not None
+        session, queued.job = queued.job.session, None
+        del self._in_threads[session]
+        self._spare.append(session)
 
     def _thread_is_done(self, job: Job) -> None:
         """Run what a thread worked on, unless that is out of date."""
-        queued, self._in_thread = self._in_thread, None
-        assert queued is not None
+        queued = self._in_threads[job.session]
+        self._release(queued)
         if not job.outdated:
             self._perform(queued, job.session, job.finish, job.spent)
-            self.ran_passively += 1
+            if queued.needed:
+                self.ran_actively += 1
+            else:
+                self.ran_passively += 1
         self._plan()
 
     def _perform(self, queued: Queued, session: Session, handler: Handler, spent: int = 0) -> None:
@@ -379,18 +382,14 @@ class Lazy:
 
     @cached_property
     def _session(self) -> Session:
-        """Runs what is queued: nobody listens to it and it never waits."""
+        """Runs what cannot wait: it never goes to a thread."""
         return self._new_session()
 
-    @cached_property
-    def _background(self) -> Session:
-        """Runs what is queued in idle moments: what is long may go to a thread, for which nobody waits."""
-        session = self._new_session()
-        session.later = self._thread_is_done
-        return session
-
     def _new_session(self) -> Session:
-        session = Session.of_server(self._engine)
+        """Runs what is queued: it has no client."""
+        session = Session(self._engine)
+        session.authenticated = True
+        session.may_block = False
         session.name = b"lazy"  # so that the slow log tells
         return session
 
@@ -412,16 +411,19 @@ class Lazy:
 
     def _plan(self) -> None:
         """See to it that the queue is looked at again."""
-        if self._timer is not None or not self.pending or self.job is not None:
+        if self._timer is not None or not self.pending or self._are_threads_busy():
             return
         max_age = self._engine.config.lazy_max_age
         if self.enabled:
             delay = 0.0 if self._idle else QUIET
         elif max_age:
-            delay = max(max_age - self.oldest_age, 0) / 1000
+            delay = max((max_age - self.oldest_age) / 1000, QUIET)  # what is old already waits for a lock
         else:
             return
         self._timer = self._engine.timers.call_later(delay, self._look)
+
+    def _are_threads_busy(self) -> bool:
+        return any(self._job(queued) is not None for queued in list(self._in_threads.values()))
 
     def _look(self) -> None:
         """Work for a slice if the server is idle, or if something has waited too long."""
@@ -433,9 +435,15 @@ class Lazy:
         self._input_seen = received
         max_age = engine.config.lazy_max_age
         until = perf_counter_ns() + SLICE
-        while self.pending and self.job is None and (self._idle or (max_age and self.oldest_age >= max_age)):
-            if not self._begin(next(iter(self.pending.values()))):
-                self._idle = False  # a little later
+        while (
+            self.pending and (self._idle or (max_age and self.oldest_age >= max_age)) and not self._are_threads_busy()
+        ):
+            queued = next(iter(self.pending.values()))
+            self._begin(queued)
+            if queued.number not in self.pending:
+                self.ran_passively += 1
+            elif queued.job is None:
+                self._idle = False  # locks are in its way: a little later
                 break
             if perf_counter_ns() >= until:
                 break
@@ -451,8 +459,8 @@ class Lazy:
         return {
             "enabled": int(self.enabled),
             "queued": len(self.pending),
-            "in_thread": int(self.job is not None),
-            "bytes": self.bytes,
+            "in_thread": len(self._in_threads),
+            "bytes": self._order.bytes,
             "oldest_age_ms": self.oldest_age,
             "enqueued": self.enqueued,
             "ran_actively": self.ran_actively,
@@ -465,17 +473,8 @@ class Lazy:
 
     def check(self) -> None:
         """Assert every invariant; for tests."""
-        assert list(self.pending) == sorted(self.pending)
-        assert self.bytes == sum(each.size for each in self.pending.values())
-        names = self._engine.busy_names.table
-        assert all(key in names for each in self.pending.values() for key in each.keys), "commands could pass by"
-        assert self.job is None or next(iter(self.pending.values())) is self._in_thread, "a thread is at another one"
-        for (database, key), tail in self._tails.items():
-            members = [*([tail.writer] if tail.writer is not None else []), *tail.readers]
-            assert members, key
-            for each in members:
-                assert self.pending[each.number] is each and each.database is database
-                assert each.keys[key] == (each is tail.writer)
-        for each in self.pending.values():
-            assert all(earlier.number < each.number for earlier in each.after)
-            assert all((each.database, key) in self._tails for key in each.keys)
+        self._order.check()
+        for session, queued in self._in_threads.items():
+            assert self.pending[queued.number] is queued and queued.job is not None and queued.job.session is session
+            assert self._order.is_next(queued), "a thread is at one whose turn has not come"
+        assert all(queued.number in self.pending for queued in self._hurried)

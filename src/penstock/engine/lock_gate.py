@@ -4,6 +4,8 @@ locks.py decides; here are the clients. A session that finds a locked key is blo
 PAUSE would block it, and the whole command is run again, gates included, when it is called. So no handler knows that
 locks exist. The rest follows from the declarations: a key with Access.WRITE is wanted exclusively, any other is shared.
 
+- What LAZY has queued and a command needs is begun first; a command that must wait for it is held back here, too.
+- LAZY waits only for a command that it has made run again already, and when its queue is full.
 - EXEC wants the keys of everything that was queued. Threaded commands inside it run inline, because nothing may come
   in between.
 - A script wants the keys it declares; touching another one while it is locked is its error, LOCKED.
@@ -11,8 +13,8 @@ locks exist. The rest follows from the declarations: a key with Access.WRITE is 
 - Whole-keyspace commands want nothing. KEYS and SCAN do not look at values; FLUSHALL unlinks them now, and workers.py
   sees to it that nothing which was computed from them comes back.
 
-The fork gate (seed 001, "Calling fork() to persist"): `may_fork` denies new write locks and says no while there are any
-left, for FORK_PATIENCE at most. Forking later than that is safe all the same: a threaded command changes memory only
+The fork gate (seed 001, "Calling fork() to persist"): `may_fork` has what is queued run, long commands in threads, then
+denies new write locks and says no while there are any left, for FORK_PATIENCE at most. Forking later than that is safe all the same: a threaded command changes memory only
 in its commit, on the loop; the gate is there so that a snapshot holds what was under way when it was asked for.
 
 Owned by the loop thread.
@@ -23,8 +25,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from penstock.engine.lazy_rules import NAME as LAZY
 from penstock.engine.locks import Locks, Wait, Want
-from penstock.engine.spec import Access, Argv, Command
+from penstock.engine.spec import Access, Argv, Command, Reach
+from penstock.engine.workers import Job
 from penstock.protocol.errors import Locked, ReplyError, shown
 
 if TYPE_CHECKING:
@@ -53,7 +57,7 @@ class LockGate:
         self.locks = Locks(engine.busy_names)
         self._names = engine.busy_names.table
         self.on_quiet: Callable[[], None] = lambda: None  # the last write lock went while somebody wants to fork
-        self._fork_wanted = 0  # since when, in milliseconds since 1970
+        self._fork_wanted = 0  # since when, in milliseconds since 1970; 0 if it is not
         self._put_off: dict[tuple[Database, bytes], None] = {}  # changed keys whose waiters found locks in their way
 
     # -- what a command touches -------------------------------------------------------------------------------
@@ -84,15 +88,34 @@ class LockGate:
     def hold(self, session: Session, command: Command, argv: Argv) -> bool:
         """Whether the command must wait; the session is then blocked. To be asked only while there are busy names."""
         lazy = self._engine.lazy
-        if session.transaction is None and lazy.job is None and self._names.keys().isdisjoint(argv):
+        near = not lazy.pending or command.reach(argv) is Reach.KEYS
+        if near and session.transaction is None and self._names.keys().isdisjoint(argv):
             return False  # for most commands there is no need to know where their keys are
+        is_lazy = command.name == LAZY
+        ready = is_lazy or not lazy.pending or lazy.prepare(session, command, argv)
         wants = self.wants(session, command, argv)
-        if lazy.job is not None:
-            wants = lazy.wants(session, command, argv, wants)
-        if not self.locks.blocked(wants):
+        if is_lazy and not lazy.is_full():
+            wants = [want for want in wants if self._is_insisted_on(want)]
+        if self.locks.blocked(wants):
+            self._wait(session, command, argv, wants, takes=False)
+            return True
+        if not ready:
+            lazy.wait(session, command, argv)
+        return not ready
+
+    def is_locked(self, database: Database, command: Command, argv: Argv) -> bool:
+        """Whether a command that works for no client finds a lock in its way."""
+        locks = self.locks
+        if not (locks.read_locks or locks.write_locks):
             return False
-        self._wait(session, command, argv, wants, takes=False)
-        return True
+        return locks.blocked(self._wants(database, [(command, argv)]))
+
+    def _is_insisted_on(self, want: Want) -> bool:
+        """Whether a key is locked by a command that LAZY has made run again already: once more, and it might never end."""
+        lock = want.table.get(want.key)
+        return lock is not None and any(
+            isinstance(owner, Job) and owner.insists for owner in (lock.writer, *lock.readers)
+        )
 
     def take(self, owner: object, session: Session, command: Command, argv: Argv, wait: bool = True) -> bool:
         """Lock a command's keys for `owner`, or have the session wait and run the command again later."""
@@ -106,7 +129,7 @@ class LockGate:
 
     def check_script(self, session: Session, command: Command, argv: Argv) -> None:
         """A script can neither wait nor see a value half done: a locked key that it did not declare is an error."""
-        if self._engine.lazy.job is not None:
+        if self._engine.lazy.pending:
             self._engine.lazy.before(session, command, argv)  # what is LAZY must not be the reason
         for want in self._wants(session.db, [(command, argv)]):
             if self.locks.blocked([want]):
@@ -140,7 +163,8 @@ class LockGate:
         if self._put_off:
             self._engine.keyspace.ready.extend(self._put_off)
             self._put_off.clear()
-        if self.locks.writes_denied and not self.locks.write_locks and not midway:
+        self._engine.lazy.go_on()
+        if self._fork_wanted and not self.locks.write_locks and not midway:
             self.on_quiet()
 
     def forget(self, session: Session) -> None:
@@ -162,15 +186,20 @@ class LockGate:
 
     def may_fork(self) -> bool:
         """Whether a child may be forked now. After a no, ask again when `on_quiet` is called, or a little later."""
-        now = self._engine.clock.now
+        now, lazy = self._engine.clock.now, self._engine.lazy
+        self._fork_wanted = self._fork_wanted or now
+        if now - self._fork_wanted >= FORK_PATIENCE:
+            return True
+        if lazy.pending and not self.locks.writes_denied and not lazy.run_what_is_short():
+            return False  # threads are at the rest, and must be given their locks
         if not self.locks.write_locks:
             return True
-        if not self.locks.writes_denied:
-            self.locks.deny_writes()
-            self._fork_wanted = now
-        return now - self._fork_wanted >= FORK_PATIENCE
+        self.locks.deny_writes()
+        return False
 
     def reopen(self) -> None:
         """The child was forked, or is no longer wanted: give write locks again."""
+        self._fork_wanted = 0
         if self.locks.writes_denied:
             self._call(self.locks.allow_writes())
+            self._engine.lazy.go_on()

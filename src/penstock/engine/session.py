@@ -82,7 +82,7 @@ class Session:
     __slots__ = (
         "around", "authenticated", "channels", "closing", "created", "current", "db", "effects", "engine",
         "file_number", "id", "is_local", "last_active", "last_command", "later", "library", "local", "may_block", "may_outgrow", "monitoring",
-        "muted", "name", "no_evict", "output", "patterns", "peer", "plain", "postponed", "protocol", "shard_channels",
+        "muted", "name", "no_evict", "output", "patterns", "peer", "plain", "postponed", "protocol", "repeated", "shard_channels",
         "skip_next", "transaction", "turn", "user", "waiter", "watch_broken", "watching",
     )  # fmt: skip
 
@@ -115,6 +115,7 @@ class Session:
         self.turn: tuple[Argv, Wait] | None = None  # a command that waited for locks, which may have to wait again
         self.current: tuple[Any, Argv] | None = None  # (command, argv) while a handler runs, for `block`
         self.later: Callable[[Job], None] | None = None  # nobody waits for what it runs; called when a thread is done
+        self.repeated: Argv | None = None  # a threaded command that is run again because LAZY came in between
         self.around: Callable[[Callable[[], Reply]], Reply] | None = None  # what a command inside another is run by
         # logging
         self.effects: list[Argv] | None = None  # what to log instead of argv; [] logs nothing

@@ -5,8 +5,8 @@ not wait, both parts run at once. Otherwise the command's keys are locked, the c
 thread. When it is done the loop runs `commit` as if it were the whole command: changed, logged, watched, monitored and
 timed in one step. So the order of the log is the order of commits, and memory never holds half a command.
 
-Its moment is its commit. If a value that it locked is no longer there by then (it expired, FLUSHALL, SWAPDB), what was
-computed belongs to the past: a command that writes is run again from the start, so that a flush that came first
+Its moment is its commit. If a value that it locked is no longer there by then (it expired, FLUSHALL, SWAPDB), or LAZY has
+queued a command for one of its keys, what was computed belongs to the past: a command that writes is run again from the start, so that a flush that came first
 stays a flush (kvrocks#2620) and a replay of the log gives the same. One that reads answers what it read.
 
 A client that goes away is no reason to stop: as with Redis, a write that was received is carried out; of a read the
@@ -41,7 +41,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from penstock.engine.blocking import Waiter
-from penstock.engine.spec import Argv, Command, Reply
+from penstock.engine.spec import Argv, Command, Handler, Reply
 from penstock.protocol.errors import ReplyError
 from penstock.protocol.resp import NO_REPLY, RawPieces, encode
 from penstock.types.zset import SortedSet
@@ -76,8 +76,8 @@ class Job:
     """A command whose slow part runs in a thread, or which only holds its locks for a while."""
 
     __slots__ = (
-        "_around", "_claim", "_over", "argv", "command", "commit", "compute", "database", "error", "growth", "later", "result", "seen",
-        "session", "spent", "threaded", "waiter",
+        "_around", "_claim", "_over", "argv", "command", "commit", "compute", "database", "error", "growth", "insists", "later",
+        "result", "seen", "session", "spent", "threaded", "waiter",
     )  # fmt: skip
 
     def __init__(self, session: Session, commit: Callable[[Any], Reply], compute: Callable[[], Any]) -> None:
@@ -88,6 +88,7 @@ class Job:
         self.command, self.argv = session.current
         self.waiter = Waiter(session, self.command, self.argv, [], 0, None)
         self.later = session.later
+        self.insists = session.repeated is self.argv  # it ran before, and LAZY came in between
         self._around = session.around
         self._claim = threading.Lock()  # whoever has it computes
         self._over = threading.Event()
@@ -326,25 +327,26 @@ class Workers:
     def _answer(self, job: Job) -> None:
         engine, session, waiter = self._engine, job.session, job.waiter
         connected = session.waiter is waiter
-        if engine.lazy.pending and job.command.writes:
-            engine.lazy.before(session, job.command, job.argv)  # after SWAPDB there may be some for its names
-        if connected and job.outdated:
+        # What LAZY has queued for its keys meanwhile is before it in the log.
+        overtaken = job.command.writes and engine.lazy.is_needed_by(job.database, job.command, job.argv)
+        session.repeated = job.argv if overtaken else None
+        again = overtaken or job.outdated
+        if connected and again:
             session.postponed = job.argv
             engine.lock_gate.release(job)
             engine.blocking.run_again(session)
         elif connected:
             engine.blocking.leave(waiter)
-            reply = self._carry_out(job)
+            reply = self._carry_out(job, job.finish)
             engine.lock_gate.release(job)
             session.unblocked(reply if isinstance(reply, RawPieces) else encode(reply, session.protocol), waiter.silent)
         else:
             if job.command.writes:
                 session.may_block = False  # if it is to be run again, then here
-                self._carry_out(job)
+                self._carry_out(job, job.command.handler if again else job.finish)
             engine.lock_gate.release(job)
 
-    def _carry_out(self, job: Job) -> Reply:
-        handler = job.command.handler if job.outdated else job.finish
+    def _carry_out(self, job: Job, handler: Handler) -> Reply:
         try:
             return self._engine.call(job.session, job.command, job.argv, handler, job.spent)
         except ReplyError as error:
