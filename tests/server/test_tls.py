@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import signal
+import socket
 import ssl
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -199,3 +203,124 @@ def test_old_versions_of_tls_are_refused(authority: Authority) -> None:
 def test_a_wrong_file_is_named_at_start(authority: Authority, directives: dict[str, str], error: str) -> None:
     with pytest.raises(ConfigError, match=error):
         tls_server(authority, **directives).start()
+
+
+# -- new certificates while the server runs -------------------------------------------------------------------
+
+
+def shown_name(port: int, authority: Authority, identity: tuple[str, str]) -> str:
+    """The name in the certificate that the server shows to a new client."""
+    context = ssl.create_default_context(cafile=str(authority.file))
+    context.load_cert_chain(*identity)
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=60) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as encrypted,
+    ):
+        encrypted.sendall(b"PING\r\n")
+        assert encrypted.recv(100) == b"+PONG\r\n"
+        certificate = encrypted.getpeercert()
+    assert certificate is not None
+    return dict(pair for (pair,) in certificate["subject"])["commonName"]  # type: ignore[misc]
+
+
+def test_certificates_are_replaced_without_a_restart(authority: Authority, tmp_path: Path) -> None:
+    me = authority.issue("me")
+    with tls_server(authority) as server, redis.Redis.from_url(server.url) as admin:
+        port = server.app.config.tls_port
+        assert shown_name(port, authority, me) == "server"
+        with tls_client(port, authority, me) as connected:
+            connected.set("a", 1)
+            certificate, key = authority.issue("renewed")
+            assert admin.execute_command("CONFIG", "SET", "tls-cert-file", certificate, "tls-key-file", key) == b"OK"
+            assert shown_name(port, authority, me) == "renewed"
+            assert connected.get("a") == b"1", "it is served on as it was"
+        again = authority.issue("again")
+        Path(certificate).write_bytes(Path(again[0]).read_bytes())
+        Path(key).write_bytes(Path(again[1]).read_bytes())
+        assert shown_name(port, authority, me) == "renewed", "files are read when the server is told to"
+        admin.config_set("tls-cert-file", certificate)
+        assert shown_name(port, authority, me) == "again", "the same names, read again"
+        admin.config_set("tls-auth-clients", "no")
+        with tls_client(port, authority) as stranger:
+            assert stranger.ping()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("tls-cert-file", "/nowhere.crt", "tls-cert-file and tls-key-file cannot be used: .*No such file"),
+        ("tls-key-file", "{other}", "tls-cert-file and tls-key-file cannot be used: .*KEY_VALUES_MISMATCH"),
+        ("tls-key-file", "{locked}", "tls-cert-file and tls-key-file cannot be used"),
+        ("tls-cert-file", "{junk}", "tls-cert-file and tls-key-file cannot be used"),
+        ("tls-ca-cert-file", "{junk}", "tls-ca-cert-file cannot be used"),
+        ("tls-cert-file", "", "tls-port needs tls-cert-file"),
+    ],
+)
+def test_bad_files_are_refused_and_the_old_certificates_stay(
+    authority: Authority, tmp_path: Path, name: str, value: str, problem: str
+) -> None:
+    me = authority.issue("me")
+    (tmp_path / "junk").write_text("no certificate")
+    files = {"other": me[1], "locked": authority.issue("locked", PASS_PHRASE)[1], "junk": str(tmp_path / "junk")}
+    with tls_server(authority) as server, redis.Redis.from_url(server.url) as admin:
+        before = admin.config_get("tls-*")
+        with pytest.raises(redis.ResponseError, match=problem):
+            admin.config_set(name, value.format(**files))
+        assert admin.config_get("tls-*") == before
+        assert shown_name(server.app.config.tls_port, authority, me) == "server"
+        for file in (before["tls-cert-file"], before["tls-key-file"]):
+            Path(file).unlink()
+        with pytest.raises(redis.ResponseError, match="No such file"):
+            admin.config_set("tls-cert-file", before["tls-cert-file"])
+        assert shown_name(server.app.config.tls_port, authority, me) == "server"
+
+
+def test_certificates_are_inside_dir(authority: Authority, tmp_path: Path) -> None:
+    authority.issue("server")
+    directives = {"tls_cert_file": "server.crt", "tls_key_file": "server.key", "tls_ca_cert_file": "authority.pem"}
+    me = authority.issue("me")
+    with Server(dir=tmp_path, tls_port=free_port(), **directives) as server:
+        assert shown_name(server.app.config.tls_port, authority, me) == "server"
+
+
+def test_certificates_may_come_before_the_port(authority: Authority) -> None:
+    me, (certificate, key), port = authority.issue("me"), authority.issue("server"), free_port()
+    with Server() as server, redis.Redis.from_url(server.url) as admin:
+        for name, value in (
+            ("cert-file", certificate),
+            ("key-file", key),
+            ("ca-cert-file", authority.file),
+            ("port", port),
+        ):
+            admin.config_set(f"tls-{name}", str(value))
+        assert shown_name(port, authority, me) == "server"
+
+
+def test_sighup_reads_certificates_again(authority: Authority, tmp_path: Path) -> None:
+    me, (certificate, key), port = authority.issue("me"), authority.issue("server"), free_port()
+    words = ["--port", "0", "--tls-port", str(port), "--tls-cert-file", certificate, "--tls-key-file", key]
+    words += ["--tls-ca-cert-file", str(authority.file), "--save", "", "--dir", str(tmp_path)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "penstock", "serve", *words], stdout=subprocess.PIPE, text=True, cwd=tmp_path
+    )
+    assert process.stdout is not None
+
+    def logged(words: str) -> None:
+        assert process.stdout is not None
+        assert any(words in line for line in process.stdout), "the server ended"
+
+    try:
+        logged("Ready to accept")
+        Path(certificate).rename(tmp_path / "old.crt")
+        process.send_signal(signal.SIGHUP)
+        logged("the old certificates stay in use: tls-cert-file and tls-key-file cannot be used")
+        assert shown_name(port, authority, me) == "server"
+        renewed = authority.issue("renewed")
+        Path(renewed[0]).rename(certificate)
+        Path(renewed[1]).rename(key)
+        process.send_signal(signal.SIGHUP)
+        logged("Read the certificates for TLS again")
+        assert shown_name(port, authority, me) == "renewed"
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -203,11 +204,11 @@ DIRECTIVES: dict[str, Directive] = _table(
     D("timeout", _COUNT, 0, "Close a client that was idle for this many seconds; 0 never."),
     D("maxclients", integer(1, 1 << 20), 10000, "Connections at once; one more gets an error and is closed. Lowered at start if the limit of open files is too low for them."),
     D("tls-port", _PORT, 0, "TCP port for TLS connections; 0 turns them off."),
-    D("tls-cert-file", TEXT, "", "PEM file with the server's certificate chain.", mutable=False),
-    D("tls-key-file", TEXT, "", "PEM file with the server's private key.", mutable=False),
-    D("tls-key-file-pass", TEXT, "", "Pass phrase of the private key.", mutable=False, secret=True),
-    D("tls-ca-cert-file", TEXT, "", "PEM file with the authorities that client certificates must come from.", mutable=False),
-    D("tls-auth-clients", choice("yes", "no", "optional"), "yes", "Whether TLS clients must show a certificate.", mutable=False),
+    D("tls-cert-file", TEXT, "", "PEM file with the server's certificate chain, inside dir unless the path is absolute. Setting it, even to the same name, reads it again; so does SIGHUP."),
+    D("tls-key-file", TEXT, "", "PEM file with the server's private key; likewise."),
+    D("tls-key-file-pass", TEXT, "", "Pass phrase of the private key.", secret=True),
+    D("tls-ca-cert-file", TEXT, "", "PEM file with the authorities that client certificates must come from; likewise."),
+    D("tls-auth-clients", choice("yes", "no", "optional"), "yes", "Whether TLS clients must show a certificate."),
     # limits
     D("proto-max-bulk-len", LENGTH, 512 << 20, "Longest single argument, in bytes."),
     D("client-query-buffer-limit", LENGTH, 1 << 30, "Most bytes held of a command that is not whole yet."),
@@ -360,7 +361,10 @@ class Config:
                 for changed, old in before:
                     self._assign(changed, old)
                 for changed, old in before[: told + 1]:
-                    self._tell(changed, old)
+                    with suppress(
+                        ValueError, OSError
+                    ):  # files for TLS, which may be gone: what was made of them is in use
+                        self._tell(changed, old)
                 raise ChangeRefused(directive, getattr(error, "strerror", None) or str(error)) from None
         self.given.update(directive.name for directive, _ in new)
 

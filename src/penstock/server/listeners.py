@@ -3,6 +3,8 @@
 Port 0 means "none" in a configuration, as in Redis; an embedded server asks for `choose_port`, where the system picks
 a free one, the same for every address, and `port` becomes that.
 
+New certificates are for clients that connect from then on; those that are connected keep what they agreed on.
+
 `port`, `tls-port` and `bind` can change while the server runs. Sockets at addresses that stay are kept, new ones are
 opened before old ones are closed, and if one cannot be opened everything stays as it was.
 """
@@ -19,6 +21,7 @@ from typing import NamedTuple
 
 from penstock.engine.config import Config, ConfigError
 
+TLS_FILES = ("tls-cert-file", "tls-key-file", "tls-key-file-pass", "tls-ca-cert-file", "tls-auth-clients")
 _EVERYWHERE = {"*": "0.0.0.0", "::*": "::"}  # noqa: S104  # only when the configuration says so
 
 
@@ -84,6 +87,8 @@ class Listeners:
         for name in ("port", "tls-port", "bind"):
             config.on_change(name, lambda _: self._move())
         config.on_change("tcp-keepalive", self._keep_alive)
+        for name in TLS_FILES:
+            config.on_change(name, lambda _: self._renew())
 
     def open(self, choose_port: bool = False) -> None:
         """Listen on everything the configuration names, or raise OSError or ConfigError and listen on nothing."""
@@ -123,6 +128,21 @@ class Listeners:
                 Path(self._config.unixsocket).unlink(missing_ok=True)
         self._tcp.clear()
         self._unix.clear()
+
+    def renew_certificates(self) -> bool:
+        """Read the files for TLS again, for clients that connect from now on; whether TLS is on.
+
+        A ConfigError says what is wrong with them, and the old certificates stay in use.
+        """
+        self.context = tls_context(self._config) if self._config.tls_port else None
+        return self.context is not None
+
+    def _renew(self) -> None:
+        """CONFIG SET: use the files that the configuration names now, or refuse them. Naming the same file reads it again."""
+        try:
+            self.renew_certificates()
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
 
     # -- moving -----------------------------------------------------------------------------------------------
 
@@ -246,14 +266,17 @@ def tls_context(config: Config) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        context.load_cert_chain(config.tls_cert_file, config.tls_key_file, config.tls_key_file_pass or None)
+        # A function, even if there is no pass phrase: for a key that needs one OpenSSL would ask the terminal, and wait.
+        context.load_cert_chain(
+            config.path("tls-cert-file"), config.path("tls-key-file"), lambda: str(config.tls_key_file_pass)
+        )
     except OSError as error:
         raise ConfigError(f"tls-cert-file and tls-key-file cannot be used: {error}") from None
     if config.tls_auth_clients != "no":
         if not config.tls_ca_cert_file:
             raise ConfigError(f"tls-auth-clients {config.tls_auth_clients} needs tls-ca-cert-file")
         try:
-            context.load_verify_locations(config.tls_ca_cert_file)
+            context.load_verify_locations(config.path("tls-ca-cert-file"))
         except OSError as error:
             raise ConfigError(f"tls-ca-cert-file cannot be used: {error}") from None
         required = config.tls_auth_clients == "yes"

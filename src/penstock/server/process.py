@@ -52,7 +52,7 @@ async def _serve(config: Config) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _asked_to_stop, app, number)
         _interrupt_scripts(app, number)
-    loop.add_signal_handler(signal.SIGHUP, lambda: None)
+    loop.add_signal_handler(signal.SIGHUP, _renew_certificates, app)
     await app.start()
     if app.stop_requested.is_set():
         await app.stop()
@@ -95,6 +95,15 @@ def _asked_to_stop(app: App, number: int) -> None:
         os._exit(1)
     log.log(logs.NOTICE, "Received %s", signal.Signals(number).name)
     app.stop_requested.set()
+
+
+def _renew_certificates(app: App) -> None:
+    """SIGHUP, which a closed terminal sends too: then there is nothing new to read."""
+    try:
+        if app.listeners.renew_certificates():
+            log.log(logs.NOTICE, "Read the certificates for TLS again")
+    except ConfigError as error:
+        log.error("the old certificates stay in use: %s", error)
 
 
 def _show_banner(config: Config, app: App) -> None:
