@@ -203,6 +203,7 @@ def test_a_blocked_client_is_unblocked_as_if_by_time_or_with_an_error(client: Ra
         assert client.ask(f"CLIENT UNBLOCK {number}{how}") == 1
         reply = other.read()
         assert reply is None if answer is None else str(reply) == answer
+    assert b"errorstat_UNBLOCKED:count=" in client.ask("INFO errorstats")
 
 
 @pytest.mark.since("7.0")

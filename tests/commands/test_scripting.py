@@ -22,7 +22,10 @@ from penstock import Server
 from penstock.engine import scripting
 from penstock.engine.config import DIRECTIVES
 from penstock.engine.lua.frames import keep_frames
+from penstock.engine.session import Session
+from penstock.engine.stats import CALLS, FAILED, REJECTED
 from penstock.protocol.errors import OutOfMemory, ReplyError
+from penstock.protocol.resp import NO_REPLY
 from penstock.testing.redis import RedisServer, find_redis
 
 WORDS_OF_7 = find_redis().version >= (7, 0)
@@ -391,3 +394,91 @@ def test_a_command_takes_as_many_arguments_as_unpack_gives(count: int) -> None:
     assert bench.eval(
         f"local a = {{}} for i = 1, {count} do a[i] = i end return redis.call('lpush', 'l', unpack(a))"
     ) == (b":%d\r\n" % count)
+
+
+# -- what is counted ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "errors", "command", "counts"),
+    [
+        ("return redis.error_reply('MY_ERR x')", {"MY_ERR": 1}, "EVAL", (1, 0, 1)),
+        ("error('x')", {"ERR": 1}, "EVAL", (1, 0, 1)),
+        ("return redis.call('lpush', 'text', 1)", {"WRONGTYPE": 1}, "LPUSH", (1, 0, 1)),
+        ("return redis.pcall('lpush', 'text', 1)", {"WRONGTYPE": 1}, "EVAL", (1, 0, 1)),
+        ("redis.pcall('lpush', 'text', 1) return 1", {"WRONGTYPE": 1}, "EVAL", (1, 0, 0)),
+        ("return redis.call('get')", {"ERR": 1}, "GET", (0, 1, 0)),
+        ("return redis.call('nosuch')", {"ERR": 1}, "EVAL", (1, 0, 1)),
+    ],
+)
+def test_an_error_of_a_script_is_counted_once_by_its_name(
+    source: str, errors: dict[str, int], command: str, counts: tuple[int, int, int]
+) -> None:
+    bench = Bench()
+    bench.run("SET", "text", "a")
+    with contextlib.suppress(ReplyError):
+        bench.eval(source)
+    stats = bench.engine.stats
+    assert dict(stats.errors) == errors
+    calls = stats.calls[command]
+    assert (calls[CALLS], calls[REJECTED], calls[FAILED]) == counts
+
+
+def test_a_script_that_finds_memory_full_is_counted_as_such() -> None:
+    bench = Bench()
+    bench.engine.config.change([(DIRECTIVES["maxmemory"], "1")])
+    with pytest.raises(ReplyError, match="OOM"):
+        bench.eval("return redis.call('set', 'a', 1)")
+    assert dict(bench.engine.stats.errors) == {"OOM": 1}
+    calls = bench.engine.stats.calls["SET"]
+    assert (calls[CALLS], calls[REJECTED], calls[FAILED]) == (0, 1, 0)
+
+
+def test_scripts_cannot_make_names_of_errors_without_end() -> None:
+    bench = Bench()
+    for number in range(300):
+        with contextlib.suppress(ReplyError):
+            bench.eval(f"return redis.error_reply('E{number} x')")
+    assert len(bench.engine.stats.errors) <= 129
+    assert bench.engine.stats.errors.total() == 300
+
+
+def test_a_set_that_is_not_to_be_sorted_has_one_order_in_scripts() -> None:
+    bench = Bench()
+    bench.run("SADD", "s", *[f"m{number}" for number in range(9, 0, -1)])
+    expected = b"*9\r\n" + b"".join(b"$2\r\nm%d\r\n" % number for number in range(1, 10))
+    assert bench.eval("return redis.call('sort', 's', 'by', 'nosort')") == expected
+
+
+def test_no_flags_in_a_shebang_are_no_mistake() -> None:
+    assert Bench().eval("#!lua flags=\nreturn 1") == b":1\r\n"
+
+
+def test_the_metatable_of_globals_can_be_seen() -> None:
+    assert Bench().eval("return {type(getmetatable(_G)), type(getmetatable(_G).__index)}") == (
+        b"*2\r\n$5\r\ntable\r\n$8\r\nfunction\r\n"
+    )
+
+
+# -- while clients are paused -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "held"),
+    [
+        ("return 12", True),
+        ("#!lua\nreturn 12", True),
+        ("#!lua flags=no-writes\nreturn 12", False),
+        ("#!lua flags=no-such-flag\nreturn 12", True),
+    ],
+)
+def test_a_pause_of_writes_holds_every_script_that_does_not_say_no_writes(source: str, held: bool) -> None:
+    bench = Bench()
+    with contextlib.suppress(ReplyError):
+        bench.run("SCRIPT", "LOAD", source)
+    bench.run("CLIENT", "PAUSE", "60000", "WRITE")
+    sha = hashlib.sha1(source.encode()).hexdigest()
+    for words in (["EVAL", source, "0"], ["EVALSHA", sha, "0"]):
+        reply = bench.run(*words, session=Session(bench.engine))
+        assert reply is NO_REPLY if held else reply == b":12\r\n"
+    assert bench.run("EVAL_RO", "return 12", "0", session=Session(bench.engine)) == b":12\r\n"

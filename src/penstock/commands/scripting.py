@@ -9,7 +9,7 @@ from penstock.engine.spec import Access, Argv, Flag, Reply, command, counted_key
 from penstock.protocol.errors import NoScript, ReplyError
 from penstock.protocol.resp import OK
 
-_EVAL = Flag.NOSCRIPT | Flag.STALE | Flag.MOVABLEKEYS
+_EVAL = Flag.NOSCRIPT | Flag.STALE | Flag.MOVABLEKEYS | Flag.SKIP_MONITOR
 _COST = "That of the script"
 SHA_LENGTH = 40
 
@@ -28,12 +28,21 @@ def _key_count(argv: Argv) -> int:
     return count
 
 
+def _show(session: Session) -> None:
+    """To MONITOR, before the commands of the script."""
+    monitors = session.engine.monitors
+    if monitors.sessions and session.current is not None:
+        monitors.feed(session, *session.current)
+
+
 def _source(session: Session, argv: Argv) -> Script:
+    _show(session)
     _key_count(argv)
     return session.engine.scripting.load(argv[1])
 
 
 def _loaded(session: Session, argv: Argv) -> Script:
+    _show(session)
     if len(argv[1]) == SHA_LENGTH:  # what cannot be a SHA1 is answered before the rest is looked at
         _key_count(argv)
     script = session.engine.scripting.scripts.get(argv[1].lower())

@@ -48,6 +48,7 @@ class _Request:
     alpha: bool = False
     store: bytes | None = None
     intset: int = 0  # integers up to which a set has an order
+    scripted: bool = False  # a script gets the same order every time
 
     @property
     def unsorted(self) -> bool:
@@ -75,7 +76,9 @@ def _check_pattern(session: Session | None, option: str) -> None:
 
 def _parse(argv: Argv, may_store: bool, session: Session | None = None) -> _Request:
     """SORT's arguments; `session` is asked whether its user may follow the patterns."""
-    request = _Request(intset=session.engine.config.set_max_intset_entries if session is not None else 0)
+    request = _Request()
+    if session is not None:
+        request.intset, request.scripted = session.engine.config.set_max_intset_entries, session.scripted
     words = iter(argv[2:])
 
     def following() -> bytes:
@@ -189,7 +192,7 @@ def _find(db: Database, name: bytes) -> List | Set | SortedSet:
 def _elements(value: List | Set | SortedSet, request: _Request) -> Iterable[bytes]:
     """The elements before they are sorted."""
     if isinstance(value, Set):
-        if request.store is not None and request.by is not None:
+        if (request.store is not None and request.by is not None) or (request.scripted and request.unsorted):
             return _backwards_if(request.descending, sort_in_chunks(value))
         return (in_integer_order(value, request.intset) if request.unsorted else None) or value
     if request.unsorted and request.descending:

@@ -140,7 +140,12 @@ class Blocking:
         waiter = session.waiter
         if waiter is None or not waiter.keys:  # no keys: it is held back, or its command is in a thread
             return False
-        self.answer(waiter, Unblocked() if with_error else waiter.timeout_reply)
+        if with_error:
+            error = Unblocked()
+            self._engine.stats.count_error(error)
+            self.answer(waiter, error)
+        else:
+            self.answer(waiter, waiter.timeout_reply)
         return True
 
     def before_reload(self) -> list[Waiter]:

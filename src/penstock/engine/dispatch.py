@@ -283,7 +283,7 @@ class Engine:
                 transaction.queue.append((command, argv))
                 return QUEUED
         except ReplyError as error:
-            self._count_rejected(argv, error)
+            self.count_rejected(argv, error)
             raise refused(session, argv, error) from None
         if self.busy_names.table and self.lock_gate.hold(session, command, argv):
             return NO_REPLY
@@ -317,7 +317,7 @@ class Engine:
             try:
                 self.require_growth(session, command, argv)
             except OutOfMemory as error:
-                self._count_rejected(argv, error)
+                self.count_rejected(argv, error)
                 raise
         keyspace = self.keyspace
         before = keyspace.dirty
@@ -351,7 +351,7 @@ class Engine:
                         self.propagate(session.db, session.effects if session.effects is not None else [argv])
                     if self._strict:
                         session.output.doubt()
-                if self.monitors.sessions:
+                if self.monitors.sessions and Flag.SKIP_MONITOR not in command.flags:
                     self.monitors.feed(session, command, argv)
                 if took >= self.slow_log.threshold or took >= self.latency.threshold:
                     self.notice(session, command, argv, took)
@@ -370,7 +370,7 @@ class Engine:
                 for at in spec.positions(argv):
                     tally[HITS if argv[at] in data else MISSES] += 1
 
-    def _count_rejected(self, argv: Argv, error: ReplyError) -> None:
+    def count_rejected(self, argv: Argv, error: ReplyError) -> None:
         self.stats.count_error(error)
         command = REGISTRY.find(argv)
         if command is not None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.engine.dispatch import Engine
     from penstock.engine.session import Session
 
-_MAY_WRITE = frozenset({"PUBLISH", "SPUBLISH", "EVAL", "EVALSHA", "FCALL", "SCRIPT LOAD", "PFCOUNT"})
+_MAY_WRITE = frozenset({"PUBLISH", "SPUBLISH", "FCALL", "SCRIPT LOAD", "PFCOUNT"})
 """Commands that replicas see although they are not declared as writes."""
 
 
@@ -66,5 +66,11 @@ class Pause:
 
 def _writes(session: Session, command: Command, argv: Argv) -> bool:
     if command.name == "EXEC" and session.transaction is not None:
-        return any(queued.may_write(words) or queued.name in _MAY_WRITE for queued, words in session.transaction.queue)
+        return any(_may_write(session, queued, words) for queued, words in session.transaction.queue)
+    return _may_write(session, command, argv)
+
+
+def _may_write(session: Session, command: Command, argv: Argv) -> bool:
+    if command.name in ("EVAL", "EVALSHA"):
+        return session.engine.scripting.may_write(command.name, argv[1])
     return command.may_write(argv) or command.name in _MAY_WRITE

@@ -68,6 +68,14 @@ _FLAGS = frozenset({"no-writes", "allow-oom", "allow-stale", "no-cluster", "allo
 class ScriptError(ReplyError):
     """What a script answers as an error; the script chooses the code word too."""
 
+    def __init__(self, text: str, counted: bool) -> None:
+        super().__init__(text)
+        self._counted = counted  # as the error of a command that the script called
+
+    @property
+    def counted_as(self) -> str:
+        return "" if self._counted else str(self).split(" ", 1)[0]
+
     def wire(self) -> bytes:
         return one_line(str(self))
 
@@ -147,10 +155,12 @@ class Scripting:
         self._run = run = Run(caller, script, read_only or script.read_only)
         try:
             with engine.unit():
-                ok, reply = lua.run(script.function, script.sha, lua.table(keys), lua.table(arguments), caller.protocol)
+                ok, reply, counted = lua.run(
+                    script.function, script.sha, lua.table(keys), lua.table(arguments), caller.protocol
+                )
         except lua51.LuaError as error:  # memory ran out where the sandbox could not catch it
             problem = str(error) or "not enough memory"
-            ok, reply = False, b"ERR %b script: %b" % (problem.encode(), script.sha)
+            ok, reply, counted = False, b"ERR %b script: %b" % (problem.encode(), script.sha), False
         finally:
             self._run = None
             lua.limit_memory(False)
@@ -159,8 +169,19 @@ class Scripting:
             if run.busy or lua.memory_used() > MEMORY_LIMIT >> 4:  # so that the next one has room
                 lua.collect()
         if not ok:
-            raise ScriptError(reply.decode("utf-8", "surrogateescape"))
+            raise ScriptError(reply.decode("utf-8", "surrogateescape"), bool(counted))
         return Raw(reply)
+
+    def may_write(self, name: str, script: bytes) -> bool:
+        """Whether EVAL or EVALSHA, by name, of this script or SHA1 may change something: unless the script says no-writes."""
+        if name == "EVALSHA":
+            known = self.scripts.get(script.lower())
+            return known is None or not known.read_only
+        try:
+            flags, _ = _shebang(script)
+        except ReplyError:
+            return True
+        return flags is None or "no-writes" not in flags
 
     def kill(self) -> None:
         """Have the script that others are waiting for end at its next tick."""
@@ -214,6 +235,7 @@ class Scripting:
         session = Session(self._engine)
         session.authenticated = True
         session.may_block = False
+        session.scripted = True
         return session
 
     def _call(self, protocol: int, *arguments: Any) -> Any:
@@ -239,6 +261,15 @@ class Scripting:
         if not arguments:
             raise ReplyError("Please specify at least one argument for this redis lib call")
         argv = [_argument(argument) for argument in arguments]
+        try:
+            command = self._admitted(argv, protocol)
+        except ReplyError as error:
+            self._engine.count_rejected(argv, error)
+            raise
+        return self._engine.call(self._session, command, argv)
+
+    def _admitted(self, argv: Argv, protocol: int) -> Command:
+        """The command, if the script may run it now."""
         command = self._known.get(argv[0])
         if command is None or not command.low <= len(argv) <= command.high:
             command = self._look_up(argv)
@@ -258,7 +289,7 @@ class Scripting:
             engine.lock_gate.check_script(session, command, argv)
         session.may_outgrow = run.allow_oom
         run.wrote = run.wrote or (command.writes and command.may_write(argv))
-        return engine.call(session, command, argv)
+        return command
 
     def _look_up(self, argv: Argv) -> Command:
         """A command that a script may call; one without subcommands is remembered, as looking it up takes longest."""
@@ -510,7 +541,8 @@ def _shebang(source: bytes) -> tuple[frozenset[str] | None, bytes]:
     for option in options:
         if not option.startswith("flags="):
             raise ReplyError(f"Unknown lua shebang option: {option}")
-        for flag in option.removeprefix("flags=").split(","):
+        names = option.removeprefix("flags=")
+        for flag in names.split(",") if names else []:
             if flag not in _FLAGS:
                 raise ReplyError(f"Unexpected flag in script shebang: {flag}")
             flags.add(flag)

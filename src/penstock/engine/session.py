@@ -82,7 +82,7 @@ class Session:
     __slots__ = (
         "around", "authenticated", "channels", "closing", "created", "current", "db", "effects", "engine",
         "file_number", "id", "is_local", "last_active", "last_command", "later", "library", "local", "may_block", "may_outgrow", "monitoring",
-        "muted", "name", "no_evict", "output", "patterns", "peer", "plain", "postponed", "protocol", "repeated", "shard_channels",
+        "muted", "name", "no_evict", "output", "patterns", "peer", "plain", "postponed", "protocol", "repeated", "scripted", "shard_channels",
         "skip_next", "transaction", "turn", "user", "waiter", "watch_broken", "watching",
     )  # fmt: skip
 
@@ -108,6 +108,7 @@ class Session:
         self.watching: list[tuple[Any, bytes]] = []  # (database, key)
         self.watch_broken = False
         # waiting
+        self.scripted = False  # it runs the commands of scripts
         self.may_block = True  # False inside MULTI and scripts: a blocking command answers at once
         self.may_outgrow = False  # a script that is allowed to pass maxmemory
         self.waiter: Waiter | None = None

@@ -56,6 +56,7 @@ class Flag(enum.Flag):
     NO_MULTI = enum.auto()  # not inside MULTI
     MOVABLEKEYS = enum.auto()  # where the keys are depends on the arguments
     SKIP_SLOWLOG = enum.auto()
+    SKIP_MONITOR = enum.auto()  # shows itself to MONITOR, before what it runs
     ALLOW_BUSY = enum.auto()  # allowed while a script is too slow
     CONTROL = enum.auto()  # MULTI, EXEC, DISCARD, WATCH...: run at once inside a transaction, never queued
     RANDOM = enum.auto()  # the outcome is random; logged by effect, may not be LAZY
@@ -73,7 +74,15 @@ class Flag(enum.Flag):
 
 
 _INTERNAL = (
-    Flag.CONTROL | Flag.RANDOM | Flag.TIMED | Flag.MAY_REPLICATE | Flag.DIRECT | Flag.BRIEF | Flag.RENAMES | Flag.PEEKS
+    Flag.SKIP_MONITOR
+    | Flag.CONTROL
+    | Flag.RANDOM
+    | Flag.TIMED
+    | Flag.MAY_REPLICATE
+    | Flag.DIRECT
+    | Flag.BRIEF
+    | Flag.RENAMES
+    | Flag.PEEKS
 )
 
 

@@ -44,6 +44,9 @@ def _tallied(place: int) -> property:
     return property(get, set)
 
 
+MAX_ERROR_NAMES = 128
+
+
 class Calls(dict[str, "array[int]"]):
     """The counters of each command, by its name. They are made when first asked for, and never replaced."""
 
@@ -81,7 +84,9 @@ class Stats:
         self._readings.clear()
 
     def count_error(self, error: ReplyError) -> None:
-        self.errors[error.code] += 1
+        name = error.counted_as
+        if name:  # scripts choose names, so there is an end to them
+            self.errors[name if name in self.errors or len(self.errors) < MAX_ERROR_NAMES else "ERR"] += 1
 
     def count_lookup(self, found: bool) -> None:
         """A key was looked up by a command that is no mere reader of it, such as GETDEL."""

@@ -54,6 +54,11 @@ class ReplyError(PenstockError):
 
     code: ClassVar[str] = "ERR"
 
+    @property
+    def counted_as(self) -> str:
+        """The name under which INFO errorstats counts it; empty if it was counted before."""
+        return self.code
+
     def wire(self) -> bytes:
         """The error as it travels: code word, text, never a line break (it would end the reply early)."""
         text = f"{self.code} {self}" if self.args and str(self) else self.code

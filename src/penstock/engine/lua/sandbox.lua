@@ -366,8 +366,9 @@ end
 
 -- Runs where an error was raised: note the script's line, which only the stack knows.
 local function locate(problem)
-    local text
+    local text, counted
     if type(problem) == "table" then
+        counted = rawget(problem, "ignore_error_stats_update")
         text = rawget(problem, "err")
         if type(text) ~= "string" then text = "ERR unknown error" end
     else
@@ -379,26 +380,26 @@ local function locate(problem)
         level = level + 1
         info = getinfo(level, "Sl")
     end
-    return {err = text, where = info and ", on " .. info.source .. ":" .. info.currentline .. "." or ""}
+    return {err = text, counted = counted, where = info and ", on " .. info.source .. ":" .. info.currentline .. "." or ""}
 end
 
 local function checked(ok, problem, sha)
     if ok then return true end
     if type(problem) ~= "table" then problem = {err = "ERR " .. tostring(problem), where = ""} end
-    return false, problem.err .. " script: " .. sha .. problem.where
+    return false, problem.err .. " script: " .. sha .. problem.where, problem.counted
 end
 
--- Answers true and the encoded reply, or false and the text of an error.
+-- Answers true and the encoded reply, or false, the text of an error, and whether it was counted when a command failed.
 local function run(script, sha, keys, arguments, protocol)
     globals.KEYS, globals.ARGV = keys, arguments
     resp = 2
     if not armed then arm() end
     host.limit_memory(true)
-    local refused
+    local refused, counted
     local ok, reply = xpcall(function()
         local value = script()
         if type(value) == "table" and type(rawget(value, "err")) == "string" then
-            refused = error_line(rawget(value, "err"))
+            refused, counted = error_line(rawget(value, "err")), rawget(value, "ignore_error_stats_update")
         else
             return encode(value, protocol)
         end
@@ -407,12 +408,12 @@ local function run(script, sha, keys, arguments, protocol)
     if refused then
         ok, reply = false, refused
     elseif not ok then
-        ok, reply = checked(ok, reply, sha)
+        ok, reply, counted = checked(ok, reply, sha)
     end
     dying = false
     if not armed then sethook() end
     globals.KEYS, globals.ARGV = nil, nil
-    return ok, reply
+    return ok, reply, counted == true
 end
 
 -- Answers true and the function, or false and why not.
