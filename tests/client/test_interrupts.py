@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import linecache
 import os
 import socket
 import subprocess
@@ -16,16 +15,18 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from types import FrameType
+from functools import partial
 from typing import Any
 
 import hiredis
 import pytest
 import redis
-from tests.client.interrupts import Interrupt
+from tests.client.interrupts import Interrupt, interrupt_at
+from tests.client.scripted import World, many, single
 
 from penstock import Client
 from penstock.client import sync_link
+from penstock.client.delivery import Delivery
 from penstock.testing.redis import RedisServer
 
 
@@ -96,28 +97,6 @@ def no_patrol(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     gc.collect()
 
 
-def interrupt_at(step: int, tell: Callable[[str], None]) -> Callable[..., Any]:
-    """A trace function that raises before a line of the client's own, and says which.
-
-    Not where no signal comes: before a `try`, which is no step, and before a `with`, which is traced again when its block ends.
-    """
-    left = step
-
-    def trace(frame: FrameType, event: str, argument: Any) -> Any:
-        nonlocal left
-        if "/penstock/client/" not in frame.f_code.co_filename:
-            return None
-        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-        if event == "line" and line != "try:" and not line.startswith("with "):
-            left -= 1
-            if left < 0:
-                tell(f"{frame.f_code.co_name}:{frame.f_lineno}")
-                raise Interrupt
-        return trace
-
-    return trace
-
-
 def first_and_second(client: Client, server: Echo, step: int) -> tuple[str, Any]:
     """Two threads, of which the first leads and is interrupted; where that was, and what the second got."""
     where: list[str] = []
@@ -161,7 +140,7 @@ def test_an_interrupt_at_any_line_leaves_nobody_waiting(no_patrol: None, is_conn
             if is_connected:
                 client.echo(b"before")
             where, outcome = first_and_second(client, server, step)
-            assert outcome == b"second" or isinstance(outcome, redis.ConnectionError), where
+            assert outcome == b"second", where
             assert client.echo(b"third") == b"third", where
             assert client.counters.buffered_commands == 0, where
             with warnings.catch_warnings():
@@ -172,6 +151,64 @@ def test_an_interrupt_at_any_line_leaves_nobody_waiting(no_patrol: None, is_conn
             server.close()
         step += 1
     assert step > 60
+
+
+def interrupted(step: int, work: Callable[[], object]) -> str:
+    """Where work was interrupted; nowhere if it has fewer steps."""
+    where: list[str] = []
+    sys.settrace(interrupt_at(step, where.append))
+    try:
+        work()
+    except Interrupt:
+        pass
+    finally:
+        sys.settrace(None)
+    return (where or [""])[0]
+
+
+@pytest.mark.parametrize("work", ["write", "read", "lose", "write again"])
+@pytest.mark.parametrize("level", [Delivery.AT_LEAST_ONCE, Delivery.EXACTLY_ONCE])
+def test_an_interrupt_at_any_line_of_the_engine_costs_others_no_command(level: Delivery, work: str) -> None:
+    """The engine alone: what an interrupted thread had in its hands is found again."""
+    step, where = 0, "begin"
+    while where:
+        world = World(delivery=level, replay_filter=lambda command: False)
+        world.connect()
+        world.settle_down()
+        world.server.runs.clear()
+        engine = world.engine
+        mine, *others = (world.submit(single("INCR", key)) for key in "mabc")
+        others.append(world.submit(many(("INCR", "d"), ("INCR", "e"))))
+        if work != "write":
+            world.write()
+            world.serve()
+        if work == "write again":
+            world.cut()
+            world.connect()
+            world.write()
+            world.serve()
+            world.read()
+        if work.startswith("write"):
+            where = interrupted(step, engine.output)
+        elif work == "read":
+            where = interrupted(step, partial(engine.received, world.downstream, world.now))
+        else:
+            where = interrupted(step, partial(engine.lost, redis.ConnectionError("cut"), world.now))
+        world.upstream = world.downstream = b""
+        engine.cancel(mine, world.now)
+        engine.interrupted(world.now)
+        engine.rescue([mine, *others], True, world.now)
+        world.collect()
+        world.settle_down()
+        results = [result for batch in others for result in batch.results]
+        assert not any(isinstance(result, Exception) for result in results), (where, results)
+        if level is Delivery.EXACTLY_ONCE:
+            assert results == [1] * 5 and all(world.server.runs[key] == 1 for key in (b"a", b"b", b"c", b"d", b"e")), (
+                where
+            )
+        assert engine.counters.buffered_commands == 0, where
+        step += 1
+    assert step > 20
 
 
 def test_what_one_was_interrupted_in_giving_out_is_followed_by_nothing_on_that_connection(

@@ -120,12 +120,6 @@ class Batch:
         begin = sum(self.lengths[:index])
         return self.data[begin : begin + self.lengths[index]]
 
-    def replace(self, data: bytes, lengths: Sequence[int]) -> None:
-        """Have the commands encoded in another way, which does not count towards the bounds."""
-        self.data = data
-        if self.lengths is not None:
-            self.lengths = lengths
-
     def outstanding(self) -> tuple[int, bytes]:
         """What is still to be answered, how many commands and their bytes: all, or the tail after the replies that came."""
         done, skipped = len(self.replies), self.skipped

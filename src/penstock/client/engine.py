@@ -314,15 +314,23 @@ class Engine:
             self._held.filter()
 
     def _take_back(self) -> None:
-        """What was given out and has no reply goes back to the head of the queue, in order; tombstones go away."""
+        """What was given out and has no reply goes back to the head of the queue, in order; tombstones go away.
+
+        After an interrupt it is done again, from wherever it was: a batch may be in both queues then, and is in none at no time.
+        """
         self._preface.clear()
         self._replies.end()
-        waiting = [batch for batch in self._awaiting if not batch.settled and not batch.is_preface]
         for batch in self._awaiting:
             if batch.notable:
                 self.session.learn(batch)
-        self._awaiting.clear()
+        queued = set(map(id, self._held.pending))
+        waiting = [batch for batch in self._awaiting if not batch.is_preface and id(batch) not in queued]
         for batch in waiting:
+            if batch.settled:
+                continue
+            if len(batch.replies) == batch.count:  # an interrupt kept it from being settled
+                self._settle_replied(batch)
+                continue
             batch.remember(self._outgoing.handed, self._outgoing.sent)
             if batch.atomic:
                 batch.replies.clear()  # replies of a part of it count for nothing
@@ -330,7 +338,8 @@ class Engine:
                 batch.filter(lambda command: command.name == "SHUTDOWN", "it is not sent to whoever comes back")
                 if len(batch.replies) == batch.count:
                     self._held.settle(batch, list(batch.replies))
-        self._held.pending.extendleft(batch for batch in reversed(waiting) if not batch.settled)
+        self._held.pending.extendleft([batch for batch in reversed(waiting) if not batch.settled])
+        self._awaiting.clear()
 
     def _back_off(self, now: float) -> None:
         at = self._backoff.failed(now)
@@ -408,8 +417,11 @@ class Engine:
             self.session.watching = False  # EXEC was answered
         if batch.numbered is not None:
             self._numbering.answered(batch, self._heard)
-        if batch.settled:
-            return
+        if not batch.settled:
+            self._settle_replied(batch)
+
+    def _settle_replied(self, batch: Batch) -> None:
+        """All its replies are here."""
         if batch.attempts == 1:
             self._held.settle_replied(batch)
             return

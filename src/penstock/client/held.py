@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from penstock.client.batch import Batch
@@ -89,15 +89,15 @@ class Held:
         cause: Exception | None = None, instead: Exception | None = None, is_meant: Callable[[Batch], bool] = lambda batch: True,
     ) -> None:  # fmt: skip
         """Settle what waits to be written, as far as it is meant: with `unsent`, or `instead` of it, or `unknown` if it had been written before."""
-        for batch in self._drain_pending():
-            if not is_meant(batch):
-                self.pending.append(batch)
+        for batch in list(self.pending):
+            if batch.settled or not is_meant(batch):
                 continue
             results = batch.failures(why, unsent, unknown, instead)
             for result in results:
                 if isinstance(result, DeliveryError) and result.__cause__ is None:
                     result.__cause__ = cause
             self.settle(batch, results)
+        self._drop_settled()
 
     def rescue(self, batches: Iterable[Batch], why: str) -> None:
         """Settle those that are neither settled nor in the queue: they may have been written, and nobody will find them again.
@@ -116,13 +116,14 @@ class Held:
 
     def review(self, look: Callable[[Batch], object]) -> None:
         """Let `look` skip commands of what waits to be written again; settle batches of which that leaves nothing."""
-        for batch in self._drain_pending():
+        for batch in list(self.pending):
+            if batch.settled:
+                continue
             if batch.was_written:
                 look(batch)
             if len(batch.replies) == batch.count:
                 self.settle(batch, list(batch.replies))
-            else:
-                self.pending.append(batch)
+        self._drop_settled()
 
     def filter(self) -> None:
         """Ask the replay filter about all that would be written again; what it names fails here and now."""
@@ -135,6 +136,6 @@ class Held:
 
         self.review(look)
 
-    def _drain_pending(self) -> Iterator[Batch]:
-        pending, self.pending = self.pending, deque()
-        return (batch for batch in pending if not batch.settled)
+    def _drop_settled(self) -> None:
+        """Let go of what is settled. The queue is never empty in between: an interrupt would lose what others wait for."""
+        self.pending = deque([batch for batch in self.pending if not batch.settled])

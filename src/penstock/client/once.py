@@ -89,7 +89,7 @@ class Numbers:
 
     def number(self, batch: Batch, writes: Writes, now: float) -> None:
         """Give each write of a batch its number; a batch that has one keeps it. `now` may be early, but not late."""
-        if batch.attempts:
+        if batch.attempts or batch.numbered is not None:
             return
         decided = writes.decided.get
         chosen = bytearray(batch.count)
@@ -98,11 +98,13 @@ class Numbers:
             chosen[index] = arguments in writes if is_write is None else is_write
         count = sum(chosen)
         if count:
-            batch.replace(*number_packed(
+            data, lengths = number_packed(
                 batch.data, batch.lengths or (len(batch.data),), bytes(chosen), self._words, self._next, _packed(b"%d" % self._floor)
-            ))  # fmt: skip
-            self._next, self._used = self._next + count, now
-            batch.numbered = (self, self._next - 1)
+            )  # fmt: skip
+            last = self._next + count - 1
+            # In one step: after an interrupt it is numbered, or as it was. Its new encoding does not count towards the bounds.
+            batch.data, batch.lengths, batch.numbered = data, batch.lengths and lengths, (self, last)
+            self._next, self._used = last + 1, now
 
     def settled(self, batch: Batch) -> None:
         """Its replies are here; as they come in order, so are those of all lower numbers."""

@@ -49,8 +49,9 @@ class Outgoing:
         number, connection = self._numbering.numberer(heard), self._connection
         sent, counters = 0, self._held.counters
         while pending and position < limit:
-            batch = pending.popleft()
+            batch = pending[0]
             if batch.settled:
+                pending.popleft()
                 continue
             if number is not None:
                 number(batch)
@@ -66,7 +67,10 @@ class Outgoing:
             pieces.append(data)
             position += len(data)
             batch.end = position
-            awaiting.append(batch)
+            awaiting.append(
+                batch
+            )  # before it leaves the other queue: an interrupt in between must find it in one of them
+            pending.popleft()
         self.given = position
         counters.sent += sent
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)

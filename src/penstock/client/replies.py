@@ -90,8 +90,8 @@ class Replies:
                     batch.take_skipped()
                 if len(replies) < batch.count:
                     continue
+            complete(batch)  # before it leaves the queue: an interrupt in between must find it there
             awaiting.popleft()
-            complete(batch)
             if not reader.has_data():
                 self._between = True
                 return
@@ -119,5 +119,5 @@ class Replies:
         if batch.skipped:
             batch.take_skipped()
         if len(batch.replies) >= batch.count:
-            awaiting.popleft()
             complete(batch)
+            awaiting.popleft()

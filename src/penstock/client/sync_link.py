@@ -9,8 +9,8 @@ Threads whose replies have come are woken one by one: each wakes the next before
 them would fight for the interpreter. Most of them call again at once, so while they are being woken (`_waking`) nobody
 writes; the last one writes for all. No call waits for that longer than PAUSE.
 
-A thread can be interrupted between any two steps (KeyboardInterrupt). Unless it only waited, its connection ends then, and
-the engine settles what was in its hands; it then tells everybody whom it may not have told. For one that was interrupted in
+A thread can be interrupted between any two steps (KeyboardInterrupt). Unless it only waited, its connection ends then. Commands of others are
+in one of the engine's queues at every step, so they go on as after any lost connection; it then tells everybody whom it may not have told. For one that was interrupted in
 that, too, the others look for themselves, after PATROL.
 
 Who finds no room (max_buffered_...) waits in the order of calls (`_for_room`): a large batch is not overtaken by small ones. Whoever leaves
