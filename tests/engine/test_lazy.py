@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
 from tests.commands.stream_world import World
 
 from penstock.engine import lazy as lazy_module
+from penstock.engine.lazy_rules import never
 from penstock.engine.session import Session
-from penstock.engine.spec import Argv, Reply
+from penstock.engine.spec import REGISTRY, Argv, Reply
+from penstock.protocol.errors import ReplyError
 
 ENQUEUED = b"LAZY-ENQUEUED"
 
@@ -462,6 +465,33 @@ def test_a_client_that_waits_for_one_key_is_served_by_a_command_that_takes_it_fr
     waiting = world.client("BLPOP", "a", "0")
     lazily(world, "LMOVE b a LEFT LEFT")
     assert waiting.replies == [[b"a", b"1"]]
+
+
+@pytest.mark.parametrize("line", ["MSET a 1 b", "msetnx a 1 b 2 c", "HSET h f v g", "HMSET h f v g", "LPOP l 1 2"])
+def test_a_wrong_number_of_arguments_is_refused_when_it_is_enqueued(world: World, line: str) -> None:
+    name = line.split()[0].lower()
+    with pytest.raises(ReplyError, match=f"^wrong number of arguments for '{name}' command$"):
+        world.run(f"LAZY {line}")
+    assert queued(world) == [] and world.logged == []
+
+
+def test_no_command_may_be_lazy_that_has_a_wrong_number_of_arguments_when_it_runs(world: World) -> None:
+    """So every command that counts its arguments in its handler declares it (`arity_check`)."""
+    refused, session = 0, Session(world.engine)
+    for declared in [declared for declared in REGISTRY.walk() if never(declared) is None]:
+        for count in range(declared.low, min(declared.high, declared.low + 6) + 1):
+            argv = [*declared.name.encode().split(), *[b"1"] * count][:count]
+            why: ReplyError | None = None
+            try:
+                world.engine.execute(session, argv)
+            except ReplyError as error:
+                why = error if "wrong number of arguments" in str(error) else None
+            world.run("FLUSHALL")
+            if why is not None:
+                refused += 1
+                with pytest.raises(ReplyError, match=re.escape(str(why))):
+                    world.engine.execute(session, [b"LAZY", *argv])
+    assert refused >= 10
 
 
 def test_nobody_pays_while_nothing_is_queued(world: World) -> None:

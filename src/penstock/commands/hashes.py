@@ -25,15 +25,20 @@ _NONE = Hash()  # what a missing key reads as; never changed
 # -- setting ------------------------------------------------------------------------------------------------------
 
 
+def _want_pairs(argv: Argv) -> None:
+    if len(argv) & 1:
+        raise wrong_arity(argv[0].decode().lower())
+
+
 @command(
     "HSET", arity=-4, flags=_GROW, keys=key(1, Access.WRITE), group="hash",
-    syntax="key field value [field value ...]", cost="O(1) a field",
+    syntax="key field value [field value ...]", cost="O(1) a field", arity_check=_want_pairs,
 )  # fmt: skip
 def hset(session: Session, argv: Argv) -> Reply:
     """Set fields of the hash at key, creating it, and answer how many of them are new."""
     count = len(argv)
-    if count & 1:
-        raise wrong_arity(argv[0].decode().lower())
+    if count != 4:
+        _want_pairs(argv)
     db = session.db
     name = argv[1]
     found = db.get(name)
@@ -50,7 +55,7 @@ def hset(session: Session, argv: Argv) -> Reply:
 
 @command(
     "HMSET", arity=-4, flags=_GROW, keys=key(1, Access.WRITE), group="hash",
-    syntax="key field value [field value ...]", cost="O(1) a field",
+    syntax="key field value [field value ...]", cost="O(1) a field", arity_check=_want_pairs,
 )  # fmt: skip
 def hmset(session: Session, argv: Argv) -> Reply:
     """Set fields of the hash at key, creating it. HSET does the same and tells more."""

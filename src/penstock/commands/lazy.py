@@ -27,6 +27,8 @@ def lazy(session: Session, argv: Argv) -> Reply:
     if len(inner) == 1 and inner[0].upper() == b"STATUS":
         return engine.lazy.status()
     named = REGISTRY.resolve(inner)
+    if named.arity_check is not None:
+        named.arity_check(inner)
     why = refusal(named, inner)
     if why is not None:
         raise ReplyError(f"'{named.wire_name}' may not be LAZY: it {why}")

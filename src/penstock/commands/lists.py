@@ -86,9 +86,14 @@ def rpushx(session: Session, argv: Argv) -> Reply:
 # -- popping ----------------------------------------------------------------------------------------------------
 
 
+def _want_one_count(argv: Argv) -> None:
+    if len(argv) > 3:
+        raise wrong_arity(argv[0].decode().lower())
+
+
 @command(
     "LPOP", arity=-2, flags=Flag.WRITE | Flag.FAST, keys=TAKE, group="list",
-    syntax="key [count]", cost="O(N) with N elements answered",
+    syntax="key [count]", cost="O(N) with N elements answered", arity_check=_want_one_count,
 )  # fmt: skip
 def lpop(session: Session, argv: Argv) -> Reply:
     """Remove and answer the first element of the list at key, or with count an array of up to that many."""
@@ -102,7 +107,7 @@ def lpop(session: Session, argv: Argv) -> Reply:
 
 @command(
     "RPOP", arity=-2, flags=Flag.WRITE | Flag.FAST, keys=TAKE, group="list",
-    syntax="key [count]", cost="O(N) with N elements answered",
+    syntax="key [count]", cost="O(N) with N elements answered", arity_check=_want_one_count,
 )  # fmt: skip
 def rpop(session: Session, argv: Argv) -> Reply:
     """Remove and answer the last element of the list at key, or with count an array of up to that many."""
@@ -116,8 +121,7 @@ def rpop(session: Session, argv: Argv) -> Reply:
 
 def _pop_counted(session: Session, argv: Argv, left: bool) -> Reply:
     """LPOP and RPOP with a count, and without one where there is no list."""
-    if len(argv) > 3:
-        raise wrong_arity(argv[0].decode().lower())
+    _want_one_count(argv)
     count = to_positive(argv[2]) if len(argv) == 3 else None
     items = session.db.find(argv[1], List)
     if items is None:

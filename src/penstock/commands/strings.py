@@ -275,14 +275,18 @@ def mget(session: Session, argv: Argv) -> Reply:
     return values
 
 
+def _want_pairs(argv: Argv) -> None:
+    if len(argv) % 2 == 0:
+        raise wrong_arity(argv[0].decode().lower())
+
+
 @command(
     "MSET", arity=-3, flags=GROW, keys=keys(1, -1, Access.WRITE, Effect.OVERWRITE, step=2), group="string",
-    syntax="key value [key value ...]", cost="O(1) a key",
+    syntax="key value [key value ...]", cost="O(1) a key", arity_check=_want_pairs,
 )  # fmt: skip
 def mset(session: Session, argv: Argv) -> Reply:
     """Set several keys to several strings, all at once."""
-    if len(argv) % 2 == 0:
-        raise wrong_arity("mset")
+    _want_pairs(argv)
     install = session.db.set
     for at in range(1, len(argv), 2):
         install(argv[at], argv[at + 1])
@@ -291,12 +295,11 @@ def mset(session: Session, argv: Argv) -> Reply:
 
 @command(
     "MSETNX", arity=-3, flags=GROW, keys=keys(1, -1, Access.WRITE, Effect.CREATE, step=2), group="string",
-    syntax="key value [key value ...]", cost="O(1) a key",
+    syntax="key value [key value ...]", cost="O(1) a key", arity_check=_want_pairs,
 )  # fmt: skip
 def msetnx(session: Session, argv: Argv) -> Reply:
     """Set several keys to several strings if none of the keys exists; answer 1 if they were set, 0 if not."""
-    if len(argv) % 2 == 0:
-        raise wrong_arity("msetnx")
+    _want_pairs(argv)
     if any(name in session.db for name in argv[1::2]):
         return 0
     mset(session, argv)

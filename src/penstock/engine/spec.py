@@ -12,7 +12,9 @@ queued commands run before it, and its page in docs/.
 To add a command: declare and handle it in the module of its family under commands/, add its test, run `make docs`.
 A subcommand is declared under its full name, "CONFIG GET"; the container is made from its subcommands.
 
-arity counts the command's own name (two words for a subcommand); negative means "at least".
+arity counts the command's own name (two words for a subcommand); negative means "at least". Where it does not say all, as
+HSET wants pairs, `arity_check` names the function that the handler calls for the rest. As in Redis, such a command may be
+queued in MULTI and fails when it runs; LAZY, which has nobody to tell then, calls the function first.
 """
 
 from __future__ import annotations
@@ -249,6 +251,7 @@ class Command:
     not_lazy: NotLazy | None = None
     copies_from: int = 0  # the place of a key whose value, a user's permissions allowing, it puts elsewhere
     grows: Growth | None = None  # None: what it keeps is its arguments
+    arity_check: Callable[[Argv], None] | None = None  # raises where the number of words is wrong and `arity` allows it
     subcommands: dict[bytes, Command] = field(default_factory=dict)
     # Derived once, because dispatch asks for them on every call.
     low: int = 0
@@ -435,6 +438,7 @@ def command(
     not_lazy: NotLazy | None = None,
     copies_from: int = 0,
     grows: Growth | None = None,
+    arity_check: Callable[[Argv], None] | None = None,
 ) -> Callable[[Handler], Handler]:
     """Declare a command; see the top of this file."""
 
@@ -446,7 +450,7 @@ def command(
             Command(
                 name, handler, arity, flags, keys, group, since, syntax, cost, summary,
                 _categories(flags, keys, group, frozenset(categories)), together, beyond, not_lazy,
-                copies_from, grows,
+                copies_from, grows, arity_check,
             )
         )  # fmt: skip
         return handler
