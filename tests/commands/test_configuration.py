@@ -8,11 +8,18 @@ from pathlib import Path
 
 import pytest
 import redis
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 from tests.replies import error_of
 
 from penstock import Server
+from penstock.cli import serve
+from penstock.engine import config_file
 from penstock.engine.config import Config, ConfigError, build, find_directive
 from penstock.engine.config_file import rewritten
+from penstock.engine.dispatch import Engine
+from penstock.engine.session import Session
+from penstock.protocol.resp import OK
 
 
 @pytest.fixture
@@ -188,6 +195,54 @@ def test_rewrite_replaces_the_file_and_keeps_its_mode(tmp_path: Path) -> None:
     assert stat.S_IMODE(file.stat().st_mode) == 0o640
     assert list(tmp_path.iterdir()) == [file]
     assert build(file.read_text()).hz == 30
+
+
+_SPACES = b" \t\n\r\v\f\0"
+odd = st.one_of(st.binary(max_size=8), st.text("\"'\\#\x85\u2028\xa0é {}", max_size=8).map(str.encode))
+word = odd.map(lambda raw: bytes(byte for byte in raw if byte not in _SPACES))
+
+
+def is_name(raw: bytes) -> bool:
+    """What ACL SETUSER takes as the name of a user."""
+    return bool(raw) and not any(letter.isspace() for letter in raw.decode("utf-8", "surrogateescape"))
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(odd, odd, word.filter(is_name), word, word)
+@example(b"\xff\xfe", b"\xff", b"\xff", b"", b"")
+@example(b'"', b"'", b'"#', b'"', b"'\\")
+def test_a_start_reads_back_what_rewrite_wrote_whatever_its_bytes(
+    tmp_path: Path, required: bytes, password: bytes, name: bytes, pattern: bytes, channel: bytes
+) -> None:
+    file = tmp_path / "penstock.conf"
+    file.write_bytes("# für alle\nhz 20\n".encode())
+    engine = Engine(serve.configure([str(file)], {}))
+    session = Session(engine)
+    for argv in [
+        [b"CONFIG", b"SET", b"requirepass", required],
+        [b"ACL", b"SETUSER", b"u" + name, b"reset", b"on", b">" + password, b"~" + pattern, b"&" + channel, b"+get"],
+        [b"ACL", b"SETUSER", b"v" + name, b"reset", b"(~" + pattern + b" +set)", b"(+get ~x" + pattern + b")"],
+        [b"CONFIG", b"REWRITE"],
+    ]:
+        assert engine.execute(session, argv) is OK
+    again = Engine(serve.configure([str(file)], {}))
+    assert again.config.requirepass == engine.config.requirepass
+    assert again.acl.describe() == engine.acl.describe()
+    assert file.read_bytes().startswith("# für alle\nhz 20\n".encode())
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_rewrite_that_fails_leaves_no_file_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "penstock.conf"
+    file.write_text("hz 20\n")
+
+    def broken(*_: object) -> str:
+        raise RuntimeError
+
+    monkeypatch.setattr(config_file, "rewritten", broken)
+    with pytest.raises(RuntimeError):
+        config_file.rewrite(file, Config(), [])
+    assert list(tmp_path.iterdir()) == [file] and file.read_text() == "hz 20\n"
 
 
 def test_rewrite_says_what_keeps_it_from_writing(tmp_path: Path) -> None:

@@ -384,17 +384,23 @@ def _check_folder(path: str) -> None:
     os.scandir(path).close()  # raises what keeps us from using it
 
 
+def lines_of(text: str) -> list[str]:
+    """The lines of a file. Only a line feed ends one: a value may have any of the others that Python knows."""
+    return text.removesuffix("\n").split("\n") if text else []
+
+
 def parse_file(text: str) -> Iterator[tuple[int, str, list[str]]]:
     """(line number, name, words) of every directive in a file; comments and blank lines are passed over."""
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(lines_of(text), 1):
         line = line.strip()
         if not line or line.startswith("#"):
             continue
         try:
-            words = [word.decode() for word in split_inline(line.encode())]
+            raw = split_inline(line.encode("utf-8", "surrogateescape"))
         except PenstockError:
             raise ConfigError(f"line {number}: unbalanced quotes") from None
-        yield number, words[0], words[1:]
+        name, *words = [word.decode("utf-8", "surrogateescape") for word in raw]
+        yield number, name, words
 
 
 def build(file_text: str | None = None, arguments: Iterable[tuple[str, list[str]]] = ()) -> Config:
