@@ -16,6 +16,7 @@ import redis
 
 from penstock.commands import (
     bitmaps,
+    dumping,
     hashes,
     keys,
     lists,
@@ -37,6 +38,7 @@ T = TypeVar("T")
 
 FAMILIES = [
     bitmaps,
+    dumping,
     hashes,
     keys,
     lists,
@@ -79,7 +81,7 @@ SORT words | SORT words LIMIT 0 0 | SORT words ALPHA | SORT words ALPHA DESC | S
 SORT list BY nosort DESC | SORT list BY weight-* | SORT list GET # GET weight-* | SORT list GET # GET nothing
 SORT list BY weight-* ALPHA | SORT_RO evens DESC | SORT none | SORT bits | KEYS * | KEYS weight-1? | BITCOUNT bits
 LPOS list 7 | LPOS list 7 COUNT 0 | LPOS list none | LPOS list none COUNT 0 | LPOS list 7 RANK -1 | LPOS list 7 RANK 2 COUNT 5
-LPOS list 59 MAXLEN 10 | LPOS list 7 RANK 100 COUNT 0 | LPOS none 7 | BITCOUNT bits 5 7000 | BITCOUNT bits 3 9000 BIT | SUNION evens word | ZUNION 2 scores word | SINTERCARD 1 word
+LPOS list 59 MAXLEN 10 | LPOS list 7 RANK 100 COUNT 0 | LPOS none 7 | DUMP evens | DUMP hash | DUMP list | DUMP scores | DUMP bits | DUMP none | BITCOUNT bits 5 7000 | BITCOUNT bits 3 9000 BIT | SUNION evens word | ZUNION 2 scores word | SINTERCARD 1 word
 """
 
 WRITES = """
@@ -327,6 +329,7 @@ def test_a_transaction_answers_what_was_there_when_each_command_ran() -> None:
         "ZRANDMEMBER z -2 WITHSCORES",
         "SCAN 0",
         "SSCAN many 0",
+        "DUMP s",
         "LREM l 0 x",
         "LPOS l none",
         "LINSERT l AFTER none x",

@@ -14,10 +14,11 @@ from hashlib import blake2b
 from penstock.commands.keys import place
 from penstock.engine.arguments import INT64_MAX, to_integer
 from penstock.engine.keyspace import Value
+from penstock.engine.long_work import LONG
 from penstock.engine.session import Session
 from penstock.engine.spec import Access, Argv, Effect, Flag, Reply, command, key
 from penstock.protocol.errors import BusyKey, ReplyError, syntax_error
-from penstock.protocol.resp import OK
+from penstock.protocol.resp import OK, RawPieces
 from penstock.types import codec
 from penstock.types.packing import CorruptValue, OversizedValue
 
@@ -62,7 +63,17 @@ def from_payload(payload: bytes, limit: int | None = None) -> Value:
 def dump(session: Session, argv: Argv) -> Reply:
     """Answer the value at key as bytes for RESTORE, null if there is no such key. Its expiry time is not part of it."""
     value = session.db.get(argv[1])
-    return to_payload(value) if value is not None else None
+    if value is None:
+        return None
+    work = codec.elements(value)
+    if work <= LONG:
+        return to_payload(value)
+
+    def compute() -> RawPieces:
+        payload = to_payload(value)
+        return RawPieces([b"$%d\r\n" % len(payload), payload, b"\r\n"])
+
+    return session.aside(work, compute)
 
 
 @command(

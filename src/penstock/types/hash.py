@@ -7,7 +7,7 @@ puts them at its end, so whatever the sampler lacks is found there when it is ne
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import islice
+from itertools import chain, islice
 from typing import Self
 
 from penstock.types.disposal import GIANT, dispose
@@ -63,7 +63,7 @@ class Hash(dict[bytes, bytes]):
         return type(self)(self)  # without the sampler, which belongs to one hash
 
     def dump(self) -> bytes:
-        return pack_many([part for pair in self.items() for part in pair])
+        return pack_many(chain.from_iterable(self.items()))
 
     @classmethod
     def load(cls, data: bytes) -> Self:

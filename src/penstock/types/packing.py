@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
+from typing import Final
+
+CHUNK: Final = 512
+"""Items that one call packs, so that a thread that packs a million keeps no other waiting: see kernels.py."""
 
 
 class CorruptValue(ValueError):
@@ -24,8 +28,22 @@ def pack_many(items: Iterable[bytes]) -> bytes:
     >>> unpack_many(pack_many([b"a", b"", b"bc"]))
     [b'a', b'', b'bc']
     """
-    parts = list(items)
-    return b"".join([struct.pack(f"<I{len(parts)}I", len(parts), *map(len, parts)), *parts])
+    lengths = [b""]
+    parts = []
+    count = 0
+    rest = iter(items)
+    while chunk := list(islice(rest, CHUNK)):
+        lengths.append(struct.pack(f"<{len(chunk)}I", *map(len, chunk)))
+        parts.append(b"".join(chunk))
+        count += len(chunk)
+    lengths[0] = struct.pack("<I", count)
+    return b"".join(lengths + parts)
+
+
+def pack_doubles(numbers: Iterable[float]) -> bytes:
+    """All numbers in one byte string, eight bytes each."""
+    rest = iter(numbers)
+    return b"".join(struct.pack(f"<{len(chunk)}d", *chunk) for chunk in iter(lambda: list(islice(rest, CHUNK)), []))
 
 
 def count_packed(data: bytes) -> int:

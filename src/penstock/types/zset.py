@@ -29,7 +29,7 @@ from sortedcontainers import SortedList
 
 from penstock.types.disposal import GIANT, dispose
 from penstock.types.kernels import chunks, sort
-from penstock.types.packing import CorruptValue, pack_many, unpack_many
+from penstock.types.packing import CorruptValue, pack_doubles, pack_many, unpack_many
 
 Row = tuple[float, bytes]  # (score, member): rows compare as the order does
 Span = tuple[int, int]  # ranks from, and up to but not including
@@ -222,7 +222,7 @@ class SortedSet:
 
     def dump(self) -> bytes:
         scores = self.scores
-        return pack_many([struct.pack(f"<{len(scores)}d", *scores.values()), *scores])
+        return pack_many(chain([pack_doubles(scores.values())], scores))
 
     @classmethod
     def load(cls, data: bytes) -> Self:
