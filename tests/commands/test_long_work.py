@@ -64,6 +64,9 @@ DATA = [
     ("SET", "fewer", "fewer bits" * 5_000),
     ("SET", "word", "no number"),
     ("MSET", *(word for number in ELEMENTS for word in (f"weight-{number}", 100 - number))),
+    *(("HSET", f"user-{number}", "age", number * 11 % 17, "name", f"name {number}") for number in range(0, 60, 2)),
+    ("INCRBY", "note-2", 70),
+    ("SETRANGE", "note-3", 1, "5"),
 ]  # fmt: skip
 
 READS = """
@@ -79,7 +82,9 @@ ZINTER 2 scores names WEIGHTS 1 -1 WITHSCORES | ZDIFF 2 scores evens | ZDIFF 2 s
 ZINTERCARD 2 scores names LIMIT 5 | SORT list | SORT list DESC | SORT list LIMIT 5 20 | SORT list LIMIT 50 100 DESC
 SORT words | SORT words LIMIT 0 0 | SORT words ALPHA | SORT words ALPHA DESC | SORT scores BY nosort | SORT scores BY nosort DESC LIMIT 3 5
 SORT list BY nosort DESC | SORT list BY weight-* | SORT list GET # GET weight-* | SORT list GET # GET nothing
-SORT list BY weight-* ALPHA | SORT_RO evens DESC | SORT none | SORT bits | KEYS * | KEYS weight-1? | BITCOUNT bits
+SORT list BY weight-* ALPHA | SORT list BY weight-* ALPHA DESC | SORT list BY user-*->name ALPHA LIMIT 3 40 | SORT list BY user-*->age DESC GET # GET user-*->name
+SORT list BY note-* GET note-* | SORT list BY nosort GET note-* | SORT scores BY nosort GET user-*->age GET # | SORT list BY user-*->name
+SORT list BY weight-* LIMIT 5 10 GET weight-*->x GET weight-*-> | SORT_RO evens DESC | SORT none | SORT bits | KEYS * | KEYS weight-1? | BITCOUNT bits
 LPOS list 7 | LPOS list 7 COUNT 0 | LPOS list none | LPOS list none COUNT 0 | LPOS list 7 RANK -1 | LPOS list 7 RANK 2 COUNT 5
 LPOS list 59 MAXLEN 10 | LPOS list 7 RANK 100 COUNT 0 | LPOS none 7 | DUMP evens | DUMP hash | DUMP list | DUMP scores | DUMP bits | DUMP none | BITCOUNT bits 5 7000 | BITCOUNT bits 3 9000 BIT | SUNION evens word | ZUNION 2 scores word | SINTERCARD 1 word
 """
@@ -261,6 +266,33 @@ def test_random_elements_are_of_the_collection(command: str, collection: str, co
     assert _in_both_ways(run) == (b"*", min(count, 60) if count > 0 else -count)
 
 
+def test_sort_answers_what_other_keys_held_when_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = [
+        "MSET weight-1 900 weight-2 -5",
+        "HSET user-4 name changed",
+        "DEL weight-7 user-8",
+        "APPEND weight-9 9",
+        "PEXPIREAT weight-3 1",
+    ]
+
+    def aside(session: Session, work: int, compute: Callable[[], Any], commit: Any) -> Reply:
+        for line in changes:
+            _run(session, line.encode().split())
+        return commit(compute())
+
+    session = Session(Engine())
+    for words in DATA:
+        _run(session, [str(word).encode() for word in words])
+    _run(session, [b"PEXPIREAT", b"weight-11", b"9999999999999"])
+    command = [b"SORT", b"list", b"BY", b"weight-*", b"GET", b"#", b"GET", b"weight-*", b"GET", b"user-*->name"]
+    before = _run(session, command)
+    monkeypatch.setattr(sorting, "LONG", 0)
+    monkeypatch.setattr(Session, "aside", aside)
+    assert _run(session, command) == before
+    monkeypatch.undo()
+    assert _run(session, command) != before
+
+
 @pytest.mark.parametrize("count", [1, 25, 59, 60, 100])
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_popped_members_are_gone_and_logged(count: int, protocol: int) -> None:
@@ -329,6 +361,7 @@ def test_a_transaction_answers_what_was_there_when_each_command_ran() -> None:
         "ZRANDMEMBER z -2 WITHSCORES",
         "SCAN 0",
         "SSCAN many 0",
+        "SORT l BY w-*",
         "DUMP s",
         "LREM l 0 x",
         "LPOS l none",

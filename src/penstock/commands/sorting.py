@@ -4,8 +4,10 @@ Numbers that are equal are ordered by the elements themselves, so the outcome is
 leaves it open, equal words under BY ... ALPHA, elements keep the order they had; a set, which has none, is put in
 order first when the outcome is stored, because a replay of the log must store the same.
 
-Patterns read keys that no lock covers, as nobody knows which before they are read, so with a pattern all of it happens
-at once; without, what is long is done aside.
+What is long is done aside. Patterns read keys that no lock covers, as nobody knows which before they are read, so what
+they say is fixed first (`_fixed`): a copy of the table of keys is enough for strings, which do not change, and the fields
+of hashes are looked up. With STORE and a pattern all of it happens at once, because a replay of the log would find
+what the keys hold when the list is stored.
 """
 
 from __future__ import annotations
@@ -13,17 +15,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, islice
 from operator import itemgetter
 from typing import TypeVar
 
 from penstock.engine.arguments import to_float, to_integer
-from penstock.engine.keyspace import Database
+from penstock.engine.keyspace import Database, Value
 from penstock.engine.long_work import LONG
 from penstock.engine.session import Session
 from penstock.engine.spec import Access, Argv, Beyond, Effect, Flag, Reach, Reply, command, found_keys, key
 from penstock.protocol.errors import ReplyError, WrongType, syntax_error
-from penstock.protocol.resp import in_pieces
+from penstock.protocol.resp import RawPieces, in_pieces
 from penstock.types.hash import Hash
 from penstock.types.kernels import chunks, skip
 from penstock.types.kernels import sort as sort_in_chunks
@@ -32,7 +35,10 @@ from penstock.types.set import Set, in_integer_order
 from penstock.types.zset import SortedSet
 
 T = TypeVar("T")
+Get = Callable[[bytes], Value | None]
 Lookup = Callable[[bytes], bytes | None]
+MUCH_LARGER = 4
+"""A database with more keys than so many times the elements is not worth copying."""
 _NONE = List()  # what a missing key reads as; never changed
 
 
@@ -59,6 +65,10 @@ class _Request:
     def reads_other_keys(self) -> bool:
         """Whether a pattern names keys that depend on the elements, so that nobody knows beforehand which."""
         return any(b"*" in pattern for pattern in (self.by or b"", *self.gets))
+
+    def lookups(self, find: Callable[[bytes], Lookup]) -> tuple[Lookup | None, list[Lookup]]:
+        """What BY and what each GET says about an element; `find` gives that of a pattern."""
+        return find(self.by) if self.by is not None and not self.unsorted else None, list(map(find, self.gets))
 
     def chosen(self, length: int) -> tuple[int, int]:
         """LIMIT: from where and how many of so many elements."""
@@ -134,7 +144,15 @@ def _looks_up(argv: Argv) -> bool:
 # -- from elements to a result --------------------------------------------------------------------------------
 
 
-def _lookup(db: Database, pattern: bytes, keep: Callable[[int], None] | None = None) -> Lookup:
+class _Changes(Exception):
+    """A string that commands change in place was found where it must not be read."""
+
+
+def _changes(size: int) -> None:
+    raise _Changes
+
+
+def _lookup(get: Get, pattern: bytes, keep: Callable[[int], None] | None = None) -> Lookup:
     """What a pattern says about an element: the element itself, a string `weight_*`, a hash's field `user_*->age`.
 
     `keep` is asked before a string is copied, as often as an element leads to it, that will be kept.
@@ -144,12 +162,12 @@ def _lookup(db: Database, pattern: bytes, keep: Callable[[int], None] | None = N
     before, star, after = pattern.partition(b"*")
     if not star:
         return lambda element: None
-    suffix, arrow, name = after.partition(b"->")
-    if not arrow or not name:
-        suffix, name = after, b""
+    suffix, _, name = after.partition(b"->")
+    if not name:
+        suffix = after
 
     def look(element: bytes) -> bytes | None:
-        value = db.get(before + element + suffix)
+        value = get(before + element + suffix)
         if name:
             return value.get(name) if type(value) is Hash else None
         if value is None or type(value) is bytes:
@@ -161,6 +179,24 @@ def _lookup(db: Database, pattern: bytes, keep: Callable[[int], None] | None = N
         return b"%d" % value if type(value) is int else None
 
     return look
+
+
+def _fixed(db: Database, value: List | Set | SortedSet) -> Callable[[bytes], Lookup]:
+    """What gives `_lookup` of a pattern for the elements of a value, as of this moment and for any thread.
+
+    Its lookups raise _Changes where they cannot know what was there.
+    """
+    table = db.copy_now() if len(db) <= MUCH_LARGER * len(value) else None
+
+    def find(pattern: bytes) -> Lookup:
+        if b"*" not in pattern:
+            return _lookup(db.get, pattern)
+        if table is not None and not pattern.partition(b"*")[2].partition(b"->")[2]:
+            return _lookup(table.get, pattern, _changes)
+        look = _lookup(db.get, pattern)
+        return {element: look(element) for element in (value.scores if isinstance(value, SortedSet) else value)}.get
+
+    return find
 
 
 def _not_a_score() -> ReplyError:
@@ -208,10 +244,14 @@ def _sorted(elements: Iterable[bytes], request: _Request, look: Lookup | None) -
         return map(itemgetter(1), _backwards_if(request.descending, chain([first], runs)))
     if look is None:
         return _backwards_if(request.descending, sort_in_chunks(elements))
-    words = [(look(element), element) for element in elements]
-    # What has no word comes before what has one, even the empty one.
-    words.sort(key=lambda row: (row[0] is not None, row[0]), reverse=request.descending)
-    return map(itemgetter(1), words)
+    # What has no word comes before what has one, even the empty one; where words are equal the place decides.
+    step = -1 if request.descending else 1
+    words = (
+        (word is not None, word or b"", step * at, element)
+        for at, element in enumerate(elements)
+        for word in (look(element),)
+    )
+    return map(itemgetter(3), _backwards_if(request.descending, sort_in_chunks(words)))
 
 
 def _backwards_if(descending: bool, runs: Iterator[list[T]]) -> Iterator[T]:
@@ -226,29 +266,38 @@ def _backwards_if(descending: bool, runs: Iterator[list[T]]) -> Iterator[T]:
 
 
 def _rows(
-    db: Database, value: List | Set | SortedSet, request: _Request, keep: Callable[[int], None] | None = None
+    value: List | Set | SortedSet, request: _Request, by: Lookup | None, gets: list[Lookup]
 ) -> Iterator[bytes | None]:
-    """The rows of the answer; looks at `db` only if the request reads other keys."""
+    """The rows of the answer."""
     elements = iter(_elements(value, request))
     if not request.unsorted:
-        elements = _sorted(elements, request, _lookup(db, request.by) if request.by is not None else None)
+        elements = _sorted(elements, request, by)
     start, count = request.chosen(len(value))
     skip(elements, start)
     chosen = islice(elements, count)
-    if not request.gets:
-        return chosen
-    lookups = [_lookup(db, pattern, keep) for pattern in request.gets]
-    return (look(element) for element in chosen for look in lookups)
+    return (look(element) for element in chosen for look in gets) if gets else chosen
 
 
 def _answer(session: Session, name: bytes, request: _Request) -> Reply:
     db = session.db
     value = _find(db, name)
-    if len(value) <= LONG or request.reads_other_keys:
-        return list(_rows(db, value, request))
+
+    def at_once() -> list[bytes | None]:
+        return list(_rows(value, request, *request.lookups(partial(_lookup, db.get))))
+
+    if len(value) <= LONG:
+        return at_once()
     protocol = session.protocol
     count = request.chosen(len(value))[1] * max(len(request.gets), 1)
-    return session.aside(len(value), lambda: in_pieces(list, count, _rows(db, value, request), protocol))
+    by, gets = request.lookups(_fixed(db, value) if request.reads_other_keys else partial(_lookup, db.get))
+
+    def compute() -> RawPieces | None:
+        try:
+            return in_pieces(list, count, _rows(value, request, by, gets), protocol)
+        except _Changes:
+            return None
+
+    return session.aside(len(value), compute, lambda made: at_once() if made is None else made)
 
 
 def _store(session: Session, name: bytes, destination: bytes, request: _Request) -> Reply:
@@ -260,7 +309,9 @@ def _store(session: Session, name: bytes, destination: bytes, request: _Request)
 
     def compute() -> List:
         result = List()
-        for rows in chunks(_rows(db, value, request, keep)):
+        by, _ = request.lookups(partial(_lookup, db.get))
+        gets = [_lookup(db.get, pattern, keep) for pattern in request.gets]
+        for rows in chunks(_rows(value, request, by, gets)):
             result.extend(row or b"" for row in rows)
         return result
 

@@ -107,6 +107,25 @@ class Keyspace:
         return False
 
 
+class KeyTable:
+    """The keys and values of a database as they were. To make one is a call that nobody can interrupt, 20 ns a key."""
+
+    __slots__ = ("_data", "_expires", "_now")
+
+    def __init__(self, data: dict[bytes, Value], expires: dict[bytes, int], now: int) -> None:
+        self._data, self._expires, self._now = data, expires, now
+
+    def get(self, key: bytes) -> Value | None:
+        if self._expires and self._expires.get(key, NEVER) <= self._now:
+            return None
+        return self._data.get(key)
+
+    def __del__(self) -> None:
+        for table in (self._data, self._expires):
+            if len(table) > GIANT:
+                dispose(table)
+
+
 class Database:
     """One numbered database."""
 
@@ -201,6 +220,11 @@ class Database:
         if not expires or not self.keyspace.expiring:
             return data.get
         return lambda key: data.get(key) if expires.get(key, NEVER) > now else None
+
+    def copy_now(self) -> KeyTable:
+        """Which value every key has at this moment, for any thread; the values themselves are not copied."""
+        expires = self.expires.copy() if self.keyspace.expiring else {}
+        return KeyTable(self.data.copy(), expires, self.clock.now)
 
     def random_key(self) -> bytes | None:
         """A live key, each as likely as any other, or None; random_keys.py says how."""
