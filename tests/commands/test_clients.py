@@ -191,6 +191,9 @@ def test_replies_can_be_skipped_and_turned_off(client: RawClient) -> None:
     client.command("CLIENT", "REPLY", "SKIP")
     assert client.ask("CLIENT REPLY ON") == b"OK"
     assert client.ask("GET muted") == b"1"
+    client.command("CLIENT", "REPLY", "SKIP")
+    assert client.ask("CLIENT REPLY ON") == b"OK"
+    assert client.ask("PING seen") == b"seen"
 
 
 def test_a_blocked_client_is_unblocked_as_if_by_time_or_with_an_error(client: RawClient, other: RawClient) -> None:
@@ -227,6 +230,18 @@ def test_a_pause_of_everything_ends_by_itself(client: RawClient, other: RawClien
     assert other.ask("PING") == b"PONG"
     assert time.monotonic() - started > 0.14, "nobody was held"
     assert client.ask("PING") == b"PONG"
+
+
+@pytest.mark.since("7.0")
+def test_a_pause_is_not_ended_by_the_time_of_an_earlier_one(client: RawClient, other: RawClient) -> None:
+    assert client.ask("CLIENT PAUSE 100 WRITE") == client.ask("CLIENT UNPAUSE") == b"OK"
+    assert client.ask("CLIENT PAUSE 60000 WRITE") == b"OK"
+    other.command("SET", "held", "1")
+    time.sleep(0.3)
+    assert client.ask("GET held") is None
+    assert client.ask("CLIENT UNPAUSE") == b"OK"
+    assert other.read() == b"OK"
+    client.ask("DEL held")
 
 
 def test_a_transaction_that_writes_is_held_whole(client: RawClient, other: RawClient) -> None:

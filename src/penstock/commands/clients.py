@@ -80,7 +80,7 @@ def client_reply(session: Session, argv: Argv) -> Reply:
     """Answer all further commands, none of them, or not the next one."""
     mode = argv[2].upper()
     if mode == b"ON":
-        session.muted = session.skip_next = False
+        session.muted = session.skipping = False
         return OK
     if mode == b"OFF":
         session.muted = True

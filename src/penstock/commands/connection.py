@@ -119,7 +119,7 @@ def reset(session: Session, argv: Argv) -> Reply:
     session.protocol = 2
     session.db = engine.keyspace[0]
     session.name = b""
-    session.muted = session.skip_next = session.no_evict = False
+    session.muted = session.skip_next = session.skipping = session.no_evict = False
     engine.monitors.remove(session)
     session.user = engine.acl.default
     session.authenticated = engine.acl.default.needs_no_password

@@ -81,9 +81,10 @@ class Session:
 
     __slots__ = (
         "around", "authenticated", "channels", "closing", "created", "current", "db", "effects", "engine",
-        "file_number", "id", "is_local", "last_active", "last_command", "later", "library", "local", "may_block", "may_outgrow", "monitoring",
-        "muted", "name", "no_evict", "output", "patterns", "peer", "plain", "postponed", "protocol", "repeated", "scripted", "shard_channels",
-        "skip_next", "transaction", "turn", "user", "waiter", "watch_broken", "watching",
+        "file_number", "id", "is_local", "last_active", "last_command", "later", "library", "local", "may_block",
+        "may_outgrow", "monitoring", "muted", "name", "no_evict", "output", "patterns", "peer", "plain", "postponed",
+        "protocol", "repeated", "scripted", "shard_channels", "skip_next", "skipping", "transaction", "turn", "user",
+        "waiter", "watch_broken", "watching",
     )  # fmt: skip
 
     def __init__(self, engine: Engine, output: Output | None = None) -> None:
@@ -127,6 +128,7 @@ class Session:
         # CLIENT REPLY
         self.muted = False
         self.skip_next = False
+        self.skipping = False  # the command that runs gets no reply
         self.closing = False
         self.no_evict = False
         self.monitoring = False

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
+from typing import cast
 
 from penstock import commands
 from penstock.engine import module_loader
@@ -28,12 +29,12 @@ class LoopTimers:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
 
-    def call_later(self, delay: float, callback: Callable[[], None]) -> object:
+    def call_later(self, delay: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
         return self._loop.call_later(delay, callback)
 
     def cancel(self, timer: object | None) -> None:
-        if isinstance(timer, asyncio.TimerHandle):
-            timer.cancel()
+        if timer is not None:
+            cast(asyncio.TimerHandle, timer).cancel()  # uvloop's is a class of its own
 
 
 class App:

@@ -151,15 +151,14 @@ class Connection(InnerLoop):
     def execute(self, argv: Argv) -> bool:
         """One command, the whole way."""
         session = self.session
-        silent = session.skip_next
-        session.skip_next = False
+        session.skipping, session.skip_next = session.skip_next, False
         try:
             reply = self.engine.execute(session, argv)
         except ReplyError as error:
             reply = error
         except Exception as error:
             reply = Raw(self.fail(argv, error))
-        if reply is not NO_REPLY and not silent and not session.muted:
+        if reply is not NO_REPLY and not session.skipping and not session.muted:
             if type(reply) is StreamedPieces:
                 self._stream(reply)
             elif type(reply) is RawPieces and not self._doubtful:
@@ -172,7 +171,7 @@ class Connection(InnerLoop):
                 self.flush()
         elif self._doubtful:
             self._doubtful.discard(len(self.out))
-        if silent and session.waiter is not None:
+        if session.skipping and session.waiter is not None:
             session.waiter.silent = True
         session.settle()
         if self._narrow and session.authenticated:
