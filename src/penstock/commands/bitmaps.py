@@ -58,14 +58,14 @@ def setbit(session: Session, argv: Argv) -> Reply:
     db, name = session.db, argv[1]
     at, mask = offset >> 3, 0x80 >> (offset & 7)
     value = db.find_string(name)
-    buffer = grown(value, at + 1)
-    was_set = buffer[at] & mask
-    if argv[3] == b"1":
-        buffer[at] |= mask
-    else:
-        buffer[at] &= ~mask
-    db.replace(name, buffer)
-    return 1 if was_set else 0
+    wanted = mask if argv[3] == b"1" else 0
+    grows = value is None or at >= len(value)
+    found = 0 if value is None or grows else value[at] & mask
+    if grows or found != wanted:
+        buffer = grown(value, at + 1)
+        buffer[at] ^= found ^ wanted
+        db.replace(name, buffer)
+    return 1 if found else 0
 
 
 @command("GETBIT", arity=3, flags=Flag.READONLY | Flag.FAST, keys=ONE_READ, group="bitmap", syntax="key offset")
@@ -327,15 +327,19 @@ def _field_operations(session: Session, words: Argv) -> Iterator[FieldOperation]
         yield FieldOperation(action, signed, width, offset, amount, overflow)
 
 
-def _apply(buffer: bytearray, operation: FieldOperation) -> int | None:
-    """Change a field and answer: what it was (SET), what it is now (INCRBY), None if the overflow rule refused."""
+def _apply(buffer: bytearray, operation: FieldOperation) -> tuple[int | None, bool]:
+    """Read or change a field. The reply: what it was (GET, SET), what it is now (INCRBY), None if the overflow rule
+    refused; and whether it is another number now.
+    """
     old = operation.read(buffer)
+    if operation.action == b"GET":
+        return old, False
     wanted = operation.amount if operation.action == b"SET" else old + operation.amount
     new = operation.fitted(wanted)
     if new is None:
-        return None
+        return None, False
     operation.write(buffer, new)
-    return old if operation.action == b"SET" else new
+    return old if operation.action == b"SET" else new, operation.read(buffer) != old
 
 
 def _access_of_bitfield(argv: Sequence[bytes]) -> Access:
@@ -371,12 +375,10 @@ def bitfield(session: Session, argv: Argv) -> Reply:
     needed = max(operation.end for operation in writes)
     grows = value is None or len(value) < needed
     buffer = grown(value, needed)
-    replies = [
-        operation.read(buffer) if operation.action == b"GET" else _apply(buffer, operation) for operation in operations
-    ]
-    if grows or any(reply is not None for reply in replies):
+    results = [_apply(buffer, operation) for operation in operations]
+    if grows or any(changed for _, changed in results):
         db.replace(name, buffer)
-    return replies
+    return [reply for reply, _ in results]
 
 
 @command(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from penstock.engine.arguments import to_int32
+from penstock.engine.dispatch import Engine
+from penstock.engine.keyspace import Database
 from penstock.engine.session import Session
 from penstock.engine.spec import Argv, Beyond, Flag, Reach, Reply, command
 from penstock.protocol.errors import ReplyError, syntax_error
@@ -38,6 +40,17 @@ def _check_flush(argv: Argv) -> None:
         raise syntax_error()
 
 
+def _flush(engine: Engine, databases: list[Database]) -> None:
+    keyspace = engine.keyspace
+    before = keyspace.dirty
+    for database in databases:
+        engine.lazy.discard(database)
+        database.clear()
+        engine.streams.cleared(database)
+    if keyspace.dirty == before:
+        keyspace.dirty += 1  # it is logged also when there were no keys: what LAZY queued is gone
+
+
 _FLUSH = {"keyspace", "dangerous"}
 
 
@@ -45,10 +58,7 @@ _FLUSH = {"keyspace", "dangerous"}
 def flushdb(session: Session, argv: Argv) -> Reply:
     """Remove every key of the database."""
     _check_flush(argv)
-    session.engine.lazy.discard(session.db)
-    session.db.clear()
-    session.engine.streams.cleared(session.db)
-    session.engine.keyspace.dirty += 1
+    _flush(session.engine, [session.db])
     return OK
 
 
@@ -61,11 +71,7 @@ def flushall(session: Session, argv: Argv) -> Reply:
     If there are save rules, the snapshot on disk is replaced too before the reply.
     """
     _check_flush(argv)
-    for database in session.engine.keyspace.databases:
-        session.engine.lazy.discard(database)
-        database.clear()
-        session.engine.streams.cleared(database)
-    session.engine.keyspace.dirty += 1
+    _flush(session.engine, session.engine.keyspace.databases)
     if session.engine.persistence is not None:
         session.engine.persistence.save_nothing()
     return OK
@@ -82,6 +88,9 @@ def swapdb(session: Session, argv: Argv) -> Reply:
     other = to_int32(argv[2], lambda: ReplyError("invalid second DB index"))
     if not (0 <= one < len(session.engine.keyspace) and 0 <= other < len(session.engine.keyspace)):
         raise ReplyError("DB index is out of range")
+    if one == other:
+        session.engine.keyspace.dirty += 1  # a change of nothing, which Redis logs as well
+        return OK
     session.engine.keyspace.swap(one, other)
     session.engine.streams.swapped(one, other)
     return OK

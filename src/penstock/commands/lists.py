@@ -445,6 +445,9 @@ def ltrim(session: Session, argv: Argv) -> Reply:
     if start >= stop:
         db.delete(name)
         return OK
+    if stop - start == size:
+        db.touch(name)
+        return OK
 
     def commit(kept: List) -> Reply:
         db.replace(name, kept)

@@ -81,8 +81,8 @@ def smove(session: Session, argv: Argv) -> Reply:
     if source != destination:
         found.remove_all([member])
         db.emptied(source, found)
-        db.obtain(destination, Set).insert([member])
-        db.changed(destination)
+        if db.obtain(destination, Set).insert([member]):
+            db.changed(destination)
     return 1
 
 

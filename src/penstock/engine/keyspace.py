@@ -89,7 +89,7 @@ class Keyspace:
         self.dirty += 1
         for database in (a, b):
             database._choose_get()
-            database.touch_observed(existing_only=True)
+            database.touch_observed(existing_only=True, live_only=True)
 
     def expire_cycle(self, nanoseconds: int = EXPIRY_SLICE) -> bool:
         """Delete keys whose time has come, for about so long; whether more are due. Not while the keyspace is frozen.
@@ -262,6 +262,11 @@ class Database:
         if self.observed:
             self._tell(key)
 
+    def touch(self, key: bytes) -> None:
+        """Break the WATCHes of a key although nothing changed, where Redis does."""
+        if self.observed:
+            self._tell(key)
+
     def delete(self, key: bytes) -> bool:
         """Remove a key; whether it was there (an expired key was not)."""
         if self.get(key) is None:
@@ -397,8 +402,11 @@ class Database:
         if found.waiters:
             self.keyspace.ready.append((self, key))
 
-    def touch_observed(self, existing_only: bool = False) -> None:
-        """Everything may have changed (FLUSHALL, SWAPDB): tell all observers of keys that are here."""
+    def touch_observed(self, existing_only: bool = False, live_only: bool = False) -> None:
+        """Everything may have changed (FLUSHALL, SWAPDB): tell all observers, or those of keys that are here.
+
+        `live_only` leaves out keys that came with SWAPDB and have expired: there was no such key, and there is none.
+        """
         for key in self.observed:
-            if not existing_only or key in self.data:
+            if not existing_only or (key in self.data and not (live_only and self.is_expired(key))):
                 self._tell(key)
