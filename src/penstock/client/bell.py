@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import socket
+
+from penstock.client.polling import POLLIN, Poll, new_poll
 
 
 class Bell:
@@ -21,10 +22,10 @@ class Bell:
         self.number = self._ear.fileno()
         """What `poll` reports when it rings."""
 
-    def new_poll(self) -> select.poll:
+    def new_poll(self) -> Poll:
         """A poll that listens to the bell, and may listen to more."""
-        poll = select.poll()
-        poll.register(self._ear, select.POLLIN)
+        poll = new_poll()
+        poll.register(self._ear, POLLIN)
         return poll
 
     def ring(self) -> None:

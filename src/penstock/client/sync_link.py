@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import math
 import os
-import select
 import threading
 import weakref
 from collections import deque
@@ -44,6 +43,7 @@ from penstock.client.engine import Engine
 from penstock.client.errors import BufferFull, NotSent
 from penstock.client.events import Event
 from penstock.client.opening import is_refusal, not_opened
+from penstock.client.polling import POLLIN, POLLOUT, Poll
 from penstock.client.preface import PrefaceRefused
 from penstock.client.wire import Wire
 
@@ -369,7 +369,7 @@ class Link:
             wire, poll, connect_at, next_tick = self._wire, self._poll, engine.connect_at, engine.next_tick
             waking = self._waking
             if wire is not None and self._rest:
-                poll.modify(wire.socket, select.POLLIN | select.POLLOUT)
+                poll.modify(wire.socket, POLLIN | POLLOUT)
         now = monotonic()
         if wire is None:
             if connect_at is not None and connect_at <= now:
@@ -386,7 +386,7 @@ class Link:
                     self._drop()
                 self._wake_settled()
 
-    def _wait(self, poll: Any, until: float, now: float) -> bool:
+    def _wait(self, poll: Poll, until: float, now: float) -> bool:
         """Sleep until the socket has something, somebody rings, or the time comes. True if it is the socket."""
         found = False
         for descriptor, _ in poll.poll(None if until == math.inf else max(until - now, 0.0) * 1000 + 1):
@@ -421,7 +421,7 @@ class Link:
                     self._lose(error)
             self._wake_settled()
             if self._rest:
-                self._poll.modify(wire.socket, select.POLLIN)
+                self._poll.modify(wire.socket, POLLIN)
             turn = self._claim_rest()
         self._send(turn)
 
@@ -447,7 +447,7 @@ class Link:
                 wire.close()
                 return
             self._writing, self._wire = True, wire
-            self._poll.register(wire.socket, select.POLLIN)
+            self._poll.register(wire.socket, POLLIN)
             self.engine.connected(monotonic())
             turn = self._begin_write(wire)
         self._send(turn)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import socket
 import ssl
 import threading
@@ -16,6 +15,7 @@ from typing import Any
 import redis
 
 from penstock.client.opening import as_lost, give_up_soon, limit_opening
+from penstock.client.polling import POLLIN, new_poll
 
 READ = 128 * 1024
 _WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -43,8 +43,8 @@ class Wire:
     @staticmethod
     def is_usable(connection: Any) -> bool:
         """See parking.Driver: one that is still there has nothing to say."""
-        poll = select.poll()
-        poll.register(connection._sock, select.POLLIN)
+        poll = new_poll()
+        poll.register(connection._sock, POLLIN)
         return not poll.poll(0)
 
     @staticmethod

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import socket
 import ssl
 from collections.abc import Container, Mapping
@@ -39,6 +38,7 @@ from penstock.client.cluster.sharing import (
 from penstock.client.cluster.slot_map import Address, shown
 from penstock.client.errors import NotSent
 from penstock.client.opening import connection_maker, limit_opening
+from penstock.client.polling import POLLIN, POLLOUT, new_poll
 
 READ_SIZE = 1 << 16
 _WRITE_SIZE = 1 << 18
@@ -280,7 +280,7 @@ class _Exchange:
         self._silence = links.silence
         self._then = wanted.then
         self._until = wanted.until
-        self._poll = select.poll()
+        self._poll = new_poll()
         self._flights: dict[int, _Flight] = {}  # by the number of their socket
         self._waiting: list[Batch] = []  # to be sent when nothing else is under way to their node
         self._sharing: list[
@@ -311,7 +311,7 @@ class _Exchange:
         self._flights[descriptor] = flight
         flight.write()
         flight.deadline = self._deadline(flight, self._clock())
-        self._poll.register(descriptor, select.POLLIN if flight.is_written else select.POLLIN | select.POLLOUT)
+        self._poll.register(descriptor, POLLIN if flight.is_written else POLLIN | POLLOUT)
         if flight.is_done:
             self._land(descriptor)
         return flight.outcome
@@ -336,15 +336,15 @@ class _Exchange:
             for descriptor, event in events:
                 flight = flights[descriptor]
                 was_written = flight.is_written
-                if not was_written and event & select.POLLOUT:
+                if not was_written and event & POLLOUT:
                     flight.write()
-                if event & ~select.POLLOUT:
+                if event & ~POLLOUT:
                     flight.read()
                 flight.deadline = self._deadline(flight, now)
                 if flight.is_done:
                     self._land(descriptor)
                 elif flight.is_written and not was_written:
-                    self._poll.modify(descriptor, select.POLLIN)
+                    self._poll.modify(descriptor, POLLIN)
             for descriptor, flight in list(flights.items()):
                 if flight.deadline <= now:
                     flight.fail(self._too_late(flight, now))
