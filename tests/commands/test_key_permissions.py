@@ -118,6 +118,7 @@ OBJECT IDLETIME $s
 OBJECT FREQ $s
 MEMORY USAGE $s
 DEBUG OBJECT $s
+DEBUG DIGEST-VALUE $s $l
 DEBUG LOCK 1 READ $s | DEBUG LOCK 1 WRITE $s $s2
 DEL $s $l
 UNLINK $s $l
@@ -212,6 +213,12 @@ WRAPPERS = {"LAZY", "ONCE"}
 BEYOND = {
     "CONFIG SET": "an operator's: what it changes are directives",
     "DBSIZE": "counts keys, as in Redis",
+    "DEBUG DIGEST": "an operator's: a hash of everything, as in Redis",
+    "SAVE": "an operator's: what it tells is in a file",
+    "BGSAVE": "like SAVE",
+    "BGREWRITEAOF": "like SAVE",
+    "DEBUG RELOAD": "an operator's: all data as it was saved",
+    "DEBUG LOADAOF": "like DEBUG RELOAD",
     "SWAPDB": "dangerous, and names no key: as in Redis",
     "COPY": "into another database under the name that was checked",
     "MOVE": "into another database under the name that was checked",

@@ -5,15 +5,22 @@ The directive enable-debug-command says who may: each handler calls `check_allow
 
 from __future__ import annotations
 
+import logging
 import time
+from collections.abc import Iterator
 
 from penstock.commands.objects import encoding
-from penstock.engine.arguments import to_float
+from penstock.engine.arguments import to_float, to_integer
+from penstock.engine.config import parse_memory
+from penstock.engine.keyspace import Database, Value
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Effect, Flag, Reply, command, key
-from penstock.protocol.errors import ReplyError, no_such_key
-from penstock.protocol.resp import OK, Status
-from penstock.types import codec
+from penstock.engine.spec import Access, Argv, Beyond, Effect, Flag, Reach, Reply, command, key, keys
+from penstock.protocol.errors import ReplyError, bad_subcommand, no_such_key
+from penstock.protocol.resp import OK, Members, Push, Raw, Status, Verbatim, encode
+from penstock.types import codec, digest
+
+log = logging.getLogger("penstock.server")
+_NO_LINE_ENDS = bytes.maketrans(b"\r\n", b"  ")
 
 FLAGS = Flag.ADMIN | Flag.NOSCRIPT | Flag.LOADING | Flag.STALE
 
@@ -63,4 +70,127 @@ def debug_set_active_expire(session: Session, argv: Argv) -> Reply:
     """Turn the deletion of expired keys that nobody looks at off or on."""
     check_allowed(session)
     session.engine.active_expiry = argv[2] != b"0"
+    return OK
+
+
+# -- for test suites ------------------------------------------------------------------------------------------
+
+
+@command(
+    "DEBUG DIGEST", arity=2, flags=FLAGS, group="server", cost="O(N) with N elements in all databases",
+    beyond=Beyond(Reach.SERVER, "looks at every key"),
+)  # fmt: skip
+def debug_digest(session: Session, argv: Argv) -> Reply:
+    """Answer a fingerprint of all data, the same for the same data in whatever order; zeros if there is none."""
+    check_allowed(session)
+    databases = session.engine.keyspace.databases
+    return _hexadecimal(digest.of_databases(_rows(database) for database in databases))
+
+
+def _rows(database: Database) -> Iterator[tuple[bytes, Value, bool]]:
+    for name in database.live_keys():
+        yield name, database.data[name], name in database.expires
+
+
+@command(
+    "DEBUG DIGEST-VALUE", arity=-2, flags=FLAGS | Flag.PEEKS, keys=keys(2, -1, Access.READ), group="server", syntax="[key ...]",
+    cost="O(N) with N elements in the values",
+)  # fmt: skip
+def debug_digest_value(session: Session, argv: Argv) -> Reply:
+    """Answer a fingerprint of each value, whatever its key is called; zeros for a key that is not there."""
+    check_allowed(session)
+    db = session.db
+    found = [(db.get(name), db.expires_at(name) is not None) for name in argv[2:]]
+    return [_hexadecimal(digest.NOTHING if value is None else digest.of_value(value, until)) for value, until in found]
+
+
+def _hexadecimal(value: bytes) -> Status:
+    return Status(value.hex().encode())
+
+
+_TEXT = "This is a verbatim\nstring"
+_BIG = b"1234567999999999999999999999999999999"
+_AFTER_ATTRIBUTE = b"Some real reply following the attribute"
+_AFTER_PUSH = b"Some real reply following the push reply"
+_PROTOCOL: dict[bytes, tuple[Reply, Reply]] = {
+    b"STRING": (b"Hello World", b"Hello World"),
+    b"INTEGER": (12345, 12345),
+    b"DOUBLE": (b"3.141", Raw(b",3.141\r\n")),
+    b"BIGNUM": (_BIG, Raw(b"(" + _BIG + b"\r\n")),
+    b"NULL": (None, None),
+    b"ARRAY": ([0, 1, 2], [0, 1, 2]),
+    b"SET": (Members([0, 1, 2]), Members([0, 1, 2])),
+    b"MAP": ([0, 0, 1, 1, 2, 0], Raw(b"%3\r\n:0\r\n#f\r\n:1\r\n#t\r\n:2\r\n#f\r\n")),
+    b"ATTRIB": (
+        _AFTER_ATTRIBUTE,
+        Raw(b"|1\r\n" + encode(b"key-popularity") + encode([b"key:123", 90]) + encode(_AFTER_ATTRIBUTE)),
+    ),
+    b"PUSH": (
+        ReplyError("RESP2 is not supported by this command"),
+        Raw(encode(Push([b"server-cpu-usage", 42]), 3) + encode(_AFTER_PUSH)),
+    ),
+    b"VERBATIM": (Verbatim(_TEXT), Verbatim(_TEXT)),
+    b"TRUE": (1, Raw(b"#t\r\n")),
+    b"FALSE": (0, Raw(b"#f\r\n")),
+}
+"""What DEBUG PROTOCOL answers in RESP2 and in RESP3."""
+
+
+@command(
+    "DEBUG PROTOCOL", arity=3, flags=FLAGS, group="server",
+    syntax="string | integer | double | bignum | null | array | set | map | attrib | push | verbatim | true | false",
+)  # fmt: skip
+def debug_protocol(session: Session, argv: Argv) -> Reply:
+    """Answer an example of a type of the protocol, so that a client can be tested with it."""
+    check_allowed(session)
+    examples = _PROTOCOL.get(argv[2].upper())
+    if examples is None:
+        names = "|".join(name.decode().lower() for name in _PROTOCOL)
+        raise ReplyError(f"Wrong protocol type name. Please use one of the following: {names}")
+    reply = examples[session.protocol - 2]
+    if isinstance(reply, ReplyError):
+        raise reply
+    return reply
+
+
+@command("DEBUG ERROR", arity=3, flags=FLAGS, group="server", syntax="message")
+def debug_error(session: Session, argv: Argv) -> Reply:
+    """Answer an error of these words, the first of which is its code."""
+    check_allowed(session)
+    return Raw(b"-" + argv[2].translate(_NO_LINE_ENDS) + b"\r\n")
+
+
+@command("DEBUG LOG", arity=3, flags=FLAGS, group="server", syntax="message")
+def debug_log(session: Session, argv: Argv) -> Reply:
+    """Write a line to the server's log."""
+    check_allowed(session)
+    log.warning("DEBUG LOG: %s", argv[2].decode("utf-8", "backslashreplace"))
+    return OK
+
+
+@command("DEBUG QUICKLIST-PACKED-THRESHOLD", arity=3, flags=FLAGS, group="server", syntax="bytes")
+def debug_quicklist_packed_threshold(session: Session, argv: Argv) -> Reply:
+    """Accept a size beyond which Redis keeps an element of a list apart. There is no such size here."""
+    check_allowed(session)
+    try:
+        size = parse_memory(argv[2].decode("ascii", "replace"))
+    except ValueError:
+        size = 1 << 32
+    if size >= 1 << 32:
+        raise ReplyError("argument must be a memory value bigger than 1 and smaller than 4gb")
+    return OK
+
+
+@command(
+    "DEBUG REPLYBUFFER", arity=4, flags=FLAGS, group="server",
+    syntax="PEAK-RESET-TIME NEVER | RESET | milliseconds | RESIZING 0 | 1",
+)  # fmt: skip
+def debug_replybuffer(session: Session, argv: Argv) -> Reply:
+    """Accept how Redis is to resize the buffers of replies. They are not resized here."""
+    check_allowed(session)
+    option = argv[2].upper()
+    if option not in (b"PEAK-RESET-TIME", b"RESIZING"):
+        raise bad_subcommand(argv)
+    if option == b"PEAK-RESET-TIME" and argv[3].upper() not in (b"NEVER", b"RESET"):
+        to_integer(argv[3])
     return OK

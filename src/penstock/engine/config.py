@@ -190,6 +190,7 @@ def _table(*directives: Directive) -> dict[str, Directive]:
 
 _PORT = integer(0, 65535)
 _COUNT = integer(0, (1 << 63) - 1)
+_IDLE = "Accepted, and without effect: "
 D = Directive
 
 DIRECTIVES: dict[str, Directive] = _table(
@@ -271,6 +272,35 @@ DIRECTIVES: dict[str, Directive] = _table(
     D("enable-protected-configs", choice("yes", "no", "local"), "no", "Who may CONFIG SET dir and dbfilename: all clients, none, clients on this machine.", mutable=False),
     D("enable-debug-command", choice("yes", "no", "local"), "local", "Who may use DEBUG: all clients, none, clients on this machine.", mutable=False),
     D("enable-module-command", choice("no"), "no", "Always no: modules are loaded at start, by the directive module.", mutable=False),
+    # Redis's, for which there is nothing to tune here; they are here so that programs and test suites can set them
+    D("activerehashing", YES_NO, True, _IDLE + "tables are resized as they grow."),
+    D("active-expire-effort", integer(1, 10), 1, _IDLE + "expired keys are deleted as soon as there is time."),
+    D("activedefrag", choice("no"), "no", "Always no: memory is not moved."),
+    D("aof-rewrite-incremental-fsync", YES_NO, True, _IDLE + "files are synced once they are whole."),
+    D("aof-use-rdb-preamble", choice("yes"), "yes", "Always yes: the base of the log is a snapshot."),
+    D("crash-log-enabled", YES_NO, True, _IDLE + "Python writes its own report."),
+    D("dynamic-hz", YES_NO, True, _IDLE + "hz is what it is."),
+    D("jemalloc-bg-thread", YES_NO, True, _IDLE + "there is no jemalloc."),
+    D("latency-tracking", choice("no"), "no", "Always no: LATENCY HISTOGRAM is empty."),
+    D("lazyfree-lazy-eviction", YES_NO, False, _IDLE + "nothing is evicted."),
+    D("lazyfree-lazy-expire", YES_NO, False, _IDLE + "large values are freed in small steps in any case."),
+    D("lazyfree-lazy-server-del", YES_NO, False, _IDLE + "large values are freed in small steps in any case."),
+    D("lazyfree-lazy-user-del", YES_NO, False, _IDLE + "large values are freed in small steps in any case."),
+    D("lazyfree-lazy-user-flush", YES_NO, False, _IDLE + "large values are freed in small steps in any case."),
+    D("lfu-decay-time", _COUNT, 1, _IDLE + "nothing is evicted."),
+    D("lfu-log-factor", _COUNT, 10, _IDLE + "nothing is evicted."),
+    D("list-compress-depth", _COUNT, 0, _IDLE + "lists are not compressed."),
+    D("maxmemory-clients", choice("0"), "0", "Always 0: clients are bounded by client-output-buffer-limit and client-query-buffer-limit."),
+    D("maxmemory-eviction-tenacity", integer(0, 100), 10, _IDLE + "nothing is evicted."),
+    D("maxmemory-samples", integer(1, 64), 5, _IDLE + "nothing is evicted."),
+    D("notify-keyspace-events", choice(""), "", "Always empty: there are no keyspace notifications."),
+    D("rdb-save-incremental-fsync", YES_NO, True, _IDLE + "files are synced once they are whole."),
+    D("rdbchecksum", choice("yes"), "yes", "Always yes: snapshots have checksums.", mutable=False),
+    D("rdbcompression", YES_NO, True, _IDLE + "only streams are compressed, by stream-compression."),
+    D("sanitize-dump-payload", choice("no", "yes", "clients"), "yes", _IDLE + "what RESTORE is given is checked in any case."),
+    D("stream-node-max-bytes", MEMORY, 4096, _IDLE + "nodes of streams have a size of their own."),
+    D("stream-node-max-entries", _COUNT, 100, _IDLE + "nodes of streams have a size of their own."),
+    D("tracking-table-max-keys", _COUNT, 1_000_000, _IDLE + "there is no client-side caching."),
     # encodings, as OBJECT ENCODING reports them
     D("hash-max-listpack-entries", _COUNT, 512, "Fields up to which OBJECT ENCODING calls a hash a listpack.", aliases=("hash-max-ziplist-entries",)),
     D("hash-max-listpack-value", _COUNT, 64, "Length up to which OBJECT ENCODING calls a hash a listpack.", aliases=("hash-max-ziplist-value",)),
