@@ -31,7 +31,7 @@ from penstock.engine.monitors import Monitors, redacted
 from penstock.engine.once import Once
 from penstock.engine.pause import Pause
 from penstock.engine.pubsub import Publications
-from penstock.engine.scripting import Scripting
+from penstock.engine.scripting import BUSY_SCRIPT, Scripting
 from penstock.engine.session import Session
 from penstock.engine.slowlog import SlowLog
 from penstock.engine.spec import REGISTRY, Argv, Command, Flag, Handler, Module, Reply, Together
@@ -178,6 +178,9 @@ class Engine:
             self.publications.gate, self.scripting.gate,
         ]  # fmt: skip
         self._gate_reasons: set[str] = set()
+        self.scripts_gated = (
+            False  # whether there is another reason than a busy script, which is none to the script itself
+        )
         self.every_fast = _fast_table(self.stats)  # as if no gate and no log were there
         self._fast_ungated: FastTable = self.every_fast  # what `fast` is while no gate is needed
         self.fast: FastTable = self.every_fast
@@ -209,6 +212,7 @@ class Engine:
     def require_gates(self, reason: str, needed: bool) -> None:
         """Turn the fast path off while any named reason holds (a log, memory limits, MONITOR, locks, ...)."""
         (self._gate_reasons.add if needed else self._gate_reasons.discard)(reason)
+        self.scripts_gated = bool(self._gate_reasons - {BUSY_SCRIPT})
         self.fast = {} if self._gate_reasons else self._fast_ungated
 
     def log_to(self, commit: Commit | None, strict: bool = False) -> None:

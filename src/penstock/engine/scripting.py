@@ -35,6 +35,8 @@ from penstock.engine.lua import native
 from penstock.engine.lua.frames import keep_frames
 from penstock.engine.session import Session
 from penstock.engine.spec import REGISTRY, Argv, Command, Flag, Reply
+from penstock.engine.stats import CALLS, COMMANDS, FAILED, HITS, MISSES, NANOSECONDS
+from penstock.engine.workers import LongWay
 from penstock.protocol.errors import Busy, NoPerm, NotBusy, OutOfMemory, ReplyError, Unkillable, one_line
 from penstock.protocol.resp import (
     NULL_ARRAY,
@@ -50,7 +52,7 @@ from penstock.protocol.resp import (
 )
 
 if TYPE_CHECKING:
-    from penstock.engine.dispatch import Engine
+    from penstock.engine.dispatch import Engine, FastCommand
 
 log = logging.getLogger("penstock.script")
 
@@ -59,6 +61,8 @@ REDIS_VERSION_NUMBER = 0x07000F
 MEMORY_LIMIT = 1 << 30
 MAX_REFERENCES = 256
 """Tables and functions that Lua may hand to Python in one call: room for so many references is reserved at the start."""
+BUSY_SCRIPT = "busy script"
+"""Why others must pass the gates while a script runs too long."""
 POLL_INTERVAL = 0.01
 """Seconds between two looks at the sockets while a script is busy."""
 _LOG_LEVELS = (logging.DEBUG, logging.DEBUG, logging.INFO, logging.WARNING)
@@ -165,7 +169,7 @@ class Scripting:
             self._run = None
             lua.limit_memory(False)
             if run.busy:
-                engine.require_gates("busy script", False)
+                engine.require_gates(BUSY_SCRIPT, False)
             if run.busy or lua.memory_used() > MEMORY_LIMIT >> 4:  # so that the next one has room
                 lua.collect()
         if not ok:
@@ -240,33 +244,80 @@ class Scripting:
 
     def _call(self, protocol: int, *arguments: Any) -> Any:
         """redis.call: a Lua value, or the table of an error. Raises nothing, see lua/native.py."""
-        lua = self._lua
-        lua.limit_memory(False)
         try:
-            return lua.hand(self._command(protocol, arguments), protocol)
+            return self._lua.hand(self._command(protocol, arguments), protocol)
         except ReplyError as error:
-            return lua.error(error.wire())
+            return self._lua.hand(error, protocol)
         except Exception as error:  # a bug of ours is the script's error, not the server's end
             log.exception("internal error in a script's %r", arguments[:3], exc_info=error)
-            return lua.error(b"ERR internal error: " + repr(error).encode())
-        finally:
-            lua.limit_memory(True)
+            return self._lua.hand(ReplyError(f"internal error: {error!r}"), protocol)
 
     def _call_many(self, protocol: int, table: Any, count: int) -> Any:
         """redis.call with more arguments than Lua can hand over one by one."""
-        self._lua.limit_memory(False)
-        return self._call(protocol, *[table[place] for place in range(1, count + 1)])
+        return self._call(protocol, *self._lua.items(table, count))
 
     def _command(self, protocol: int, arguments: tuple[Any, ...]) -> Reply:
         if not arguments:
             raise ReplyError("Please specify at least one argument for this redis lib call")
-        argv = [_argument(argument) for argument in arguments]
+        argv = [argument if type(argument) is bytes else _argument(argument) for argument in arguments]
+        quick = self._quick.get(argv[0])
+        if quick is not None:
+            engine, run = self._engine, self._run
+            known, writes = quick
+            if (
+                known.low <= len(argv) <= known.high
+                and not (engine.scripts_gated or engine.busy_names.table or engine.lazy.pending)
+                and run is not None
+                and not (run.read_only and writes)
+                and self._session.user.unrestricted
+            ):
+                run.wrote = run.wrote or writes
+                try:
+                    return self._run_quick(known, writes, argv, protocol)
+                except LongWay:
+                    pass
         try:
             command = self._admitted(argv, protocol)
         except ReplyError as error:
             self._engine.count_rejected(argv, error)
             raise
         return self._engine.call(self._session, command, argv)
+
+    @cached_property
+    def _quick(self) -> dict[bytes, tuple[FastCommand, bool]]:
+        """Commands of the inner loop that cannot take long, and whether they write: they need no gates and no slow log."""
+        return {
+            name: (known, command.writes)
+            for name, known in self._engine.every_fast.items()
+            if not known.timed
+            and not (command := REGISTRY.by_name[name.upper()]).flags & (Flag.NOSCRIPT | Flag.MAY_REPLICATE)
+        }
+
+    def _run_quick(self, known: FastCommand, writes: bool, argv: Argv, protocol: int) -> Reply:
+        """What `Engine.call` does, less what cannot apply: as the inner loop is to `Engine.execute`."""
+        engine, session, counters = self._engine, self._session, known.counters
+        keyspace, stats = engine.keyspace, engine.stats
+        before = keyspace.dirty
+        session.effects = None
+        session.protocol = protocol
+        started = time.perf_counter_ns()
+        try:
+            reply = known.handler(session, argv)
+        except ReplyError as error:
+            counters[FAILED] += 1
+            stats.count_error(error)
+            raise
+        finally:
+            if writes and keyspace.dirty != before and engine.log is not None:
+                engine.propagate(session.db, session.effects if session.effects is not None else [argv])
+            counters[CALLS] += 1
+            counters[NANOSECONDS] += time.perf_counter_ns() - started
+            stats.tally[COMMANDS] += 1
+            if known.reads:
+                data = session.db.data
+                for key in argv[1 : known.reads + 1] if known.reads > 0 else argv[1:]:
+                    stats.tally[HITS if key in data else MISSES] += 1
+        return reply
 
     def _admitted(self, argv: Argv, protocol: int) -> Command:
         """The command, if the script may run it now."""
@@ -278,7 +329,7 @@ class Scripting:
         if run.read_only and (Flag.MAY_REPLICATE in command.flags or command.may_write(argv)):
             raise ReplyError("Write commands are not allowed from read-only scripts.")
         session.protocol = protocol
-        if engine.gates_matter(session):
+        if engine.scripts_gated or not session.user.unrestricted:
             # A script that has begun to write may go on: half of it would be worse than a little too much memory.
             growing = run.allow_oom or run.wrote
             try:
@@ -303,14 +354,11 @@ class Scripting:
 
     def _may(self, table: Any, count: int) -> bool | None:
         """redis.acl_check_cmd: whether the user may run this; None if there is no such command."""
-        self._lua.limit_memory(False)
         try:
-            argv = [_argument(table[place]) for place in range(1, count + 1)]
+            argv = [_argument(argument) for argument in self._lua.items(table, count)]
             command = _find(argv)
         except ReplyError:
             return None
-        finally:
-            self._lua.limit_memory(True)
         user = self._session.user
         return user.unrestricted or user.refusal(command, argv) is None
 
@@ -326,7 +374,7 @@ class Scripting:
                 return False
             log.warning("Slow script detected: still in execution after %d milliseconds.", threshold)
             run.busy = True
-            engine.require_gates("busy script", True)
+            engine.require_gates(BUSY_SCRIPT, True)
         if now - run.polled >= POLL_INTERVAL:
             run.polled = now
             seen = engine.clock.now
@@ -336,6 +384,20 @@ class Scripting:
                 log.exception("cannot hear other clients", exc_info=error)
             engine.clock.now = seen  # time stands still for the script
         return run.killed or (run.interrupted and not run.wrote)
+
+
+class _Unlimited:
+    """`with` it Lua may allocate what it needs; after that, as much as before."""
+
+    def __init__(self, set_limit: Callable[[int], None]) -> None:
+        self._set_limit = set_limit
+        self.limit = 0  # 0 while no script runs
+
+    def __enter__(self) -> None:
+        self._set_limit(0)
+
+    def __exit__(self, *exc: object) -> None:
+        self._set_limit(self.limit)
 
 
 class Lua:
@@ -348,7 +410,7 @@ class Lua:
         )  # fmt: skip
         self.table = self._runtime.table_from
         self.memory_used = self._runtime.get_memory_used
-        self._limited = False
+        self._unlimited = _Unlimited(self._runtime.set_max_memory)
         self._slot, self._ok_mark, self._status_mark = self.table([False]), self.table([]), self.table([])
         self._reserve()
         null = self._runtime.execute(
@@ -388,7 +450,7 @@ class Lua:
         return self.table({name.encode(): function for name, function in functions.items()})
 
     def limit_memory(self, limited: bool) -> None:
-        self._limited = limited
+        self._unlimited.limit = MEMORY_LIMIT if limited else 0
         self._runtime.set_max_memory(MEMORY_LIMIT if limited else 0)
 
     def collect(self) -> None:
@@ -398,64 +460,51 @@ class Lua:
 
     def hand(self, reply: Reply, protocol: int) -> Any:
         """Put a reply into Lua and answer what refers to it; `received` in lua/sandbox.lua is the other half."""
-        kind = type(reply)
-        if kind is int:
+        if type(reply) is int:
             return reply
-        if kind is bytes:
-            self._slot[1] = reply
-            return True
         if reply is OK:
             return self._ok_mark
-        if isinstance(reply, Status):
-            self._slot[1] = bytes(reply)
-            return self._status_mark
-        value = self.value(reply, protocol)
-        if type(value) is bytes:
-            self._slot[1] = value
-            return True
-        return value
+        with self._unlimited:
+            if isinstance(reply, Status):
+                self._slot[1] = bytes(reply)
+                return self._status_mark
+            value = self.value(reply, protocol)
+            if type(value) is bytes:
+                self._slot[1] = value
+                return True
+            return value
+
+    def items(self, table: Any, count: int) -> list[Any]:
+        """The first items of a table that Lua handed over."""
+        with self._unlimited:
+            return [table[place] for place in range(1, count + 1)]
 
     def _hand_values(self, values: tuple[Any, ...] | native.Refusal) -> Any:
-        if isinstance(values, native.Refusal):
-            return self.table({b"err": bytes(values)})
-        if len(values) != 1:
-            return self.table(values)
-        if type(values[0]) is bytes:
-            self._slot[1] = values[0]
-            return True
-        return values[0]
+        with self._unlimited:
+            if isinstance(values, native.Refusal):
+                return self.table({b"err": bytes(values)})
+            if len(values) != 1:
+                return self.table(values)
+            if type(values[0]) is bytes:
+                self._slot[1] = values[0]
+                return True
+            return values[0]
 
     def _handing(self, function: native.Function) -> Callable[..., Any]:
         """A function of lua/native.py as Lua calls it."""
-
-        def handing(*arguments: Any) -> Any:
-            self.limit_memory(False)
-            try:
-                return self._hand_values(function(*arguments))
-            finally:
-                self.limit_memory(True)
-
-        return handing
+        return lambda *arguments: self._hand_values(function(*arguments))
 
     def _call_native(self, library: bytes, name: bytes, table: Any, count: int) -> Any:
         """The same with more arguments than Lua can hand over one by one."""
-        self.limit_memory(False)
-        try:
-            function = self._native[library.decode()][name.decode()]
-            return self._hand_values(function(*[table[place] for place in range(1, count + 1)]))
-        finally:
-            self.limit_memory(True)
+        function = self._native[library.decode()][name.decode()]
+        return self._hand_values(function(*self.items(table, count)))
 
     def _keep_frames(self, compiled: bytes) -> bool:
-        limited = self._limited  # a script calls loadstring; else a script is being compiled
-        self.limit_memory(False)
-        try:
-            patched = keep_frames(compiled)
+        patched = keep_frames(compiled)
+        with self._unlimited:
             if patched is not None:
                 self._slot[1] = patched
-            return patched is not None
-        finally:
-            self.limit_memory(limited)
+        return patched is not None
 
     def error(self, text: bytes) -> Any:
         return self.table({b"err": text, b"ignore_error_stats_update": True})
