@@ -223,6 +223,15 @@ def with_a_table_that_ends_in_the_middle_of_a_number(kind: Any) -> bytes:
     return payload
 
 
+def with_a_first_message_of(kind: int, fields: int = 4) -> bytes:
+    """Of a kind by its number, 1 is a schema, and with the list of its fields so many bytes from where it is named."""
+    payload = bytearray(arrow([b"a"], [b"b"]))
+    assert payload[29] == 1 and payload[48:52] == struct.pack("<i", 4)
+    payload[29] = kind
+    payload[48:52] = struct.pack("<i", fields)
+    return bytes(payload)
+
+
 GOOD = arrow([b"tag", b"tag"] * 20, [b"first", b"second"] * 20, list(range(40)))
 
 
@@ -238,6 +247,9 @@ GOOD = arrow([b"tag", b"tag"] * 20, [b"first", b"second"] * 20, list(range(40)))
         (with_a_table_that_ends_in_the_middle_of_a_number(pa.binary()), "column 'tag' has a table of 17 bytes"),
         (with_a_table_that_ends_in_the_middle_of_a_number(pa.string()), "column 'tag' has a table of 17 bytes"),
         (with_a_table_that_ends_in_the_middle_of_a_number(pa.binary_view()), "column 'tag' has a table of 49 bytes"),
+        (with_a_first_message_of(255), "it begins with a message of the kind 'unknown', not with a schema"),
+        (with_a_first_message_of(255, 0x204), "it begins with a message of the kind 'unknown'"),  # ended the process
+        (with_a_first_message_of(3), "not an Arrow stream"),
         (with_column_twice(), "column 'entry' is given twice"),
         (ipc(pa.table({"entry": BINARY})), "column 'tag' is missing"),
         (ipc(pa.table({"tag": BINARY})), "column 'entry' is missing"),
@@ -374,6 +386,28 @@ def test_damaged_tables_are_refused_or_harmless(good: bytes, damage: list[tuple[
     payload = bytearray(good)
     for at, flip in damage:
         payload[at % len(good)] ^= flip
+    offered(bytes(payload))
+
+
+NUMBERS = st.sampled_from(
+    [0, 1, 2, 3, 7, 8, 127, 255, -1, -2, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63), 2**32, 1 << 20]
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.sampled_from(
+        [GOOD, with_a_first_message_of(1), ipc(pa.table({"tag": BINARY, "entry": BINARY.cast(pa.large_binary())}))]
+    ),
+    st.lists(st.tuples(st.integers(0), st.sampled_from([1, 2, 4, 8]), NUMBERS), min_size=1, max_size=3),
+)
+def test_tables_with_other_numbers_in_them_are_refused_or_harmless(
+    good: bytes, damage: list[tuple[int, int, int]]
+) -> None:
+    payload = bytearray(good)
+    for at, size, number in damage:
+        place = at % len(good) // size * size
+        payload[place : place + size] = struct.pack("<q", number)[:size]
     offered(bytes(payload))
 
 

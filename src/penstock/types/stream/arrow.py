@@ -67,6 +67,7 @@ def _batches(source: Any, limit: int | None) -> Iterator[Any]:
     messages = list(pa.ipc.MessageReader.open_stream(source))
     if not messages:
         raise InvalidArrow("not an Arrow stream: there is nothing in it")
+    _check_kinds([message.type for message in messages])
     schema = pa.ipc.read_schema(messages.pop(0))
     _check_names(schema.names)
     if limit is not None:
@@ -78,6 +79,15 @@ def _batches(source: Any, limit: int | None) -> Iterator[Any]:
         source.seek(0)
         with pa.ipc.open_stream(source) as reader:
             yield from reader
+
+
+def _check_kinds(kinds: list[str]) -> None:
+    """pyarrow checks what is in a message by its kind, and nothing of an unknown kind, but reads it as a schema all the same."""
+    if kinds[0] != "schema":
+        raise InvalidArrow(f"not an Arrow stream: it begins with a message of the kind '{kinds[0]}', not with a schema")
+    for kind in kinds[1:]:
+        if kind not in ("record batch", "dictionary"):
+            raise InvalidArrow(f"not an Arrow stream: there is a message of the kind '{kind}' in it")
 
 
 def _needs_no_cast(schema: Any) -> bool:
