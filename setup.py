@@ -11,6 +11,7 @@ try:
             Extension("penstock.protocol._requests", ["src/penstock/protocol/_requests.pyx"], optional=True),
             Extension("penstock.protocol._tuples", ["src/penstock/protocol/_tuples.pyx"], optional=True),
             Extension("penstock.server._inner_loop", ["src/penstock/server/_inner_loop.pyx"], optional=True),
+            Extension("penstock.storage._blocks", ["src/penstock/storage/_blocks.pyx"], optional=True),
             Extension("penstock.types.stream._wire", ["src/penstock/types/stream/_wire.pyx"], optional=True),
         ]
     )

@@ -5,17 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.twins import pure_twin
 
 from penstock import commands
 from penstock.engine.dispatch import Engine
 from penstock.engine.keyspace import Keyspace
 from penstock.engine.session import Session
-from penstock.storage import snapshot
+from penstock.storage import blocks, snapshot
 from penstock.storage.files import StorageError
 from penstock.types import codec
 from penstock.types.set import Set
 
 commands.load()
+
+
+@pytest.fixture(autouse=True, params=["compiled", "pure"])
+def twin(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Snapshots are written by either version of blocks.py."""
+    if request.param == "pure":
+        monkeypatch.setattr(snapshot, "write_database", pure_twin(blocks).write_database)
+    elif not blocks.COMPILED:
+        pytest.skip("not compiled")
 
 
 def filled() -> Keyspace:
@@ -81,15 +91,15 @@ def test_an_empty_keyspace_comes_back(tmp_path: Path) -> None:
 
 
 def test_many_and_big_values_are_cut_into_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot, "BYTES_A_BLOCK", 1000)
-    monkeypatch.setattr(snapshot, "KEYS_A_BLOCK", 50)
+    monkeypatch.setattr(blocks, "BYTES_A_BLOCK", 1000)
+    monkeypatch.setattr(blocks, "KEYS_A_BLOCK", 50)
     keyspace = Keyspace(16)
     for number in range(333):
         keyspace[0].set(b"key:%d" % number, b"x" * (number * 7 % 400) if number % 60 else number)
     snapshot.save(tmp_path / "dump.pns", keyspace)
-    blocks = list(snapshot.read(tmp_path / "dump.pns"))
-    assert len(blocks) > 333 // 50
-    assert sum(len(block.keys) for block in blocks) == 333
+    found = list(snapshot.read(tmp_path / "dump.pns"))
+    assert len(found) > 333 // 50
+    assert sum(len(block.keys) for block in found) == 333
     assert contents(loaded(tmp_path / "dump.pns")) == contents(keyspace)
 
 

@@ -15,7 +15,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from penstock.storage import batches, manifest, snapshot
+from penstock.storage import batches, blocks, manifest, snapshot
 from penstock.storage.files import StorageError, sync_folder
 from penstock.storage.folder_lock import FolderInUse, FolderLock
 from penstock.types import codec
@@ -99,11 +99,11 @@ def _check_snapshot(path: Path, report: Report) -> None:
     expiring = clients = 0
     try:
         for block in snapshot.read(path):
-            if block.kind == snapshot.LEDGER:
+            if block.kind == blocks.LEDGER:
                 clients += len(block.keys)
                 continue
             expiring += sum(map(bool, block.times))
-            if block.kind == snapshot.STRINGS:
+            if block.kind == blocks.STRINGS:
                 counts[block.database, "string"] += len(block.keys)
             else:
                 counts.update((block.database, codec.type_name(value)) for value in block.decoded())

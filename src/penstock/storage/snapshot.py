@@ -25,11 +25,22 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice, repeat
 from pathlib import Path
 from typing import BinaryIO
 
-from penstock.engine.keyspace import Database, Keyspace, Value
+from penstock.engine.keyspace import Keyspace, Value
+from penstock.storage.blocks import (
+    BLOCK,
+    END,
+    LEDGER,
+    STRINGS,
+    TIMED,
+    VALUES,
+    BlockWriter,
+    block_checksum,
+    limited,
+    write_database,
+)  # fmt: skip
 from penstock.storage.files import StorageError, replace_file
 from penstock.types import codec
 from penstock.types.packing import CorruptValue, pack_many, unpack_many
@@ -37,12 +48,7 @@ from penstock.types.packing import CorruptValue, pack_many, unpack_many
 MAGIC = b"PENSTOCK"
 VERSION = 1
 _PREFIX = struct.Struct("<8sI")
-_BLOCK = struct.Struct("<BHIQI")
 _END = struct.Struct("<QQI")
-END, STRINGS, VALUES, LEDGER = 0, 1, 2, 3
-TIMED = 16
-KEYS_A_BLOCK = 8192
-BYTES_A_BLOCK = 4 << 20
 REMEDY = "Put a good copy in its place, or move it away to start without it"
 
 
@@ -72,66 +78,13 @@ def save(path: Path, keyspace: Keyspace) -> None:
 def write(file: BinaryIO, keyspace: Keyspace, go_on: Callable[[], None] = lambda: None) -> None:
     """Write the keyspace to an open file; `go_on` is called between blocks and may raise to give up."""
     file.write(_PREFIX.pack(MAGIC, VERSION))
-    blocks = keys = chain = 0
-    for index, kind, count, body in _all_bodies(keyspace):
-        checksum = _checksum(kind, index, count, body)
-        file.write(_BLOCK.pack(kind, index, count, len(body), checksum))
-        file.write(body)
-        blocks, keys = blocks + 1, keys + count
-        chain = zlib.crc32(checksum.to_bytes(4, "little"), chain)
-        go_on()
-    body = _END.pack(blocks, keys, chain)
-    file.write(_BLOCK.pack(END, 0, 0, len(body), _checksum(END, 0, 0, body)))
-    file.write(body)
-
-
-def _checksum(kind: int, database: int, count: int, body: bytes) -> int:
-    return zlib.crc32(body, zlib.crc32(_BLOCK.pack(kind, database, count, len(body), 0)))
-
-
-def _all_bodies(keyspace: Keyspace) -> Iterator[tuple[int, int, int, bytes]]:
-    """(database, kind, number of keys, body) of every block."""
+    blocks = BlockWriter(file, go_on)
     for database in keyspace.databases:
-        for kind, count, body in _bodies(database):
-            yield database.index, kind, count, body
+        write_database(blocks, database)
     clients = list(keyspace.ledger.accounts)
-    for some_clients, accounts in _limited(clients, map(keyspace.ledger.dump, clients)):
-        yield 0, LEDGER, len(some_clients), pack_many([pack_many(some_clients), pack_many(accounts)])
-
-
-def _bodies(database: Database) -> Iterator[tuple[int, int, bytes]]:
-    """(kind, number of keys, body) for all of a database."""
-    keys, values = iter(database.data), iter(database.data.values())
-    while chunk := list(islice(keys, KEYS_A_BLOCK)):
-        contents = list(islice(values, KEYS_A_BLOCK))
-        plain = set(map(type, contents)) == {bytes}
-        kind = STRINGS if plain else VALUES
-        for some_keys, some_values in _limited(chunk, contents if plain else map(codec.dump, contents)):
-            times = list(map(database.expires.get, some_keys, repeat(0))) if database.expires else []
-            body = pack_many([pack_many(some_keys), pack_many(some_values)])
-            if any(times):
-                yield kind | TIMED, len(some_keys), struct.pack(f"<{len(times)}q", *times) + body
-            else:
-                yield kind, len(some_keys), body
-
-
-def _limited(keys: list[bytes], values: list[bytes] | Iterator[bytes]) -> Iterator[tuple[list[bytes], list[bytes]]]:
-    """The same in parts of a few megabytes; a value is dumped only when its part is made."""
-    if isinstance(values, list) and sum(map(len, values)) + sum(map(len, keys)) <= BYTES_A_BLOCK:
-        yield keys, values
-        return
-    some_keys: list[bytes] = []
-    some_values: list[bytes] = []
-    size = 0
-    for key, value in zip(keys, values, strict=True):
-        some_keys.append(key)
-        some_values.append(value)
-        size += len(key) + len(value)
-        if size > BYTES_A_BLOCK:
-            yield some_keys, some_values
-            some_keys, some_values, size = [], [], 0
-    if some_keys:
-        yield some_keys, some_values
+    for some_clients, accounts in limited(clients, map(keyspace.ledger.dump, clients)):
+        blocks.write(LEDGER, 0, len(some_clients), pack_many([pack_many(some_clients), pack_many(accounts)]))
+    blocks.write(END, 0, 0, _END.pack(blocks.blocks, blocks.keys, blocks.chain))
 
 
 # -- reading --------------------------------------------------------------------------------------------------
@@ -162,14 +115,14 @@ def read(path: Path) -> Iterator[Block]:
 
 
 def _next_block(path: Path, file: BinaryIO, offset: int) -> tuple[int, int, int, bytes, int]:
-    header = file.read(_BLOCK.size)
-    if len(header) < _BLOCK.size:
+    header = file.read(BLOCK.size)
+    if len(header) < BLOCK.size:
         raise StorageError(path, offset, "the file ends too early", REMEDY)
-    kind, database, count, size, checksum = _BLOCK.unpack(header)
+    kind, database, count, size, checksum = BLOCK.unpack(header)
     if size > path.stat().st_size - file.tell():
         raise StorageError(path, offset, "the file ends too early, or a block's size is wrong", REMEDY)
     body = file.read(size)
-    if _checksum(kind, database, count, body) != checksum:
+    if block_checksum(kind, database, count, body) != checksum:
         raise StorageError(path, offset, "the block's checksum does not match", REMEDY)
     return kind, database, count, body, checksum
 

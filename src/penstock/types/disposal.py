@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 import time
 from collections import deque
@@ -40,7 +41,7 @@ def dispose(value: Any) -> None:
     """Take a value apart soon. Nobody else may have it. Any thread may call this."""
     _garbage.append(value)
     _arrivals.put(None)
-    if _thread is None:
+    if _thread is None and not sys.is_finalizing():  # in CPython 3.11 a thread that is started then never begins
         with contextlib.suppress(RuntimeError):  # the interpreter is on its way out, and frees everything
             _start()
 

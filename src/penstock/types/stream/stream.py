@@ -81,6 +81,10 @@ class Stream:
         """The whole value as bytes."""
         return pack_many(self._parts())
 
+    def parts(self) -> list[bytes]:
+        """What `dump` packs, for a caller that writes a large stream without making one string of it."""
+        return [bytes(part) for part in self._parts()]
+
     def _parts(self) -> Iterator[Any]:
         log, kept = self.log, self.retention
         active = log.active

@@ -1,0 +1,543 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
+"""The compiled twin of blocks.py's `write_database`; that file says what it writes, and the same tests run on both.
+
+A forked child shares its memory with the server until one of them writes to it. Python writes to each object that it touches: it counts
+references. So the walk here holds borrowed pointers only: it reads dicts, sets, lists and bytes where they are, and counts nothing. What
+it writes goes through one buffer; large strings go to the file from where they are.
+
+No value may change meanwhile. None does: in the child nothing else runs, and SAVE keeps the loop, which owns all values.
+
+Sets are read by the struct in Python's public headers. A deque's is not public: it is read by a copy of its first fields, which are the same in
+CPython 3.11 to 3.13; elsewhere, and for values whose elements are not bytes, the value's own `dump` is called. Of our own streams the nodes, a
+thousand messages each, are written from where they are, and a reference to each is counted.
+"""
+
+from cpython.ref cimport PyObject
+
+from penstock.types import codec
+
+cdef extern from *:
+    """
+    #include <structmember.h>
+
+    #define KEYS_A_BLOCK 8192
+    #define BUFFER (1 << 20)
+    #define DIRECT (1 << 16)
+    #define DEQUE_IS_KNOWN (PY_VERSION_HEX >= 0x030b0000 && PY_VERSION_HEX < 0x030e0000)
+
+    typedef struct DequeBlock {
+        struct DequeBlock *left;
+        PyObject *data[64];
+        struct DequeBlock *right;
+    } DequeBlock;
+
+    typedef struct {
+        PyObject_VAR_HEAD
+        DequeBlock *first;
+        DequeBlock *last;
+        Py_ssize_t first_index;
+    } Deque;
+
+    enum Kind {BYTES, BYTEARRAY, INT, LIST, SET, HASH, ZSET, XSTREAM, OTHER};
+
+    /* A walk over the byte strings of a value, in the order in which `dump` packs them. */
+    typedef struct {
+        enum Kind kind;
+        PyObject *container;
+        Py_ssize_t at;
+        PyObject *held;        /* a hash's value, after its field */
+        DequeBlock *block;
+        Py_ssize_t inner;
+        Py_ssize_t outer;
+        PyObject *fields;      /* of the row of a stream */
+    } Walk;
+
+    static void start_walk(Walk *walk, enum Kind kind, PyObject *container) {
+        memset(walk, 0, sizeof(Walk));
+        walk->kind = kind;
+        walk->container = container;
+        if (kind == LIST) {
+            walk->block = ((Deque *)container)->first;
+            walk->inner = ((Deque *)container)->first_index;
+        }
+    }
+
+    /* The next row of a stream: its (milliseconds, sequence), NULL at the end. */
+    static PyObject *next_row(Walk *walk) {
+        while (walk->outer < PyList_GET_SIZE(walk->container)) {
+            PyObject *block = PyList_GET_ITEM(walk->container, walk->outer);
+            if (walk->inner < PyList_GET_SIZE(block)) {
+                PyObject *row = PyList_GET_ITEM(block, walk->inner++);
+                walk->fields = PyTuple_GET_ITEM(row, 1);
+                return PyTuple_GET_ITEM(row, 0);
+            }
+            walk->outer++;
+            walk->inner = 0;
+        }
+        return NULL;
+    }
+
+    static PyObject *next_item(Walk *walk) {
+        PyObject *key, *value;
+        switch (walk->kind) {
+        case LIST:
+            if (walk->at++ >= Py_SIZE(walk->container)) return NULL;
+            key = walk->block->data[walk->inner++];
+            if (walk->inner == 64) {
+                walk->block = walk->block->right;
+                walk->inner = 0;
+            }
+            return key;
+        case SET: {
+            PySetObject *set = (PySetObject *)walk->container;
+            while (walk->at <= set->mask) {
+                setentry *entry = &set->table[walk->at++];
+                if (entry->key != NULL && entry->hash != -1) return entry->key;
+            }
+            return NULL;
+        }
+        case HASH:
+            if (walk->held != NULL) {
+                key = walk->held;
+                walk->held = NULL;
+                return key;
+            }
+            return PyDict_Next(walk->container, &walk->at, &key, &walk->held) ? key : NULL;
+        case ZSET:
+            return PyDict_Next(walk->container, &walk->at, &key, &value) ? key : NULL;
+        case XSTREAM:
+            while (walk->fields == NULL || walk->at >= PyTuple_GET_SIZE(walk->fields)) {
+                walk->at = 0;
+                if (next_row(walk) == NULL) return NULL;
+            }
+            return PyTuple_GET_ITEM(walk->fields, walk->at++);
+        default:
+            return NULL;
+        }
+    }
+
+    static Py_ssize_t member_offset(PyObject *descriptor) {
+        if (Py_TYPE(descriptor) != &PyMemberDescr_Type) return -1;
+        return ((PyMemberDescrObject *)descriptor)->d_member->offset;
+    }
+
+    static inline PyObject *member_at(PyObject *object, Py_ssize_t offset) {
+        return *(PyObject **)((char *)object + offset);
+    }
+
+    static inline int is_bytes(PyObject *o) {return Py_TYPE(o) == &PyBytes_Type;}
+    static inline int is_bytearray(PyObject *o) {return Py_TYPE(o) == &PyByteArray_Type;}
+    static inline int is_int(PyObject *o) {return Py_TYPE(o) == &PyLong_Type;}
+    static inline int is_float(PyObject *o) {return Py_TYPE(o) == &PyFloat_Type;}
+    static inline PyObject *type_of(PyObject *o) {return (PyObject *)Py_TYPE(o);}
+    static inline Py_ssize_t set_size(PyObject *o) {return ((PySetObject *)o)->used;}
+    static inline Py_ssize_t deque_size(PyObject *o) {return Py_SIZE(o);}
+    """
+    enum: KEYS_A_BLOCK
+    enum: BUFFER
+    enum: DIRECT
+    bint DEQUE_IS_KNOWN
+    enum Kind: BYTES, BYTEARRAY, INT, LIST, SET, HASH, ZSET, XSTREAM, OTHER
+    ctypedef struct Walk:
+        PyObject *fields
+    void start_walk(Walk *walk, Kind kind, PyObject *container)
+    PyObject *next_row(Walk *walk)
+    PyObject *next_item(Walk *walk)
+    Py_ssize_t member_offset(PyObject *descriptor)
+    PyObject *member_at(PyObject *object, Py_ssize_t offset)
+    bint is_bytes(PyObject *o)
+    bint is_bytearray(PyObject *o)
+    bint is_int(PyObject *o)
+    bint is_float(PyObject *o)
+    PyObject *type_of(PyObject *o)
+    Py_ssize_t set_size(PyObject *o)
+    Py_ssize_t deque_size(PyObject *o)
+
+cdef extern from "Python.h":
+    const char *PyBytes_AS_STRING(PyObject *o)
+    Py_ssize_t PyBytes_GET_SIZE(PyObject *o)
+    const char *PyByteArray_AS_STRING(PyObject *o)
+    Py_ssize_t PyByteArray_GET_SIZE(PyObject *o)
+    double PyFloat_AS_DOUBLE(PyObject *o)
+    long long PyLong_AsLongLongAndOverflow(PyObject *o, int *overflow) except? -1
+    unsigned long long PyLong_AsUnsignedLongLong(PyObject *o) except? 0xFFFFFFFFFFFFFFFF
+    int PyDict_Next(PyObject *o, Py_ssize_t *at, PyObject **key, PyObject **value)
+    Py_ssize_t PyDict_Size(PyObject *o) except -1
+    PyObject *PyDict_GetItemWithError(PyObject *o, PyObject *key) except? NULL
+    PyObject *PyTuple_GET_ITEM(PyObject *o, Py_ssize_t at)
+    Py_ssize_t PyTuple_GET_SIZE(PyObject *o)
+    object PyMemoryView_FromMemory(char *memory, Py_ssize_t size, int flags)
+    enum: PyBUF_READ
+
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdio cimport snprintf
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
+
+DEF HEADER = 40  # of a stream's dump: five numbers
+
+
+cdef class Walker:
+    """Writes databases. One at a time: it has the arrays for a block, and the buffer."""
+
+    cdef:
+        object _begin, _put, _end
+        dict _made  # of values that are not walked, by their place in the block: the dump, or what it is made of
+        char *_buffer
+        Py_ssize_t _used
+        Py_ssize_t _most_keys, _most_bytes  # of a block; its last value may go beyond
+        PyObject **_keys
+        PyObject **_values
+        Py_ssize_t *_sizes
+        Py_ssize_t _scores, _blocks, _length, _last_id, _max_deleted_id, _entries_added  # where these are in their objects
+        PyObject *_list_type
+        PyObject *_set_type
+        PyObject *_hash_type
+        PyObject *_zset_type
+        PyObject *_xstream_type
+        PyObject *_stream_type
+
+    def __cinit__(self, blocks):
+        self._buffer = <char *> malloc(BUFFER)
+        self._keys = <PyObject **> malloc(KEYS_A_BLOCK * sizeof(PyObject *))
+        self._values = <PyObject **> malloc(KEYS_A_BLOCK * sizeof(PyObject *))
+        self._sizes = <Py_ssize_t *> malloc(KEYS_A_BLOCK * sizeof(Py_ssize_t))
+        if not (self._buffer and self._keys and self._values and self._sizes):
+            raise MemoryError
+        self._begin, self._put, self._end = blocks.begin, blocks.put, blocks.end
+        self._most_keys, self._most_bytes = min(blocks.most_keys, KEYS_A_BLOCK), blocks.most_bytes
+        self._made = {}
+        self._list_type = <PyObject *> codec.List
+        self._set_type = <PyObject *> codec.Set
+        self._hash_type = <PyObject *> codec.Hash
+        self._zset_type = <PyObject *> codec.SortedSet
+        self._xstream_type = <PyObject *> codec.XStream
+        self._stream_type = <PyObject *> codec.Stream
+        self._scores = _offset(codec.SortedSet, "scores")
+        self._blocks = _offset(codec.XStream, "_blocks")
+        self._length = _offset(codec.XStream, "_length")
+        self._last_id = _offset(codec.XStream, "last_id")
+        self._max_deleted_id = _offset(codec.XStream, "max_deleted_id")
+        self._entries_added = _offset(codec.XStream, "entries_added")
+
+    def __dealloc__(self):
+        free(self._buffer)
+        free(self._keys)
+        free(self._values)
+        free(self._sizes)
+
+    # -- a database ---------------------------------------------------------------------------------------------
+
+    def write(self, database):
+        """All blocks of a database."""
+        cdef object data = database.data, expires = database.expires
+        cdef object index = database.index
+        cdef Py_ssize_t at = 0, count = 0, start, place, size
+        cdef bint more = True, plain
+        while more:
+            count, plain = 0, True
+            while count < self._most_keys:
+                more = PyDict_Next(<PyObject *> data, &at, &self._keys[count], &self._values[count])
+                if not more:
+                    break
+                plain = plain and is_bytes(self._values[count])
+                count += 1
+            start = size = 0
+            for place in range(count):
+                self._sizes[place] = PyBytes_GET_SIZE(self._values[place]) if plain else self._size(place)
+                size += PyBytes_GET_SIZE(self._keys[place]) + self._sizes[place]
+                if size > self._most_bytes:
+                    self._write_block(index, expires, plain, start, place + 1)
+                    start, size = place + 1, 0
+            if start < count:
+                self._write_block(index, expires, plain, start, count)
+
+    cdef int _write_block(self, object index, dict expires, bint plain, Py_ssize_t start, Py_ssize_t stop) except -1:
+        cdef Py_ssize_t place, count = stop - start, keys = 4 + 4 * count, values = 4 + 4 * count
+        cdef bint timed = False
+        cdef PyObject *when
+        if expires:
+            for place in range(start, stop):
+                if PyDict_GetItemWithError(<PyObject *> expires, self._keys[place]) != NULL:
+                    timed = True
+                    break
+        for place in range(start, stop):
+            keys += PyBytes_GET_SIZE(self._keys[place])
+            values += self._sizes[place]
+        self._begin(plain, timed, index, count, (8 * count if timed else 0) + 12 + keys + values)
+        if timed:
+            for place in range(start, stop):
+                when = PyDict_GetItemWithError(<PyObject *> expires, self._keys[place])
+                self._put_u64(0 if when == NULL else PyLong_AsUnsignedLongLong(when))
+        self._put_u32(2)
+        self._put_length(keys)
+        self._put_length(values)
+        self._put_length(count)
+        for place in range(start, stop):
+            self._put_length(PyBytes_GET_SIZE(self._keys[place]))
+        for place in range(start, stop):
+            self._put_bytes(self._keys[place])
+        self._put_length(count)
+        for place in range(start, stop):
+            self._put_length(self._sizes[place])
+        for place in range(start, stop):
+            if plain:
+                self._put_bytes(self._values[place])
+            else:
+                self._put_value(place)
+        self._flush()
+        self._made.clear()
+        self._end()
+        return 0
+
+    # -- a value ------------------------------------------------------------------------------------------------
+
+    cdef Kind _kind(self, PyObject *value) noexcept:
+        cdef PyObject *kind = type_of(value)
+        if is_bytes(value):
+            return BYTES
+        if kind == self._hash_type:
+            return HASH
+        if kind == self._set_type:
+            return SET
+        if kind == self._zset_type:
+            return ZSET
+        if kind == self._list_type and DEQUE_IS_KNOWN:
+            return LIST
+        if is_int(value):
+            return INT
+        if is_bytearray(value):
+            return BYTEARRAY
+        return XSTREAM if kind == self._xstream_type else OTHER
+
+    cdef PyObject *_container(self, Kind kind, PyObject *value) noexcept:
+        """What is walked."""
+        if kind == ZSET:
+            return member_at(value, self._scores)
+        return member_at(value, self._blocks) if kind == XSTREAM else value
+
+    cdef Py_ssize_t _size(self, Py_ssize_t place) except -1:
+        """How many bytes codec.dump would give for a value; one that cannot be walked is dumped."""
+        cdef PyObject *value = self._values[place]
+        cdef Kind kind = self._kind(value)
+        cdef char digits[32]
+        cdef int overflow = 0
+        cdef long long number
+        cdef Py_ssize_t size = -1
+        if kind == BYTES:
+            return 1 + PyBytes_GET_SIZE(value)
+        if kind == BYTEARRAY:
+            return 1 + PyByteArray_GET_SIZE(value)
+        if kind == INT:
+            number = PyLong_AsLongLongAndOverflow(value, &overflow)
+            if not overflow:
+                return 1 + snprintf(digits, sizeof(digits), b"%lld", number)
+        elif kind != OTHER:
+            size = self._walked_size(kind, self._container(kind, value))
+        if size < 0 and type_of(value) == self._stream_type:
+            parts = self._made[place] = (<object> value).parts()
+            return 5 + sum(map(len, parts)) + 4 * len(parts)
+        if size < 0:
+            dumped = self._made[place] = codec.dump(<object> value)
+            size = len(dumped)
+        return size
+
+    cdef Py_ssize_t _walked_size(self, Kind kind, PyObject *container) except -2:
+        """-1 if not all items are bytes, and all scores floats."""
+        cdef Walk walk
+        cdef PyObject *item
+        cdef PyObject *score
+        cdef Py_ssize_t items = 0, size = 0, at = 0
+        if kind == ZSET:
+            while PyDict_Next(container, &at, &item, &score):
+                if not is_float(score):
+                    return -1
+        start_walk(&walk, kind, container)
+        while True:
+            item = next_item(&walk)
+            if item == NULL:
+                break
+            if not is_bytes(item):
+                return -1
+            items += 1
+            size += PyBytes_GET_SIZE(item)
+        size += 1 + 4 + 4 * items
+        if kind == ZSET:
+            size += 4 + 8 * items
+        elif kind == XSTREAM:
+            size += 3 * 4 + HEADER + 20 * _rows(container)
+        return size
+
+    cdef int _put_value(self, Py_ssize_t place) except -1:
+        """What codec.dump would give."""
+        cdef PyObject *value = self._values[place]
+        cdef Kind kind = self._kind(value)
+        cdef char digits[32]
+        cdef object made = self._made.get(place)
+        cdef int overflow = 0
+        if type(made) is list:
+            self._put_u8(6)
+            self._put_length(len(made))
+            for part in made:
+                self._put_length(len(part))
+            for part in made:
+                self._put_bytes(<PyObject *> part)
+        elif made is not None:
+            self._put_bytes(<PyObject *> made)
+        elif kind == BYTES:
+            self._put_u8(0)
+            self._put_bytes(value)
+        elif kind == BYTEARRAY:
+            self._put_u8(0)
+            self._put_memory(PyByteArray_AS_STRING(value), PyByteArray_GET_SIZE(value))
+        elif kind == INT:
+            self._put_u8(0)
+            self._put_memory(
+                digits, snprintf(digits, sizeof(digits), b"%lld", PyLong_AsLongLongAndOverflow(value, &overflow))
+            )
+        else:
+            self._put_walked(kind, value)
+        return 0
+
+    cdef int _put_walked(self, Kind kind, PyObject *value) except -1:
+        cdef PyObject *container = self._container(kind, value)
+        cdef PyObject *item
+        cdef PyObject *score
+        cdef Walk walk
+        cdef Py_ssize_t at = 0, size
+        cdef double number
+        cdef uint64_t bits
+        self._put_u8(1 if kind == LIST else 2 if kind == SET else 3 if kind == HASH else 4 if kind == ZSET else 5)
+        if kind == LIST:
+            self._put_length(deque_size(container))
+        elif kind == SET:
+            self._put_length(set_size(container))
+        elif kind == HASH:
+            self._put_length(2 * PyDict_Size(container))
+        elif kind == ZSET:
+            size = PyDict_Size(container)
+            self._put_length(1 + size)
+            self._put_length(8 * size)
+        else:
+            size = _rows(container)
+            self._put_length(3 + _fields(container))
+            self._put_length(HEADER)
+            self._put_length(16 * size)
+            self._put_length(4 * size)
+        start_walk(&walk, kind, container)
+        while True:
+            item = next_item(&walk)
+            if item == NULL:
+                break
+            self._put_length(PyBytes_GET_SIZE(item))
+        if kind == ZSET:
+            while PyDict_Next(container, &at, &item, &score):
+                number = PyFloat_AS_DOUBLE(score)
+                memcpy(&bits, &number, 8)
+                self._put_u64(bits)
+        elif kind == XSTREAM:
+            self._put_numbers(value, container)
+        start_walk(&walk, kind, container)
+        while True:
+            item = next_item(&walk)
+            if item == NULL:
+                break
+            self._put_bytes(item)
+        return 0
+
+    cdef int _put_numbers(self, PyObject *stream, PyObject *blocks) except -1:
+        """A stream's header, its ids, and how many fields each entry has."""
+        cdef Walk walk
+        cdef PyObject *row_id
+        self._put_id(member_at(stream, self._last_id))
+        self._put_id(member_at(stream, self._max_deleted_id))
+        self._put_u64(PyLong_AsUnsignedLongLong(member_at(stream, self._entries_added)))
+        start_walk(&walk, XSTREAM, blocks)
+        while True:
+            row_id = next_row(&walk)
+            if row_id == NULL:
+                break
+            self._put_id(row_id)
+        start_walk(&walk, XSTREAM, blocks)
+        while next_row(&walk) != NULL:
+            self._put_length(PyTuple_GET_SIZE(walk.fields))
+        return 0
+
+    cdef int _put_id(self, PyObject *pair) except -1:
+        self._put_u64(PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(pair, 0)))
+        return self._put_u64(PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(pair, 1)))
+
+    # -- the buffer ---------------------------------------------------------------------------------------------
+
+    cdef int _flush(self) except -1:
+        if self._used:
+            self._put(PyMemoryView_FromMemory(self._buffer, self._used, PyBUF_READ))
+            self._used = 0
+        return 0
+
+    cdef int _put_memory(self, const char *memory, Py_ssize_t size) except -1:
+        if size >= DIRECT:
+            self._flush()
+            self._put(PyMemoryView_FromMemory(<char *> memory, size, PyBUF_READ))
+            return 0
+        if self._used + size > BUFFER:
+            self._flush()
+        memcpy(self._buffer + self._used, memory, size)
+        self._used += size
+        return 0
+
+    cdef inline int _put_bytes(self, PyObject *text) except -1:
+        return self._put_memory(PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text))
+
+    cdef inline int _put_u8(self, unsigned char number) except -1:
+        return self._put_memory(<char *> &number, 1)
+
+    cdef int _put_length(self, Py_ssize_t number) except -1:
+        if number >> 32:
+            raise OverflowError("a length of more than 32 bits")
+        return self._put_u32(<uint32_t> number)
+
+    cdef inline int _put_u32(self, uint32_t number) except -1:
+        cdef unsigned char raw[4]
+        cdef int at
+        for at in range(4):
+            raw[at] = (number >> (8 * at)) & 0xFF
+        return self._put_memory(<char *> raw, 4)
+
+    cdef inline int _put_u64(self, uint64_t number) except -1:
+        cdef unsigned char raw[8]
+        cdef int at
+        for at in range(8):
+            raw[at] = (number >> (8 * at)) & 0xFF
+        return self._put_memory(<char *> raw, 8)
+
+
+cdef Py_ssize_t _rows(PyObject *blocks) noexcept:
+    cdef Walk walk
+    cdef Py_ssize_t rows = 0
+    start_walk(&walk, XSTREAM, blocks)
+    while next_row(&walk) != NULL:
+        rows += 1
+    return rows
+
+
+cdef Py_ssize_t _fields(PyObject *blocks) noexcept:
+    cdef Walk walk
+    cdef Py_ssize_t fields = 0
+    start_walk(&walk, XSTREAM, blocks)
+    while next_row(&walk) != NULL:
+        fields += PyTuple_GET_SIZE(walk.fields)
+    return fields
+
+
+cdef Py_ssize_t _offset(object kind, str name) except -1:
+    """Where in its instances a slot of a class is."""
+    cdef Py_ssize_t offset = member_offset(<PyObject *> kind.__dict__[name])
+    if offset < 0:
+        raise TypeError(f"{kind.__name__}.{name} is no slot")
+    return offset
+
+
+def write_database(blocks, database):
+    """Write all blocks of a database."""
+    Walker(blocks).write(database)

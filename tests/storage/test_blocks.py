@@ -1,0 +1,118 @@
+"""Blocks of a snapshot: both twins write the same, and the compiled one copies no memory in a child."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.twins import is_compilation_expected, pure_twin
+
+from penstock.engine.dispatch import Engine
+from penstock.engine.session import Session
+from penstock.storage import blocks
+from penstock.types.hash import Hash
+from penstock.types.list import List
+from penstock.types.set import Set
+from penstock.types.zset import SortedSet
+
+
+def test_the_end_of_the_interpreter_does_not_wait_for_a_giant_to_be_freed() -> None:
+    program = "from penstock.types.list import List; kept = List([b'']) * 1_000_000"
+    assert subprocess.run([sys.executable, "-c", program], timeout=120, check=False).returncode == 0
+
+
+def test_both_twins_write_the_same_bytes(tmp_path: Path) -> None:
+    """Lists that wrapped around their blocks, sets with holes, entries that were deleted, numbers of any size, keys with and without a time."""
+    engine = Engine()
+    session = Session(engine)
+    keyspace = engine.keyspace
+    session.db = db = keyspace[5]
+    items = List(b"%d" % number for number in range(300))
+    for _ in range(130):
+        items.append(items.popleft())
+    members = Set(b"%d" % number for number in range(200))
+    members.remove_all(b"%d" % number for number in range(0, 200, 3))
+    fields = Hash((b"%d" % number, b"v" * number) for number in range(100))
+    fields.remove_all(b"%d" % number for number in range(0, 100, 7))
+    for number, value in enumerate([0, -1, 1 << 62, -(1 << 63), 1 << 200]):
+        db.set(b"int:%d" % number, value)
+    db.set(b"large", bytes(range(256)) * 300)
+    db.set(b"edited", bytearray(b"x" * 70_000))
+    db.set(b"list", items)
+    db.set(b"one", List([b""]))
+    db.set(b"set", members)
+    db.set(b"hash", fields)
+    db.set(b"zset", SortedSet({b"a": 1.5, b"b": float("-inf"), b"c": 0.0}))
+    for line in ("XADD x 5-1 f v g w", "XADD x 6-0 f v", "XDEL x 5-1", "TWRITE t tag entry", "XADD y MAXLEN 0 1-1 f v"):
+        engine.execute(session, line.encode().split())
+    for number in range(250):
+        engine.execute(session, b"XADD many %d-0 f v".replace(b"%d", b"%d" % (number + 1)).split())
+        engine.execute(session, [b"TWRITE", b"t2", b"ENTRIES", *[b"tag", b"entry"] * 10])
+    keyspace[0].set(b"with a time", b"v")
+    keyspace[0].expire_at(b"with a time", 123_456)
+    compiled, pure = io.BytesIO(), io.BytesIO()
+    for file, write_database in ((compiled, blocks.write_database), (pure, pure_twin(blocks).write_database)):
+        writer = blocks.BlockWriter(file, lambda: None)
+        for database in keyspace.databases:
+            write_database(writer, database)
+    assert compiled.getvalue() == pure.getvalue()
+
+
+def test_the_compiled_twin_is_there_if_it_can_be() -> None:
+    assert blocks.COMPILED or not is_compilation_expected()
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="only Linux tells what a process has copied")
+def test_a_child_that_writes_a_snapshot_copies_next_to_nothing(tmp_path: Path) -> None:
+    """In a process of its own, whose memory is the data and little else."""
+    if not blocks.COMPILED:
+        pytest.skip("the pure twin counts references")
+    program = subprocess.run(
+        [sys.executable, "-c", _COPIES, str(tmp_path)], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert program.returncode == 0, program.stderr
+    data, copied = map(int, program.stdout.split())
+    assert data > 20 << 20
+    assert copied < 0.3 * data, "0.1 of it is what any child takes"
+
+
+_COPIES = """
+import os, sys
+from pathlib import Path
+from penstock import commands; commands.load()
+from penstock.engine import allocators
+from penstock.engine.keyspace import Keyspace
+from penstock.storage import snapshot
+from penstock.storage.child import Child
+from penstock.types.codec import Hash, List, Set, SortedSet, XStream
+
+folder = Path(sys.argv[1])
+keyspace = Keyspace(16)
+db, count, before = keyspace[0], allocators.find(), 0
+before = count.in_use()
+for n in range(3000):
+    db.set(b"string:%d" % n, b"value %0500d" % n)
+    db.set(b"hash:%d" % n, Hash((b"field%d" % m, b"value%d" % m) for m in range(10)))
+    db.set(b"list:%d" % n, List(b"element %d:%d" % (n, m) for m in range(20)))
+    db.set(b"set:%d" % n, Set(b"member %d:%d" % (n, m) for m in range(20)))
+    db.set(b"zset:%d" % n, SortedSet({b"member %d:%d" % (n, m): n + m / 7 for m in range(20)}))
+    stream = XStream()
+    for m in range(20):
+        stream.append((n + 1, m), (b"field", b"value %d" % m))
+    db.set(b"stream:%d" % n, stream)
+data = count.in_use() - before
+
+def write(file, go_on):
+    snapshot.write(file, keyspace, go_on)
+    [line] = [line for line in Path("/proc/self/smaps_rollup").read_text().splitlines() if line.startswith("Private_Dirty")]
+    (folder / "copied").write_text(str(int(line.split()[1]) * 1024))
+
+child = Child(folder / "snapshot", write)
+os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+assert child.poll() == ""
+print(data, (folder / "copied").read_text(), flush=True)
+os._exit(0)
+"""
