@@ -160,6 +160,10 @@ class Side(Life):
         reply = client.run(*words)
         while reply == BLOCKED and (held_back := self.after_the_thread(client.session)) is not None:
             reply = client.run(*held_back)
+        while reply == BLOCKED and self.engine.workers.job_of(client.session) is not None:  # its own
+            self.thread_is_done()
+            if client.session.waiter is None:
+                reply = client.replies.pop()
         return reply
 
     def after_the_thread(self, session: Session) -> Argv | None:
