@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 from tests.engine.lock_world import World
 
+from penstock.commands.locks import locks
+
 OK = b"+OK\r\n"
 
 
@@ -154,6 +156,21 @@ def test_a_copy_to_another_database_waits_for_the_key_there(world: World) -> Non
     assert mover.sent[-1] == b":0\r\n", "the name is taken by now"
 
 
+def test_a_copy_locks_each_of_its_keys_in_the_one_database_that_it_is_in(world: World) -> None:
+    world.configure("worker-threshold", "1")
+    client = world.client("SADD s " + " ".join(map(str, range(2000))), "COPY s target DB 1")
+    assert client.waits
+    rows = locks(client.session, [b"LOCKS"])
+    assert [(row[b"db"], row[b"key"], row[b"type"]) for row in rows] == [(0, b"s", b"read"), (1, b"target", b"write")]
+    assert world.client("SET target here").sent == [OK], "that is another key"
+    world.step()
+    assert client.sent[-1] == b":1\r\n" and world.engine.workers.done == 1
+    other = world.client("ONCE c 1 1 COPY s another DB 2")
+    assert [row[b"db"] for row in locks(client.session, [b"LOCKS"])] == [0, 2]
+    world.step()
+    assert not other.waits
+
+
 def test_swapped_databases_take_their_locks_along(world: World) -> None:
     client = world.client("SET k 1", "SELECT 1", "SET k 2")
     world.client("DEBUG LOCK 100 READ k")
@@ -193,6 +210,21 @@ def test_exec_knows_the_keys_of_another_database(world: World) -> None:
     world.client("SELECT 3", "DEBUG LOCK 100 READ k")
     client = world.client("MULTI", "SELECT 3", "SET k 1", "EXEC")
     assert client.waits
+    world.pass_time(100)
+    assert client.sent[-1] == b"*2\r\n+OK\r\n+OK\r\n"
+
+
+def test_exec_waits_for_no_key_of_a_database_in_which_it_does_nothing(world: World) -> None:
+    world.client("SELECT 3", "DEBUG LOCK 100 WRITE k")
+    assert world.client("MULTI", "SET k 1", "SELECT 3", "GET other", "EXEC").sent[-1].startswith(b"*3\r\n")
+    assert world.client("MULTI", "SELECT 3", "SELECT 2", "SET k 1", "EXEC").sent[-1].startswith(b"*3\r\n")
+
+
+def test_exec_knows_which_database_a_number_means_after_a_swap(world: World) -> None:
+    world.client("SELECT 3", "DEBUG LOCK 100 WRITE k")
+    client = world.client("MULTI", "SWAPDB 0 3", "SET k 1", "EXEC")
+    other = world.client("MULTI", "SWAPDB 0 3", "SELECT 3", "SET k 1", "EXEC")
+    assert client.waits and not other.waits
     world.pass_time(100)
     assert client.sent[-1] == b"*2\r\n+OK\r\n+OK\r\n"
 

@@ -45,7 +45,8 @@ def test_a_file_is_loaded_with_all_its_commands(tmp_path: Path) -> None:
     path = write(tmp_path, GREETING)
     module = load(path)
     assert module == ("greeting", 3, path, ("GREET", "GREET.ALL SHOUT"))
-    assert REGISTRY.find([b"greet.all", b"shout"]) is not None
+    shout = REGISTRY.find([b"greet.all", b"shout"])
+    assert shout is not None and shout.of_module
     assert load(path) is module
 
 

@@ -336,6 +336,27 @@ def test_nothing_is_locked_for_who_needs_no_lock(world: World, slow: Slow) -> No
     assert client.sent[-1] == members("a")
 
 
+# -- modules ----------------------------------------------------------------------------------------------------
+
+
+def test_a_built_in_command_does_not_wait_for_the_threads_of_modules(slow: Slow) -> None:
+    world = World(threads=1)
+    world.configure("worker-threshold", "1")
+    REGISTRY.by_name[b"SLOW.READ"].of_module = True
+    first = world.client("SADD s a", "SLOW.READ s")
+    assert slow.begun.get(timeout=60) == "read"
+    second = world.client("SLOW.READ s")
+    assert world.engine.workers.load == (1, 1)
+    built_in = world.client("SADD b " + " ".join(map(str, range(2000))), "SUNIONSTORE d b")
+    world.step()
+    assert built_in.sent[-1] == b":2000\r\n"
+    assert first.waits and second.waits
+    slow.go.set()
+    world.step(2)
+    assert (first.sent[-1], second.sent[-1]) == (members("a"),) * 2
+    world.close()
+
+
 # -- the end ----------------------------------------------------------------------------------------------------
 
 

@@ -99,6 +99,24 @@ def test_a_killed_client_leaves_the_queue_and_its_thread_leaves_the_server_alone
     assert rows(r) == []
 
 
+@pytest.mark.parametrize("behind", [b"", b"SET other 1\r\n" * 100_000], ids=["alone", "more than is read"])
+def test_the_command_of_a_client_that_left_while_it_waited_does_not_run(
+    connect: Callable[[], RawClient], r: redis.Redis, slow: Slow, behind: bytes
+) -> None:
+    r.sadd("s", "a")
+    owner, waiter = connect(), connect()
+    owner.command("SLOW.STORE", "d", "s")
+    assert slow.begun.get(timeout=60) == "store"
+    waiter.send(b"SET d gone\r\n" + behind)
+    until_waiting(r, 1)
+    waiter.close()
+    while any(row[b"waiting"] for row in rows(r)):
+        pass  # within a second
+    slow.go.set()
+    assert owner.read() == 1
+    assert r.type("d") == b"set" and not r.exists("other")
+
+
 def test_silence_was_asked_for_and_is_kept(connect: Callable[[], RawClient], r: redis.Redis, slow: Slow) -> None:
     r.sadd("s", "a")
     owner, client = connect(), connect()

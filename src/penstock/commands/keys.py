@@ -134,11 +134,16 @@ def _names_a_database(argv: Argv) -> bool:
     return any(word.upper() == b"DB" for word in argv[3:])
 
 
+def _destination(argv: Argv) -> list[tuple[int, bytes]]:
+    named = [argv[at + 1] for at in range(3, len(argv) - 1) if argv[at].upper() == b"DB"]
+    return [(2, named[-1])] if named else []
+
+
 @command(
     "COPY", arity=-3, flags=Flag.WRITE | Flag.DENYOOM | Flag.RENAMES, group="generic",
     keys=key(1, Access.READ) + key(2, Access.WRITE, Effect.OVERWRITE), syntax="source destination [DB destination-db] [REPLACE]",
     cost="O(N) with N elements",
-    beyond=Beyond(Reach.SERVER, "changes another database, with DB", _names_a_database), copies_from=1,
+    beyond=Beyond(Reach.SERVER, "changes another database, with DB", _names_a_database, _destination), copies_from=1,
     grows=lambda session, argv: codec.size_of_copy(session.db.data.get(argv[1], b"")),
 )  # fmt: skip
 def copy(session: Session, argv: Argv) -> Reply:
@@ -176,7 +181,7 @@ def copy(session: Session, argv: Argv) -> Reply:
 
 @command(
     "MOVE", arity=3, flags=Flag.WRITE | Flag.FAST, keys=key(1, Access.UPDATE), group="generic", syntax="key db",
-    beyond=Beyond(Reach.SERVER, "changes another database"),
+    beyond=Beyond(Reach.SERVER, "changes another database", places=lambda argv: [(1, argv[2])]),
 )  # fmt: skip
 def move(session: Session, argv: Argv) -> Reply:
     """Move a key to another database; 1 if it was done, 0 if there is no such key or the name is taken there."""

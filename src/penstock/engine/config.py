@@ -233,7 +233,7 @@ DIRECTIVES: dict[str, Directive] = _table(
     D("acllog-max-len", _COUNT, 128, "Refusals that ACL LOG keeps."),
     D("acl-pubsub-default", choice("allchannels", "resetchannels"), "resetchannels", "Channels a new user may use."),
     # threads
-    D("worker-threads", integer(0, 64), 2, "Threads for the slow part of commands that touch much, and for compression; 0 runs everything on the loop."),
+    D("worker-threads", integer(0, 64), 2, "Threads for the slow part of commands that touch much, and for compression, and as many again for commands of modules; 0 runs everything on the loop."),
     D("worker-threshold", integer(1, 1 << 62), 10_000, "Elements that a command must be about to touch to be run in a thread."),
     D("module", MODULE, [], "Python module with further commands to load: a dotted name or a .py file; one line each.", mutable=False, repeated=True, aliases=("loadmodule",)),
     # durability

@@ -22,7 +22,7 @@ Owned by the loop thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock.engine.lazy_rules import NAME as LAZY
@@ -34,19 +34,47 @@ from penstock.protocol.errors import Locked, ReplyError, shown
 if TYPE_CHECKING:
     from penstock.engine.blocking import Waiter
     from penstock.engine.dispatch import Engine
-    from penstock.engine.keyspace import Database
+    from penstock.engine.keyspace import Database, Keyspace
     from penstock.engine.session import Session
 
 FORK_PATIENCE = 5000
 """Milliseconds that a fork waits for threaded writes, and that new ones wait for the fork."""
 
-_ELSEWHERE = frozenset({"COPY", "MOVE", "SELECT", "SWAPDB"})
-"""Commands after which keys may be meant that are in another database than the session's."""
 
+class _Databases:
+    """Which database a number means, and which one a client is at, in the course of a transaction."""
 
-def _may_mean_others(command: Command, argv: Argv) -> bool:
-    inside = command.inside(argv)
-    return (command if inside is None else inside[0]).name in _ELSEWHERE
+    def __init__(self, keyspace: Keyspace, current: Database) -> None:
+        self._databases = keyspace.databases
+        self._number = current.index
+        self._swapped: dict[int, int] = {}
+
+    @property
+    def current(self) -> Database:
+        return self._databases[self._swapped.get(self._number, self._number)]
+
+    def named(self, word: bytes) -> Database | None:
+        """None for what is no number of a database: the handler will refuse it."""
+        number = self._to_number(word)
+        return None if number is None else self._databases[self._swapped.get(number, number)]
+
+    def after(self, name: str, argv: Argv) -> None:
+        """A command has run that may mean another database by the same number."""
+        if name not in ("SELECT", "SWAPDB"):
+            return
+        numbers = [number for number in map(self._to_number, argv[1:3]) if number is not None]
+        if name == "SELECT" and numbers:
+            self._number = numbers[0]
+        elif len(numbers) == 2:
+            (one, other), swapped = numbers, self._swapped
+            swapped[one], swapped[other] = swapped.get(other, other), swapped.get(one, one)
+
+    def _to_number(self, word: bytes) -> int | None:
+        try:
+            number = int(word)
+        except ValueError:
+            return None
+        return number if 0 <= number < len(self._databases) else None
 
 
 class LockGate:
@@ -70,18 +98,29 @@ class LockGate:
         return self._wants(session.db, commands)
 
     def _wants(self, database: Database, commands: list[tuple[Command, Argv]]) -> list[Want]:
-        names: dict[bytes, bool] = {}
+        databases = _Databases(self._engine.keyspace, database)
+        found: dict[tuple[int, bytes], Want] = {}
+
+        def add(where: Database | None, name: bytes, exclusive: bool) -> None:
+            if where is not None:
+                before = found.get((where.index, name))
+                exclusive = exclusive or (before is not None and before.exclusive)
+                found[where.index, name] = Want(where.locked, name, exclusive)
+
         for command, argv in commands:
+            called, at = command.inside(argv) or (command, 0)
+            places = called.beyond.places if called.beyond is not None else None
+            elsewhere = {at + place: word for place, word in places(argv[at:])} if places is not None else {}
             try:
                 for position, access in command.key_positions(argv):
-                    name = argv[position]
-                    names[name] = Access.WRITE in access or names.get(name, False)
+                    if position in elsewhere:
+                        add(databases.named(elsewhere[position]), argv[position], Access.WRITE in access)
+                    if position not in elsewhere or Access.READ in access:
+                        add(databases.current, argv[position], Access.WRITE in access)
             except ReplyError:
                 continue  # its handler will say what is wrong with the arguments
-        databases: Iterable[Database] = (database,)
-        if any(_may_mean_others(command, argv) for command, argv in commands):
-            databases = self._engine.keyspace.databases
-        return [Want(each.locked, name, exclusive) for each in databases for name, exclusive in names.items()]
+            databases.after(called.name, argv[at:])
+        return list(found.values())
 
     # -- passing and waiting ----------------------------------------------------------------------------------
 

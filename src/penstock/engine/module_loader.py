@@ -60,15 +60,18 @@ def _import_file(path: Path) -> ModuleType:
 
 def _describe(where: str, imported: ModuleType) -> Module:
     inside = imported.__name__
-    commands = tuple(
-        command.name
+    commands = [
+        command
         for command in REGISTRY.walk()
         if not command.subcommands and f"{command.handler.__module__}.".startswith(f"{inside}.")
-    )
+    ]
     if not commands:
         raise ValueError("it declares no command; see docs/modules.md")
+    for command in commands:
+        command.of_module = True
     name = Path(where).stem if where.endswith(".py") else where
-    return Module(name, int(getattr(imported, "MODULE_VERSION", 1)), str(imported.__file__), commands)
+    names = tuple(command.name for command in commands)
+    return Module(name, int(getattr(imported, "MODULE_VERSION", 1)), str(imported.__file__), names)
 
 
 def _reason(where: str, error: Exception) -> str:

@@ -216,6 +216,9 @@ class Beyond:
     reach: Reach
     why: str  # in words that follow "it": "looks at every key"
     when: Callable[[Argv], bool] | None = None
+    places: Callable[[Argv], list[tuple[int, bytes]]] | None = None
+    """Which of its keys are in other databases: the place of each, and the number of the database as it was written. One
+    that is read, too, is in the client's database as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +259,7 @@ class Command:
     # Derived once, because dispatch asks for them on every call.
     low: int = 0
     high: int = 0
+    of_module: bool = False  # it is not built in; kept by module_loader.py
     writes: bool = False  # it changes data, with some arguments at least: see `may_write`
     conditional: bool = False  # what it does to its keys depends on the arguments
     reads: tuple[KeySpec, ...] = ()  # keys that count as hits and misses: it does not change them, or not always

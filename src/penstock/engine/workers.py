@@ -19,7 +19,8 @@ cannot wait for such a thread has it finished there and then (`finish_now`).
 
 Threads share the interpreter's lock, so while any is busy it changes hands more often (SWITCH_INTERVAL), and the search for
 cycles rests: what a thread makes is millions of objects and no cycles, and one look at them all takes 50 ms. They are started
-when first needed and are daemons: a thread that does not return cannot keep the process from ending.
+when first needed and are daemons: a thread that does not return cannot keep the process from ending. Commands of modules have
+threads of their own, as many again: they may take as long as their author likes, and a built-in command does not wait for it.
 
 Rejected: concurrent.futures. The interpreter waits for its threads at exit, however long they take.
 
@@ -93,7 +94,7 @@ class Job:
         self._claim = threading.Lock()  # whoever has it computes
         self._over = threading.Event()
         self.database: Database = session.db
-        self.seen: list[tuple[bytes, Any]] = []  # the values it locked
+        self.seen: list[tuple[Database, bytes, Any]] = []  # the values it locked
         self.threaded = False  # it is in the queue for a thread, or in one
         self.compute = compute
         self.commit = commit
@@ -133,8 +134,7 @@ class Job:
     @property
     def outdated(self) -> bool:
         """Whether it would write what was computed from values that are no longer there."""
-        data = self.database.data
-        return self.command.writes and any(data.get(key) is not value for key, value in self.seen)
+        return self.command.writes and any(database.data.get(key) is not value for database, key, value in self.seen)
 
 
 class Chore:
@@ -153,6 +153,31 @@ class Chore:
             log.exception("internal error in a thread")
 
 
+class Pool:
+    """Threads that take jobs from one queue; `work` is the life of each. They are started when first needed."""
+
+    def __init__(self, name: str, work: Callable[[SimpleQueue[Job | Chore | None]], None]) -> None:
+        self._name = name
+        self._work = work
+        self._queue: SimpleQueue[Job | Chore | None] = SimpleQueue()
+        self.threads = 0
+
+    def put(self, item: Job | Chore, most: int) -> bool:
+        """Hand over to a thread, and start one more if there are fewer than `most`; False if there is none."""
+        if self.threads < most:
+            with contextlib.suppress(RuntimeError):  # the system gives no more threads
+                threading.Thread(target=self._work, args=(self._queue,), name=self._name, daemon=True).start()
+                self.threads += 1
+        if self.threads:
+            self._queue.put(item)
+        return self.threads > 0
+
+    def shrink(self, most: int) -> None:
+        while self.threads > most:
+            self.threads -= 1
+            self._queue.put(None)
+
+
 class Workers:
     """See the top of this file."""
 
@@ -163,8 +188,8 @@ class Workers:
         self.jobs: dict[Job, None] = {}  # under way, in the order in which they began
         self.done = 0  # by threads
         self._deliver: Deliver | None = None
-        self._queue: SimpleQueue[Job | Chore | None] = SimpleQueue()
-        self._threads = 0  # that take jobs from the queue
+        self._pool = Pool("penstock-worker", self._work)
+        self._module_pool = Pool("penstock-module", self._work)
         self._usual_interval = sys.getswitchinterval()
         self._usual_gc = gc.isenabled()
         self._until_idle: list[Waiter] = []  # of those who want to end the server
@@ -188,15 +213,18 @@ class Workers:
         wanted = config.worker_threads if self._deliver is not None else 0
         usable = wanted and not self._until_idle
         self.threshold = config.worker_threshold if usable else NEVER
-        while self._threads > wanted:
-            self._threads -= 1
-            self._queue.put(None)
+        for pool in (self._pool, self._module_pool):
+            pool.shrink(wanted)
 
     @property
     def load(self) -> tuple[int, int]:
         """How many jobs are in threads, and how many wait for one."""
-        jobs = sum(job.threaded for job in self.jobs)
-        return min(jobs, self._threads), max(jobs - self._threads, 0)
+        running = waiting = 0
+        for pool in (self._pool, self._module_pool):
+            jobs = sum(job.threaded and self._pool_of(job) is pool for job in self.jobs)
+            running += min(jobs, pool.threads)
+            waiting += max(jobs - pool.threads, 0)
+        return running, waiting
 
     def job_of(self, session: Session) -> Job | None:
         """What is under way for a session that is still there."""
@@ -241,9 +269,12 @@ class Workers:
         job = Job(session, commit, compute)
         if lock and not self._engine.lock_gate.take(job, session, job.command, job.argv, wait=job.later is None):
             return None
-        data = job.database.data
-        job.seen = [(lock.key, data.get(lock.key)) for lock in self._locks.held(job)]
-        for _, value in job.seen:
+        for held in self._locks.held(job):
+            database = job.database
+            if held.table is not database.locked:
+                database = next(each for each in self._engine.keyspace.databases if each.locked is held.table)
+            job.seen.append((database, held.key, database.data.get(held.key)))
+        for _, _, value in job.seen:
             if type(value) is SortedSet:
                 value.settle()  # the one type whose reads put something in order that others see (valkey#4604)
         if not self.jobs:
@@ -262,30 +293,23 @@ class Workers:
 
         So it is without threads, and where they have only the loop's own processor.
         """
-        if self.threshold == NEVER or _processors() < 2 or not self._have_thread():
+        if self.threshold == NEVER or _processors() < 2:
             return False
-        self._queue.put(Chore(compute, over))
-        return True
+        return self._pool.put(Chore(compute, over), self._engine.config.worker_threads)
 
-    def _have_thread(self) -> bool:
-        """Start one more thread if there may be more; whether there is any."""
-        if self._threads < self._engine.config.worker_threads:
-            with contextlib.suppress(RuntimeError):  # the system gives no more threads
-                threading.Thread(target=self._work, name="penstock-worker", daemon=True).start()
-                self._threads += 1
-        return self._threads > 0
+    def _pool_of(self, job: Job) -> Pool:
+        called, _ = job.command.inside(job.argv) or (job.command, 0)
+        return self._module_pool if called.of_module else self._pool
 
     def _submit(self, job: Job) -> None:
-        if self._have_thread():
-            self._queue.put(job)
-        else:  # slowly is better than never
+        if not self._pool_of(job).put(job, self._engine.config.worker_threads):  # slowly is better than never
             job.run()
             assert self._deliver is not None
             self._deliver(partial(self._finished, job))
 
-    def _work(self) -> None:
+    def _work(self, queue: SimpleQueue[Job | Chore | None]) -> None:
         """A worker's life."""
-        while (job := self._queue.get()) is not None:
+        while (job := queue.get()) is not None:
             job.run()
             deliver = self._deliver
             if deliver is None:
