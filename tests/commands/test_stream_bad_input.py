@@ -248,7 +248,7 @@ GOOD = arrow([b"tag", b"tag"] * 20, [b"first", b"second"] * 20, list(range(40)))
         (with_a_table_that_ends_in_the_middle_of_a_number(pa.string()), "column 'tag' has a table of 17 bytes"),
         (with_a_table_that_ends_in_the_middle_of_a_number(pa.binary_view()), "column 'tag' has a table of 49 bytes"),
         (with_a_first_message_of(255), "it begins with a message of the kind 'unknown', not with a schema"),
-        (with_a_first_message_of(255, 0x204), "it begins with a message of the kind 'unknown'"),  # ended the process
+        (with_a_first_message_of(255, 0x7FFFFF00), "it begins with a message of the kind 'unknown'"),  # SIGSEGV once
         (with_a_first_message_of(3), "not an Arrow stream"),
         (with_column_twice(), "column 'entry' is given twice"),
         (ipc(pa.table({"entry": BINARY})), "column 'tag' is missing"),
@@ -344,6 +344,30 @@ def test_many_views_of_the_same_bytes_count_as_many_times(world: World, kind: An
     before = visible(world)
     assert "it unpacks to 1000000000 bytes" in world.error("TWRITE", "k", "FORMAT", "ARROW", payload)
     assert visible(world) == before
+
+
+@pytest.mark.parametrize("kind", [pa.binary_view(), pa.string_view()])
+def test_what_a_view_of_a_null_says_is_not_looked_at(world: World, kind: Any) -> None:
+    nothing = pa.array([b"a", None, b"b" * 20], pa.binary()).cast(kind)
+    payload = ipc(pa.table({"tag": nothing, "entry": pa.array([b"x", b"y", b"z"], pa.binary())}))
+    views = nothing.buffers()[1].to_pybytes()
+    for length in (-1, 0x7FFFFFFF, 5000):  # the first ended the process
+        garbage = struct.pack("<iiii", length, 7, 1000, -5)
+        damaged = payload.replace(views, views[:16] + garbage + views[32:])
+        assert damaged != payload
+        offset = world.run("TWRITE", "k", "FORMAT", "ARROW", damaged)
+        assert [tag for _, tag, _ in world.run("TREAD", "k", offset, 3)] == [b"a", b"", b"b" * 20]
+
+
+def test_nulls_make_no_room_for_views_of_the_same_bytes(world: World) -> None:
+    count, shared = 2000, b"x" * 1_000_000
+    views = [struct.pack("<i4sii", len(shared), shared[:4], 0, 0)] * count
+    views += [struct.pack("<iiii", -(2**31), 0, 0, 0)]
+    bitmap = bytes([255] * (count // 8) + [0])
+    tags = pa.Array.from_buffers(pa.binary_view(), count + 1, [*map(pa.py_buffer, (bitmap, b"".join(views), shared))])
+    entries = pa.array([b""] * (count + 1), pa.binary())
+    error = world.error("TWRITE", "k", "FORMAT", "ARROW", ipc(pa.table({"tag": tags, "entry": entries})))
+    assert "it unpacks to 2000000000 bytes, and proto-max-bulk-len allows" in error
 
 
 def test_a_table_of_many_megabytes_is_one_write(world: World) -> None:

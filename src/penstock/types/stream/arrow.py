@@ -116,9 +116,10 @@ def _normalised(batch: Any, limit: int | None) -> Any:
         _check_table(name, batch.column(name))
     if _needs_no_cast(batch.schema) and not any(column.null_count for column in batch.columns):
         return batch
+    found = {name: _checked(name, batch.column(name)) for name in SCHEMA.names if name in batch.schema.names}
     if limit is not None:
-        _check_size(sum(_viewed(column) for column in batch.columns if column.type in _VIEWS), limit)
-    columns = {name: _column(name, batch.column(name)) for name in SCHEMA.names if name in batch.schema.names}
+        _check_size(sum(_viewed(column) for column in found.values() if column.type in _VIEWS), limit)
+    columns = {name: _column(name, column) for name, column in found.items()}
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
@@ -127,6 +128,20 @@ def _check_table(name: str, column: Any) -> None:
     table = column.buffers()[1] if _is_binary(column.type) else None
     if table is not None and table.size % 4:
         raise InvalidArrow(f"column '{name}' has a table of {table.size} bytes, which is no number of whole numbers")
+
+
+def _checked(name: str, column: Any) -> Any:
+    """A column of which every row may be looked at, the nulls too, which Arrow does not check but a cast reads."""
+    if column.null_count and name != "tag":
+        raise InvalidArrow(f"column '{name}' has nulls")
+    if not column.null_count or column.type not in _VIEWS:
+        return column
+    _, views, *data = column.buffers()
+    emptied = bytearray(views)
+    for row, is_null in enumerate(column.is_null().to_pylist(), column.offset):
+        if is_null:
+            emptied[_VIEW * row : _VIEW * (row + 1)] = bytes(_VIEW)
+    return pa.Array.from_buffers(column.type, len(column), [None, pa.py_buffer(emptied), *data], 0, column.offset)
 
 
 def _viewed(column: Any) -> int:
@@ -148,8 +163,6 @@ def _column(name: str, column: Any) -> Any:
     else:
         raise InvalidArrow(f"column '{name}' is {kind}, not binary or string")
     if column.null_count:
-        if name != "tag":
-            raise InvalidArrow(f"column '{name}' has nulls")
         column = pc.fill_null(column, _EMPTY)
     return column
 
@@ -161,6 +174,7 @@ def _cast(name: str, column: Any, kind: Any, safe: bool = True) -> Any:
         raise InvalidArrow(f"column '{name}': {error}") from error
 
 
+_VIEW = 16  # bytes
 _VIEWS = (pa.binary_view(), pa.string_view())
 _BINARIES = (pa.binary(), pa.string(), pa.large_binary(), pa.large_string(), *_VIEWS)
 
