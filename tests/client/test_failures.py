@@ -448,15 +448,20 @@ def test_an_interrupted_thread_leaves_the_others_in_step(door: Door, witness: An
         assert client.get("a") == b"right" and client.counters.buffered_commands == 0
 
 
-def test_a_signal_handler_may_use_the_client_that_it_interrupts(peer: str, witness: Any) -> None:
+def test_a_signal_handler_may_use_the_client_that_it_interrupts(door: Door, interrupt_when: Any) -> None:
     """The thread that reads for all is the one that the handler runs in: it must not wait for itself."""
     answers: list[Any] = []
-    with Client.from_url(peer) as client:
+    with Client.from_url(door.url) as client:
         client.set("a", "right")
-        before = signal.signal(signal.SIGALRM, lambda *_: answers.append(client.get("a")))
+
+        def use(*_: object) -> None:
+            door.release()
+            answers.append(client.get("a"))
+
+        before = signal.signal(signal.SIGALRM, use)
         try:
-            witness.execute_command("CLIENT", "PAUSE", 300, "ALL")
-            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            door.hold()
+            interrupt_when(lambda: door.is_holding)
             assert client.get("a") == b"right" and answers == [b"right"]
         finally:
             signal.signal(signal.SIGALRM, before)

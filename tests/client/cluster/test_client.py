@@ -218,7 +218,7 @@ def test_a_cancelled_task_leaves_the_connections_in_step(cluster: RedisCluster) 
     async def session() -> None:
         async with aio.Cluster(startup_nodes=cluster.addresses) as client:
             await client.set("{t}a", "a")
-            waiting = asyncio.create_task(client.blpop("{t}list", timeout=5))
+            waiting = asyncio.create_task(client.blpop("{t}list", timeout=60))
             await asyncio.sleep(0.05)
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):

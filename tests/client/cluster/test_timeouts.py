@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import redis
+from tests.client.clients import result_of_silence
 from tests.client.cluster.clients import Proxied
 from tests.client.cluster.conftest import Connect
 from tests.client.cluster.model import NODES, TABLE, Model
@@ -230,14 +232,16 @@ def test_silence_makes_the_map_doubtful_and_time_that_is_up_does_not(
 ) -> None:
     node = cluster.masters[0]
     key = next(cluster.keys_on(node))
-    silent = connect_through(socket_timeout=0.3, delivery="at-most-once")
+    silent = connect_through(socket_timeout=60.0, delivery="at-most-once", refresh_interval=0.0)
     late = connect_through(socket_timeout=60.0)
     for client in (silent, late):
         client.get(key)
-        proxied.before(node).swallow(command=b"INCRBY")
+        fault = proxied.before(node).swallow(command=b"INCRBY")
         if client is silent:
-            with pytest.raises(NoReplyInTime, match="was silent"):
-                client.incr(key)
+            with ThreadPoolExecutor(1) as pool, pytest.raises(NoReplyInTime, match="was silent"):
+                running = pool.submit(client.incr, key)
+                assert fault.wait(60)
+                result_of_silence(client, running)
         else:
             with impatient(client), pytest.raises(NoReplyInTime, match="its time is up"):
                 client.incr(key)
