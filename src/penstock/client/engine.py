@@ -73,6 +73,7 @@ from penstock.client.preface import Preface
 from penstock.client.replies import Replies
 from penstock.client.session import Session
 
+_AT_MOST_ONCE = Delivery.AT_MOST_ONCE  # looked up for each command, which an enum makes slow
 _INTERRUPTED = "the thread that used the connection was interrupted"
 
 
@@ -174,7 +175,7 @@ class Engine:
                     f"there is no connection, and at-most-once holds nothing; the next attempt is in {self._backoff.retry_at - now:.2f} s"
                 )
             self.connect_at = max(now, self._backoff.retry_at)
-        if settings.delivery is Delivery.AT_MOST_ONCE:
+        if settings.delivery is _AT_MOST_ONCE:
             batch.is_at_most_once = True
         if settings.command_timeout is not None:
             batch.deadline = now + settings.command_timeout + batch.patience
@@ -417,14 +418,15 @@ class Engine:
             self.session.watching = False  # EXEC was answered
         if batch.numbered is not None:
             self._numbering.answered(batch, self._heard)
-        if not batch.settled:
+        if batch.settled:
+            return
+        if batch.attempts == 1:  # nearly always, so without another call
+            self._held.settle_replied(batch)
+        else:
             self._settle_replied(batch)
 
     def _settle_replied(self, batch: Batch) -> None:
-        """All its replies are here."""
-        if batch.attempts == 1:
-            self._held.settle_replied(batch)
-            return
+        """All its replies are here, after more than one attempt or an interrupt."""
         if batch.numbered is not None:
             doubt_forgotten(batch)
         self._held.settle(batch, batch.replies)
