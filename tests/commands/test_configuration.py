@@ -77,6 +77,9 @@ def test_set_changes_all_or_nothing(restored: redis.Redis) -> None:
         (["databases", "3"], "can't set immutable config"),
         (["dir", "/"], "can't set protected config"),
         (["hz", "10", "hz", "11"], "duplicate parameter"),
+        (["hz", "-1"], "argument must be between 0 and 2147483647 inclusive"),
+        (["timeout", "-1"], "argument must be between 0 and 2147483647 inclusive"),
+        (["appendfsync", "x"], "argument(s) must be one of the following: everysec, always, no"),
     ],
 )
 @pytest.mark.since("7.0")
@@ -86,6 +89,12 @@ def test_what_a_directive_does_not_take_is_refused_in_redis_words(r: redis.Redis
         error_of(r, "CONFIG SET", *pairs) == f"CONFIG SET failed (possibly related to argument '{pairs[0]}') - {text}"
     )
     assert r.config_get(pairs[0]) == before
+
+
+def test_hz_is_brought_into_its_range(r: redis.Redis) -> None:
+    for asked, kept in (("0", "1"), ("1000", "500"), ("10", "10")):
+        assert r.config_set("hz", asked)
+        assert r.config_get("hz")["hz"] == kept
 
 
 @pytest.mark.since("7.0")

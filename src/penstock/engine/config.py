@@ -60,6 +60,7 @@ def _yes_no(words: list[str]) -> bool:
     return word == "yes"
 
 
+_INT_MAX = (1 << 31) - 1
 _is_integer = re.compile(r"(0|-?[1-9]\d{0,18})\Z", re.ASCII).match
 _UNITS = {"b": 1, "k": 1000, "kb": 1024, "m": 1000**2, "mb": 1024**2, "g": 1000**3, "gb": 1024**3}
 
@@ -95,6 +96,12 @@ def integer(low: int, high: int) -> Kind:
         return _within(int(text), low, high)
 
     return Kind("integer", parse, str)
+
+
+def clamped(low: int, high: int) -> Kind:
+    """An integer; one that is too small or too large becomes the nearest that is not."""
+    any_integer = integer(0, _INT_MAX)
+    return Kind("integer", lambda words: min(max(any_integer.parse(words), low), high), str)
 
 
 def choice(*options: str) -> Kind:
@@ -201,8 +208,8 @@ DIRECTIVES: dict[str, Directive] = _table(
     D("unixsocketperm", TEXT, "0", "Mode of the Unix socket in octal; 0 leaves it to the umask.", mutable=False),
     D("protected-mode", YES_NO, True, "Refuse clients from other machines while the default user has no password."),
     D("tcp-backlog", integer(1, 65535), 4096, "Connections the kernel may hold before they are accepted; it holds no more than its own net.core.somaxconn.", mutable=False),
-    D("tcp-keepalive", _COUNT, 300, "Seconds between keep-alive probes to silent clients; 0 for none."),
-    D("timeout", _COUNT, 0, "Close a client that was idle for this many seconds; 0 never."),
+    D("tcp-keepalive", integer(0, _INT_MAX), 300, "Seconds between keep-alive probes to silent clients; 0 for none."),
+    D("timeout", integer(0, _INT_MAX), 0, "Close a client that was idle for this many seconds; 0 never."),
     D("maxclients", integer(1, 1 << 20), 10000, "Connections at once; one more gets an error and is closed. Lowered at start if the limit of open files is too low for them."),
     D("tls-port", _PORT, 0, "TCP port for TLS connections; 0 turns them off."),
     D("tls-cert-file", TEXT, "", "PEM file with the server's certificate chain, inside dir unless the path is absolute. Setting it, even to the same name, reads it again; so does SIGHUP."),
@@ -224,7 +231,7 @@ DIRECTIVES: dict[str, Directive] = _table(
     D("logfile", TEXT, "", "File to log to; empty logs to standard output.", mutable=False),
     D("log-format", choice("text", "json"), "text", "One line a record: for people, or one JSON object.", mutable=False),
     D("pidfile", TEXT, "", "File to write the process id to.", mutable=False),
-    D("hz", integer(1, 500), 10, "Times a second that expiry, idle clients and save rules are looked at."),
+    D("hz", clamped(1, 500), 10, "Times a second that expiry, idle clients and save rules are looked at."),
     D("always-show-logo", YES_NO, True, "Show the banner at start, also when the output is not a terminal.", mutable=False),
     # users
     D("requirepass", TEXT, "", "Password of the default user.", secret=True),
@@ -244,7 +251,7 @@ DIRECTIVES: dict[str, Directive] = _table(
     D("appendonly", YES_NO, False, "Log every change to the append-only file. CONFIG SET to yes is answered when a crash would find all that is written from then on."),
     D("appendfilename", TEXT, "appendonly.aof", "First part of the log's file names.", mutable=False),
     D("appenddirname", TEXT, "appendonlydir", "Folder for the log's files, inside dir.", mutable=False),
-    D("appendfsync", choice("always", "everysec", "no"), "everysec", "When the log reaches the disk: before a reply, once a second, or when the system likes."),
+    D("appendfsync", choice("everysec", "always", "no"), "everysec", "When the log reaches the disk: before a reply, once a second, or when the system likes."),
     D("no-appendfsync-on-rewrite", YES_NO, False, "Do not sync the log while a child writes a snapshot or a new base."),
     D("auto-aof-rewrite-percentage", _COUNT, 100, "Rewrite the log when it grew by this much since the last time; 0 never."),
     D("auto-aof-rewrite-min-size", MEMORY, 64 << 20, "Never rewrite a log smaller than this by itself."),
