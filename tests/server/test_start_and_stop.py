@@ -16,7 +16,7 @@ from tests.server_process import Process
 from penstock.engine.config import Config
 from penstock.server.app import App
 from penstock.server.connection import Connection
-from penstock.server.listeners import Listeners
+from penstock.storage.persistence import Persistence
 from penstock.testing.redis import free_port
 
 
@@ -52,21 +52,21 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, com
 
 def test_no_command_runs_between_the_first_socket_and_loading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     replies = []
-
-    async def ask_meanwhile(listeners: Listeners, path: Path, mode: int) -> None:
-        replies.append(await ask(listeners.port, b"SET a 1"))
-        replies.append(await ask(listeners.port, b"LAZY SET a 1"))
-        replies.append(await ask(listeners.port, b"DEBUG RELOAD NOSAVE"))
-        replies.append(await ask(listeners.port, b"GET a"))
-
-    monkeypatch.setattr(Listeners, "_listen_unix", ask_meanwhile)  # the TCP sockets are open by now
+    load = Persistence.start
 
     async def scenario(app: App) -> None:
+        async def ask_first(persistence: Persistence, stopped: Callable[[], bool]) -> None:
+            """The sockets are open by now."""
+            for command in (b"SET a 1", b"LAZY SET a 1", b"DEBUG RELOAD NOSAVE", b"GET a"):
+                replies.append(await ask(app.port, command))
+            await load(persistence, stopped)
+
+        monkeypatch.setattr(Persistence, "start", ask_first)
         await app.start()
         replies.append(await ask(app.port, b"SET a 2"))
         await app.stop()
 
-    run_app(scenario, tmp_path, appendonly="yes", unixsocket=str(tmp_path / "socket"))
+    run_app(scenario, tmp_path, appendonly="yes")
     assert [reply.split()[0] for reply in replies] == [b"-LOADING"] * 4 + [b"+OK"]
 
 
@@ -75,7 +75,7 @@ def test_a_client_that_connects_while_the_server_stops_is_not_served(tmp_path: P
         await app.start()
         await app.stop()
         ours, theirs = socket.socketpair()
-        await app.loop.connect_accepted_socket(lambda: Connection(app), theirs)
+        await app.loop.connect_accepted_socket(lambda: Connection(app, theirs, "", ""), theirs)
         reader, writer = await asyncio.open_connection(sock=ours)
         assert await answer(reader, writer, b"SET a 1") == b"", "the log is closed, so this is acknowledged and lost"
 
