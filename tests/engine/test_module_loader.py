@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import redis
 
+from penstock import Server
 from penstock.engine.config import build
 from penstock.engine.config_file import rewritten
 from penstock.engine.module_loader import ModuleError, load
@@ -94,3 +96,54 @@ def test_the_directive_may_stand_on_several_lines_and_survives_a_rewrite() -> No
     config = build(text, [("module", ["three"])])
     assert config.module == ["one.two", "a b.py", "three"]
     assert rewritten(text, config, []) == 'module one.two\nmodule "a b.py"\nmodule three\n'
+
+
+# -- what a module leaves at its keys -------------------------------------------------------------------------
+
+CARELESS = """
+from penstock.modules import ALWAYS, OK, Access, Flag, Set, command, key
+
+@command("CARELESS.EMPTY", arity=2, flags=Flag.WRITE | Flag.FAST, keys=key(1, Access.UPDATE), group="module")
+def empty(session, argv):
+    '''Remove all members.'''
+    session.db.obtain(argv[1], Set).clear()
+    session.db.changed(argv[1])
+    return OK
+
+@command("CARELESS.ASIDE", arity=2, flags=Flag.WRITE, keys=key(1, Access.UPDATE), group="module")
+def aside(session, argv):
+    '''The same, in a thread.'''
+    return session.aside(ALWAYS, lambda: None, lambda _: empty(session, argv))
+
+@command("CARELESS.FOREIGN", arity=2, flags=Flag.WRITE, keys=key(1, Access.WRITE), group="module")
+def foreign(session, argv):
+    '''Put something at a key that is no value.'''
+    session.db.set(argv[1], {1, 2})
+    return OK
+"""
+
+
+@pytest.mark.parametrize(
+    "name", ["CARELESS.EMPTY", "CARELESS.ASIDE", "LAZY CARELESS.EMPTY", "ONCE c 1 1 CARELESS.ASIDE"]
+)
+def test_an_empty_collection_that_a_module_leaves_is_removed(tmp_path: Path, name: str) -> None:
+    with (
+        Server(module=write(tmp_path, CARELESS, "careless.py"), dir=str(tmp_path), appendonly="yes") as server,
+        redis.Redis.from_url(server.url) as client,
+    ):
+        client.sadd("s", "a")
+        client.execute_command(*name.split(), "s")
+        assert client.exists("s") == 0
+        client.execute_command("DEBUG", "LOADAOF")
+        assert client.keys() == []
+
+
+def test_what_is_no_value_is_removed_and_an_error(tmp_path: Path) -> None:
+    with (
+        Server(module=write(tmp_path, CARELESS, "careless.py")) as server,
+        redis.Redis.from_url(server.url) as client,
+    ):
+        with pytest.raises(redis.ResponseError, match=r"CARELESS\.FOREIGN put a set at a key; it was removed"):
+            client.execute_command("CARELESS.FOREIGN", "k")
+        assert client.exists("k") == 0
+        assert client.save()

@@ -103,6 +103,24 @@ def test_many_and_big_values_are_cut_into_blocks(tmp_path: Path, monkeypatch: py
     assert contents(loaded(tmp_path / "dump.pns")) == contents(keyspace)
 
 
+@pytest.mark.parametrize("when", [0, 9_000])
+def test_an_empty_collection_is_left_out_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, when: int
+) -> None:
+    """A module may have left one; nothing that was written may be refused."""
+    keyspace = filled()
+    keyspace[0].data.update({b"empty": Set(), b"full": Set({b"x"})})
+    if when:
+        keyspace[0].expire_at(b"full", when)
+    snapshot.save(tmp_path / "file", keyspace)
+    loaded = Keyspace(16)
+    for _ in snapshot.load(tmp_path / "file", loaded):
+        pass
+    assert b"empty" not in loaded[0].data and loaded[0].data[b"full"] == {b"x"}
+    assert loaded[0].expires == ({b"full": when} if when else {})
+    assert "1 keys with empty values are left out" in caplog.text
+
+
 def test_keys_that_expired_meanwhile_are_left_out_on_request(tmp_path: Path) -> None:
     snapshot.save(tmp_path / "dump.pns", filled())
     assert b"other" in loaded(tmp_path / "dump.pns", expired_before=4_999)[3].data

@@ -4,7 +4,8 @@ A module is named as Python imports it, or by the path of a .py file. Importing 
 built-in families do, so everything that follows from a declaration holds for them: COMMAND DOCS, ACL rules, locks, the
 log. What it needs for that is in penstock/modules.py.
 
-Invariant: a module is in the registry with all its commands, or, if anything about it fails, with none.
+Invariants: a module is in the registry with all its commands, or, if anything about it fails, with none. What its commands
+leave at the keys that they declare can be written to disk and read back (`check_written`).
 
 Rejected: MODULE LOAD at run time. A log that was written with a module needs it to be replayed, so it belongs into
 the configuration, and commands that come and go would make every table derived from the registry a thing to watch.
@@ -16,13 +17,42 @@ import importlib
 import importlib.util
 import logging
 import sys
+from contextlib import suppress
+from functools import wraps
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
-from penstock.engine.spec import REGISTRY, Module
-from penstock.protocol.errors import PenstockError
+from penstock.engine.spec import REGISTRY, Access, Argv, Command, Handler, Module, Reply
+from penstock.protocol.errors import PenstockError, ReplyError
+from penstock.types import codec
+
+if TYPE_CHECKING:
+    from penstock.engine.keyspace import Database
+    from penstock.engine.session import Session
 
 log = logging.getLogger("penstock.modules")
+
+
+def check_written(database: Database, command: Command, argv: Argv) -> None:
+    """See to it that a module's command has left nothing at its keys that a snapshot could not hold.
+
+    A collection of no elements is removed, as built-in commands do it. What is of no type that the server knows is
+    removed, too, and is an error.
+    """
+    if not command.writes:
+        return
+    with suppress(ReplyError):  # the handler has refused the arguments
+        for position, access in command.key_positions(argv):
+            key = argv[position]
+            value = database.data.get(key)
+            if value is None or Access.WRITE not in access:
+                continue
+            if codec.is_empty(value):
+                database.delete(key)
+            elif not codec.is_value(value):
+                database.delete(key)
+                raise TypeError(f"{command.name} put a {type(value).__name__} at a key; it was removed")
 
 
 class ModuleError(PenstockError):
@@ -58,6 +88,20 @@ def _import_file(path: Path) -> ModuleType:
     return imported
 
 
+def _checked(command: Command) -> Handler:
+    """The handler of a module's command, and a look at what it left."""
+    handler = command.handler
+
+    @wraps(handler)
+    def run(session: Session, argv: Argv) -> Reply:
+        try:
+            return handler(session, argv)
+        finally:
+            check_written(session.db, command, argv)
+
+    return run
+
+
 def _describe(where: str, imported: ModuleType) -> Module:
     inside = imported.__name__
     commands = [
@@ -68,7 +112,9 @@ def _describe(where: str, imported: ModuleType) -> Module:
     if not commands:
         raise ValueError("it declares no command; see docs/modules.md")
     for command in commands:
-        command.of_module = True
+        if not command.of_module:
+            command.of_module = True
+            command.handler = _checked(command)
     name = Path(where).stem if where.endswith(".py") else where
     names = tuple(command.name for command in commands)
     return Module(name, int(getattr(imported, "MODULE_VERSION", 1)), str(imported.__file__), names)

@@ -42,6 +42,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from penstock.engine.blocking import Waiter
+from penstock.engine.module_loader import check_written
 from penstock.engine.spec import Argv, Command, Handler, Reply
 from penstock.protocol.errors import ReplyError
 from penstock.protocol.resp import NO_REPLY, RawPieces, encode
@@ -122,7 +123,12 @@ class Job:
 
     def finish(self, session: Session, argv: Argv) -> Reply:
         """What is left of the command, as its handler."""
-        return self._last_step() if self._around is None else self._around(self._last_step)
+        try:
+            return self._last_step() if self._around is None else self._around(self._last_step)
+        finally:
+            called, at = self.command.inside(self.argv) or (self.command, 0)
+            if called.of_module:
+                check_written(session.db, called, self.argv[at:])
 
     def _last_step(self) -> Reply:
         if self.error is not None:

@@ -106,7 +106,9 @@ def _check_snapshot(path: Path, report: Report) -> None:
             if block.kind == blocks.STRINGS:
                 counts[block.database, "string"] += len(block.keys)
             else:
-                counts.update((block.database, codec.type_name(value)) for value in block.decoded())
+                counts.update(
+                    (block.database, codec.type_name(value)) for value in block.decoded() if value is not None
+                )
     except (StorageError, ValueError) as error:
         report.damage(path, str(error))
         return

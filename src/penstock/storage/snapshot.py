@@ -20,6 +20,7 @@ for the stream type. Rejected: compressing; it would be the slowest part, and fi
 
 from __future__ import annotations
 
+import logging
 import struct
 import zlib
 from collections.abc import Callable, Iterator
@@ -43,7 +44,9 @@ from penstock.storage.blocks import (
 )  # fmt: skip
 from penstock.storage.files import StorageError, replace_file
 from penstock.types import codec
-from penstock.types.packing import CorruptValue, pack_many, unpack_many
+from penstock.types.packing import CorruptValue, EmptyValue, pack_many, unpack_many
+
+log = logging.getLogger("penstock.storage")
 
 MAGIC = b"PENSTOCK"
 VERSION = 1
@@ -64,7 +67,15 @@ class Block:
     times: tuple[int, ...]  # as many as keys, or none
 
     def decoded(self) -> list[Value]:
-        return self.values if self.kind == STRINGS else [codec.load(value) for value in self.values]
+        """The values; None for a collection of no elements, which a module may have left where it should have removed it."""
+        return self.values if self.kind == STRINGS else [_load_unless_empty(value) for value in self.values]
+
+
+def _load_unless_empty(data: bytes) -> Value | None:
+    try:
+        return codec.load(data)
+    except EmptyValue:
+        return None
 
 
 # -- writing --------------------------------------------------------------------------------------------------
@@ -156,14 +167,18 @@ def load(path: Path, keyspace: Keyspace, expired_before: int = 0) -> Iterator[in
             raise StorageError(path, block.offset, f"database {block.database}: raise `databases` to load this", "")
         database = keyspace[block.database]
         try:
-            rows = zip(block.keys, block.decoded(), strict=True)
+            values = block.decoded()
         except CorruptValue as error:
             raise StorageError(path, block.offset, str(error), REMEDY) from error
-        if not block.times:
+        rows = zip(block.keys, values, strict=True)
+        empty = sum(value is None for value in values) if block.kind != STRINGS else 0
+        if empty:
+            log.warning("%s: %d keys with empty values are left out (block at byte %d)", path, empty, block.offset)
+        if not block.times and not empty:
             database.data.update(rows)
         else:
-            for (key, value), when in zip(rows, block.times, strict=True):
-                if when == 0 or when > expired_before:
+            for (key, value), when in zip(rows, block.times or [0] * len(values), strict=True):
+                if value is not None and (when == 0 or when > expired_before):
                     database.data[key] = value
                     if when:
                         database.expire_at(key, when)

@@ -11,7 +11,7 @@ from typing import Any, Protocol, Self
 from penstock.types import kernels
 from penstock.types.hash import Hash
 from penstock.types.list import List
-from penstock.types.packing import CorruptValue, count_packed
+from penstock.types.packing import CorruptValue, EmptyValue, count_packed
 from penstock.types.set import Set
 from penstock.types.stream.stream import Stream
 from penstock.types.xstream import XStream
@@ -67,7 +67,7 @@ def dump(value: Any) -> bytes:
 
 
 def load(data: bytes, limit: int | None = None) -> Any:
-    """What `dump` wrote; CorruptValue for anything else.
+    """What `dump` wrote; CorruptValue for anything else, EmptyValue for a collection of no elements.
 
     Only streams are compressed: OversizedValue if a part of one would unpack to more than `limit` bytes.
     """
@@ -82,10 +82,20 @@ def load(data: bytes, limit: int | None = None) -> Any:
         return Stream.load(data[1:], limit)
     value = kind.load(data[1:])
     if kind in _NEVER_EMPTY and not value:
-        raise CorruptValue(f"an empty {name}")
+        raise EmptyValue(f"an empty {name}")
     if kind in _PARTS and len(value) * _PARTS[kind] != count_packed(data[1:5]):
         raise CorruptValue(f"a {name} with an element twice")
     return value
+
+
+def is_empty(value: Any) -> bool:
+    """Whether it is a collection of no elements: such a key must be removed."""
+    return type(value) in _NEVER_EMPTY and not value
+
+
+def is_value(value: Any) -> bool:
+    """Whether it is of a type that can be kept at a key."""
+    return type(value) in STRINGS or type(value) in _TAGS
 
 
 def copy(value: Any) -> Any:

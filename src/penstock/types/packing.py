@@ -18,6 +18,10 @@ class CorruptValue(ValueError):
     """Bytes that no `dump` wrote."""
 
 
+class EmptyValue(CorruptValue):
+    """A collection of no elements, which is no value: a key with no elements does not exist."""
+
+
 class OversizedValue(ValueError):
     """Bytes that would take more memory than their reader allows."""
 
