@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
+from itertools import islice
 
 from penstock.engine.arguments import to_at_least, to_positive, to_sample_count
 from penstock.engine.cursors import to_cursor
@@ -186,15 +187,17 @@ def _spop_several(session: Session, argv: Argv) -> Reply:
         session.log([b"DEL", name])
         return reply
 
-    def taken_from(rest: Set, taken: list[bytes], reply: Reply) -> Reply:
+    def taken_from(rest: Set, logged: Argv, reply: Reply) -> Reply:
         db.replace(name, rest)
-        session.log(LongCommand([b"SREM", name, *taken]))
+        session.log(logged)
         return reply
 
-    def choose() -> tuple[Set, list[bytes], Reply]:
+    def choose() -> tuple[Set, Argv, Reply]:
         rest = kernels.listed(found)
-        taken = kernels.listed(kernels.take_sample(rest, count))
-        return kernels.union([rest]), taken, make_reply(Members, count, taken)
+        logged = LongCommand([b"SREM", name])
+        for taken in kernels.chunks(kernels.take_sample(rest, count)):
+            logged += taken
+        return kernels.union([rest]), logged, make_reply(Members, count, islice(logged, 2, None))
 
     if count >= size:
         if size <= LONG:
@@ -205,7 +208,7 @@ def _spop_several(session: Session, argv: Argv) -> Reply:
     if count > LONG:
         return session.aside(size, choose, lambda chosen: taken_from(*chosen))
     few = found.take_random_members(count)
-    return taken_from(found, list(few), few)
+    return taken_from(found, [b"SREM", name, *few], few)
 
 
 @command(
