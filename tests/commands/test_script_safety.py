@@ -118,6 +118,11 @@ HARMLESS = {
     "CVE-2025-67733 lines in a raised error": ("error({err = 'a\\0\\r\\n+OK'})", "-a"),
     "CVE-2025-67733 lines in an inner error": ("return {{err = 'a\\r\\n+OK'}, {ok = 'b\\r\\n+OK'}}", "-a  +OK\r\n+b  +OK\r\n"),
     "CVE-2025-67733 lines in a big number": ("redis.setresp(3) return {big_number = '1\\r\\n+OK'}", "$"),
+    "CVE-2025-67733 lines in a shebang": ("#!lua flags=a\\r\\n+OK\nreturn 1", "-Unexpected flag"),
+    "CVE-2026-23631 scripts forgotten while one runs": (
+        "return {redis.pcall('script', 'flush'), redis.pcall('function', 'flush'), redis.pcall('debug', 'reload')}",
+        "-ERR This Redis command is not allowed from script\r\n-ERR This Redis command is not allowed from script",
+    ),
     # Lua 5.1 itself.
     "CVE-2014-5461 parameters and varargs": (
         f"local f = loadstring('local function f({PARAMETERS}, ...) local {LOCALS} return 1 end return f()')"

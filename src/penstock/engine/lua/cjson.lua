@@ -273,21 +273,81 @@ local function new()
 
     -- settings ------------------------------------------------------------------------------------------------
 
-    function cjson.encode_max_depth(depth) encode_depth = depth or encode_depth return encode_depth end
-    function cjson.decode_max_depth(depth) decode_depth = depth or decode_depth return decode_depth end
-    function cjson.encode_number_precision(digits) precision = digits or precision return precision end
-    function cjson.encode_keep_buffer(keep) return keep == nil or keep end
-    function cjson.encode_invalid_numbers(setting)
-        if setting ~= nil then encode_invalid = setting end
+    -- They hold for every script that follows, so a value that cannot be used must not get in.
+
+    local function bad(place, name, problem)
+        error("bad argument #" .. place .. " to '" .. name .. "' (" .. problem .. ")", 4)
+    end
+
+    local function check_count(name, most, ...)
+        if select("#", ...) > most then bad(most + 1, name, "found too many arguments") end
+    end
+
+    local function whole_number(name, value, current, low, high)
+        if value == nil then return current end
+        local number = tonumber(value)
+        if not number then bad(1, name, "number expected, got " .. type(value)) end
+        number = floor(number)
+        if not (number >= low and number <= high) then
+            bad(1, name, "expected integer between " .. low .. " and " .. format("%d", high))
+        end
+        return number
+    end
+
+    local function choice(name, value, current, other)
+        if value == nil then return current end
+        if value == true or value == "on" then return true end
+        if value == false or value == "off" then return false end
+        if other and value == other then return other end
+        if type(value) ~= "string" and type(value) ~= "number" then bad(1, name, "string expected, got " .. type(value)) end
+        bad(1, name, "invalid option '" .. value .. "'")
+    end
+
+    function cjson.encode_max_depth(...)
+        check_count("encode_max_depth", 1, ...)
+        encode_depth = whole_number("encode_max_depth", (...), encode_depth, 1, 2147483647)
+        return encode_depth
+    end
+
+    function cjson.decode_max_depth(...)
+        check_count("decode_max_depth", 1, ...)
+        decode_depth = whole_number("decode_max_depth", (...), decode_depth, 1, 2147483647)
+        return decode_depth
+    end
+
+    function cjson.encode_number_precision(...)
+        check_count("encode_number_precision", 1, ...)
+        precision = whole_number("encode_number_precision", (...), precision, 1, 14)
+        return precision
+    end
+
+    local keep_buffer = true
+
+    function cjson.encode_keep_buffer(...)
+        check_count("encode_keep_buffer", 1, ...)
+        keep_buffer = choice("encode_keep_buffer", (...), keep_buffer)
+        return keep_buffer
+    end
+
+    function cjson.encode_invalid_numbers(...)
+        check_count("encode_invalid_numbers", 1, ...)
+        encode_invalid = choice("encode_invalid_numbers", (...), encode_invalid, "null")
         return encode_invalid
     end
-    function cjson.decode_invalid_numbers(setting)
-        if setting ~= nil then decode_invalid = setting end
+
+    function cjson.decode_invalid_numbers(...)
+        check_count("decode_invalid_numbers", 1, ...)
+        decode_invalid = choice("decode_invalid_numbers", (...), decode_invalid)
         return decode_invalid
     end
-    function cjson.encode_sparse_array(convert, ratio, safe)
-        if convert ~= nil then sparse_convert = convert end
-        sparse_ratio, sparse_safe = ratio or sparse_ratio, safe or sparse_safe
+
+    function cjson.encode_sparse_array(...)
+        check_count("encode_sparse_array", 3, ...)
+        local convert, ratio, safe = ...
+        convert = choice("encode_sparse_array", convert, sparse_convert)
+        ratio = whole_number("encode_sparse_array", ratio, sparse_ratio, 0, 2147483647)
+        sparse_safe = whole_number("encode_sparse_array", safe, sparse_safe, 0, 2147483647)
+        sparse_convert, sparse_ratio = convert, ratio
         return sparse_convert, sparse_ratio, sparse_safe
     end
     cjson.new = new

@@ -18,6 +18,7 @@ local error, pairs, pcall, select, tonumber, type = error, pairs, pcall, select,
 local loadstring, real_load, unpack = loadstring, load, unpack
 local byte, find, gsub, rep = string.byte, string.find, string.gsub, string.rep
 local concat, insert = table.concat, table.insert
+local getinfo = debug.getinfo
 
 local READ_ONLY = "Attempt to modify a readonly table"
 local MAX_RESULTS = 8000 -- the C stack of Lua 5.1
@@ -30,15 +31,32 @@ local library = {}
 
 -- Raise what a C function complains about at the script's line, with the name that the script knows. What a function of
 -- the script raised while C code called it has its line already.
-local function relay(name, ok, ...)
-    if ok then return ... end
-    local problem = ...
+local function raise(name, problem)
     if type(problem) ~= "string" or problem == "not enough memory" or find(problem, "^[^\n]-:%d+: ") then
         error(problem, 0)
     end
-    error((gsub(problem, "'%?'", "'" .. name .. "'")), 3)
+    error((gsub(problem, "'%?'", "'" .. name .. "'")), 4)
+end
+
+local function relay(name, ok, ...)
+    if ok then return ... end
+    raise(name, (...))
 end
 library.relay = relay
+
+-- The same for what may be called as a method, whose first argument Lua does not count. Not for tail calls: it looks at the
+-- function that calls it.
+local function relay_method(name, ok, ...)
+    if ok then return ... end
+    local problem = ...
+    if type(problem) == "string" and getinfo(2, "n").namewhat == "method" then
+        problem = gsub(problem, "^bad argument #(%d+)", function(place) return "bad argument #" .. place - 1 end)
+        problem = gsub(problem, "^bad argument #0 to '.-'", "calling '" .. name .. "' on bad self")
+    end
+    raise(name, problem)
+end
+
+local function same(...) return ... end
 
 function library.unpack(...)
     local items, first, last = ...
@@ -68,14 +86,14 @@ for _, name in pairs({"find", "match", "gmatch", "gfind", "gsub"}) do
             local _, _, _, plain = ...
             if name ~= "find" or not plain then error("pattern too complex", 2) end
         end
-        return relay(name, pcall(real, ...))
+        return same(relay_method(name, pcall(real, ...)))
     end
 end
 
 function strings.rep(...)
     local text, count = ...
     local number = tonumber(count)
-    if type(text) ~= "string" or not number then return relay("rep", pcall(rep, ...)) end
+    if type(text) ~= "string" or not number then return same(relay_method("rep", pcall(rep, ...))) end
     if text == "" or not (number >= 1) then return "" end
     if #text * number > MAX_STRING then error("not enough memory", 2) end
     number = number - number % 1
