@@ -217,22 +217,6 @@ def test_help_shows_every_directive() -> None:
         assert f"--{name} <" in output
 
 
-def test_the_exit_code_tells_that_the_last_snapshot_could_not_be_written(tmp_path: Path) -> None:
-    port, folder = free_port(), tmp_path / "data"
-    folder.mkdir()
-    process = start("--port", str(port), "--dir", str(folder), "--save", "3600 1", cwd=tmp_path)
-    try:
-        client = wait_for(port, process)
-        client.set("a", 1)
-        client.close()
-        folder.rmdir()
-    finally:
-        process.terminate()
-        output, _ = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert "no last snapshot" in output
-
-
 def test_a_module_is_named_on_the_command_line(tmp_path: Path) -> None:
     factor = Path(__file__).parent.parent.parent / "examples" / "factor.py"
     port = free_port()

@@ -180,6 +180,8 @@ EVAL script 2 $s $l
 EVALSHA script 2 $s $l
 EVAL_RO script 2 $s $l
 EVALSHA_RO script 2 $s $l
+FCALL f 2 $s $l
+FCALL_RO f 2 $s $l
 TWRITE $t tag entry
 TREAD $t 1 1 | TREAD $t 1 1 GROUP g | TREAD $t 1 1 GROUP g RETRY 1 2 DEADLETTER $t2
 TACK $t g 1
