@@ -27,6 +27,7 @@ from tests.client.scripted import World, many, single
 from penstock import Client
 from penstock.client import sync_link
 from penstock.client.delivery import Delivery
+from penstock.client.wire import Wire
 from penstock.testing.redis import RedisServer
 
 
@@ -209,6 +210,26 @@ def test_an_interrupt_at_any_line_of_the_engine_costs_others_no_command(level: D
         assert engine.counters.buffered_commands == 0, where
         step += 1
     assert step > 20
+
+
+def test_an_interrupt_while_it_connects_leaves_no_socket_open(
+    theirs: RedisServer, no_patrol: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Wire] = []
+
+    def open_wire(*arguments: Any) -> Wire:
+        opened.append(Wire(*arguments))
+        return opened[-1]
+
+    monkeypatch.setattr(sync_link, "Wire", open_wire)
+    step, where = 0, "begin"
+    while where:
+        with Client.from_url(theirs.url) as client:
+            where = interrupted(step, client.ping)
+            left = [wire for wire in opened if wire.socket.fileno() >= 0 and wire is not client._link._wire]
+            assert not left, where
+        step += 1
+    assert opened and step > 60
 
 
 def test_what_one_was_interrupted_in_giving_out_is_followed_by_nothing_on_that_connection(

@@ -442,14 +442,19 @@ class Link:
                 failed = self.engine.refused if is_refusal(error) else self.engine.connect_failed
                 failed(error if is_refusal(error) else not_opened(error, connection), monotonic())
             return
-        with self._lock:
-            if self.engine.is_closed:  # meanwhile
+        try:
+            with self._lock:
+                if self.engine.is_closed:  # meanwhile
+                    wire.close()
+                    return
+                self._writing, self._wire = True, wire
+                self._poll.register(wire.socket, POLLIN)
+                self.engine.connected(monotonic())
+                turn = self._begin_write(wire)
+        except BaseException:
+            if self._wire is not wire:  # an interrupt: nobody else knows of it
                 wire.close()
-                return
-            self._writing, self._wire = True, wire
-            self._poll.register(wire.socket, POLLIN)
-            self.engine.connected(monotonic())
-            turn = self._begin_write(wire)
+            raise
         self._send(turn)
 
     def _lose(self, error: Exception) -> None:

@@ -35,10 +35,10 @@ class Wire:
             self.socket = connection._sock
             self.socket.setblocking(False)
             give_up_soon(self.socket, silence)
+            self._tls = threading.Lock() if isinstance(self.socket, ssl.SSLSocket) else None
         except BaseException:
             connection.disconnect()
             raise
-        self._tls = threading.Lock() if isinstance(self.socket, ssl.SSLSocket) else None
 
     @staticmethod
     def is_usable(connection: Any) -> bool:
