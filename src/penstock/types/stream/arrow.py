@@ -111,6 +111,7 @@ def _check_size(size: int, limit: int) -> None:
 
 
 def _normalised(batch: Any, limit: int | None) -> Any:
+    _check_types(batch.schema)
     batch.validate(full=True)
     for name in ("tag", "entry"):
         _check_table(name, batch.column(name))
@@ -123,9 +124,19 @@ def _normalised(batch: Any, limit: int | None) -> Any:
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
+def _check_types(schema: Any) -> None:
+    """Before any column is looked at: pyarrow cannot even make an object of one of some types."""
+    for name, kind in zip(schema.names, schema.types, strict=True):
+        if name == "time":
+            if kind != pa.int64() and not pa.types.is_timestamp(kind):
+                raise InvalidArrow(f"column 'time' is {kind}, not int64 or a timestamp")
+        elif kind not in _BINARIES:
+            raise InvalidArrow(f"column '{name}' is {kind}, not binary or string")
+
+
 def _check_table(name: str, column: Any) -> None:
     """Arrow minds a table of offsets that is too short, but not one that ends in the middle of a number."""
-    table = column.buffers()[1] if _is_binary(column.type) else None
+    table = column.buffers()[1]
     if table is not None and table.size % 4:
         raise InvalidArrow(f"column '{name}' has a table of {table.size} bytes, which is no number of whole numbers")
 
@@ -156,12 +167,8 @@ def _column(name: str, column: Any) -> Any:
         if pa.types.is_timestamp(kind):
             # Finer units lose what is below a millisecond; seconds must not overflow.
             column = _cast(name, column, pa.timestamp("ms", kind.tz), safe=kind.unit == "s").cast(pa.int64())
-        elif kind != pa.int64():
-            raise InvalidArrow(f"column 'time' is {kind}, not int64 or a timestamp")
-    elif _is_binary(kind):
-        column = _cast(name, column, pa.binary())
     else:
-        raise InvalidArrow(f"column '{name}' is {kind}, not binary or string")
+        column = _cast(name, column, pa.binary())
     if column.null_count:
         column = pc.fill_null(column, _EMPTY)
     return column
@@ -177,10 +184,6 @@ def _cast(name: str, column: Any, kind: Any, safe: bool = True) -> Any:
 _VIEW = 16  # bytes
 _VIEWS = (pa.binary_view(), pa.string_view())
 _BINARIES = (pa.binary(), pa.string(), pa.large_binary(), pa.large_string(), *_VIEWS)
-
-
-def _is_binary(kind: Any) -> bool:
-    return kind in _BINARIES
 
 
 def int64s(values: array[int]) -> Any:
