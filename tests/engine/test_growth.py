@@ -107,6 +107,8 @@ EXAMPLES: dict[str, list[list[str | bytes]]] = {
     ],
     "TWRITE": [["stream", "tag", "entry"], ["stream", "FORMAT", "ARROW", ZEROS]],
     "TSTAGE": [["stream", "token", "ENTRIES", "tag", "entry"], ["stream", "token2", "ARROW", ZEROS]],
+    "FUNCTION LOAD": [["#!lua name=mine\n"]],
+    "FUNCTION RESTORE": [["payload"]],
 }  # fmt: skip
 
 MAY_GROW = sorted(command.name for command in REGISTRY.walk() if Flag.DENYOOM in command.flags)
