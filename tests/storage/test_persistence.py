@@ -21,7 +21,7 @@ from tests.commands.stream_world import ipc
 from penstock import Server
 from penstock.engine.config import Config
 from penstock.engine.dispatch import Engine
-from penstock.storage import batches, persistence, snapshot
+from penstock.storage import batches, blocks, persistence
 from penstock.storage.files import StorageError
 from penstock.storage.folder_lock import FolderInUse, FolderLock
 from penstock.storage.persistence import Persistence
@@ -256,7 +256,7 @@ def test_what_a_reload_brought_back_is_in_the_log(tmp_path: Path) -> None:
 def test_a_shutdown_while_loading_leaves_the_files_as_they_are(
     tmp_path: Path, appendonly: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot, "KEYS_A_BLOCK", 1)
+    monkeypatch.setattr(blocks, "KEYS_A_BLOCK", 1)
     with running(tmp_path, appendonly=appendonly, save="3600 1") as (_, client):
         client.mset({"a": 1, "b": 2, "c": 3})
         client.bgrewriteaof()
