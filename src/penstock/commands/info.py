@@ -93,6 +93,7 @@ def _memory(session: Session) -> Fields:
     memory, config = session.engine.memory, session.engine.config
     memory.measure()
     used, peak, data = memory.used_memory, memory.used_memory_peak, memory.used_memory - memory.used_memory_startup
+    idle = memory.idle
     system = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "used_memory": used,
@@ -114,6 +115,13 @@ def _memory(session: Session) -> Fields:
         "maxmemory_policy": config.maxmemory_policy,
         "mem_fragmentation_ratio": f"{memory.used_memory_rss / max(used, 1):.2f}",
         "mem_fragmentation_bytes": memory.used_memory_rss - used,
+        "allocator_allocated": used,
+        "allocator_active": used + idle,
+        "allocator_resident": memory.used_memory_rss,
+        "allocator_frag_ratio": f"{(used + idle) / max(used, 1):.2f}",
+        "allocator_frag_bytes": idle,
+        "allocator_rss_ratio": f"{memory.used_memory_rss / max(used + idle, 1):.2f}",
+        "allocator_rss_bytes": memory.used_memory_rss - used - idle,
         "mem_clients_normal": sum(sum(each.output.buffered()) for each in session.engine.sessions.values()),
         "mem_allocator": "pymalloc",
         "active_defrag_running": 0,

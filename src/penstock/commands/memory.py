@@ -37,8 +37,7 @@ def memory_stats(session: Session, argv: Argv) -> Reply:
     memory = engine.memory
     memory.measure()
     used, peak, rss = memory.used_memory, memory.used_memory_peak, memory.used_memory_rss
-    allocators = memory.allocators()
-    idle = allocators["malloc_held"] - allocators["malloc_in_use"]
+    idle = memory.idle
     databases = {
         b"db.%d" % database.index: {
             b"overhead.hashtable.main": database.data.__sizeof__(),

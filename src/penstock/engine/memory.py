@@ -132,6 +132,12 @@ class Memory:
             "python_blocks": sys.getallocatedblocks(),
         }
 
+    @property
+    def idle(self) -> int:
+        """Bytes that malloc holds and has not handed out."""
+        in_use, held = _allocators.malloc() if _allocators is not None else (0, 0)
+        return held - in_use
+
     def purge(self) -> None:
         """Give what malloc holds idle back to the system."""
         if _allocators is not None:
