@@ -213,3 +213,26 @@ def test_a_full_server_makes_no_new_groups_and_serves_those_there_are(m: redis.R
 
 def _fields(pairs: list[object]) -> dict[object, object]:
     return dict(zip(pairs[::2], pairs[1::2], strict=True))
+
+
+@pytest.mark.parametrize("kind", ["string", "hash", "set", "zset", "list"])
+def test_usage_adds_up_to_what_is_used(m: redis.Redis, kind: str) -> None:
+    count = 3000
+    before = used(m)
+    pipe = m.pipeline(transaction=False)
+    for number in range(count):
+        name, words = f"key:{number}", [f"element:{number}:{each}" for each in range(10)]
+        match kind:
+            case "string":
+                pipe.set(name, " ".join(words))
+            case "hash":
+                pipe.hset(name, mapping=dict.fromkeys(words, "value"))
+            case "set":
+                pipe.sadd(name, *words)
+            case "zset":
+                pipe.zadd(name, {word: at for at, word in enumerate(words)})
+            case "list":
+                pipe.rpush(name, *words)
+    pipe.execute()
+    told = count * m.memory_usage("key:1234")
+    assert told == pytest.approx(used(m) - before, rel=0.2)

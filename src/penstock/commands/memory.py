@@ -8,9 +8,10 @@ from penstock.engine.spec import Access, Argv, Effect, Flag, Reply, command, key
 from penstock.protocol.errors import syntax_error
 from penstock.protocol.resp import OK, Verbatim
 from penstock.types import codec
+from penstock.types.packing import AN_OBJECT
 
-ENTRY = 33 + 104
-"""Bytes a key takes beside its name and value: the header of the name, and its share of a dict that is two thirds full."""
+ENTRY = 104
+"""Bytes a key takes at most for its share of the table of keys."""
 CLIENT = 16 << 10
 """About what a connection takes: its session, its reader, its transport."""
 LITTLE = 5 << 20
@@ -27,7 +28,10 @@ def memory_usage(session: Session, argv: Argv) -> Reply:
         if argv[at].upper() != b"SAMPLES" or at + 1 == len(argv) or to_integer(argv[at + 1]) < 0:
             raise syntax_error()
     value = session.db.get(argv[2])
-    return None if value is None else ENTRY + len(argv[2]) + codec.size(value)
+    if value is None:
+        return None
+    table = session.db.data
+    return AN_OBJECT + len(argv[2]) + min(table.__sizeof__() // len(table), ENTRY) + codec.size(value)
 
 
 @command("MEMORY STATS", arity=2, flags=Flag(0), group="server", cost="O(N) with N databases and clients")

@@ -11,7 +11,7 @@ from typing import Any, Protocol, Self
 from penstock.types import kernels
 from penstock.types.hash import Hash
 from penstock.types.list import List
-from penstock.types.packing import CorruptValue, EmptyValue, count_packed
+from penstock.types.packing import AN_OBJECT, CorruptValue, EmptyValue, count_packed
 from penstock.types.set import Set
 from penstock.types.stream.stream import Stream
 from penstock.types.xstream import XStream
@@ -146,5 +146,5 @@ def elements(value: Any) -> int:
 def size(value: Any) -> int:
     """About how many bytes of memory a value takes, its key not counted."""
     if type(value) in STRINGS:
-        return value.__sizeof__() if type(value) is int else len(value) + 33
+        return value.__sizeof__() if type(value) is int else len(value) + AN_OBJECT
     return int(value.size())

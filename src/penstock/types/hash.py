@@ -11,7 +11,7 @@ from itertools import chain, islice
 from typing import Self
 
 from penstock.types.disposal import GIANT, dispose
-from penstock.types.packing import CorruptValue, pack_many, unpack_many
+from penstock.types.packing import AN_OBJECT, CorruptValue, pack_many, unpack_many
 from penstock.types.sampling import Sampler
 
 
@@ -74,7 +74,9 @@ class Hash(dict[bytes, bytes]):
 
     def size(self) -> int:
         sampled = 8 * len(self) if self.sampler is not None else 0
-        return self.__sizeof__() + sum(map(len, self)) + sum(map(len, self.values())) + 66 * len(self) + sampled
+        return (
+            self.__sizeof__() + sum(map(len, self)) + sum(map(len, self.values())) + 2 * AN_OBJECT * len(self) + sampled
+        )
 
     def check(self) -> None:
         assert all(type(field) is bytes and type(value) is bytes for field, value in self.items()), dict(self)

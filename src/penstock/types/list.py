@@ -14,7 +14,7 @@ from typing import Self
 
 from penstock.types.disposal import GIANT, dispose
 from penstock.types.kernels import chunks, skip
-from penstock.types.packing import pack_many, unpack_many
+from penstock.types.packing import AN_OBJECT, pack_many, unpack_many
 
 BLOCK = 64
 """Elements in a block of CPython's deque: indexing jumps from block to block, iterating visits every element."""
@@ -110,7 +110,7 @@ class List(deque[bytes]):
         return cls(unpack_many(data))
 
     def size(self) -> int:
-        return self.__sizeof__() + sum(map(len, self)) + 33 * len(self)
+        return self.__sizeof__() + sum(map(len, self)) + AN_OBJECT * len(self)
 
     def check(self) -> None:
         assert all(type(item) is bytes for item in self), list(self)

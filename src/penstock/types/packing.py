@@ -14,6 +14,10 @@ CHUNK: Final = 512
 """Items that one call packs, so that a thread that packs a million keeps no other waiting: see kernels.py."""
 
 
+AN_OBJECT = 41
+"""Bytes that a byte string takes beside its own: its header, and what the allocator adds on average to a multiple of 16."""
+
+
 class CorruptValue(ValueError):
     """Bytes that no `dump` wrote."""
 

@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from typing import Self
 
 from penstock.types.disposal import GIANT, dispose
-from penstock.types.packing import pack_many, unpack_many
+from penstock.types.packing import AN_OBJECT, pack_many, unpack_many
 from penstock.types.sampling import Sampler
 
 _LONGEST = len(b"-9223372036854775808")
@@ -127,7 +127,7 @@ class Set(set[bytes]):
 
     def size(self) -> int:
         sampled = 8 * len(self) if self.sampler is not None else 0
-        return self.__sizeof__() + sum(map(len, self)) + 33 * len(self) + sampled
+        return self.__sizeof__() + sum(map(len, self)) + AN_OBJECT * len(self) + sampled
 
     def check(self) -> None:
         assert all(type(member) is bytes for member in self), set(self)

@@ -29,7 +29,7 @@ from sortedcontainers import SortedList
 
 from penstock.types.disposal import GIANT, dispose
 from penstock.types.kernels import chunks, sort
-from penstock.types.packing import CorruptValue, pack_doubles, pack_many, unpack_many
+from penstock.types.packing import AN_OBJECT, CorruptValue, pack_doubles, pack_many, unpack_many
 
 Row = tuple[float, bytes]  # (score, member): rows compare as the order does
 Span = tuple[int, int]  # ranks from, and up to but not including
@@ -237,7 +237,7 @@ class SortedSet:
     def size(self) -> int:
         members = len(self.scores)
         ordered = 64 * members if self._order is not None else 0  # a pair, and its place in the list
-        return self.scores.__sizeof__() + sum(map(len, self.scores)) + (33 + 24) * members + ordered + 64
+        return self.scores.__sizeof__() + sum(map(len, self.scores)) + (AN_OBJECT + 32) * members + ordered + 96
 
     def check(self) -> None:
         assert all(type(member) is bytes and type(score) is float for member, score in self.scores.items()), self.scores
