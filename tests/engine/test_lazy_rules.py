@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.engine.lazy_rules import never, refusal, sometimes
-from penstock.engine.spec import REGISTRY, Flag, Reach
+from penstock.engine.concurrency.lazy_rules import never, refusal, sometimes
+from penstock.engine.declarations import REGISTRY, Flag, Reach
 
 MAY = """
 APPEND BITFIELD BITOP COPY DECR DECRBY DEL GETDEL GETSET HDEL HINCRBY HINCRBYFLOAT HMSET HSET HSETNX INCR INCRBY INCRBYFLOAT
@@ -25,6 +25,7 @@ WRITES_THAT_MAY_NOT = {
     "changes another database": "move",
     "cannot be nested": "lazy",
     "is answered with what the command inside answers": "once",
+    "touches keys that nobody knows before it runs": "function|delete function|flush function|load function|restore",
 }
 
 REASONS_OF_THE_REST = {
@@ -75,8 +76,13 @@ def test_other_arguments_do_not(argv: list[bytes]) -> None:
 
 
 def test_who_sees_data_without_naming_keys_says_how_far() -> None:
-    """Else what is queued would not run before it. The two that empty databases forget the queue themselves; ONCEBEGIN sees none."""
-    without = ("FLUSHALL", "FLUSHDB", "ONCEBEGIN")
+    """Else what is queued would not run before it. The two that empty databases forget the queue themselves; ONCEBEGIN and FUNCTION see none."""
+    without = (
+        "FLUSHALL",
+        "FLUSHDB",
+        "ONCEBEGIN",
+        *(f"FUNCTION {what}" for what in ("DELETE", "FLUSH", "LOAD", "RESTORE")),
+    )
     for each in REGISTRY.walk():
         if each.flags & (Flag.READONLY | Flag.WRITE) and not each.keys and each.name not in without:
             assert each.beyond is not None and each.beyond.reach is not Reach.KEYS, each.name
