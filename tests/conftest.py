@@ -24,7 +24,9 @@ from tests.engine.lock_world import Slow, slow_commands
 from tests.processes import pytest_collection_modifyitems, pytest_xdist_make_scheduler  # noqa: F401
 
 from penstock import Server, commands
-from penstock.engine import compression, lazy, streams
+from penstock.engine import stream_compression
+from penstock.engine import stream_upkeep as streams
+from penstock.engine.concurrency import lazy
 from penstock.testing.cluster import RedisCluster
 from penstock.testing.redis import RedisServer, find_redis, free_port
 
@@ -63,7 +65,7 @@ def _a_slice_is_as_long_as_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
 
     A test of slices makes them as short as it wants; servers in processes of their own have the real ones.
     """
-    for module in (compression, lazy, streams):
+    for module in (stream_compression, lazy, streams):
         monkeypatch.setattr(module, "SLICE", 1 << 62)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from penstock import commands
 from penstock.cli.main import app
-from penstock.engine import long_work
+from penstock.engine.concurrency import long_work
 
 
 def make_everything_long(patch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from penstock import Server
-from penstock.engine.spec import REGISTRY
+from penstock.engine.declarations import REGISTRY
 from penstock.testing.cluster import RedisCluster
 
 DOCS = Path(__file__).parent.parent / "docs"

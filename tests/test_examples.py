@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tests.raw_client import RawClient
 
 from penstock import Server
+from penstock.engine.declarations import REGISTRY
 from penstock.engine.module_loader import ModuleError
-from penstock.engine.spec import REGISTRY
 from penstock.protocol.resp import pack
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from penstock import commands
 from penstock.engine.config import DIRECTIVES
-from penstock.engine.spec import REGISTRY
+from penstock.engine.declarations import REGISTRY
 from penstock.reference import pages
 
 DOCS = Path(__file__).parent.parent / "docs"

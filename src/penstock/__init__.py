@@ -9,13 +9,13 @@ __version__ = "0.1.0"
 __all__ = ["Client", "Cluster", "Delivery", "Server", "State", "__version__"]
 
 if TYPE_CHECKING:
+    from penstock.client.api.sync import Client
     from penstock.client.cluster.sync import Cluster
     from penstock.client.delivery import Delivery, State
-    from penstock.client.sync import Client
     from penstock.server.embedded import Server
 
 _HOMES = {
-    "Client": "penstock.client.sync",
+    "Client": "penstock.client.api.sync",
     "Cluster": "penstock.client.cluster.sync",
     "Delivery": "penstock.client.delivery",
     "Server": "penstock.server.embedded",

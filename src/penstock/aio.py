@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.client.aio import Client, Pipeline
+from penstock.client.api.aio import Client, Pipeline
 from penstock.client.cluster.aio import Cluster, ClusterPipeline
 
 __all__ = ["Client", "Cluster", "ClusterPipeline", "Pipeline"]

@@ -16,8 +16,7 @@ This file has no code: it says which names of the engine are for others to use.
 from __future__ import annotations
 
 from penstock.engine.arguments import to_float, to_integer
-from penstock.engine.session import Session
-from penstock.engine.spec import (
+from penstock.engine.declarations import (
     Access,
     Argv,
     Flag,
@@ -29,6 +28,7 @@ from penstock.engine.spec import (
     key,
     keys,
 )
+from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError, WrongType, no_such_key, syntax_error
 from penstock.protocol.resp import OK, Pairs, Raw, Status, Verbatim, encode
 from penstock.types.hash import Hash

@@ -13,7 +13,7 @@ from typing import Any
 
 import penstock
 from penstock import aio
-from penstock.client.engine import Engine
+from penstock.client.engine.connection import Engine
 
 
 class AioFace:

@@ -11,11 +11,11 @@ from typing import Any
 import hiredis
 import redis
 
-from penstock.client.batch import Batch
-from penstock.client.commands import Kind, kind_of
 from penstock.client.delivery import Settings
-from penstock.client.encoding import pack, pack_many
-from penstock.client.engine import Engine
+from penstock.client.engine.batch import Batch
+from penstock.client.engine.command_kinds import Kind, kind_of
+from penstock.client.engine.connection import Engine
+from penstock.client.engine.encoding import pack, pack_many
 
 _MORE = object()
 

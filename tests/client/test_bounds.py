@@ -16,12 +16,12 @@ from tests.client.door import Door
 from tests.client.memory import awaited_until_full
 
 from penstock import aio
-from penstock.client.batch import Batch
-from penstock.client.calls import call
+from penstock.client.api.calls import call
+from penstock.client.api.pipeline import bulk_batch
 from penstock.client.delivery import Settings
-from penstock.client.engine import Engine
+from penstock.client.engine.batch import Batch
+from penstock.client.engine.connection import Engine
 from penstock.client.errors import BufferFull
-from penstock.client.pipeline import bulk_batch
 from penstock.testing.redis import RedisServer
 
 BOUND = 16 * 1024 * 1024

@@ -14,7 +14,7 @@ import redis.asyncio
 from tests.client.conftest import Connect
 
 from penstock import Client, State, aio
-from penstock.client.body import OPTIONS
+from penstock.client.api.shared import OPTIONS
 from penstock.client.delivery import Delivery
 from penstock.client.errors import NotSent
 from penstock.testing.proxy import FaultProxy

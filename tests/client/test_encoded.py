@@ -10,7 +10,7 @@ import redis
 
 import penstock
 from penstock import Server
-from penstock.client.encoding import Encoded
+from penstock.client.engine.encoding import Encoded
 from penstock.protocol.resp import pack
 from penstock.protocol.slots import key_slot
 from penstock.testing.cluster import RedisCluster

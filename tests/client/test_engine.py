@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.client.scripted import World, many, single, transaction
 
-from penstock.client.batch import Batch
 from penstock.client.delivery import Command, Delivery, State
+from penstock.client.engine.batch import Batch
+from penstock.client.engine.handshake import PrefaceRefused
+from penstock.client.engine.replies import Replies
 from penstock.client.errors import (
     BufferFull,
     ClientClosed,
@@ -26,8 +28,6 @@ from penstock.client.errors import (
     TransactionLost,
 )
 from penstock.client.events import Reconnected, Replayed
-from penstock.client.preface import PrefaceRefused
-from penstock.client.replies import Replies
 
 AT_MOST, AT_LEAST, EXACTLY = Delivery.AT_MOST_ONCE, Delivery.AT_LEAST_ONCE, Delivery.EXACTLY_ONCE
 

@@ -21,7 +21,7 @@ from tests.client.door import Door
 from tests.client.interrupts import Interrupt, interrupting
 
 from penstock import Client, Server, State, aio
-from penstock.client import sync_link
+from penstock.client.drivers import sync as sync_link
 from penstock.client.errors import (
     BufferFull,
     NoReplyInTime,

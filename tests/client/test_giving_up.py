@@ -20,9 +20,9 @@ from tests.client.interrupts import ask_interrupted
 from tests.client.scripted import World, many, single
 
 from penstock import Client, Server, State, aio
-from penstock.client.batch import Batch
-from penstock.client.commands import Kind
 from penstock.client.delivery import Delivery
+from penstock.client.engine.batch import Batch
+from penstock.client.engine.command_kinds import Kind
 from penstock.client.errors import NoReplyInTime, NotReplayed, NotSent, NotSentInTime, OutcomeUnknown
 from penstock.testing.redis import RedisServer
 

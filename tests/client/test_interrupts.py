@@ -25,9 +25,9 @@ from tests.client.interrupts import Interrupt, interrupt_at
 from tests.client.scripted import World, many, single
 
 from penstock import Client
-from penstock.client import sync_link
 from penstock.client.delivery import Delivery
-from penstock.client.wire import Wire
+from penstock.client.drivers import sync as sync_link
+from penstock.client.drivers.socket_io import Wire
 from penstock.testing.redis import RedisServer
 
 
@@ -266,7 +266,7 @@ def test_what_one_was_interrupted_in_giving_out_is_followed_by_nothing_on_that_c
 
 _PACKING = """
 import signal
-from penstock.client.opening import connection_options
+from penstock.client.drivers.connecting import connection_options
 from redis import ConnectionPool
 
 class Interrupt(BaseException):

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from penstock.client.commands import Kind, kind_of, patience
+from penstock.client.engine.command_kinds import Kind, kind_of, patience
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from tests.client.conftest import Connect
 from tests.client.door import Door
 
 from penstock import Client, aio
+from penstock.client.drivers.socket_io import Wire
 from penstock.client.errors import ClientClosed
-from penstock.client.wire import Wire
 
 
 def test_a_closed_client_says_so_and_how_to_open_it(connect: Connect, peer: str) -> None:

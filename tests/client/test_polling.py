@@ -12,7 +12,7 @@ from tests.client.door import Door
 
 import penstock
 from penstock import Client, Server
-from penstock.client.polling import POLLIN, POLLNVAL, POLLOUT, SelectPoll, new_poll
+from penstock.client.drivers.polling import POLLIN, POLLNVAL, POLLOUT, SelectPoll, new_poll
 from penstock.testing.cluster import RedisCluster
 
 MAKERS: list[Any] = [SelectPoll, select.poll]

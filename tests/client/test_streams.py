@@ -13,7 +13,7 @@ from tests.client.conftest import Connect
 from tests.client.door import Door
 
 from penstock import Client, Server, aio
-from penstock.client.streams import Committed, Lease, Message, Reading
+from penstock.client.api.streams import Committed, Lease, Message, Reading
 from penstock.protocol.errors import Fenced
 from penstock.testing.clock import ManualClock
 
@@ -341,7 +341,7 @@ def test_a_slow_body_gives_back_what_it_would_come_to_too_late(ours: Server, mon
     """All of a fetch has the time of one retry: without this the last of it would be done by two."""
     fill(ours.url, 4)
     clock = ManualClock()
-    monkeypatch.setattr("penstock.client.consumer.monotonic", lambda: clock.now / 1000)
+    monkeypatch.setattr("penstock.client.api.consumer.monotonic", lambda: clock.now / 1000)
     with Client.from_url(ours.url) as client:
         seen: list[tuple[int, int]] = []
         with client.consumer("s", "g", retry_ms=30_000) as consumer:

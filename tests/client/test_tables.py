@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import Client, Server, aio
+from penstock.client.api.tables import Span, Words
 from penstock.client.errors import ClientClosed, OutcomeUnknown
-from penstock.client.tables import Span, Words
 
 # -- the body ---------------------------------------------------------------------------------------------------------
 

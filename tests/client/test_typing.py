@@ -10,7 +10,7 @@ import pytest
 
 import penstock
 from penstock import Server, aio
-from penstock.client.sync import Pipeline
+from penstock.client.api.sync import Pipeline
 from penstock.testing.cluster import RedisCluster
 
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from penstock import commands
+from penstock.engine.declarations import REGISTRY, Argv, Reply
 from penstock.engine.dispatch import Engine, LogEntry
 from penstock.engine.session import Session
-from penstock.engine.spec import REGISTRY, Argv, Reply
 from penstock.protocol.errors import ReplyError
 from penstock.protocol.resp import NO_REPLY, encode
 from penstock.storage import snapshot

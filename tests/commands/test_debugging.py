@@ -14,9 +14,9 @@ from tests.raw_client import RawClient
 
 from penstock import Server, commands
 from penstock.engine.config import DIRECTIVES, Config
+from penstock.engine.declarations import REGISTRY
 from penstock.engine.dispatch import Engine
 from penstock.engine.session import Session
-from penstock.engine.spec import REGISTRY
 from penstock.protocol.errors import ReplyError
 from penstock.testing.redis import RedisServer, find_redis
 

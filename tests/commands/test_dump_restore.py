@@ -19,11 +19,11 @@ from penstock.commands.dumping import _VERSION_BYTES, _checksum, from_payload, t
 from penstock.protocol.errors import ReplyError
 from penstock.types import codec
 from penstock.types.packing import CorruptValue
+from penstock.types.stream.arrow_size import unpacked_size
 from penstock.types.stream.log import Log
 from penstock.types.stream.nodes import Storage
 from penstock.types.stream.producers import Stages
 from penstock.types.stream.stream import Stream
-from penstock.types.stream.unpacked import unpacked_size
 
 WRONG = "DUMP payload version or checksum are wrong"
 

@@ -15,9 +15,9 @@ import redis
 
 from penstock import Server
 from penstock.engine.config import Config
+from penstock.engine.declarations import REGISTRY, Access, Argv, Command, Effect, Flag, Reply, command, key
 from penstock.engine.dispatch import Engine
 from penstock.engine.session import Session
-from penstock.engine.spec import REGISTRY, Access, Argv, Command, Effect, Flag, Reply, command, key
 from penstock.protocol.errors import NoPerm, ReplyError
 from penstock.protocol.resp import OK
 from penstock.testing.clock import ManualClock

@@ -12,7 +12,7 @@ from tests.replies import error_of
 
 from penstock import Server
 from penstock.engine.dispatch import Engine
-from penstock.engine.latency import SAMPLES
+from penstock.engine.observe.latency import SAMPLES
 from penstock.engine.session import Session
 from penstock.testing.clock import ManualClock
 

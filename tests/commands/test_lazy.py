@@ -180,7 +180,7 @@ def test_kill_9_loses_no_command_that_was_queued(tmp_path: Path) -> None:
 def test_a_bug_that_a_queued_command_met_does_not_keep_the_log_from_loading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from penstock.engine.spec import REGISTRY
+    from penstock.engine.declarations import REGISTRY
 
     def broken(*_: object) -> None:
         raise ZeroDivisionError("of ours")

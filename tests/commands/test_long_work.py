@@ -26,10 +26,11 @@ from penstock.commands import (
     sorted_sets,
     sorting,
 )
-from penstock.engine import long_work, scanning
+from penstock.engine.concurrency import long_work
+from penstock.engine.declarations import Argv, Reply
 from penstock.engine.dispatch import Engine
+from penstock.engine.keyspace import scanning
 from penstock.engine.session import Session
-from penstock.engine.spec import Argv, Reply
 from penstock.protocol.errors import ReplyError
 from penstock.protocol.resp import encode
 from penstock.types.zset import SortedSet

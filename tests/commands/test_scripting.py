@@ -22,8 +22,8 @@ from penstock import Server
 from penstock.engine import scripting
 from penstock.engine.config import DIRECTIVES
 from penstock.engine.lua.frames import keep_frames
+from penstock.engine.observe.statistics import CALLS, FAILED, REJECTED
 from penstock.engine.session import Session
-from penstock.engine.stats import CALLS, FAILED, REJECTED
 from penstock.protocol.errors import OutOfMemory, ReplyError
 from penstock.protocol.resp import NO_REPLY
 from penstock.testing.redis import RedisServer, find_redis

@@ -10,9 +10,9 @@ from tests.replies import error_of
 from tests.word_strategies import several, words
 
 from penstock import commands
+from penstock.engine.declarations import REGISTRY
 from penstock.engine.dispatch import Engine
 from penstock.engine.session import Session
-from penstock.engine.spec import REGISTRY
 
 commands.load()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.commands.stream_world import BLOCKED, World, visible
 
-from penstock.engine import streams as upkeep
+from penstock.engine import stream_upkeep as upkeep
 from penstock.types.stream.groups import Change, Group
 from penstock.types.stream.shelf import Lease
 

@@ -9,9 +9,9 @@ from queue import SimpleQueue
 
 from penstock import commands
 from penstock.engine.config import DIRECTIVES, Config
+from penstock.engine.declarations import REGISTRY, Access, Argv, Flag, Reply, command, key, keys
 from penstock.engine.dispatch import Engine, LogEntry
 from penstock.engine.session import Session
-from penstock.engine.spec import REGISTRY, Access, Argv, Flag, Reply, command, key, keys
 from penstock.protocol.errors import ReplyError
 from penstock.protocol.resp import NO_REPLY, encode
 from penstock.testing.clock import ManualClock, ManualTimers

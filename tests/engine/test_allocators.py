@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.engine import allocators
+from penstock.engine.keyspace import allocators
 
 SMALL, LARGE = 100, 3000
 """Lengths of strings for pymalloc and for malloc."""

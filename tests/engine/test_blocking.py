@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from penstock import commands
+from penstock.engine.declarations import REGISTRY, Argv, Reply
 from penstock.engine.dispatch import Engine, LogEntry
+from penstock.engine.observe.statistics import CALLS
 from penstock.engine.session import Session
-from penstock.engine.spec import REGISTRY, Argv, Reply
-from penstock.engine.stats import CALLS
 from penstock.protocol.errors import ReplyError
 from penstock.protocol.resp import NO_REPLY
 from penstock.testing.clock import ManualClock, ManualTimers

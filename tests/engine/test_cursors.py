@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.engine.cursors import PLACES, Cursors, ScanOptions, to_cursor
+from penstock.engine.keyspace.cursors import PLACES, Cursors, ScanOptions, to_cursor
 from penstock.protocol.errors import ReplyError
 
 

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from penstock.engine.deadlines import SPARE, WIDTH_BITS, Deadlines
+from penstock.engine.keyspace.expiry_times import SPARE, WIDTH_BITS, Deadlines
 
 keys = st.sampled_from([b"a", b"b", b"c", b"d", b"e"])
 times = st.integers(-300, 5000)

@@ -16,8 +16,8 @@ import pytest
 from tests.engine.lock_world import PATIENCE, Slow, World
 
 from penstock.commands.dumping import to_payload
-from penstock.engine.spec import REGISTRY, Argv, Flag
-from penstock.engine.stats import REJECTED
+from penstock.engine.declarations import REGISTRY, Argv, Flag
+from penstock.engine.observe.statistics import REJECTED
 from penstock.protocol.errors import ReplyError
 from penstock.types.hash import Hash
 from penstock.types.list import List

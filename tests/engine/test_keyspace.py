@@ -6,7 +6,7 @@ import pytest
 
 from penstock import commands
 from penstock.engine.dispatch import Engine
-from penstock.engine.keyspace import Keyspace
+from penstock.engine.keyspace.databases import Keyspace
 from penstock.engine.session import Session
 from penstock.testing.clock import ManualClock
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 from tests.commands.stream_world import World
 
-from penstock.engine import lazy as lazy_module
-from penstock.engine.lazy_rules import never
+from penstock.engine.concurrency import lazy as lazy_module
+from penstock.engine.concurrency.lazy_rules import never
+from penstock.engine.declarations import REGISTRY, Argv, Reply
 from penstock.engine.session import Session
-from penstock.engine.spec import REGISTRY, Argv, Reply
 from penstock.protocol.errors import ReplyError
 
 ENQUEUED = b"LAZY-ENQUEUED"

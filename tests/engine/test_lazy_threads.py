@@ -6,8 +6,8 @@ import pytest
 from tests.engine.lock_world import Slow, World
 
 from penstock.commands.locks import locks
-from penstock.engine import lazy
-from penstock.engine.stats import CALLS, NANOSECONDS
+from penstock.engine.concurrency import lazy
+from penstock.engine.observe.statistics import CALLS, NANOSECONDS
 from penstock.types.set import Set
 
 ENQUEUED = b"+LAZY-ENQUEUED\r\n"

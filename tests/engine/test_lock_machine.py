@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.engine.lock_world import Client, World, slow_commands
 
+from penstock.engine.concurrency.workers import Job
+from penstock.engine.declarations import REGISTRY, Argv
 from penstock.engine.dispatch import Engine
 from penstock.engine.session import Session
-from penstock.engine.spec import REGISTRY, Argv
-from penstock.engine.workers import Job
 from penstock.protocol.errors import ReplyError
 from penstock.testing.clock import ManualClock
 

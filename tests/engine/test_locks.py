@@ -9,8 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from penstock.engine.busy_names import BusyNames
-from penstock.engine.locks import Kind, Locks, Table, Wait, Want
+from penstock.engine.concurrency.busy_names import BusyNames
+from penstock.engine.concurrency.locks import Kind, Locks, Table, Wait, Want
 
 
 class World:

@@ -11,8 +11,8 @@ import redis
 from penstock import Server
 from penstock.engine.config import build
 from penstock.engine.config_file import rewritten
+from penstock.engine.declarations import REGISTRY
 from penstock.engine.module_loader import ModuleError, load
-from penstock.engine.spec import REGISTRY
 
 GREETING = '''
 from penstock.modules import Access, Flag, command, key

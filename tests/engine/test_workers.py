@@ -10,10 +10,10 @@ import threading
 import pytest
 from tests.engine.lock_world import Slow, World
 
-from penstock.engine import workers
-from penstock.engine.spec import REGISTRY
-from penstock.engine.stats import CALLS, FAILED, NANOSECONDS
-from penstock.engine.workers import NEVER, STOP_PATIENCE, SWITCH_INTERVAL
+from penstock.engine.concurrency import workers
+from penstock.engine.concurrency.workers import NEVER, STOP_PATIENCE, SWITCH_INTERVAL
+from penstock.engine.declarations import REGISTRY
+from penstock.engine.observe.statistics import CALLS, FAILED, NANOSECONDS
 
 OK = b"+OK\r\n"
 

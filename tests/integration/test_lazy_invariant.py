@@ -25,10 +25,10 @@ from tests.everything_long import everything_long
 from tests.integration.test_replay import FORMS, NOW, Life
 
 from penstock.commands.dumping import to_payload
-from penstock.engine.lazy_rules import refusal
+from penstock.engine.concurrency.lazy_rules import refusal
+from penstock.engine.concurrency.workers import Job
+from penstock.engine.declarations import REGISTRY
 from penstock.engine.session import Session
-from penstock.engine.spec import REGISTRY
-from penstock.engine.workers import Job
 from penstock.protocol.errors import ReplyError
 from penstock.protocol.resp import Raw, RawPieces, encode
 from penstock.testing.clock import ManualClock, ManualTimers

@@ -19,9 +19,9 @@ from tests.value_strategies import plain
 from penstock import commands
 from penstock.commands.dumping import to_payload
 from penstock.engine.config import Config
+from penstock.engine.declarations import REGISTRY
 from penstock.engine.dispatch import Engine
 from penstock.engine.session import Session
-from penstock.engine.spec import REGISTRY
 from penstock.protocol.errors import ReplyError
 from penstock.storage.persistence import Persistence
 from penstock.testing.clock import ManualClock, ManualTimers

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from tests.twins import is_compilation_expected, pure_twin
 
 from penstock import commands
+from penstock.engine.concurrency.locks import Want
 from penstock.engine.config import DIRECTIVES
+from penstock.engine.declarations import Handler
 from penstock.engine.dispatch import Engine, FastCommand
-from penstock.engine.locks import Want
+from penstock.engine.observe.statistics import CALLS, FAILED, MANY_ARGUMENTS, NANOSECONDS, REJECTED, SAMPLE, UNTIMED
 from penstock.engine.session import Session
-from penstock.engine.spec import Handler
-from penstock.engine.stats import CALLS, FAILED, MANY_ARGUMENTS, NANOSECONDS, REJECTED, SAMPLE, UNTIMED
 from penstock.protocol.requests import RequestReader
 from penstock.protocol.resp import RawPieces, encode, pack
 from penstock.server import inner_loop

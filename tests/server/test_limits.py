@@ -18,7 +18,7 @@ import pytest
 from tests.raw_client import Closed, RawClient
 
 from penstock import Server
-from penstock.engine.acl import User
+from penstock.engine.access.users import User
 from penstock.engine.config import DIRECTIVES
 from penstock.protocol.resp import pack
 from penstock.server.app import App

@@ -137,8 +137,8 @@ def test_an_overwrite_whose_answer_was_lost_keeps_what_it_wrote(proxy: FaultProx
 
 def test_what_a_worker_imported_is_out_of_the_collectors_sight() -> None:
     program = (
-        "import gc, penstock.spark.source, penstock.spark.worker as worker\n"
-        "worker.settle_in(); first = gc.get_freeze_count(); worker.settle_in()\n"
+        "import gc, penstock.spark.source, penstock.spark.executor as executor\n"
+        "executor.freeze_imports(); first = gc.get_freeze_count(); executor.freeze_imports()\n"
         "print(first > 50_000, gc.get_freeze_count() <= first, len(gc.get_objects()) < 1000)"
     )
     assert gc.get_freeze_count() == 0, "a test process is no worker"

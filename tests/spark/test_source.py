@@ -12,7 +12,7 @@ from pyspark.errors.exceptions.base import StreamingQueryException
 from tests.spark.conftest import World
 
 from penstock import Server
-from penstock.client.streams import arrow_stream
+from penstock.client.api.streams import arrow_stream
 
 
 def offsets(frame: Any) -> list[int]:

@@ -83,8 +83,8 @@ _COPIES = """
 import os, sys
 from pathlib import Path
 from penstock import commands; commands.load()
-from penstock.engine import allocators
-from penstock.engine.keyspace import Keyspace
+from penstock.engine.keyspace import allocators
+from penstock.engine.keyspace.databases import Keyspace
 from penstock.storage import snapshot
 from penstock.storage.child import Child
 from penstock.types.codec import Hash, List, Set, SortedSet, XStream

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.engine.keyspace import Keyspace
+from penstock.engine.keyspace.databases import Keyspace
 from penstock.protocol.resp import pack
 from penstock.storage import batches, snapshot
 from penstock.storage.check import run_check

@@ -12,10 +12,10 @@ from tests.raw_client import RawClient
 from tests.storage.test_persistence import info, running, wait_until
 
 from penstock import Server
-from penstock.engine.locks import KeyLock, Kind
+from penstock.engine.concurrency.locks import KeyLock, Kind
+from penstock.engine.concurrency.workers import NEVER
+from penstock.engine.declarations import REGISTRY, Access, Argv, Flag, Reply, command, key
 from penstock.engine.session import Session
-from penstock.engine.spec import REGISTRY, Access, Argv, Flag, Reply, command, key
-from penstock.engine.workers import NEVER
 
 
 def locked(server: Server) -> list[KeyLock]:

@@ -9,7 +9,7 @@ from tests.twins import pure_twin
 
 from penstock import commands
 from penstock.engine.dispatch import Engine
-from penstock.engine.keyspace import Keyspace
+from penstock.engine.keyspace.databases import Keyspace
 from penstock.engine.session import Session
 from penstock.storage import blocks, snapshot
 from penstock.storage.files import StorageError

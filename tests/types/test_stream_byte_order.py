@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from penstock.types.stream.arrow import InvalidArrow, parse_arrow
+from penstock.types.stream.arrow_size import _BUFFERS, _HEADER, _field, _follow, _vector
 from penstock.types.stream.log import Log
-from penstock.types.stream.unpacked import _BUFFERS, _HEADER, _field, _follow, _vector
 
 COLUMNS = {
     "time": pa.array([1, 2, 1 << 40], pa.int64()),

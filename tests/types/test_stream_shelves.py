@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from penstock.types import disposal
+from penstock import freeing
 from penstock.types.stream import leases as module
 from penstock.types.stream import shelf as shelf_module
 from penstock.types.stream.leases import Leases
@@ -31,7 +31,7 @@ def small_shelves() -> Iterator[None]:
         patch.setattr(module, "_LAGGING", 2)
         patch.setattr(module, "_GIANT", 3)
         yield
-    disposal.drain()
+    freeing.drain()
 
 
 def parts_of(leases: list[Lease], start: int, end: int) -> tuple[list[Lease], list[Lease]]:
@@ -224,7 +224,7 @@ def test_many_shelves_are_freed_by_and_by() -> None:
     leases = Leases()
     for offset in range(1, 401):
         leases.put(Lease(offset, offset + 1, offset, 0, 0, 1, None))
-    disposal.drain()
+    freeing.drain()
     taken: list[object] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "dispose", taken.append)

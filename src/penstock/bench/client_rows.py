@@ -17,7 +17,7 @@ import redis.asyncio
 
 from penstock.bench.row import Measure, Row
 from penstock.bench.servers import Running
-from penstock.client import aio, sync
+from penstock.client.api import aio, sync
 
 Connect = Callable[[str], Any]
 

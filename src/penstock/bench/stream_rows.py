@@ -21,7 +21,7 @@ from penstock.bench.pending import Pending
 from penstock.bench.row import Measure, Row, throughput
 from penstock.bench.servers import Running, configured, unpinned
 from penstock.bench.stream_length import Lengths, lengthen
-from penstock.client.sync import Client
+from penstock.client.api.sync import Client
 from penstock.protocol.resp import pack
 
 TWRITE = Work("twrite", ("TWRITE", "bench", "field", "value"))

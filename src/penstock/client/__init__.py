@@ -1,17 +1,27 @@
 """A Redis client that knows what happened to every command.
 
-The engine (engine.py) is sans-I/O: bytes and the time go in, bytes and settled commands come out. sync.py and aio.py only
-drive it. Both clients are subclasses of redis-py's, so every command method, URL and option of redis-py works:
+Both clients are subclasses of redis-py's, so every command method, URL and option of redis-py works. Arrows point to what is imported:
 
-    protocol.errors
+    delivery, errors, events, choice_by_name    levels and states, what went wrong, what is told of connections
       ^
-    delivery, errors, events, commands, encoding      what a level, a state, an error, a kind of command is
+    engine/     sans I/O: bytes and the time go in, bytes and settled commands come out
+        connection       one logical connection: the states of its commands, replay
+        batch            one or more commands that are settled together
+        pending          the queue and its bounds
+        writing          what goes out next, and how far it came
+        replies          bytes to replies, each to its command
+        large_reply      where a large reply is received
+        handshake        what a connection begins with
+        session_state    what a new connection must be told
+        exactly_once     who numbers writes; once_numbers: the numbers on the wire
+        command_kinds    which commands may share a connection
+        encoding, backoff
       ^
-    batch <- session, once, backoff <- engine         the FIFO, what a new connection must be told, ONCE numbers
+    drivers/    sync (threads over one socket), aio (tasks over one transport)
+        connecting, socket_io, polling, wake_up, pool_handoff
       ^
-    opening, parking <- sync_link, aio_link           the two drivers, and what they leave to the next client of a pool
+    api/        sync, aio: the two clients; shared: what they have in common
+        calls, pipeline, shortcuts, scripts, streams, consumer, tables
       ^
-    calls, pipeline, streams, consumer, tables <- body    what a method sends and returns, without the waiting
-      ^
-    sync, aio                                         the two clients
+    cluster/    the client of a Redis or Valkey Cluster
 """

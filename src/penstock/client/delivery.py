@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from penstock.client.choices import chosen
+from penstock.client.choice_by_name import chosen
 
 
 class Delivery(enum.Enum):

@@ -1,14 +1,14 @@
-"""ACL: users and what they may do. The rules themselves are in engine/permissions.py, the users in engine/acl.py."""
+"""ACL: users and what they may do. The rules themselves are in engine/access/permissions.py, the users in engine/access/users.py."""
 
 from __future__ import annotations
 
 import secrets
 
-from penstock.engine.acl import LogEntry
+from penstock.engine.access.permissions import Reason, Selector
+from penstock.engine.access.users import LogEntry
 from penstock.engine.arguments import to_integer
-from penstock.engine.permissions import Reason, Selector
+from penstock.engine.declarations import CATEGORIES, REGISTRY, Argv, Flag, Reply, command
 from penstock.engine.session import Session
-from penstock.engine.spec import CATEGORIES, REGISTRY, Argv, Flag, Reply, command
 from penstock.protocol.errors import ReplyError, bad_subcommand
 from penstock.protocol.resp import OK, Members
 

@@ -14,9 +14,9 @@ from operator import and_, or_, xor
 
 from penstock.commands.strings import GROW, ONE_READ, ONE_UPDATED, bytes_to_lengthen, clip_range, grown
 from penstock.engine.arguments import to_integer
-from penstock.engine.long_work import LONG
+from penstock.engine.concurrency.long_work import LONG
+from penstock.engine.declarations import Access, Argv, Effect, Flag, Reply, command, key, keys
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Effect, Flag, Reply, command, key, keys
 from penstock.protocol.errors import ReplyError, syntax_error
 
 Bits = bytes | bytearray

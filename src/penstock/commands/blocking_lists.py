@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from penstock.commands.lists import MultiPop, is_left, move, pop_many
 from penstock.engine.arguments import to_timeout
+from penstock.engine.declarations import Access, Argv, Effect, Flag, Reply, command, counted_keys, key, keys
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Effect, Flag, Reply, command, counted_keys, key, keys
 from penstock.protocol.errors import WrongType
 from penstock.protocol.resp import NULL_ARRAY
 from penstock.types.list import List

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from penstock.commands.sorted_sets import MultiPop, first_disordered, pop_from_first
 from penstock.engine.arguments import to_timeout
-from penstock.engine.long_work import sort_first
+from penstock.engine.concurrency.long_work import sort_first
+from penstock.engine.declarations import Access, Argv, Effect, Flag, Reply, command, counted_keys, keys
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Effect, Flag, Reply, command, counted_keys, keys
 from penstock.protocol.resp import NULL_ARRAY
 
 _WAITS = Flag.WRITE | Flag.NOSCRIPT | Flag.BLOCKING | Flag.FAST

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from penstock.commands.connection import checked_name
 from penstock.engine.arguments import to_integer
+from penstock.engine.declarations import Argv, Flag, Reply, command
 from penstock.engine.session import Session
-from penstock.engine.spec import Argv, Flag, Reply, command
 from penstock.protocol.errors import ReplyError, bad_subcommand, shown, syntax_error
 from penstock.protocol.resp import NO_REPLY, OK, Verbatim
 

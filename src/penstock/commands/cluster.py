@@ -5,8 +5,8 @@ A cluster client asks these first; the error tells it to talk to this server as 
 
 from __future__ import annotations
 
+from penstock.engine.declarations import Argv, Flag, Reply, command
 from penstock.engine.session import Session
-from penstock.engine.spec import Argv, Flag, Reply, command
 from penstock.protocol.errors import ReplyError
 
 _ASK = Flag.STALE

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.engine.acl import User
+from penstock.engine.access.users import User
 from penstock.engine.blocking import Waiter
 from penstock.engine.config import DIRECTIVES, ChangeRefused, Config, Directive, find_directive
 from penstock.engine.config_file import rewrite
+from penstock.engine.declarations import Argv, Beyond, Flag, Reach, Reply, command
 from penstock.engine.dispatch import Engine
 from penstock.engine.globs import compile_glob
 from penstock.engine.session import Session
-from penstock.engine.spec import Argv, Beyond, Flag, Reach, Reply, command
 from penstock.protocol.errors import ReplyError, syntax_error
 from penstock.protocol.resp import NO_REPLY, OK, encode
 

@@ -7,8 +7,8 @@ of this module that carry one.
 from __future__ import annotations
 
 from penstock.engine.arguments import to_integer
+from penstock.engine.declarations import Argv, Flag, Reply, command
 from penstock.engine.session import Session
-from penstock.engine.spec import Argv, Flag, Reply, command
 from penstock.engine.transactions import discard
 from penstock.protocol.errors import NoAuth, NoProto, ReplyError, shown, syntax_error, wrong_arity
 from penstock.protocol.resp import OK, PONG, Status

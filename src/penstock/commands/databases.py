@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from penstock.engine.arguments import to_int32
+from penstock.engine.declarations import Argv, Beyond, Flag, Reach, Reply, command
 from penstock.engine.dispatch import Engine
-from penstock.engine.keyspace import Database
+from penstock.engine.keyspace.databases import Database
 from penstock.engine.session import Session
-from penstock.engine.spec import Argv, Beyond, Flag, Reach, Reply, command
 from penstock.protocol.errors import ReplyError, syntax_error
 from penstock.protocol.resp import OK
 

@@ -13,10 +13,10 @@ from hashlib import blake2b
 
 from penstock.commands.keys import place
 from penstock.engine.arguments import INT64_MAX, to_integer
-from penstock.engine.keyspace import Value
-from penstock.engine.long_work import LONG
+from penstock.engine.concurrency.long_work import LONG
+from penstock.engine.declarations import Access, Argv, Effect, Flag, Reply, command, key
+from penstock.engine.keyspace.databases import Value
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Effect, Flag, Reply, command, key
 from penstock.protocol.errors import BusyKey, ReplyError, syntax_error
 from penstock.protocol.resp import OK, RawPieces
 from penstock.types import codec

@@ -8,8 +8,8 @@ except while loading, when nothing goes until the log says so.
 from __future__ import annotations
 
 from penstock.engine.arguments import INT64_MAX, INT64_MIN, to_integer
+from penstock.engine.declarations import Access, Argv, Flag, Reply, command, key
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Flag, Reply, command, key
 from penstock.protocol.errors import ReplyError, shown
 
 _CHANGE = Flag.WRITE | Flag.FAST | Flag.TIMED

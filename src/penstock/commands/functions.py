@@ -6,8 +6,8 @@ while no library is loaded.
 
 from __future__ import annotations
 
+from penstock.engine.declarations import Access, Argv, Flag, Reply, command, counted_keys
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Flag, Reply, command, counted_keys
 from penstock.protocol.errors import NotBusy, ReplyError
 from penstock.protocol.resp import OK
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from penstock.engine.arguments import INT64_MAX, INT64_MIN, to_integer, to_sample_count
-from penstock.engine.cursors import to_cursor
-from penstock.engine.long_work import LONG, reply_aside, reply_draws
-from penstock.engine.scanning import scan_elements
+from penstock.engine.concurrency.long_work import LONG, reply_aside, reply_draws
+from penstock.engine.declarations import Access, Argv, Effect, Flag, Reply, command, key
+from penstock.engine.keyspace.cursors import to_cursor
+from penstock.engine.keyspace.scanning import scan_elements
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Effect, Flag, Reply, command, key
 from penstock.protocol.errors import ReplyError, WrongType, not_a_float, syntax_error, wrong_arity
 from penstock.protocol.resp import OK, Pairs
 from penstock.types import long_double

@@ -16,13 +16,12 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 
-from penstock import __version__
+from penstock import __version__, freeing
+from penstock.engine.declarations import Argv, Flag, Reply, command, wire_name
 from penstock.engine.dispatch import Engine
+from penstock.engine.observe.statistics import COMMANDS, INPUT_BYTES, OUTPUT_BYTES
 from penstock.engine.session import Session
-from penstock.engine.spec import Argv, Flag, Reply, command, wire_name
-from penstock.engine.stats import COMMANDS, INPUT_BYTES, OUTPUT_BYTES
 from penstock.protocol.resp import Verbatim
-from penstock.types import disposal
 
 REDIS_VERSION = "7.0.15"
 """The Redis whose commands and replies these are; clients choose what they send by it."""
@@ -125,7 +124,7 @@ def _memory(session: Session) -> Fields:
         "mem_clients_normal": sum(sum(each.output.buffered()) for each in session.engine.sessions.values()),
         "mem_allocator": "pymalloc",
         "active_defrag_running": 0,
-        "lazyfree_pending_objects": disposal.pending(),
+        "lazyfree_pending_objects": freeing.pending(),
     }
 
 
@@ -221,7 +220,7 @@ def _modules(session: Session) -> Fields:
 
 
 def _command_stats(session: Session) -> Fields:
-    """Calls and time of each command; of one that the inner loop runs the time is an estimate, see stats.py."""
+    """Calls and time of each command; of one that the inner loop runs the time is an estimate, see statistics.py."""
     fields: Fields = {}
     for name, (calls, nanoseconds, untimed, rejected, failed) in session.engine.stats.calls.items():
         if calls or rejected or failed:

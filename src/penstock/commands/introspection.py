@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from penstock.engine.declarations import CATEGORIES as EVERY_CATEGORY
+from penstock.engine.declarations import REGISTRY, Argv, Command, Flag, KeySpec, Reply, command
 from penstock.engine.globs import compile_glob
 from penstock.engine.session import Session
-from penstock.engine.spec import CATEGORIES as EVERY_CATEGORY
-from penstock.engine.spec import REGISTRY, Argv, Command, Flag, KeySpec, Reply, command
 from penstock.protocol.errors import ReplyError, syntax_error
 from penstock.protocol.resp import Members, Status
 

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Iterator
 
 from penstock.commands.databases import database_index
 from penstock.engine.arguments import to_integer
-from penstock.engine.cursors import ScanOptions, to_cursor
+from penstock.engine.concurrency.long_work import LONG
+from penstock.engine.declarations import Access, Argv, Beyond, Effect, Flag, Reach, Reply, command, key, keys
 from penstock.engine.globs import compile_glob
-from penstock.engine.keyspace import Database, Value
-from penstock.engine.long_work import LONG
-from penstock.engine.scanning import answer_step
+from penstock.engine.keyspace.cursors import ScanOptions, to_cursor
+from penstock.engine.keyspace.databases import Database, Value
+from penstock.engine.keyspace.scanning import answer_step
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Beyond, Effect, Flag, Reach, Reply, command, key, keys
 from penstock.protocol.errors import ReplyError, no_such_key, syntax_error
 from penstock.protocol.resp import OK, RawPieces, Status, in_pieces
 from penstock.types import codec

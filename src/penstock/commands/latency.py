@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from penstock.engine.declarations import Argv, Flag, Reply, command
 from penstock.engine.session import Session
-from penstock.engine.spec import Argv, Flag, Reply, command
 from penstock.protocol.resp import Verbatim
 
 OPERATOR = Flag.ADMIN | Flag.NOSCRIPT | Flag.LOADING | Flag.STALE

@@ -1,10 +1,10 @@
-"""LAZY: a write that is answered at once and runs later (engine/lazy.py)."""
+"""LAZY: a write that is answered at once and runs later (engine/concurrency/lazy.py)."""
 
 from __future__ import annotations
 
-from penstock.engine.lazy_rules import NAME, refusal
+from penstock.engine.concurrency.lazy_rules import NAME, refusal
+from penstock.engine.declarations import REGISTRY, Argv, Flag, Reply, command, inner_keys
 from penstock.engine.session import Session
-from penstock.engine.spec import REGISTRY, Argv, Flag, Reply, command, inner_keys
 from penstock.protocol.errors import ReplyError
 from penstock.protocol.resp import Status
 

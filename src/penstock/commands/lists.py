@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from itertools import islice
 
 from penstock.engine.arguments import to_at_least, to_integer, to_positive
-from penstock.engine.keyspace import Database
-from penstock.engine.long_work import LONG, is_long_removal, reply_aside, reply_maker
+from penstock.engine.concurrency.long_work import LONG, is_long_removal, reply_aside, reply_maker
+from penstock.engine.declarations import Access, Argv, Effect, Flag, Reply, command, counted_keys, key
+from penstock.engine.keyspace.databases import Database
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Effect, Flag, Reply, command, counted_keys, key
 from penstock.protocol.errors import ReplyError, no_such_key, syntax_error, wrong_arity
 from penstock.protocol.resp import NULL_ARRAY, OK, in_pieces
 from penstock.types.list import List

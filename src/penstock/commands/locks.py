@@ -1,4 +1,4 @@
-"""Locks to look at, LOCKS, and to try out, DEBUG LOCK. What they are is in engine/locks.py."""
+"""Locks to look at, LOCKS, and to try out, DEBUG LOCK. What they are is in engine/concurrency/locks.py."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from penstock.commands.debugging import FLAGS, check_allowed
 from penstock.engine.arguments import to_integer
-from penstock.engine.locks import KeyLock
+from penstock.engine.concurrency.locks import KeyLock
+from penstock.engine.concurrency.workers import Job
+from penstock.engine.declarations import Access, Argv, Flag, KeySpec, Reply, command
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Flag, KeySpec, Reply, command
-from penstock.engine.workers import Job
 from penstock.protocol.errors import ReplyError, syntax_error
 from penstock.protocol.resp import OK
 

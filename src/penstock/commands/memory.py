@@ -1,10 +1,10 @@
-"""MEMORY: what a key takes, what the server takes. The numbers come from engine/memory.py and the types' `size`."""
+"""MEMORY: what a key takes, what the server takes. The numbers come from engine/keyspace/memory.py and the types' `size`."""
 
 from __future__ import annotations
 
 from penstock.engine.arguments import to_integer
+from penstock.engine.declarations import Access, Argv, Effect, Flag, Reply, command, key
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Effect, Flag, Reply, command, key
 from penstock.protocol.errors import syntax_error
 from penstock.protocol.resp import OK, Verbatim
 from penstock.types import codec

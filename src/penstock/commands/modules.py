@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from penstock.engine.declarations import Argv, Flag, Reply, command
 from penstock.engine.session import Session
-from penstock.engine.spec import Argv, Flag, Reply, command
 
 
 @command("MODULE LIST", arity=2, flags=Flag.ADMIN | Flag.NOSCRIPT, group="server", cost="O(N) with N modules")

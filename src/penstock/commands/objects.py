@@ -11,9 +11,9 @@ from collections.abc import Iterable
 
 from penstock.engine.arguments import to_integer
 from penstock.engine.config import Config
-from penstock.engine.keyspace import Value
+from penstock.engine.declarations import Access, Argv, Effect, Flag, Reply, command, key
+from penstock.engine.keyspace.databases import Value
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Effect, Flag, Reply, command, key
 from penstock.protocol.errors import ReplyError
 from penstock.types import codec
 from penstock.types.hash import Hash

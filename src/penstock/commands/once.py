@@ -22,12 +22,12 @@ from contextlib import nullcontext
 from functools import cache
 
 from penstock.engine.arguments import to_integer
+from penstock.engine.concurrency.workers import LongWay
+from penstock.engine.declarations import REGISTRY, Argv, Command, Flag, NotLazy, Reply, command, inner_keys
 from penstock.engine.session import Session
-from penstock.engine.spec import REGISTRY, Argv, Command, Flag, NotLazy, Reply, command, inner_keys
-from penstock.engine.workers import LongWay
 from penstock.protocol.errors import NoPerm, OnceFull, OnceStale, OnceUnknown, ReplyError, Unblocked, WrongType, shown
 from penstock.protocol.resp import NO_REPLY, OK, Raw, RawPieces, Status, encode
-from penstock.types.ledger import Account, BelowFloor, Ledger, UnknownClient
+from penstock.types.once_records import Account, BelowFloor, Ledger, UnknownClient
 
 LONGEST_ID = 128
 _ALIKE = (

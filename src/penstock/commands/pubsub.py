@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from penstock.engine.declarations import Argv, Flag, Reply, command
 from penstock.engine.globs import compile_glob
 from penstock.engine.pubsub import Listeners, join, leave
 from penstock.engine.session import Session
-from penstock.engine.spec import Argv, Flag, Reply, command
 from penstock.protocol.errors import ReplyError, shown
 from penstock.protocol.resp import Push, Raw, encode
 

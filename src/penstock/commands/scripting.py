@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from penstock.engine.arguments import to_integer
+from penstock.engine.declarations import Access, Argv, Flag, Reply, command, counted_keys
 from penstock.engine.scripting import Script
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Flag, Reply, command, counted_keys
 from penstock.protocol.errors import NoScript, ReplyError
 from penstock.protocol.resp import OK
 

@@ -7,11 +7,11 @@ from collections.abc import Set as AbstractSet
 from itertools import islice
 
 from penstock.engine.arguments import to_at_least, to_positive, to_sample_count
-from penstock.engine.cursors import to_cursor
-from penstock.engine.long_work import LONG, LongCommand, reply_aside, reply_draws, reply_maker
-from penstock.engine.scanning import scan_elements
+from penstock.engine.concurrency.long_work import LONG, LongCommand, reply_aside, reply_draws, reply_maker
+from penstock.engine.declarations import Access, Argv, Effect, Flag, Growth, Reply, command, counted_keys, key, keys
+from penstock.engine.keyspace.cursors import to_cursor
+from penstock.engine.keyspace.scanning import scan_elements
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Effect, Flag, Growth, Reply, command, counted_keys, key, keys
 from penstock.protocol.errors import ReplyError, syntax_error
 from penstock.protocol.resp import Members, in_pieces
 from penstock.types import kernels

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import islice
 
 from penstock.engine.arguments import to_integer
+from penstock.engine.declarations import Argv, Flag, Reply, command
 from penstock.engine.session import Session
-from penstock.engine.spec import Argv, Flag, Reply, command
 from penstock.protocol.errors import ReplyError
 from penstock.protocol.resp import OK
 

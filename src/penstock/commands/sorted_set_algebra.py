@@ -8,9 +8,9 @@ from itertools import islice
 
 from penstock.commands.sorted_set_ranges import rows_in_pieces, store
 from penstock.engine.arguments import to_at_least, to_double, to_integer
-from penstock.engine.long_work import LONG
+from penstock.engine.concurrency.long_work import LONG
+from penstock.engine.declarations import Access, Argv, Effect, Flag, Growth, Reply, command, counted_keys, key
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Effect, Flag, Growth, Reply, command, counted_keys, key
 from penstock.protocol.errors import ReplyError, WrongType, syntax_error
 from penstock.protocol.resp import Pairs
 from penstock.types import scores

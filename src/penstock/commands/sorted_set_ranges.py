@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import islice
 
 from penstock.engine.arguments import strtod, to_integer
-from penstock.engine.long_work import LONG, is_long_removal, sort_first
+from penstock.engine.concurrency.long_work import LONG, is_long_removal, sort_first
+from penstock.engine.declarations import Access, Argv, Effect, Flag, Reply, command, key
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Effect, Flag, Reply, command, key
 from penstock.protocol.errors import ReplyError, syntax_error
 from penstock.protocol.resp import Pairs, RawPieces, in_pieces
 from penstock.types.zset import SortedSet, Span, most_bytes

@@ -14,12 +14,19 @@ from typing import Any
 
 from penstock.commands.sorted_set_ranges import rows_in_pieces
 from penstock.engine.arguments import INT64_MAX, to_at_least, to_double, to_positive, to_sample_count
-from penstock.engine.cursors import to_cursor
-from penstock.engine.keyspace import Database
-from penstock.engine.long_work import LONG, is_long_removal, reply_aside, reply_draws, reply_maker, sort_first
-from penstock.engine.scanning import SMALL, scan_elements
+from penstock.engine.concurrency.long_work import (
+    LONG,
+    is_long_removal,
+    reply_aside,
+    reply_draws,
+    reply_maker,
+    sort_first,
+)
+from penstock.engine.declarations import Access, Argv, Effect, Flag, Reply, command, counted_keys, key
+from penstock.engine.keyspace.cursors import to_cursor
+from penstock.engine.keyspace.databases import Database
+from penstock.engine.keyspace.scanning import SMALL, scan_elements
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Effect, Flag, Reply, command, counted_keys, key
 from penstock.protocol.errors import ReplyError, syntax_error
 from penstock.protocol.resp import NULL_ARRAY, Pairs, format_float
 from penstock.types.kernels import listed, take_sample

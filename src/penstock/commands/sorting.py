@@ -21,10 +21,10 @@ from operator import itemgetter
 from typing import TypeVar
 
 from penstock.engine.arguments import to_float, to_integer
-from penstock.engine.keyspace import Database, Value
-from penstock.engine.long_work import LONG
+from penstock.engine.concurrency.long_work import LONG
+from penstock.engine.declarations import Access, Argv, Beyond, Effect, Flag, Reach, Reply, command, found_keys, key
+from penstock.engine.keyspace.databases import Database, Value
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Beyond, Effect, Flag, Reach, Reply, command, found_keys, key
 from penstock.protocol.errors import ReplyError, WrongType, syntax_error
 from penstock.protocol.resp import RawPieces, in_pieces
 from penstock.types.hash import Hash

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from penstock.commands.streams import log_at, parse_entries, retain, size_of_batches, to_batches, to_number
+from penstock.engine.declarations import REGISTRY, Access, Argv, Flag, Reply, command, key
 from penstock.engine.session import Session
-from penstock.engine.spec import REGISTRY, Access, Argv, Flag, Reply, command, key
 from penstock.protocol.errors import Fenced, ReplyError
 from penstock.protocol.resp import OK
 from penstock.types.packing import CorruptValue

@@ -13,19 +13,19 @@ from dataclasses import dataclass
 from itertools import chain
 
 from penstock.engine.arguments import INT64_MAX, to_integer
-from penstock.engine.keyspace import Database, Value
+from penstock.engine.declarations import Access, Argv, Flag, KeySpec, NotLazy, Reply, command, key
+from penstock.engine.keyspace.databases import Database, Value
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Flag, KeySpec, NotLazy, Reply, command, key
 from penstock.protocol.errors import Fenced, ReplyError, Unblocked
 from penstock.protocol.resp import NULL_ARRAY, RawPieces
 from penstock.types.stream.arrow import INVALID, InvalidArrow, parse_arrow
+from penstock.types.stream.arrow_size import unpacked_size
 from penstock.types.stream.groups import Change, Group
 from penstock.types.stream.ipc import ArrowPart, Piece
 from penstock.types.stream.log import Log
 from penstock.types.stream.nodes import NODE, Range
 from penstock.types.stream.producers import ProducerFenced
 from penstock.types.stream.stream import Stream
-from penstock.types.stream.unpacked import unpacked_size
 
 _NOTHING = Log()  # what is read where there is no stream
 MAX_NULLS = 1_000_000

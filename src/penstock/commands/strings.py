@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.engine.arguments import INT64_MAX, INT64_MIN, to_integer
+from penstock.engine.declarations import Access, Argv, Effect, Flag, NotLazy, Reply, command, key, keys
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Effect, Flag, NotLazy, Reply, command, key, keys
 from penstock.protocol.errors import ReplyError, WrongType, not_a_float, syntax_error, wrong_arity
 from penstock.protocol.resp import OK
 from penstock.types import long_double

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from penstock.engine import transactions
+from penstock.engine.declarations import Access, Argv, Effect, Flag, Reply, command, keys
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Effect, Flag, Reply, command, keys
 from penstock.protocol.errors import ReplyError
 from penstock.protocol.resp import OK
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.engine.arguments import to_integer
+from penstock.engine.declarations import Access, Argv, Effect, Flag, NotLazy, Reply, command, found_keys, key
 from penstock.engine.session import Session
-from penstock.engine.spec import Access, Argv, Effect, Flag, NotLazy, Reply, command, found_keys, key
 from penstock.protocol.errors import ReplyError, bad_subcommand, no_such_key, syntax_error, wrong_arity
 from penstock.protocol.resp import NULL_ARRAY, OK
 from penstock.types.xstream import BLOCK, FIRST_ID, HIGHEST, LAST_ID, Id, Row, XStream, after, before

@@ -23,14 +23,14 @@ import logging
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.engine.spec import Argv, Command, Reply
-from penstock.engine.stats import CALLS
+from penstock.engine.declarations import Argv, Command, Reply
+from penstock.engine.observe.statistics import CALLS
 from penstock.protocol.errors import ReplyError, Unblocked, WrongType
 from penstock.protocol.resp import NO_REPLY, encode
 
 if TYPE_CHECKING:
     from penstock.engine.dispatch import Engine
-    from penstock.engine.keyspace import Database, Value
+    from penstock.engine.keyspace.databases import Database, Value
     from penstock.engine.session import Session
 
 log = logging.getLogger("penstock.engine")

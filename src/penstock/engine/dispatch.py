@@ -15,30 +15,30 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from penstock.engine.acl import AccessControl
+from penstock.engine.access.users import AccessControl
 from penstock.engine.blocking import Blocking
-from penstock.engine.busy_names import BusyNames
 from penstock.engine.clock import Clock
-from penstock.engine.compression import Compression
+from penstock.engine.concurrency.busy_names import BusyNames
+from penstock.engine.concurrency.lazy import Lazy
+from penstock.engine.concurrency.lock_gate import LockGate
+from penstock.engine.concurrency.once import Once
+from penstock.engine.concurrency.workers import Workers
 from penstock.engine.config import Config
-from penstock.engine.cursors import Cursors
-from penstock.engine.keyspace import Database, Keyspace
-from penstock.engine.latency import Latency
-from penstock.engine.lazy import Lazy
-from penstock.engine.lock_gate import LockGate
-from penstock.engine.memory import SMALLEST_STEP, Memory
-from penstock.engine.monitors import Monitors, redacted
-from penstock.engine.once import Once
+from penstock.engine.declarations import REGISTRY, Argv, Command, Flag, Handler, Module, Reply, Together
+from penstock.engine.keyspace.cursors import Cursors
+from penstock.engine.keyspace.databases import Database, Keyspace
+from penstock.engine.keyspace.memory import SMALLEST_STEP, Memory
+from penstock.engine.observe.latency import Latency
+from penstock.engine.observe.monitors import Monitors, redacted
+from penstock.engine.observe.slow_log import SlowLog
+from penstock.engine.observe.statistics import CALLS, COMMANDS, FAILED, HITS, MISSES, NANOSECONDS, REJECTED, Stats
 from penstock.engine.pause import Pause
 from penstock.engine.pubsub import Publications
 from penstock.engine.scripting import BUSY_SCRIPT, Scripting
 from penstock.engine.session import Session
-from penstock.engine.slowlog import SlowLog
-from penstock.engine.spec import REGISTRY, Argv, Command, Flag, Handler, Module, Reply, Together
-from penstock.engine.stats import CALLS, COMMANDS, FAILED, HITS, MISSES, NANOSECONDS, REJECTED, Stats
-from penstock.engine.streams import Streams
+from penstock.engine.stream_compression import Compression
+from penstock.engine.stream_upkeep import Streams
 from penstock.engine.transactions import discard, refused
-from penstock.engine.workers import Workers
 from penstock.protocol.errors import Loading, Misconf, NoAuth, OutOfMemory, ReplyError
 from penstock.protocol.resp import NO_REPLY, QUEUED
 
@@ -56,7 +56,7 @@ class FastCommand(NamedTuple):
     low: int  # the fewest words
     high: int
     together: Together | None
-    counters: array[int]  # see stats.py
+    counters: array[int]  # see statistics.py
     reads: int  # the place of the last key that it reads, -1 for the last argument, 0 if it does not read
     timed: bool  # every call is, not some of them: it may take long
     name: str

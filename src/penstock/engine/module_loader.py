@@ -23,12 +23,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from penstock.engine.spec import REGISTRY, Access, Argv, Command, Handler, Module, Reply
+from penstock.engine.declarations import REGISTRY, Access, Argv, Command, Handler, Module, Reply
 from penstock.protocol.errors import PenstockError, ReplyError
 from penstock.types import codec
 
 if TYPE_CHECKING:
-    from penstock.engine.keyspace import Database
+    from penstock.engine.keyspace.databases import Database
     from penstock.engine.session import Session
 
 log = logging.getLogger("penstock.modules")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.engine.spec import Argv, Command
+from penstock.engine.declarations import Argv, Command
 
 if TYPE_CHECKING:
     from penstock.engine.dispatch import Engine

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from penstock.engine.declarations import Argv, Command
 from penstock.engine.globs import compile_glob
-from penstock.engine.spec import Argv, Command
 from penstock.protocol.errors import ReplyError
 from penstock.protocol.resp import Push, encode
 

@@ -31,12 +31,12 @@ from typing import TYPE_CHECKING, Any
 import hiredis
 from lupa import lua51
 
+from penstock.engine.concurrency.workers import LongWay
+from penstock.engine.declarations import REGISTRY, Argv, Command, Flag, Reply
 from penstock.engine.lua import native
 from penstock.engine.lua.frames import keep_frames
+from penstock.engine.observe.statistics import CALLS, COMMANDS, FAILED, HITS, MISSES, NANOSECONDS
 from penstock.engine.session import Session
-from penstock.engine.spec import REGISTRY, Argv, Command, Flag, Reply
-from penstock.engine.stats import CALLS, COMMANDS, FAILED, HITS, MISSES, NANOSECONDS
-from penstock.engine.workers import LongWay
 from penstock.protocol.errors import Busy, NoPerm, NotBusy, OutOfMemory, ReplyError, Unkillable, one_line
 from penstock.protocol.resp import (
     NULL_ARRAY,

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import quote_from_bytes
 
 from penstock.engine.blocking import Waiter, Wish
-from penstock.engine.spec import Argv, Reply, wire_name
+from penstock.engine.declarations import Argv, Reply, wire_name
 from penstock.protocol.resp import NO_REPLY, RawPieces, encode
 
 if TYPE_CHECKING:
-    from penstock.engine.acl import User
+    from penstock.engine.access.users import User
+    from penstock.engine.concurrency.locks import Wait
+    from penstock.engine.concurrency.workers import Job
     from penstock.engine.dispatch import Engine
-    from penstock.engine.locks import Wait
     from penstock.engine.transactions import Transaction
-    from penstock.engine.workers import Job
 
 
 Result = TypeVar("Result")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.engine.spec import Argv, Command, Reply
+from penstock.engine.declarations import Argv, Command, Reply
 from penstock.protocol.errors import ExecAbort, NoPerm, ReplyError
 from penstock.protocol.resp import NULL_ARRAY
 

@@ -19,10 +19,10 @@ from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
 from penstock.protocol._requests cimport RequestReader, iovec
 
 from penstock.engine.clock import Clock
-from penstock.engine import stats
-from penstock.engine.slowlog import QUICKEST_TIMED
-from penstock.engine.spec import REGISTRY
-from penstock.engine.workers import LongWay
+from penstock.engine.observe import statistics
+from penstock.engine.observe.slow_log import QUICKEST_TIMED
+from penstock.engine.declarations import REGISTRY
+from penstock.engine.concurrency.workers import LongWay
 from penstock.protocol.errors import ProtocolError, ReplyError, wrong_arity
 from penstock.protocol.grammar import MORE
 from penstock.protocol.resp import OK, RawPieces, encode
@@ -49,18 +49,18 @@ cdef enum:
     OUTPUT_BYTES = 2
     HITS = 3
     MISSES = 4
-    # places in the counters of a command, as in engine/stats.py
+    # places in the counters of a command, as in engine/observe/statistics.py
     CALLS = 0
     NANOSECONDS = 1
     UNTIMED = 2
     REJECTED = 3
     FAILED = 4
 
-cdef Py_ssize_t SAMPLE = stats.SAMPLE
-cdef Py_ssize_t MANY_ARGUMENTS = stats.MANY_ARGUMENTS
+cdef Py_ssize_t SAMPLE = statistics.SAMPLE
+cdef Py_ssize_t MANY_ARGUMENTS = statistics.MANY_ARGUMENTS
 cdef long long SLOW = QUICKEST_TIMED * 1000  # nanoseconds; what takes longer may be worth a note
-if (stats.CALLS, stats.NANOSECONDS, stats.UNTIMED, stats.REJECTED, stats.FAILED) != (0, 1, 2, 3, 4):
-    raise ImportError("built for other counters than engine/stats.py has")
+if (statistics.CALLS, statistics.NANOSECONDS, statistics.UNTIMED, statistics.REJECTED, statistics.FAILED) != (0, 1, 2, 3, 4):
+    raise ImportError("built for other counters than engine/observe/statistics.py has")
 
 
 cdef struct Block:
@@ -175,7 +175,7 @@ cdef class InnerLoop:
     cdef bint direct  # inside data_received, so the socket is certainly open
     cdef object clock, stats, others
     cdef list ready  # changed keys that somebody waits for
-    cdef dict busy  # the table of engine/busy_names.py
+    cdef dict busy  # the table of engine/concurrency/busy_names.py
     cdef object following  # a command that was taken to see whether it belongs to a run, and did not run yet
     cdef array.array tally  # of stats
     cdef bint real_clock

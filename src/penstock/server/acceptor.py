@@ -103,7 +103,7 @@ class Acceptor:
     # -- making connections -----------------------------------------------------------------------------------
 
     def take(self) -> list[Connection]:
-        """Plain connections that the loop has not begun with: a busy script hears them itself (meanwhile.py)."""
+        """Plain connections that the loop has not begun with: a busy script hears them itself (busy_script_io.py)."""
         plain = [connection for listener, connection in self._accepted if not listener.encrypted]
         self._accepted = deque(pair for pair in self._accepted if pair[0].encrypted)
         return plain

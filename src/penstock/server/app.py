@@ -10,14 +10,14 @@ from typing import cast
 
 from penstock import commands
 from penstock.engine import module_loader
+from penstock.engine.concurrency.workers import STOP_PATIENCE
 from penstock.engine.config import Config
 from penstock.engine.dispatch import Engine
-from penstock.engine.workers import STOP_PATIENCE
 from penstock.server.acceptor import Acceptor
+from penstock.server.busy_script_io import Meanwhile
 from penstock.server.connection import Connection
 from penstock.server.limits import Limits
 from penstock.server.listeners import Listeners
-from penstock.server.meanwhile import Meanwhile
 from penstock.storage.persistence import Persistence
 
 log = logging.getLogger("penstock.server")

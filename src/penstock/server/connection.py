@@ -18,9 +18,9 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.engine.monitors import redacted
+from penstock.engine.declarations import Argv
+from penstock.engine.observe.monitors import redacted
 from penstock.engine.session import NOWHERE, Session
-from penstock.engine.spec import Argv
 from penstock.protocol.errors import ReplyError
 from penstock.protocol.requests import RequestReader
 from penstock.protocol.resp import NO_REPLY, Raw, RawPieces, StreamedPieces, encode

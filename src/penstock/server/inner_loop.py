@@ -14,12 +14,12 @@ from collections.abc import Callable, Collection
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
+from penstock.engine.concurrency.workers import LongWay
+from penstock.engine.declarations import REGISTRY, Argv
 from penstock.engine.dispatch import Engine
+from penstock.engine.observe.slow_log import QUICKEST_TIMED
+from penstock.engine.observe.statistics import CALLS, FAILED, MANY_ARGUMENTS, NANOSECONDS, REJECTED, SAMPLE, UNTIMED
 from penstock.engine.session import Session
-from penstock.engine.slowlog import QUICKEST_TIMED
-from penstock.engine.spec import REGISTRY, Argv
-from penstock.engine.stats import CALLS, FAILED, MANY_ARGUMENTS, NANOSECONDS, REJECTED, SAMPLE, UNTIMED
-from penstock.engine.workers import LongWay
 from penstock.protocol.errors import ProtocolError, ReplyError, wrong_arity
 from penstock.protocol.requests import MORE, RequestReader
 from penstock.protocol.resp import INTEGERS, OK, RawPieces, encode

@@ -16,7 +16,7 @@ import select
 import time
 from typing import TYPE_CHECKING
 
-from penstock.engine.acl import User
+from penstock.engine.access.users import User
 from penstock.server.descriptors import clients_that_fit, fit_at_start
 
 if TYPE_CHECKING:

@@ -31,13 +31,13 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, BinaryType, IntegerType, MapType, StringType, StructType, VariantType
 
-from penstock.client.encoding import Encoded
+from penstock.client.engine.encoding import Encoded
 from penstock.protocol.columns import Column, column_slots, pack_rows
 from penstock.protocol.slots import SLOTS, key_slot
+from penstock.spark.executor import freeze_imports
 from penstock.spark.nodes import Nodes
 from penstock.spark.options import OptionError, Options
 from penstock.spark.rows import SIMPLE, BadEntry
-from penstock.spark.worker import settle_in
 
 KEYS_A_READ = 1000
 ROWS_A_WRITE = 5000
@@ -110,7 +110,7 @@ class KeyReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SlotPartition)
-        settle_in()
+        freeze_imports()
         options, arrow = self._options, to_arrow_schema(self._schema, timezone="UTC")
         fields = [name for name in arrow.names if name != options.keyColumn]
         with Nodes(options) as nodes:
@@ -208,7 +208,7 @@ class _KeyWriting:
         self._overwrite = overwrite
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        settle_in()
+        freeze_imports()
         written = 0
         with Nodes(self._options) as nodes:
             for batch in iterator:

@@ -23,9 +23,9 @@ import pyarrow as pa
 import redis
 from redis.exceptions import NoPermissionError
 
+from penstock.client.api.sync import Client
 from penstock.client.delivery import Delivery
 from penstock.client.errors import ClientClosed
-from penstock.client.sync import Client
 from penstock.protocol.address import without_secrets
 from penstock.spark.options import OptionError, Options
 from penstock.spark.ranges import Bounds

@@ -13,8 +13,8 @@ from typing import Any
 
 import redis
 
+from penstock.client.api.sync import Client
 from penstock.client.cluster.sync import Cluster
-from penstock.client.sync import Client
 from penstock.protocol.slots import SLOTS
 from penstock.spark.link import is_wrong_type, unreachable
 from penstock.spark.options import OptionError, Options

@@ -36,7 +36,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from penstock.spark.letters import BadMessage, DeadLetters
+from penstock.spark.dead_letters import BadMessage, DeadLetters
 from penstock.spark.options import OptionError, Options
 
 OWN_COLUMNS: dict[str, tuple[type[DataType], ...]] = {

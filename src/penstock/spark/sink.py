@@ -23,10 +23,9 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, StringType, StructType
 
+from penstock.spark.executor import freeze_imports, query_of_task
 from penstock.spark.link import Link
 from penstock.spark.options import OptionError, Options
-from penstock.spark.task import query_of_task
-from penstock.spark.worker import settle_in
 
 BYTES_A_STAGE = 8 << 20
 _ENTRIES = pa.schema([("tag", pa.binary()), ("entry", pa.binary())])
@@ -64,7 +63,7 @@ def check_columns(schema: StructType, options: Options) -> None:
 
 def stage(options: Options, query: str, batches: Iterator[pa.RecordBatch]) -> Staged:
     """Put a task's rows aside; runs on an executor."""
-    settle_in()
+    freeze_imports()
     context = TaskContext.get()
     assert context is not None, "a writer runs in a task"
     with Link(options) as link:

@@ -27,13 +27,12 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.protocol.address import without_secrets
-from penstock.spark.letters import DeadLetters
+from penstock.spark.dead_letters import DeadLetters
+from penstock.spark.executor import freeze_imports, query_of_task
 from penstock.spark.link import Link
 from penstock.spark.options import OptionError, Options, Place, Places
 from penstock.spark.ranges import Bounds, Range, cut, limited
 from penstock.spark.rows import Converter
-from penstock.spark.task import query_of_task
-from penstock.spark.worker import settle_in
 
 NOTHING = Bounds(1, 1)
 
@@ -56,7 +55,7 @@ class StreamPartition(InputPartition):
 
 def read_partition(options: Options, schema: StructType, wanted: Range, query: str) -> Iterator[pa.RecordBatch]:
     """The messages of a range, as the query wants them."""
-    settle_in()
+    freeze_imports()
     with Link(options) as link:
         letters = DeadLetters(link, options, schema, query, wanted) if options.deadLetterStream else None
         converter = Converter(schema, options, letters)

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from penstock.engine.declarations import REGISTRY, Argv
 from penstock.engine.dispatch import Engine
 from penstock.engine.session import Session
-from penstock.engine.spec import REGISTRY, Argv
 from penstock.protocol.errors import ReplyError
 from penstock.storage import batches, snapshot
 from penstock.storage import manifest as manifests

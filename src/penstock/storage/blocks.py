@@ -5,7 +5,7 @@ hand when the package is installed. The compiled one is used if it is there and 
 
 The reason is memory, not time. A forked child shares its memory with the server until one of them writes to it, and Python
 writes to each object that it touches, because it counts references: the pure one copies nearly all of the data by reading it. The compiled
-one reads by borrowed pointers, and copies next to nothing. Measured: docs/design/0013-snapshots-without-copies.md.
+one reads by borrowed pointers, and copies next to nothing. Measured: docs/design/0014-snapshots-without-copies.md.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice, repeat
 from typing import TYPE_CHECKING, BinaryIO
 
-from penstock.engine.keyspace import Database
+from penstock.engine.keyspace.databases import Database
 from penstock.types import codec
 from penstock.types.packing import pack_many
 

@@ -23,7 +23,7 @@ from penstock.storage.child import Child
 from penstock.storage.files import TEMPORARY, StorageError, install, remove_unfinished
 from penstock.storage.folder_lock import FolderInUse, FolderLock
 from penstock.storage.writer import Loop
-from penstock.types.ledger import Ledger
+from penstock.types.once_records import Ledger
 
 log = logging.getLogger("penstock.storage")
 

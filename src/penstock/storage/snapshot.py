@@ -29,7 +29,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from penstock.engine.keyspace import Keyspace, Value
+from penstock.engine.keyspace.databases import Keyspace, Value
 from penstock.storage.blocks import (
     BLOCK,
     END,

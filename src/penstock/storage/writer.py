@@ -44,8 +44,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from penstock.engine.declarations import Argv
 from penstock.engine.dispatch import LogEntry
-from penstock.engine.spec import Argv
 from penstock.storage.batches import LENGTHS, add_lines, header
 
 log = logging.getLogger("penstock.storage")

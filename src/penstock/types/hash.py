@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from itertools import chain, islice
 from typing import Self
 
-from penstock.types.disposal import GIANT, dispose
+from penstock.freeing import GIANT, dispose
 from penstock.types.packing import AN_OBJECT, CorruptValue, pack_many, unpack_many
 from penstock.types.sampling import Sampler
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Self
 
-from penstock.types.disposal import GIANT, dispose
+from penstock.freeing import GIANT, dispose
 from penstock.types.kernels import chunks, skip
 from penstock.types.packing import AN_OBJECT, pack_many, unpack_many
 

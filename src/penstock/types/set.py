@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from typing import Self
 
-from penstock.types.disposal import GIANT, dispose
+from penstock.freeing import GIANT, dispose
 from penstock.types.packing import AN_OBJECT, pack_many, unpack_many
 from penstock.types.sampling import Sampler
 

@@ -27,7 +27,7 @@ from typing import Any, Self
 
 from sortedcontainers import SortedList
 
-from penstock.types.disposal import GIANT, dispose
+from penstock.freeing import GIANT, dispose
 from penstock.types.kernels import chunks, sort
 from penstock.types.packing import AN_OBJECT, CorruptValue, pack_doubles, pack_many, unpack_many
 

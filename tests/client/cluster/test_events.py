@@ -12,8 +12,8 @@ from tests.client.cluster.clients import Proxied
 from tests.client.cluster.conftest import Connect
 from tests.client.cluster.model import NODES, TABLE, Model
 
+from penstock.client.cluster.bounds import ClusterCounters
 from penstock.client.cluster.effects import Batch, Logic, Pause
-from penstock.client.cluster.ledger import ClusterCounters
 from penstock.client.cluster.pipeline import Packed
 from penstock.client.cluster.plan import Plan
 from penstock.client.cluster.transaction import Transaction

@@ -11,9 +11,9 @@ from tests.client.interrupts import Interrupt
 
 import penstock
 from penstock import aio
+from penstock.client.cluster.bounds import Hold, Ledger
 from penstock.client.cluster.core import ClusterCore
 from penstock.client.cluster.effects import Room
-from penstock.client.cluster.ledger import Hold, Ledger
 from penstock.client.errors import BufferFull
 
 

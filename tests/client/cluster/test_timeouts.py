@@ -15,9 +15,9 @@ from tests.client.cluster.clients import Proxied
 from tests.client.cluster.conftest import Connect
 from tests.client.cluster.model import NODES, TABLE, Model
 
+from penstock.client.cluster.bounds import Hold
 from penstock.client.cluster.core import ClusterCore
 from penstock.client.cluster.effects import Batch, Exchange
-from penstock.client.cluster.ledger import Hold
 from penstock.client.cluster.pipeline import Packed
 from penstock.client.cluster.plan import Plan
 from penstock.client.cluster.routing import CommandTable

@@ -23,19 +23,19 @@ from redis.asyncio.client import PubSub
 from redis.asyncio.lock import Lock
 from redis.commands import AsyncCoreCommands, AsyncRedisModuleCommands
 
-from penstock.client.cluster.aio_links import Links
+from penstock.client.api.pipeline import told_of_all
+from penstock.client.api.shortcuts import QuickCommands
+from penstock.client.api.streams import StreamCommands
+from penstock.client.cluster.aio_connections import Links
+from penstock.client.cluster.bounds import PATROL
 from penstock.client.cluster.calls import ClusterBody, PipelineBody
 from penstock.client.cluster.core import ClusterCore, raise_first
 from penstock.client.cluster.effects import Exchange, Logic, Pause, Refresh, Room
-from penstock.client.cluster.ledger import PATROL
 from penstock.client.cluster.plan import Call
 from penstock.client.cluster.scripts import AioClusterScript
 from penstock.client.cluster.slot_map import Address, SlotMap
 from penstock.client.cluster.strategies import Strategy
 from penstock.client.errors import NotSent
-from penstock.client.pipeline import told_of_all
-from penstock.client.quick import QuickCommands
-from penstock.client.streams import StreamCommands
 
 
 class Cluster(ClusterBody, StreamCommands, QuickCommands, AsyncRedisModuleCommands, AsyncCoreCommands):  # type: ignore[misc]

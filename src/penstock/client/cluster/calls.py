@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import redis
 
+from penstock.client.cluster.bounds import ClusterCounters
 from penstock.client.cluster.core import ClusterCore, Options, raise_first
 from penstock.client.cluster.effects import Effect, Rules
-from penstock.client.cluster.ledger import ClusterCounters
 from penstock.client.cluster.plan import Call
 from penstock.client.cluster.slot_map import shown
 from penstock.client.cluster.strategies import Strategy

@@ -17,9 +17,11 @@ from redis.cluster import ClusterNode
 from redis.connection import parse_url, to_bool
 from redis.exceptions import ExecAbortError
 
+from penstock.client.api.pipeline import decoded_alone
+from penstock.client.api.streams import CALLBACKS
+from penstock.client.cluster.bounds import ClusterCounters, Hold, Ledger, held_bytes
 from penstock.client.cluster.effects import Batch, Effect, Outcome, Refresh, Room, Rules
 from penstock.client.cluster.errors import NotRoutable
-from penstock.client.cluster.ledger import ClusterCounters, Hold, Ledger, held_bytes
 from penstock.client.cluster.pipeline import Packed
 from penstock.client.cluster.plain import PlainCall
 from penstock.client.cluster.plan import Call, Plan
@@ -28,14 +30,12 @@ from penstock.client.cluster.slot_map import Address, Remap, SlotMap, shown
 from penstock.client.cluster.strategies import Strategy, make_plan, packed, sequential, single_slot, two_step
 from penstock.client.cluster.topology import Topology
 from penstock.client.cluster.transaction import Transaction
-from penstock.client.commands import name_of
 from penstock.client.delivery import Delivery, ReplayFilter, State
-from penstock.client.encoding import count_words, pack
+from penstock.client.drivers.connecting import number_from_query
+from penstock.client.engine.command_kinds import name_of
+from penstock.client.engine.encoding import count_words, pack
 from penstock.client.errors import stated
 from penstock.client.events import Listeners, Reconnected, Replayed
-from penstock.client.opening import number_from_query
-from penstock.client.pipeline import decoded_alone
-from penstock.client.streams import CALLBACKS
 from penstock.protocol.slots import key_slot
 from penstock.protocol.tuples import pack_tuple
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from penstock.client.cluster.slot_map import Address, Remap, SlotMap
-from penstock.client.commands import as_command
 from penstock.client.delivery import Delivery, ReplayFilter, Settings, State, check_called
+from penstock.client.engine.command_kinds import as_command
 from penstock.client.errors import ExactlyOnceUnavailable
 from penstock.client.events import Listeners
 

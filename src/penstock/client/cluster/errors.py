@@ -35,6 +35,7 @@ from redis.exceptions import (
 )
 
 from penstock.client.delivery import State
+from penstock.client.drivers.connecting import is_refusal
 from penstock.client.errors import (
     ClientClosed,
     NoReplyInTime,
@@ -44,7 +45,6 @@ from penstock.client.errors import (
     TransactionLost,
     reply_error,
 )
-from penstock.client.opening import is_refusal
 
 
 class CrossSlotRefused(ClusterCrossSlotError):

@@ -32,6 +32,7 @@ from typing import Any, Final
 
 from redis.exceptions import AskError, SlotNotCoveredError, TryAgainError
 
+from penstock.client.cluster.bounds import ClusterCounters
 from penstock.client.cluster.effects import Batch, Effect, Exchange, Outcome, Pause, Refresh, Rules
 from penstock.client.cluster.errors import (
     REFUSALS,
@@ -43,12 +44,11 @@ from penstock.client.cluster.errors import (
     unknown,
     unsent,
 )
-from penstock.client.cluster.ledger import ClusterCounters
 from penstock.client.cluster.plan import UNKEYED, Plan
 from penstock.client.cluster.routing import Route
 from penstock.client.cluster.slot_map import Address, SlotMap, address_of, shown
-from penstock.client.commands import as_command, name_of
 from penstock.client.delivery import State
+from penstock.client.engine.command_kinds import as_command, name_of
 from penstock.client.errors import NotReplayed, NotSent, OutcomeUnknown, stated
 from penstock.client.events import Replayed
 from penstock.protocol.resp import pack

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.client.batch import Batch, lay_out
-from penstock.client.cluster.ledger import Hold
+from penstock.client.cluster.bounds import Hold
 from penstock.client.cluster.slot_map import Address
+from penstock.client.engine.batch import Batch, lay_out
 
 WAITER_BYTES = 700
 """What a task that waits for it costs, its coroutines and its future; tests/client/cluster/test_bounds.py measures it."""

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from penstock.client.cluster.errors import CrossSlotRefused, NotRoutable
 from penstock.client.cluster.routing import NOT_IN_A_CLUSTER, CommandTable, Route, encoded
 from penstock.client.cluster.slot_map import Address, SlotMap
-from penstock.client.commands import Kind, kind_of, name_of, options_of, patience
-from penstock.client.encoding import Encoded, pack
+from penstock.client.engine.command_kinds import Kind, kind_of, name_of, options_of, patience
+from penstock.client.engine.encoding import Encoded, pack
 from penstock.client.errors import NotEncodable
 from penstock.protocol.slots import SLOTS, key_slot
 from penstock.protocol.tuples import pack_tuple

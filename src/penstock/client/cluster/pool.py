@@ -18,12 +18,12 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import redis
 
-from penstock.client import batch as single
+from penstock.client.cluster.bounds import Ledger
 from penstock.client.cluster.effects import Batch, Outcome, Rules
 from penstock.client.cluster.errors import TimeIsUp
-from penstock.client.cluster.ledger import Ledger
 from penstock.client.cluster.sharing import WAS_CLOSED, outcome_of, reason
 from penstock.client.cluster.slot_map import Address
+from penstock.client.engine import batch as single
 from penstock.client.errors import ClientClosed, NotSent
 from penstock.client.events import Event, Reconnected
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from penstock.client.cluster.errors import CrossSlotRefused, NotRoutable
-from penstock.client.commands import MAY_WAIT, XREAD_OPTIONS, options_of
+from penstock.client.engine.command_kinds import MAY_WAIT, XREAD_OPTIONS, options_of
 from penstock.protocol.slots import key_slot
 
 Arguments = Sequence[Any]

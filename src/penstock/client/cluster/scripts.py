@@ -5,8 +5,8 @@ Rejected: to load a script on all masters before each pipeline. It costs a round
 
 from __future__ import annotations
 
+from penstock.client.api.scripts import AioRegisteredScript, RegisteredScript
 from penstock.client.cluster.calls import PipelineBody
-from penstock.client.scripts import AioRegisteredScript, RegisteredScript
 
 
 class ClusterScript(RegisteredScript):

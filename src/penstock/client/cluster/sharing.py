@@ -1,11 +1,11 @@
 """Calls of many threads, or tasks, to one node over one connection: what goes over it, and what comes back from it.
 
-The connection is the one of penstock.Client, with its engine (engine.py): whoever waits reads for all, and what is ready travels together. Here the
+The connection is the one of penstock.Client, with its engine (engine/connection.py): whoever waits reads for all, and what is ready travels together. Here the
 engine never repeats anything by itself (at-most-once) and holds nothing without a connection: where a command goes next, and whether it may,
 only the logic of the cluster knows.
 
 What may hold it up has a connection of its own: commands that block, WATCH, and large batches, of which one thread serves many nodes
-at once (links.py). When there are as many of those as max_connections allows, batches share.
+at once (sync_connections.py). When there are as many of those as max_connections allows, batches share.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import Any
 import redis
 from redis.exceptions import MovedError
 
-from penstock.client import batch as single
 from penstock.client.cluster.effects import Batch, Outcome
 from penstock.client.cluster.errors import Moved, TimeIsUp, TooManyConnections
 from penstock.client.cluster.slot_map import Address, shown
 from penstock.client.delivery import Delivery, Settings, State
-from penstock.client.encoding import Packed
-from penstock.client.engine import Engine
+from penstock.client.drivers.connecting import HEALTH_CHECK_INTERVAL
+from penstock.client.engine import batch as single
+from penstock.client.engine.connection import Engine
+from penstock.client.engine.encoding import Packed
 from penstock.client.errors import ClientClosed, DeliveryError
-from penstock.client.opening import HEALTH_CHECK_INTERVAL
 
 MOST_PIECES = 64
 """Of a batch that shares a connection although it could have its own."""

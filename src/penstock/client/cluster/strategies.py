@@ -13,15 +13,15 @@ import math
 from collections.abc import Container, Generator, Mapping, Sequence
 from typing import Any
 
-from penstock.client.choices import chosen
+from penstock.client.choice_by_name import chosen
+from penstock.client.cluster.bounds import ClusterCounters
 from penstock.client.cluster.effects import Batch, Effect, Exchange, Outcome, Pause, Refresh, Rules
 from penstock.client.cluster.errors import CrossSlotRefused, unsent
-from penstock.client.cluster.ledger import ClusterCounters
 from penstock.client.cluster.pipeline import Packed
 from penstock.client.cluster.plan import UNKEYED, Call, Plan
 from penstock.client.cluster.routing import CommandTable
 from penstock.client.cluster.slot_map import Address, SlotMap, shown
-from penstock.client.commands import name_of
+from penstock.client.engine.command_kinds import name_of
 from penstock.client.errors import DeliveryError, NotSent
 from penstock.protocol.resp import pack
 

@@ -30,21 +30,21 @@ from redis.client import PubSub
 from redis.commands import CoreCommands, RedisModuleCommands
 from redis.lock import Lock
 
+from penstock.client.api.pipeline import told_of_all
+from penstock.client.api.shortcuts import QuickCommands
+from penstock.client.api.streams import StreamCommands
+from penstock.client.cluster.bounds import PATROL
 from penstock.client.cluster.calls import ClusterBody, PipelineBody
 from penstock.client.cluster.core import ClusterCore, raise_first
 from penstock.client.cluster.effects import Exchange, Logic, Pause, Refresh, Room
-from penstock.client.cluster.ledger import PATROL
-from penstock.client.cluster.links import Links
 from penstock.client.cluster.plan import Call
 from penstock.client.cluster.scripts import ClusterScript
 from penstock.client.cluster.slot_map import Address, SlotMap
 from penstock.client.cluster.strategies import Strategy
+from penstock.client.cluster.sync_connections import Links
 from penstock.client.cluster.turns import Turns
+from penstock.client.drivers.sync import Reentered
 from penstock.client.errors import NotSent
-from penstock.client.pipeline import told_of_all
-from penstock.client.quick import QuickCommands
-from penstock.client.streams import StreamCommands
-from penstock.client.sync_link import Reentered
 
 
 class Cluster(ClusterBody, StreamCommands, QuickCommands, RedisModuleCommands, CoreCommands):

@@ -17,6 +17,7 @@ from typing import Any
 import redis
 from redis.exceptions import AskError, ExecAbortError, MovedError, ResponseError, WatchError
 
+from penstock.client.cluster.bounds import ClusterCounters
 from penstock.client.cluster.effects import Batch, Effect, Exchange, Lane, Outcome, Pause, Refresh, Rules
 from penstock.client.cluster.errors import (
     REFUSALS,
@@ -28,13 +29,12 @@ from penstock.client.cluster.errors import (
     unknown,
     unsent,
 )
-from penstock.client.cluster.ledger import ClusterCounters
 from penstock.client.cluster.pipeline import ASKING
 from penstock.client.cluster.plan import UNKEYED, Plan
 from penstock.client.cluster.slot_map import Address, SlotMap, address_of, shown
 from penstock.client.cluster.strategies import single_slot
-from penstock.client.commands import as_command, name_of
 from penstock.client.delivery import State
+from penstock.client.engine.command_kinds import as_command, name_of
 from penstock.client.errors import NoReplyInTime, NotReplayed, NotSent, NotSentInTime, OutcomeUnknown, stated
 from penstock.client.events import Replayed
 from penstock.protocol.resp import pack

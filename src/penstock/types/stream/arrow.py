@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.types.stream.unpacked import message_size
+from penstock.types.stream.arrow_size import message_size
 
 SCHEMA = pa.schema([("time", pa.int64()), ("tag", pa.binary()), ("entry", pa.binary())])
 # Only for a node of more than 2 GiB, which 32-bit offsets cannot describe.

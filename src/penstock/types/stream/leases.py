@@ -24,7 +24,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from itertools import chain
 
-from penstock.types.disposal import dispose
+from penstock.freeing import dispose
 from penstock.types.stream.shelf import DELIVERED, END, EXPIRY, FULL, NEVER, RETRY, WIDTH, Lease, Shelf
 
 _FEW = 32  # neighbours that together have no more are put together

@@ -30,8 +30,8 @@ import pyarrow.compute as pc
 
 from penstock.types.packing import CorruptValue, OversizedValue
 from penstock.types.stream.arrow import LARGE_SCHEMA, SCHEMA, binaries, int64s, offsets_from
+from penstock.types.stream.arrow_size import unpacked_size
 from penstock.types.stream.ipc import ArrowPart, Layout, Piece, decoded, messages, node_part, rows_part
-from penstock.types.stream.unpacked import unpacked_size
 from penstock.types.stream.wire import Wire, column_of, columns_wire, counted, extend_wire, formatted, latest
 
 NODE = 1000

@@ -1,0 +1,1 @@
+"""What callers use: the two clients, their pipelines, stream commands, consumers, tables."""

@@ -1,0 +1,161 @@
+"""What the two clients have in common: their options, the delivery settings, the links they own, the counters.
+
+A link is a driver of one engine: sync_link.Link or aio_link.Link. A client has one that everybody shares, and makes others
+for what must not be shared; those are kept and used again.
+"""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from functools import partial
+from inspect import Parameter
+from typing import Any, Generic, Protocol, TypeVar
+
+from penstock.client.api.pipeline import total
+from penstock.client.api.streams import CALLBACKS
+from penstock.client.delivery import Acquaintance, Counters, Delivery, ReplayFilter, Settings, check_called
+from penstock.client.drivers.connecting import SETTINGS, encoding_of, settings_from
+from penstock.client.drivers.pool_handoff import Driver, Parking
+from penstock.client.engine.connection import Engine
+from penstock.client.errors import NotSent
+from penstock.client.events import Listeners
+
+OPTIONS = (*SETTINGS, "on_reconnect", "on_replay")
+_ACQUAINTANCE = "_acquaintance"  # what a client gives to those that are made from it, and no other caller
+
+
+def take_options(kwargs: dict[str, Any], *more: str) -> dict[str, Any]:
+    """Take what is ours out of the arguments for redis-py."""
+    return {name: kwargs.pop(name) for name in (*OPTIONS, _ACQUAINTANCE, *more) if name in kwargs}
+
+
+F = TypeVar("F", bound=Callable[..., None])
+
+
+def shown_with_arguments_of(theirs: Callable[..., None]) -> Callable[[F], F]:
+    """Have help() and completion show redis-py's arguments of a constructor, and ours, instead of `*args, **kwargs`."""
+
+    def show(ours: F) -> F:
+        signature = inspect.signature(theirs)
+        defaults = {setting.name: setting.default for setting in fields(Settings)}
+        own = [Parameter(name, Parameter.KEYWORD_ONLY, default=defaults.get(name)) for name in OPTIONS]
+        ours.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *own])  # type: ignore[attr-defined]
+        return ours
+
+    return show
+
+
+class AnyLink(Protocol):
+    """What the body asks of a link."""
+
+    engine: Engine
+
+    def change(self, change: Callable[[Engine, float], object]) -> None: ...
+
+
+L = TypeVar("L", bound=AnyLink)
+
+
+class ClientBody(ABC, Generic[L]):
+    """Mixed into a client of redis-py; `_set_up` after its constructor."""
+
+    connection_pool: Any
+    response_callbacks: Any
+
+    _driver: Driver
+
+    @abstractmethod
+    def _make_link(self) -> L:
+        """A connection, with its engine, of the kind that this client drives."""
+
+    def _set_up(self, options: dict[str, Any], is_shared: bool) -> None:
+        self._is_shared = is_shared
+        self._listeners = Listeners(options.pop("on_reconnect", None), options.pop("on_replay", None))
+        self._acquaintance = options.pop(_ACQUAINTANCE, None) or Acquaintance()
+        self.response_callbacks.update(CALLBACKS)
+        self.settings = settings_from(self.connection_pool, options)
+        encoding, errors = encoding_of(self.connection_pool)
+        self.decoding = None if encoding is None else (encoding, errors)
+        # Links must not refer to the client: it would then be closed at some collection, not when its last user is gone.
+        self._make_engine = partial(
+            Engine, self.settings, encoding=encoding, encoding_errors=errors, acquaintance=self._acquaintance
+        )
+        self._parking = Parking(self.connection_pool, self._driver, self.settings.health_check_interval)
+        # Changed only by append and pop, which need no lock; a lock could be held by another thread at a fork.
+        self._own_links: list[L] = []
+        self._idle_links: list[L] = []
+        self._link: L = self._make_link()
+        self._before = Counters()  # of connections that were closed, if there are others since
+
+    def _reopen(self) -> None:
+        """If this client was closed: let it connect again, as redis-py's do. What was held is settled, and stays so."""
+        if self._link.engine.is_closed:
+            self._before, self._own_links, self._idle_links = self.counters, [], []
+            self._link = self._make_link()
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a client is a connection, which cannot be pickled or copied; make one from its URL where it is used"
+        )
+
+    def _options_of_twin(self) -> dict[str, Any]:
+        """The arguments for another client like this one, with a connection of its own."""
+        return {
+            **{name: getattr(self.settings, name) for name in SETTINGS}, "connection_pool": self.connection_pool,
+            "single_connection_client": True, "on_reconnect": self._listeners.on_reconnect, "on_replay": self._listeners.on_replay,
+            _ACQUAINTANCE: self._acquaintance,
+        }  # fmt: skip
+
+    @property
+    def delivery(self) -> Delivery:
+        """The level, which may be changed at any time. To at-most-once while there is no connection cancels what is held."""
+        return self.settings.delivery
+
+    @delivery.setter
+    def delivery(self, level: Delivery | str) -> None:
+        chosen = Delivery.of(level)
+        for link in self._links():
+            link.change(lambda engine, now: engine.set_delivery(chosen, now))
+
+    @property
+    def replay_filter(self) -> ReplayFilter | None:
+        """True for commands that must not be sent again; they then fail with their state."""
+        return self.settings.replay_filter
+
+    @replay_filter.setter
+    def replay_filter(self, replay_filter: ReplayFilter | None) -> None:
+        check_called("replay_filter", replay_filter)
+        for link in self._links():
+            link.change(lambda engine, now: engine.set_replay_filter(replay_filter))
+
+    @property
+    def counters(self) -> Counters:
+        """What this client has done, on all its connections."""
+        return total((self._before, *(link.engine.counters for link in self._links())))
+
+    def _links(self) -> list[L]:
+        return [self._link, *self._own_links]
+
+    @contextmanager
+    def own_link(self) -> Iterator[L]:
+        """A link nobody else uses meanwhile, its connection in the state the shared one's is in."""
+        idle = self._idle_links
+        try:
+            link = idle.pop()
+        except IndexError:
+            most = self.connection_pool.max_connections
+            if len(self._own_links) >= most:
+                raise NotSent(
+                    f"all {most} connections for blocking commands are in use; raise max_connections"
+                ) from None
+            link = self._make_link()
+            self._own_links.append(link)
+        try:
+            link.change(lambda engine, now: engine.adopt_session(self._link.engine.session))
+            yield link
+        finally:
+            idle.append(link)

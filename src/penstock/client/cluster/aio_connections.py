@@ -1,0 +1,305 @@
+"""Connections to the nodes of a cluster for asyncio, and the exchange of many batches over them at once.
+
+What sync_connections.py is for threads. redis-py opens each connection with streams; batches are written to all of them before the first
+reply is awaited. A link whose exchange is cancelled is closed: replies are still on their way to it. A batch that is alone, and small, goes over
+the connection that all tasks share (sharing.py): what they call in one turn of the loop travels together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from penstock.client.cluster.bounds import Ledger
+from penstock.client.cluster.effects import Batch, Exchange, Outcome, Rules
+from penstock.client.cluster.errors import TimeIsUp
+from penstock.client.cluster.pool import Key, Pool
+from penstock.client.cluster.replies import Replies
+from penstock.client.cluster.sharing import (
+    as_single,
+    closed,
+    engine_maker,
+    goes_shared,
+    may_share,
+    out_of_time,
+    too_many,
+)
+from penstock.client.cluster.slot_map import Address, shown
+from penstock.client.cluster.sync_connections import READ_SIZE, connection_arguments
+from penstock.client.drivers import aio as aio_link
+from penstock.client.drivers.connecting import as_lost, connection_maker
+from penstock.client.errors import NotSent
+
+_WRITE_SIZE = 1 << 18
+
+
+class Link:
+    """One connection to one node, in one event loop."""
+
+    __slots__ = ("__weakref__", "_connection", "loop", "reader", "replies", "writer")
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self.replies = Replies(connection.encoder)
+        self.loop = asyncio.get_running_loop()
+
+    async def open(self) -> None:
+        await self._connection.connect()
+        self.reader: asyncio.StreamReader = self._connection._reader
+        self.writer: asyncio.StreamWriter = self._connection._writer
+
+    def whose(self) -> str:
+        """See pool.Own."""
+        return "" if self.loop is asyncio.get_running_loop() else "what was watched is gone with its event loop"
+
+    def is_usable(self) -> bool:
+        """Whether the node has not closed it while it lay idle."""
+        return self.loop is asyncio.get_running_loop() and not self.reader.at_eof() and not self.writer.is_closing()
+
+    def close(self) -> None:
+        """At once, without a farewell."""
+        if not self.loop.is_closed():
+            self._connection._close()
+
+    async def aclose(self) -> None:
+        """Until the transport is closed, which takes TLS a few turns of the loop."""
+        if self.loop is asyncio.get_running_loop():
+            with contextlib.suppress(OSError, TimeoutError, redis.RedisError):
+                async with asyncio.timeout(1.0):
+                    await self._connection.disconnect()
+        else:
+            self.close()
+
+
+class _Flight:
+    """A batch on its way. It is given to the transport bit by bit: what was not given is sure not to have been sent."""
+
+    __slots__ = ("_data", "_given", "batch", "link", "outcome")
+
+    def __init__(self, batch: Batch, link: Link) -> None:
+        self.batch = batch
+        self.link = link
+        self.outcome = Outcome([])
+        self._data = memoryview(batch.pieces[0] if len(batch.pieces) == 1 else b"".join(batch.pieces))
+        self._given = 0
+        self._give()
+
+    def _give(self) -> None:
+        chunk = self._data[self._given : self._given + _WRITE_SIZE]
+        self._given += len(chunk)
+        self.link.writer.write(chunk)
+
+    async def _give_rest(self) -> None:
+        with contextlib.suppress(OSError):  # who reads is told of it, too
+            while self._given < len(self._data):
+                await self.link.writer.drain()
+                self._give()
+
+    async def finish(self, silence: float | None, at: float | None) -> None:
+        """All replies, or why there are no more; `at` is when nobody waits any longer, by the loop's time."""
+        if self._given == len(self._data):
+            await self._read(silence, at)
+            return
+        writing = asyncio.ensure_future(self._give_rest())
+        try:
+            await self._read(silence, at)
+        finally:
+            writing.cancel()
+            await asyncio.wait([writing])
+
+    async def _read(self, silence: float | None, at: float | None) -> None:
+        batch, link, replies = self.batch, self.link, self.outcome.replies
+        seconds = None if silence is None or batch.patience is None else silence + batch.patience
+        time = link.loop.time
+        try:
+            while len(replies) < len(batch.pieces):
+                silent_at = None if seconds is None else time() + seconds
+                async with asyncio.timeout_at(min((end for end in (silent_at, at) if end is not None), default=None)):
+                    data = await link.reader.read(READ_SIZE)
+                if not data:
+                    raise redis.ConnectionError("the node closed the connection")
+                link.replies.take(data, replies, batch)
+        except TimeoutError:
+            where = shown(batch.address)
+            if at is not None and time() >= at:
+                self._fail(TimeIsUp(f"{where} had not answered when its time was up"))
+            else:
+                self._fail(redis.TimeoutError(f"{where} was silent for {seconds} s"))
+        except (OSError, redis.RedisError) as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """What the transport has not given to the system was not sent; of a lost one nobody knows, so all it was given counts as sent."""
+        transport = self.link.writer.transport
+        accepted = self._given - (0 if transport.is_closing() else transport.get_write_buffer_size())
+        self.outcome = Outcome(self.outcome.replies, error, accepted, is_written=accepted == len(self._data))
+
+
+class Links(Pool[Link, aio_link.Link]):
+    """Connections by node; `exchange` is the one thing to do with them. All in the loop's thread."""
+
+    def __init__(self, arguments: Mapping[str, Any], rules: Rules, ledger: Ledger, encoder: Any) -> None:
+        self._arguments = {**connection_arguments(arguments), "retry": Retry(NoBackoff(), 0)}
+        super().__init__(rules, ledger, partial(aio_link.Link, engine_maker(self._arguments, encoder)))
+        self._silence: float | None = self._arguments.get("socket_timeout", 5.0)
+        self._clients: dict[Address, redis.asyncio.Redis] = {}
+
+    def client(self, address: Address) -> redis.asyncio.Redis:
+        """A redis-py client of one node, for what concerns one node."""
+        client = self._clients.get(address)
+        if client is None:
+            client = self._clients[address] = redis.asyncio.Redis(host=address[0], port=address[1], **self._arguments)
+        return client
+
+    async def exchange(self, wanted: Exchange) -> list[Outcome]:
+        """Write every batch, then read replies, from whichever node has some."""
+        batches, then, until = wanted.batches, wanted.then, wanted.until
+        if len(batches) == 1 and goes_shared(batches[0]):
+            outcome = await self._share(batches[0], until)
+            if then is not None and (more := then(batches[0], outcome)):
+                await self.exchange(Exchange(more, then, until))
+            if self._events:
+                self.tell()
+            return [outcome]
+        roads: dict[Key, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+        async def fly(batch: Batch) -> Outcome:
+            async with roads[batch.address, batch.from_replica]:
+                outcome = await self._fly(batch, until)
+            if then is not None:
+                await _all(fly, then(batch, outcome))
+            return outcome
+
+        outcomes = await _all(fly, batches)
+        if self._events:
+            self.tell()
+        return outcomes
+
+    async def _share(self, batch: Batch, until: float) -> Outcome:
+        """Over the connection that is everybody's."""
+        if self.is_closed:
+            return closed()
+        left = until - self.rules.clock()
+        if left <= 0.0:
+            return out_of_time()
+        key = (batch.address, batch.from_replica)
+        link = self._shared.get(key) or self.sharing(key)
+        made = as_single(batch, asyncio.get_running_loop().time() + left)
+        try:
+            await link.run(made)
+        except NotSent as error:
+            self.refuse(made, error)
+        return self.outcome(made, batch.address, until)
+
+    def loop_time(self, until: float) -> float:
+        """From the clock of the rules to that of the loop."""
+        return asyncio.get_running_loop().time() + until - self.rules.clock()
+
+    async def _fly(self, batch: Batch, until: float) -> Outcome:
+        if self.is_closed:
+            return closed()
+        if self.rules.clock() >= until:
+            return out_of_time()
+        at = None if until == math.inf else self.loop_time(until)
+        link = await self._take(batch, at)
+        if link is None:
+            return await self._share(batch, until) if may_share(batch) else too_many(batch, self.rules.max_connections)
+        if isinstance(link, Outcome):
+            return link
+        try:
+            flight = _Flight(batch, link)
+            await flight.finish(self._silence, at)
+        except BaseException:  # cancelled: replies are still on their way to it
+            self.dismiss(batch.address, link)
+            raise
+        self.give_back(batch, flight.outcome, link)
+        return flight.outcome
+
+    async def forget_departed(self, known: Container[Address]) -> None:
+        """As `forget`, and what was shared."""
+        self.forget(known)
+        for key, link in list(self._shared.items()):
+            if key[0] not in known and not link.engine.counters.buffered_commands:
+                del self._shared[key]
+                await link.aclose()
+        for address in [address for address in self._clients if address not in known]:
+            await self._clients.pop(address).aclose()
+
+    async def close(self) -> None:
+        self.is_closed = True
+        idle = [link for links in self._idle.values() for link in links]
+        self._idle = {}
+        await asyncio.gather(*(link.aclose() for link in idle), *(link.aclose() for link in self._shared.values()))
+        for held in self.every():  # who waits for a reply waits no longer
+            held.close()
+        for client in self._clients.values():
+            await client.aclose()
+        await asyncio.sleep(0)  # transports close in the loop's next turn
+
+    def forsake(self) -> bool:
+        """The client is gone, and was not closed: end what is shared. Whether there was something."""
+        return bool(sum(link.forsake() for link in self._shared.values()))
+
+    async def _take(self, batch: Batch, at: float | None) -> Link | Outcome | None:
+        """A connection for a batch alone, or why there is none; None if there are too many already."""
+        try:
+            if (at_hand := self.at_hand(batch)) is not None:
+                return at_hand
+        except redis.ConnectionError as lost:
+            return Outcome([], lost, connected=False)
+        connection = self.make_connection(batch.address, batch.from_replica)
+        link = Link(connection)
+        if not self.admit(batch.address, link):
+            return None
+        try:
+            async with asyncio.timeout_at(at):
+                await link.open()
+        except (OSError, redis.RedisError) as error:
+            self._open[batch.address].discard(link)
+            self.not_opened(batch.address)
+            with contextlib.suppress(OSError, redis.RedisError):
+                await connection.disconnect(nowait=True)
+            return Outcome([], as_lost(error), connected=False)
+        except BaseException:
+            self.dismiss(batch.address, link)
+            raise
+        self.answers(batch.address)
+        if self.is_closed:  # meanwhile
+            self.dismiss(batch.address, link)
+            return closed()
+        return link
+
+    def make_connection(self, address: Address, from_replica: bool) -> Any:
+        pool = self.client(address).connection_pool
+        return connection_maker(pool, Retry(NoBackoff(), 0), _read_only if from_replica else None)()
+
+
+async def _read_only(connection: Any) -> None:
+    """What a connection that reads from a replica begins with."""
+    await connection.on_connect()
+    await connection.send_command("READONLY")
+    await connection.read_response()
+
+
+async def _all(fly: Callable[[Batch], Awaitable[Outcome]], batches: Sequence[Batch]) -> list[Outcome]:
+    """All at once; if one fails, none goes on."""
+    if len(batches) < 2:
+        return [await fly(batch) for batch in batches]
+    tasks = [asyncio.ensure_future(fly(batch)) for batch in batches]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise

@@ -1,0 +1,391 @@
+"""Blocking connections to the nodes of a cluster, and the exchange of many batches over them at once.
+
+redis-py makes each connection (TLS, login, HELLO, names), then the socket is ours: not blocking, so that one thread writes to every
+node before it reads from any, and still takes replies from a node that would rather be read than write more. A link is
+owned by the exchange that took it. A batch that is alone, and small, goes over the connection that all threads share (sharing.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import ssl
+from collections.abc import Container, Mapping
+from functools import partial
+from typing import Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.maint_notifications import MaintNotificationsConfig
+from redis.retry import Retry
+
+from penstock.client.cluster.bounds import Ledger
+from penstock.client.cluster.effects import Batch, Exchange, Outcome, Rules
+from penstock.client.cluster.errors import TimeIsUp
+from penstock.client.cluster.pool import Pool
+from penstock.client.cluster.replies import Replies
+from penstock.client.cluster.sharing import (
+    as_single,
+    closed,
+    engine_maker,
+    goes_shared,
+    may_share,
+    out_of_time,
+    too_many,
+)
+from penstock.client.cluster.slot_map import Address, shown
+from penstock.client.drivers import sync as sync_link
+from penstock.client.drivers.connecting import connection_maker, limit_opening
+from penstock.client.drivers.polling import POLLIN, POLLOUT, new_poll
+from penstock.client.errors import NotSent
+
+READ_SIZE = 1 << 16
+_WRITE_SIZE = 1 << 18
+_NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+def connection_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """What redis-py's clients of a node are given: no retries of their own, those are decided here."""
+    return {
+        **arguments,
+        "retry": Retry(NoBackoff(), 0),
+        "maint_notifications_config": MaintNotificationsConfig(enabled=False),
+    }
+
+
+def read_only(connection: Any) -> None:
+    """What a connection that reads from a replica begins with."""
+    connection.on_connect()
+    connection.send_command("READONLY")
+    connection.read_response()
+
+
+class Link:
+    """One connection to one node."""
+
+    __slots__ = ("__weakref__", "_buffer", "_connection", "_process", "is_tls", "replies", "socket")
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._process = os.getpid()
+        self.replies = Replies(connection.encoder)
+        self._buffer = memoryview(bytearray(READ_SIZE))
+
+    def open(self, seconds: float | None) -> None:
+        limit_opening(self._connection, seconds)
+        self._connection.connect()
+        self.socket: socket.socket = self._connection._sock
+        self.socket.setblocking(False)
+        self.is_tls = isinstance(self.socket, ssl.SSLSocket)
+
+    def receive(self) -> memoryview | None:
+        """What has come; None if there is nothing now. ConnectionError at the end."""
+        try:
+            size = self.socket.recv_into(self._buffer)
+        except _NOT_NOW:
+            return None
+        if not size:
+            raise redis.ConnectionError("the node closed the connection")
+        return self._buffer[:size]
+
+    def whose(self) -> str:
+        """See pool.Own."""
+        return (
+            "" if self._process == os.getpid() else "what was watched before the fork is watched for the parent process"
+        )
+
+    def is_usable(self) -> bool:
+        """Whether the node has not closed it while it lay idle."""
+        try:
+            return (data := self.receive()) is None or self.replies.is_only_push(data)
+        except (OSError, redis.RedisError):
+            return False
+
+    def shut_down(self) -> None:
+        """End it under whoever has it, in another thread most likely, and is to close it."""
+        with contextlib.suppress(OSError, AttributeError):  # it was not open yet
+            self.socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._connection.disconnect()
+
+
+class _Flight:
+    """A batch on its way."""
+
+    __slots__ = ("_data", "batch", "deadline", "link", "outcome", "sent")
+
+    def __init__(self, batch: Batch, link: Link) -> None:
+        self.batch = batch
+        self.link = link
+        self.outcome = Outcome([])
+        self._data = memoryview(batch.pieces[0] if len(batch.pieces) == 1 else b"".join(batch.pieces))
+        self.sent = 0
+        self.deadline = 0.0
+
+    @property
+    def is_written(self) -> bool:
+        return self.sent == len(self._data)
+
+    @property
+    def is_done(self) -> bool:
+        return self.outcome.error is not None or (
+            len(self.outcome.replies) == len(self.batch.pieces) and self.is_written
+        )
+
+    def write(self) -> None:
+        try:
+            while not self.is_written:
+                self.sent += self.link.socket.send(self._data[self.sent : self.sent + _WRITE_SIZE])
+        except _NOT_NOW:
+            return
+        except OSError as error:
+            with contextlib.suppress(OSError, redis.RedisError):  # what was answered before the end counts
+                while self._take():
+                    pass
+            self.fail(error)
+
+    def read(self) -> None:
+        try:
+            while self._take():
+                if not self.link.is_tls or self.is_done:  # a poll sees only what TLS has not decrypted yet
+                    return
+        except (OSError, redis.RedisError) as error:
+            self.fail(error)
+
+    def _take(self) -> bool:
+        """Read once; False if there is nothing now."""
+        data = self.link.receive()
+        if data is None:
+            return False
+        self.link.replies.take(data, self.outcome.replies, self.batch)
+        return True
+
+    def fail(self, error: Exception) -> None:
+        self.outcome.error = error
+        self.outcome.accepted = self.sent
+        self.outcome.is_written = self.is_written
+
+
+class Links(Pool[Link, sync_link.Link]):
+    """Connections by node; `exchange` is the one thing to do with them."""
+
+    def __init__(self, arguments: Mapping[str, Any], rules: Rules, ledger: Ledger, encoder: Any) -> None:
+        self._arguments = connection_arguments(arguments)
+        super().__init__(rules, ledger, partial(sync_link.Link, engine_maker(self._arguments, encoder)))
+        self.silence: float | None = self._arguments.get("socket_timeout", 5.0)
+        self._clients: dict[Address, redis.Redis] = {}
+
+    def client(self, address: Address) -> redis.Redis:
+        """A redis-py client of one node, for what concerns one node."""
+        client = self._clients.get(address)
+        if client is None:
+            client = redis.Redis(host=address[0], port=address[1], **self._arguments)
+            client = self._clients.setdefault(address, client)
+        return client
+
+    def exchange(self, wanted: Exchange) -> list[Outcome]:
+        """Write every batch, then read replies, from whichever node has some."""
+        batches = wanted.batches
+        if len(batches) == 1 and goes_shared(batches[0]):
+            outcome = self.share(batches[0], wanted.until)
+            if outcome is not None:
+                if wanted.then is not None and (more := wanted.then(batches[0], outcome)):
+                    self.exchange(Exchange(more, wanted.then, wanted.until))
+                if self._events:
+                    self.tell()
+                return [outcome]
+        exchange = _Exchange(self, wanted)
+        try:
+            outcomes = [exchange.start(batch) for batch in batches]
+            exchange.finish()
+        except BaseException:  # an interrupt: replies are still on their way to these
+            exchange.abandon()
+            raise
+        if self._events:
+            self.tell()
+        return outcomes
+
+    def share(self, batch: Batch, until: float) -> Outcome | None:
+        """Over the connection that is everybody's. None: a signal handler came in between, and would wait for what it interrupts."""
+        if self.is_closed:
+            return closed()
+        if self.rules.clock() >= until:
+            return out_of_time()
+        key = (batch.address, batch.from_replica)
+        link = self._shared.get(key) or self.sharing(key)
+        made = as_single(batch, until)
+        try:
+            link.run(made)
+        except sync_link.Reentered:
+            return None
+        except NotSent as error:
+            self.refuse(made, error)
+        return self.outcome(made, batch.address, until)
+
+    def forget(self, known: Container[Address]) -> None:
+        super().forget(known)
+        with self._lock:
+            for key, link in list(self._shared.items()):
+                if key[0] not in known and not link.engine.counters.buffered_commands:
+                    del self._shared[key]
+                    link.close()  # whoever has it in hand already finds it closed, and looks again
+            for address in [address for address in self._clients if address not in known]:
+                del self._clients[address]
+
+    def close(self) -> None:
+        self.is_closed = True
+        for shared in list(self._shared.values()):
+            shared.close()
+        for key in list(self._idle):
+            while (link := self.take_idle(key)) is not None:
+                self.dismiss(key[0], link)
+        for held in self.every():  # who waits for a reply waits no longer
+            held.shut_down()
+        for client in self._clients.values():
+            client.close()
+
+    def after_fork(self) -> None:
+        super().after_fork()
+        self._clients = {}
+
+    def take(self, batch: Batch, until: float) -> Link | None:
+        """A connection for a batch alone; None if there are too many already."""
+        if (at_hand := self.at_hand(batch)) is not None:
+            return at_hand
+        link = Link(self.make_connection(batch.address, batch.from_replica))
+        if not self.admit(batch.address, link):
+            return None
+        try:
+            link.open(None if until == _NEVER else until - self.rules.clock())
+        except BaseException:
+            self.not_opened(batch.address)
+            self.dismiss(batch.address, link)
+            raise
+        self.answers(batch.address)
+        return link
+
+    def make_connection(self, address: Address, from_replica: bool) -> Any:
+        pool = self.client(address).connection_pool
+        return connection_maker(pool, Retry(NoBackoff(), 0), read_only if from_replica else None)()
+
+
+class _Exchange:
+    """Batches on their way, and those that follow them."""
+
+    def __init__(self, links: Links, wanted: Exchange) -> None:
+        self._links = links
+        self._clock = links.rules.clock
+        self._silence = links.silence
+        self._then = wanted.then
+        self._until = wanted.until
+        self._poll = new_poll()
+        self._flights: dict[int, _Flight] = {}  # by the number of their socket
+        self._waiting: list[Batch] = []  # to be sent when nothing else is under way to their node
+        self._sharing: list[
+            tuple[Batch, Outcome]
+        ] = []  # those for which there is no connection, and where their outcomes go
+
+    def start(self, batch: Batch) -> Outcome:
+        """Write a batch, as far as the socket takes it."""
+        if self._links.is_closed:
+            return self._ended(batch, closed())
+        if self._clock() >= self._until:
+            return self._ended(batch, out_of_time())
+        try:
+            link = self._links.take(batch, self._until)
+        except (OSError, redis.RedisError) as error:
+            return self._ended(batch, Outcome([], error, connected=False))
+        if link is None:
+            outcome = too_many(batch, self._links.rules.max_connections)
+            if not may_share(batch):
+                return self._ended(batch, outcome)
+            self._sharing.append((batch, outcome))
+            return outcome
+        if self._links.is_closed:  # meanwhile
+            self._links.dismiss(batch.address, link)
+            return self._ended(batch, closed())
+        flight = _Flight(batch, link)
+        descriptor = flight.link.socket.fileno()
+        self._flights[descriptor] = flight
+        flight.write()
+        flight.deadline = self._deadline(flight, self._clock())
+        self._poll.register(descriptor, POLLIN if flight.is_written else POLLIN | POLLOUT)
+        if flight.is_done:
+            self._land(descriptor)
+        return flight.outcome
+
+    def finish(self) -> None:
+        """Read and write until every batch has its outcome."""
+        while self._flights or self._sharing:
+            self._read_and_write()
+            if self._sharing:
+                batch, outcome = self._sharing.pop(0)
+                shared = self._links.share(batch, self._until)
+                if shared is not None:
+                    outcome.take_over(shared)
+                self._over(batch, outcome)
+
+    def _read_and_write(self) -> None:
+        flights, now = self._flights, self._clock()
+        while flights:
+            first = min(flight.deadline for flight in flights.values())
+            events = self._poll.poll(None if first == _NEVER else max(0.0, first - now) * 1000)
+            now = self._clock()
+            for descriptor, event in events:
+                flight = flights[descriptor]
+                was_written = flight.is_written
+                if not was_written and event & POLLOUT:
+                    flight.write()
+                if event & ~POLLOUT:
+                    flight.read()
+                flight.deadline = self._deadline(flight, now)
+                if flight.is_done:
+                    self._land(descriptor)
+                elif flight.is_written and not was_written:
+                    self._poll.modify(descriptor, POLLIN)
+            for descriptor, flight in list(flights.items()):
+                if flight.deadline <= now:
+                    flight.fail(self._too_late(flight, now))
+                    self._land(descriptor)
+
+    def _too_late(self, flight: _Flight, now: float) -> Exception:
+        where = shown(flight.batch.address)
+        if now >= self._until:
+            return TimeIsUp(f"{where} had not answered when its time was up")
+        return redis.TimeoutError(f"{where} was silent for {self._silence} s")
+
+    def abandon(self) -> None:
+        for flight in self._flights.values():
+            self._links.dismiss(flight.batch.address, flight.link)
+
+    def _land(self, descriptor: int) -> None:
+        flight = self._flights.pop(descriptor)
+        self._poll.unregister(descriptor)
+        self._links.give_back(flight.batch, flight.outcome, flight.link)
+        self._over(flight.batch, flight.outcome)
+
+    def _ended(self, batch: Batch, outcome: Outcome) -> Outcome:
+        """Before it began."""
+        self._over(batch, outcome)
+        return outcome
+
+    def _over(self, batch: Batch, outcome: Outcome) -> None:
+        """A batch has its outcome: others may follow it, and others may have waited for its node."""
+        if self._then is None:
+            return
+        self._waiting += self._then(batch, outcome)
+        busy = {(flight.batch.address, flight.batch.from_replica) for flight in self._flights.values()}
+        ready = [batch for batch in self._waiting if (batch.address, batch.from_replica) not in busy]
+        self._waiting = [batch for batch in self._waiting if (batch.address, batch.from_replica) in busy]
+        for batch in ready:
+            self.start(batch)
+
+    def _deadline(self, flight: _Flight, now: float) -> float:
+        patience = flight.batch.patience
+        silent = _NEVER if self._silence is None or patience is None else now + self._silence + patience
+        return min(silent, self._until)
+
+
+_NEVER = float("inf")

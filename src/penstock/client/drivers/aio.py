@@ -1,0 +1,401 @@
+"""The asyncio driver: any number of tasks, one transport.
+
+Commands submitted in one turn of the loop are written together at its end, and replies that arrive together are settled
+together. Everything happens in the loop's thread, so nothing is locked.
+
+redis-py opens the connection with streams; once it is open its transport gets our protocol, which hands bytes to the
+engine without a task in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import weakref
+from collections import deque
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+import redis
+
+from penstock.client.drivers.connecting import as_lost, give_up_soon, is_refusal, not_opened
+from penstock.client.engine.batch import Batch
+from penstock.client.engine.connection import Engine
+from penstock.client.engine.handshake import PrefaceRefused
+from penstock.client.errors import BufferFull
+from penstock.client.events import Event
+
+READ = 128 * 1024
+_links: weakref.WeakSet[Link] = weakref.WeakSet()
+_of_parents: list[Wire] = []  # in a child: what must not even be collected
+
+
+class Link:
+    """One engine on one transport at a time."""
+
+    def __init__(
+        self, make_engine: Callable[[], Engine], make_connection: Callable[[], Any], on_event: Callable[[Event], None]
+    ) -> None:
+        self._make_engine = make_engine
+        self._make_connection = make_connection
+        self._on_event = on_event
+        self.engine = make_engine()
+        self._begin()
+        _links.add(self)
+
+    def _begin(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wire: Wire | None = None
+        self._connector: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._flushing = False
+        self._for_room: deque[asyncio.Event] = deque()  # in the order of their calls; the first goes first
+        self._is_forsaken = False
+
+    async def run(self, batch: Batch) -> None:
+        """Submit a batch and return when it is settled. Raises NotSent if it was not taken."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._move_to(loop)
+        engine = self.engine
+        try:
+            if self._for_room:
+                raise engine.full()  # who came first is first
+            engine.submit(batch, loop.time())
+        except BufferFull:
+            await self._wait_for_room(batch)
+            engine.submit(batch, loop.time())
+        waiter = batch.waiter = loop.create_future()
+        self._act(loop)
+        try:
+            await waiter
+        finally:
+            if not batch.settled:
+                if engine.cancel(batch, loop.time()):
+                    self._drop()
+                    self._act(loop)
+                self._wake_settled()
+
+    def change(self, change: Callable[[Engine, float], object]) -> None:
+        """Let the engine's settings change, and wake whom that settles."""
+        loop = self._loop
+        change(self.engine, 0.0 if loop is None else loop.time())
+        self._wake_settled()
+        if loop is not None and not loop.is_closed():  # else the next call moves to a loop that runs
+            self._act(loop)
+
+    async def aclose(self, leave: Callable[[Any], bool] | None = None) -> None:
+        """Settle everything and end the connection, or leave it to another if it is as new."""
+        self._leave(leave)
+        self.engine.close()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        connector, self._connector = self._connector, None
+        if connector is not None:
+            connector.cancel()
+            await asyncio.wait([connector])
+        self._drop()
+        self._wake_settled()
+        await asyncio.sleep(0)  # the transport closes in the loop's next turn
+
+    def _leave(self, leave: Callable[[Any], bool] | None) -> None:
+        wire = self._wire
+        if leave is not None and wire is not None and self.engine.is_as_new and leave(wire.connection):
+            self._wire = None
+
+    def forsake(self, leave: Callable[[Any], bool] | None = None) -> bool:
+        """The client is gone, and was not closed: end or leave its connection, from whichever thread. Whether one had to be ended."""
+        self._leave(leave)
+        self._is_forsaken = True
+        loop, wire, self._wire = self._loop, self._wire, None
+        if loop is not None and not loop.is_closed():
+            for work in (self._timer, self._connector):
+                if work is not None:
+                    loop.call_soon_threadsafe(work.cancel)
+            if wire is not None:
+                loop.call_soon_threadsafe(wire.close)
+        return wire is not None
+
+    async def _wait_for_room(self, batch: Batch) -> None:
+        """Until the batch fits. Raises BufferFull if that is not wanted, or takes too long."""
+        engine, loop = self.engine, self._loop
+        assert loop is not None
+        if engine.settings.when_full == "raise":
+            raise engine.full()
+        waiting, room = self._for_room, asyncio.Event()
+        waiting.append(room)
+        try:
+            async with asyncio.timeout(engine.settings.command_timeout):
+                while waiting[0] is not room or not engine.has_room(batch):
+                    room.clear()
+                    await room.wait()
+        except TimeoutError:
+            raise engine.full() from None
+        finally:
+            waiting.remove(room)
+            if waiting:
+                waiting[0].set()
+
+    # -- the loop ---------------------------------------------------------------------------------------------
+
+    def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
+        """A client may outlive a loop (`asyncio.run` twice); its connection does not, nor do calls that nobody finished there."""
+        if self._loop is not None and self._loop.is_running():
+            raise RuntimeError(
+                "this client is at work in another event loop, which is still running; make one client for each loop"
+            )
+        self.engine.cancel_all("its event loop has ended")
+        if self._wire is not None:
+            self.engine.lost(redis.ConnectionError("the event loop of the connection has ended"), loop.time())
+            self._drop()
+        self._loop, self._connector, self._timer, self._flushing = loop, None, None, False
+        self._for_room = deque()
+        self._wake_settled()
+
+    def _act(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Arrange for what the engine wants next."""
+        engine = self.engine
+        if self._wire is not None:
+            if not self._flushing:
+                self._flushing = True
+                loop.call_soon(self._flush)
+        elif engine.connect_at is not None and self._connector is None:
+            self._connector = loop.create_task(self._connect())
+        self._arm(loop)
+
+    def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
+        at = self.engine.next_tick
+        if at != math.inf and (self._timer is None or self._timer.when() > at):
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = loop.call_at(at, self._tick)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if self._wire is not None and self._loop is not None:
+            self._wire.flush()
+            self._arm(self._loop)
+
+    def _tick(self) -> None:
+        assert self._loop is not None
+        self._timer = None
+        if self._wire is not None:
+            self._wire.look_at_progress(self._loop.time())
+        if self.engine.tick(self._loop.time() + 0.001):  # loops round their time
+            self._drop()
+        self._wake_settled()
+        self._act(self._loop)
+
+    def _wake_settled(self) -> None:
+        for batch in self.engine.take_settled():
+            waiter = batch.waiter
+            if waiter is not None and not waiter.done() and not waiter.get_loop().is_closed():
+                waiter.set_result(None)
+        if self._for_room:  # as many as may fit; each looks whether it is the first by then
+            free = self.engine.settings.max_buffered_commands - self.engine.counters.buffered_commands
+            for room in islice(self._for_room, max(free, 1)):
+                room.set()
+        for event in self.engine.take_events():
+            self._on_event(event)
+
+    # -- the connection ---------------------------------------------------------------------------------------
+
+    async def _connect(self) -> None:
+        """Until there is a connection, or nobody needs one."""
+        engine, loop = self.engine, self._loop
+        assert loop is not None
+        try:
+            while engine.connect_at is not None:
+                delay = engine.connect_at - loop.time()
+                if delay > 0:
+                    await asyncio.sleep(delay)
+                    continue
+                engine.connecting()
+                await self._open(loop)
+                self._wake_settled()
+        finally:
+            if self._connector is asyncio.current_task():
+                self._connector = None
+        self._act(loop)
+
+    async def _open(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            connection = self._make_connection()
+        except Exception as error:  # an option that redis-py does not know
+            self.engine.refused(error, loop.time())
+            return
+        try:
+            await connection.connect()
+        except Exception as error:
+            failed = self.engine.refused if is_refusal(error) else self.engine.connect_failed
+            failed(error if is_refusal(error) else not_opened(error, connection), loop.time())
+            return
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            self.engine.connect_failed(redis.ConnectionError("connecting was interrupted"), loop.time())
+            raise
+        if self._is_forsaken:  # Python 3.11 may lose the cancelling of a task that waits with a limit, as redis-py does
+            await connection.disconnect(nowait=True)
+            return
+        self._wire = Wire(self, connection)
+        give_up_soon(self._wire.transport.get_extra_info("socket"), self.engine.settings.silence_timeout)
+        self.engine.connected(loop.time())
+        self._act(loop)
+
+    def received(self, wire: Wire, data: memoryview | bytes) -> None:
+        loop = self._loop
+        if wire is not self._wire or loop is None:
+            return
+        try:
+            self.engine.received(data, loop.time())
+        except PrefaceRefused as refusal:
+            self.engine.refused(refusal.error, loop.time())
+            self._drop()
+        except redis.InvalidResponse as error:
+            self.engine.lost(error, loop.time())
+            self._drop()
+        self._wake_settled()
+        if self.engine.has_output or self._wire is None:
+            self._act(loop)
+
+    def filled(self, wire: Wire, count: int) -> None:
+        if wire is self._wire and self._loop is not None:
+            self.engine.filled(count, self._loop.time())
+
+    def lost(self, wire: Wire, error: Exception) -> None:
+        loop = self._loop
+        if wire is not self._wire or loop is None:
+            return
+        self.engine.lost(error, loop.time())
+        self._drop()
+        self._wake_settled()
+        self._act(loop)
+
+    def _drop(self) -> None:
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            wire.close()
+
+    def after_fork(self) -> None:
+        """In a child: as in sync_link. Closing the transport would reach into the parent's loop, whose epoll we share."""
+        wire, old = self._wire, self.engine
+        if wire is not None:
+            _of_parents.append(wire)
+            wire.let_go()
+        self.engine = self._make_engine()
+        self.engine.inherit(old)
+        self._begin()
+
+
+class Wire(asyncio.BufferedProtocol):
+    """One connection: what redis-py opened, with our protocol on its transport."""
+
+    def __init__(self, link: Link, connection: Any) -> None:
+        self._link = link
+        self.connection = connection  # keeps redis-py's stream objects, whose end would close the transport
+        self._is_full = False
+        self._left = 0
+        self._unwritten = 0
+        self._buffer = memoryview(bytearray(READ))
+        self._room: memoryview | None = None  # where a large reply is being received, in the place of our buffer
+        self.transport = connection._writer.transport
+        stream = connection._reader
+        self.transport.set_protocol(self)
+        self.transport.set_write_buffer_limits(high=1, low=0)  # with 0, TLS transports pause for ever
+        # What came before the transport was ours does not come again: neither bytes nor the end.
+        loop = self._loop = asyncio.get_running_loop()
+        if stream._buffer:
+            loop.call_soon(link.received, self, bytes(stream._buffer))
+        if stream._eof or self.transport.is_closing():
+            loop.call_soon(self.connection_lost, None)
+
+    @staticmethod
+    def is_usable(connection: Any) -> bool:
+        """See parking.Driver; it must also be of this loop."""
+        wire = connection._writer.transport.get_protocol()  # None once the transport is closed
+        return wire is not None and wire._loop is asyncio.get_running_loop() and not wire.transport.is_closing()
+
+    @staticmethod
+    def discard(connection: Any) -> None:
+        """See parking.Driver; its loop may run in another thread, or have ended."""
+        wire = connection._writer.transport.get_protocol()
+        if wire is None:
+            connection._reader = connection._writer = None
+            return
+        try:
+            is_elsewhere = wire._loop.is_running() and wire._loop is not asyncio.get_running_loop()
+        except RuntimeError:  # none runs in this thread
+            is_elsewhere = True
+        if is_elsewhere:
+            wire._loop.call_soon_threadsafe(wire.close)
+        else:
+            wire.close()
+
+    def flush(self) -> None:
+        """Write what the engine has, until the transport has to keep some of it."""
+        engine, transport = self._link.engine, self.transport
+        while not self._is_full:
+            data = engine.output()
+            if not data:
+                return
+            engine.begin_write(len(data))
+            transport.write(data)
+            if self._is_full:
+                self._unwritten = len(data)
+            else:
+                engine.end_write(len(data))
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+        self._left = self.transport.get_write_buffer_size()
+
+    def look_at_progress(self, now: float) -> None:
+        """Tell the engine if some of what the transport keeps has gone since the last look."""
+        if self._is_full and (left := self.transport.get_write_buffer_size()) < self._left:
+            self._left = left
+            self._link.engine.takes_bytes(now)
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        self._link.engine.takes_bytes(asyncio.get_running_loop().time())
+        self._link.engine.end_write(self._unwritten)
+        self._unwritten = 0
+        self.flush()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        self._room = self._link.engine.room()
+        return self._buffer if self._room is None else self._room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._room is None:
+            self._link.received(self, self._buffer[:nbytes])
+        else:
+            self._link.filled(self, nbytes)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._link.lost(self, as_lost(exc or ConnectionError("the server closed the connection")))
+
+    def close(self) -> None:
+        with contextlib.suppress(RuntimeError):  # its loop may be gone
+            self.transport.abort()
+        self.connection._reader = self.connection._writer = None
+
+    def let_go(self) -> None:
+        """Close our copy of a parent's socket, and leave its number to something harmless: its owner does not know."""
+        number = self.transport.get_extra_info("socket").fileno()
+        if number >= 0:
+            nothing = os.open(os.devnull, os.O_RDWR)
+            os.dup2(nothing, number)
+            os.close(nothing)
+
+
+def _after_fork() -> None:
+    for link in list(_links):
+        link.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,102 @@
+"""One open socket of the sync driver: sending and receiving that never wait, also with TLS, which must not do both at once.
+
+redis-py's connection object opens it and shakes hands (see connecting.py); then it only keeps the socket for us.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import ssl
+import threading
+from typing import Any
+
+import redis
+
+from penstock.client.drivers.connecting import as_lost, give_up_soon, limit_opening
+from penstock.client.drivers.polling import POLLIN, new_poll
+
+READ = 128 * 1024
+_WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+class Wire:
+    """See the top of this file."""
+
+    __slots__ = ("_tls", "connection", "socket")
+
+    def __init__(self, connection: Any, seconds: float | None, silence: float | None) -> None:
+        """Open it within so many seconds. Raises what redis-py raises; whatever ends it, also an interrupt, leaves nothing open."""
+        self.connection = connection
+        limit_opening(connection, seconds)
+        try:
+            connection.connect()
+            self.socket = connection._sock
+            self.socket.setblocking(False)
+            give_up_soon(self.socket, silence)
+            self._tls = threading.Lock() if isinstance(self.socket, ssl.SSLSocket) else None
+        except BaseException:
+            connection.disconnect()
+            raise
+
+    @staticmethod
+    def is_usable(connection: Any) -> bool:
+        """See parking.Driver: one that is still there has nothing to say."""
+        poll = new_poll()
+        poll.register(connection._sock, POLLIN)
+        return not poll.poll(0)
+
+    @staticmethod
+    def discard(connection: Any) -> None:
+        """See parking.Driver."""
+        connection.disconnect()
+
+    @property
+    def has_more(self) -> bool:
+        """Whether bytes are here that `poll` does not know of."""
+        return self._tls is not None and self.socket.pending() > 0
+
+    def send(self, data: bytes) -> int:
+        """How many bytes it has taken."""
+        try:
+            if self._tls is None:
+                return self.socket.send(data)  # type: ignore[no-any-return]
+            with self._tls:
+                return self.socket.send(data)  # type: ignore[no-any-return]
+        except _WOULD_BLOCK:
+            pass
+        except OSError:
+            self.shut_down()  # whoever may be waiting on it is told by the socket itself
+        return 0
+
+    def receive(self, room: memoryview | None) -> Any:
+        """What has come: bytes, or how many of them, in `room`; None if nothing has. Raises redis-py's errors when it is over."""
+        try:
+            if self._tls is None:
+                data = self.socket.recv(READ) if room is None else self.socket.recv_into(room)
+            else:
+                with self._tls:
+                    data = self.socket.recv(READ) if room is None else self.socket.recv_into(room)
+        except _WOULD_BLOCK:
+            return None
+        except OSError as error:
+            raise as_lost(error) from error
+        if not data:
+            raise redis.ConnectionError("the server closed the connection")
+        return data
+
+    def shut_down(self) -> None:
+        """End it; its number stays taken until `close`."""
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self.socket.close()
+        self.connection._sock = None
+        self.connection.disconnect()
+
+    def close_in_child(self) -> None:
+        """After a fork: the connection is the parent's, and only our number for it is closed."""
+        with contextlib.suppress(OSError):
+            os.close(self.socket.detach())

@@ -1,0 +1,554 @@
+"""The sync driver: any number of threads, one socket, no thread of our own.
+
+Whoever calls while nobody reads becomes the leader: it reads for all until its own reply has come, then hands the
+lead to one who still waits. A thread alone therefore pays for no other thread, and sixty-four share one read of many
+replies. Writing is for whoever comes first, too: while one thread is in `send`, what others queue is gathered and goes out
+with its next `send`.
+
+Threads whose replies have come are woken one by one: each wakes the next before it goes on. Woken at once, sixty-four of
+them would fight for the interpreter. Most of them call again at once, so while they are being woken (`_waking`) nobody
+writes; the last one writes for all. No call waits for that longer than PAUSE.
+
+A thread can be interrupted between any two steps (KeyboardInterrupt). Unless it only waited, its connection ends then. Commands of others are
+in one of the engine's queues at every step, so they go on as after any lost connection; it then tells everybody whom it may not have told. For one that was interrupted in
+that, too, the others look for themselves, after PATROL.
+
+Who finds no room (max_buffered_...) waits in the order of calls (`_for_room`): a large batch is not overtaken by small ones. Whoever leaves
+that queue, served or not, wakes the next.
+
+What is shared is under `_lock`, which is never held while waiting for the network. `_leader` is the batch whose thread
+leads; `_writing` says that some thread, or unsent bytes in `_rest`, own the right to write.
+
+Rejected: a reader thread. It costs two switches of threads for each call, lives on after fork, and keeps programs from
+ending.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from threading import get_ident
+from time import monotonic
+from typing import Any, NamedTuple
+
+import redis
+
+from penstock.client.drivers.connecting import is_refusal, not_opened
+from penstock.client.drivers.polling import POLLIN, POLLOUT, Poll
+from penstock.client.drivers.socket_io import Wire
+from penstock.client.drivers.wake_up import Bell
+from penstock.client.engine.batch import Batch
+from penstock.client.engine.connection import Engine
+from penstock.client.engine.handshake import PrefaceRefused
+from penstock.client.errors import BufferFull, NotSent
+from penstock.client.events import Event
+
+PAUSE = 0.01
+"""Seconds that a command may wait to be written together with those of threads that are just waking up."""
+PATROL = 1.0
+"""Seconds after which one who waits looks whether anybody reads for it: a thread can be interrupted between any two steps."""
+
+_links: weakref.WeakSet[Link] = weakref.WeakSet()
+
+
+class _Write(NamedTuple):
+    """Bytes that one thread has the right to write, and where."""
+
+    data: bytes
+    wire: Wire
+
+
+class Reentered(Exception):
+    """This thread is in the middle of a call: a signal handler came in between, and would wait for what it interrupts."""
+
+
+class Link:
+    """One engine on one socket at a time."""
+
+    def __init__(
+        self, make_engine: Callable[[], Engine], make_connection: Callable[[], Any], on_event: Callable[[Event], None]
+    ) -> None:
+        self._make_engine = make_engine
+        self._make_connection = make_connection
+        self._on_event = on_event
+        self.engine = make_engine()
+        self._begin()
+        _links.add(self)
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._leader: Batch | None = None
+        self._inside: dict[int, Batch] = {}  # threads that are in `run`, and with what
+        self._followers: deque[Batch] = deque()
+        self._asleep: deque[Batch] = deque()  # settled, and their threads not woken yet
+        self._waking = False  # a thread was woken, and has not woken the next one yet
+        self._wire: Wire | None = None
+        self._writing = False
+        self._sending: Wire | None = None  # the one that some thread, `_sender`, is in `send` on
+        self._sender = 0
+        self._rest = b""
+        self._for_room: deque[Batch] = deque()  # those who wait for room, as they came; the first goes first
+        self._bell = Bell()
+        self._poll = self._bell.new_poll()
+
+    # -- calls ------------------------------------------------------------------------------------------------
+
+    def run(self, batch: Batch) -> None:
+        """Submit a batch and return when it is settled. Raises NotSent, or Reentered, if it was not taken."""
+        thread, only_waits = get_ident(), False
+        if thread in self._inside:
+            raise Reentered
+        try:
+            self._inside[thread] = batch
+            waiter, patience = self._submit(batch), PAUSE
+            while waiter is not None:
+                only_waits = True
+                is_woken = waiter.acquire(timeout=patience)
+                only_waits = False
+                if is_woken or self._is_passed_over(batch):
+                    waiter = None
+                self._wake_next()  # not woken: whoever should have woken us is held up, as by a signal handler
+                patience = PATROL
+            while not batch.settled:
+                self._turn()
+        except NotSent:
+            raise
+        except BaseException:
+            self._interrupted(batch, only_waits and self._leader is not batch)
+            raise
+        finally:
+            try:
+                if self._leader is batch:
+                    self._hand_over(batch)
+            except BaseException:
+                self._hand_over(batch)  # it may have been between any two steps of it
+                raise
+            finally:
+                self._inside.pop(thread, None)
+            if self.engine.events:
+                self._tell()  # not while leading: a listener may use this client
+
+    def _submit(self, batch: Batch) -> threading.Lock | None:
+        """Give a batch to the engine and write if writing is free. None: we lead; else what wakes us."""
+        patience = self.engine.settings.command_timeout
+        waiter = turn = until = None
+        while not batch.held:
+            talks = room = None
+            with self._lock:
+                if self._leader is None:
+                    self._leader = batch
+                    if self._wire is not None and self._poll.poll(0):
+                        # It was idle and has something to say, most likely that it is closed. Better know before writing.
+                        talks = self._wire
+                if talks is None:
+                    try:
+                        if self._for_room:
+                            self._enter_in_turn(batch)
+                        else:
+                            self.engine.submit(batch, monotonic())
+                    except BufferFull:
+                        if until is None:
+                            until = math.inf if patience is None else monotonic() + patience
+                        room = self._queue_for_room(batch, until)
+                    else:
+                        if self._leader is not batch:
+                            waiter = batch.waiter = threading.Lock()
+                            waiter.acquire()
+                            self._followers.append(batch)
+                            if not self._leader.held:
+                                self._bell.ring()  # it waits for room, and sleeps as long as could be when nobody else was in
+                        turn = None if self._writing or self._waking else self._claim()
+            if talks is not None:
+                self._exchange(talks)
+            elif until is not None and not batch.held:
+                self._wait_for_room(batch, room, until)
+        self._send(turn)
+        return waiter
+
+    def _is_passed_over(self, batch: Batch) -> bool:
+        """Whether one who has waited for long need not: nobody told it that it is settled, or is to lead, or that nobody leads."""
+        with self._lock:
+            if not batch.settled and not self._leads(batch):
+                return False
+            batch.waiter = None
+            return True
+
+    def _leads(self, batch: Batch) -> bool:
+        """With the lock held: whether a batch's thread leads, as it does from now on if nobody does."""
+        if not self._is_led():
+            self._leader = batch
+        return self._leader is batch
+
+    def _is_led(self) -> bool:
+        """With the lock held: whether there is a leader, and it did not go without handing over."""
+        return self._leader is not None and self._leader in list(self._inside.values())
+
+    def close(self, leave: Callable[[Any], bool] | None = None) -> None:
+        """Settle everything and end the connection, or leave it to another if it is as new; for any thread."""
+        self._at_once_or_next(lambda: self._close(leave))
+
+    def _close(self, leave: Callable[[Any], bool] | None) -> None:
+        with self._lock:
+            wire = self._wire
+            if leave and wire and self._leader is None and self.engine.is_as_new and leave(wire.connection):
+                self._wire, self._poll = None, self._bell.new_poll()
+            self.engine.close()
+            self._drop()
+            self._wake_settled()
+            if not self._is_led():
+                self._bell.close()
+        self._bell.ring()
+
+    def change(self, change: Callable[[Engine, float], object]) -> None:
+        """Let the engine's settings change, and wake whom that settles."""
+        self._at_once_or_next(lambda: self._change(change))
+
+    def _change(self, change: Callable[[Engine, float], object]) -> None:
+        with self._lock:
+            change(self.engine, monotonic())
+            self._wake_settled()
+            turn = self._claim()
+        self._bell.ring()  # the leader may be one of them
+        try:
+            self._send(turn)
+        except BaseException:
+            self._interrupted(None)
+            raise
+
+    def _at_once_or_next(self, work: Callable[[], None]) -> None:
+        """Do what takes the lock. A signal handler, or a replay filter, may ask for it in a thread that has the lock already, and must not
+        wait for itself: then another thread does it next. And who uses this client meanwhile in this thread has to be `Reentered`.
+        """
+        thread = get_ident()
+        if thread not in self._inside:
+            try:
+                self._inside[thread] = _NOBODY
+                work()
+            finally:
+                self._inside.pop(thread, None)
+        elif self._lock.locked():
+            threading.Thread(target=work, name="penstock-next").start()
+        else:
+            work()
+
+    def _interrupted(self, batch: Batch | None, only_waits: bool = False) -> None:
+        """KeyboardInterrupt and the like, between any two steps. Nobody knows how much was read, written or noted down, so this
+        connection ends, and whatever is in no queue any more. One who only waits leaves the others alone.
+        """
+        with self._lock:
+            if self._sender == get_ident():
+                self._sending = None  # nobody is in `send` any more
+            if batch is not None:
+                self._leave_queue(batch)
+                if self.engine.cancel(batch, monotonic()):
+                    self._drop()
+            if not only_waits:
+                self.engine.interrupted(monotonic())
+                self._drop()
+                others = [*self._followers] if self._leader is None else [self._leader, *self._followers]
+                self.engine.rescue(others, self._leader is batch, monotonic())
+            self._wake_settled()
+            for other in list(self._inside.values()):
+                if other.settled and other.waiter is not None:
+                    _wake(other.waiter)  # it may be in nobody's hands
+        self._bell.ring()  # the leader may be one of those that were settled
+        self._wake_next()  # it may have been our turn to
+
+    # -- room -------------------------------------------------------------------------------------------------
+
+    def _enter_in_turn(self, batch: Batch) -> None:
+        """With the lock held: as the engine's `submit`, where some wait for room already."""
+        if self._first_for_room() not in (None, batch):
+            raise self.engine.full()
+        try:
+            self.engine.submit(batch, monotonic())
+        except BufferFull:
+            raise
+        except NotSent:
+            self._leave_queue(batch)
+            raise
+        self._leave_queue(batch)
+
+    def _first_for_room(self) -> Batch | None:
+        """With the lock held: whose turn it is. One whose thread has gone, interrupted, has lost it."""
+        queue, inside = self._for_room, list(self._inside.values())
+        while queue and queue[0] not in inside:
+            queue.popleft()
+        return queue[0] if queue else None
+
+    def _queue_for_room(self, batch: Batch, until: float) -> threading.Lock | None:
+        """With the lock held: what wakes us when it may be our turn, None if we lead. Raises BufferFull if waiting is not wanted, or over."""
+        engine = self.engine
+        if engine.settings.when_full == "raise" or monotonic() >= until:
+            self._leave_queue(batch)
+            raise engine.full()
+        if batch.waiter is None:
+            batch.waiter = threading.Lock()
+            batch.waiter.acquire()
+            self._for_room.append(batch)
+        return None if self._leader is batch else batch.waiter
+
+    def _leave_queue(self, batch: Batch) -> None:
+        """With the lock held: it waits for room no longer, and there may be some for the next."""
+        batch.waiter = None
+        if batch in self._for_room:
+            self._for_room.remove(batch)
+        self._tell_of_room()
+
+    def _wait_for_room(self, batch: Batch, room: threading.Lock | None, until: float) -> None:
+        """Let replies come: read them, or wait until others have. Not by a Condition, which an interrupt leaves without its lock."""
+        if room is None:
+            self._turn()
+        elif not room.acquire(timeout=min(max(until - monotonic(), 0.001), PATROL)):
+            with self._lock:
+                self._leads(batch)
+
+    def _tell_of_room(self) -> None:
+        """With the lock held: whose turn it is looks whether there is enough; who leads looks anyway."""
+        first = self._first_for_room()
+        if first is not None and first.waiter is not None:
+            _wake(first.waiter)
+
+    # -- writing ----------------------------------------------------------------------------------------------
+
+    def _claim(self) -> _Write | None:
+        """With the lock held: what this thread is to write now, if writing is free."""
+        if self._writing or self._wire is None:
+            return None
+        return self._begin_write(self._wire)
+
+    def _claim_rest(self) -> _Write | None:
+        """With the lock held: bytes the socket did not take earlier, or else new ones."""
+        rest, self._rest = self._rest, b""
+        if rest and self._wire is not None:
+            return self._begin_write(self._wire, rest)
+        return self._claim()
+
+    def _begin_write(self, wire: Wire, rest: bytes = b"") -> _Write | None:
+        """With the lock held. The right to write is taken first and what is to be written afterwards: if we are interrupted in between, nobody
+        writes what comes after it to this connection before it is ended.
+        """
+        self._writing, self._sending, self._sender = True, wire, get_ident()
+        data = rest or self.engine.output()
+        if not data:
+            self._writing, self._sending = False, None
+            return None
+        self.engine.begin_write(len(data))
+        return _Write(data, wire)
+
+    def _send(self, turn: _Write | None) -> None:
+        """Write, and whatever was queued meanwhile, until there is no more or the socket is full."""
+        while turn is not None:
+            data, wire = turn
+            count = wire.send(data)
+            with self._lock:
+                if wire is not self._wire:
+                    wire.close()  # it was lost while we were using it; its bytes are accounted for
+                    return
+                self._sending = None
+                self.engine.end_write(count)
+                if count < len(data):
+                    self._rest = data[count:]
+                    if count:
+                        self.engine.takes_bytes(monotonic())
+                    self._bell.ring()  # the leader waits for the socket to take more
+                    return
+                self._writing = False
+                turn = self._claim()
+
+    # -- leading ----------------------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        """Wait for one thing to happen, and deal with it."""
+        engine = self.engine
+        with self._lock:
+            wire, poll, connect_at, next_tick = self._wire, self._poll, engine.connect_at, engine.next_tick
+            waking = self._waking
+            if wire is not None and self._rest:
+                poll.modify(wire.socket, POLLIN | POLLOUT)
+        now = monotonic()
+        if wire is None:
+            if connect_at is not None and connect_at <= now:
+                self._open()
+            else:
+                self._wait(poll, next_tick if connect_at is None else min(connect_at, next_tick), now)
+        elif wire.has_more or self._wait(poll, now + PAUSE if waking else next_tick, now):
+            self._exchange(wire)
+        elif waking:
+            self._wake_next()
+        if monotonic() >= engine.next_tick:
+            with self._lock:
+                if engine.tick(monotonic()):
+                    self._drop()
+                self._wake_settled()
+
+    def _wait(self, poll: Poll, until: float, now: float) -> bool:
+        """Sleep until the socket has something, somebody rings, or the time comes. True if it is the socket."""
+        found = False
+        for descriptor, _ in poll.poll(None if until == math.inf else max(until - now, 0.0) * 1000 + 1):
+            if descriptor == self._bell.number:
+                self._bell.hear()
+            else:
+                found = True
+        return found
+
+    def _exchange(self, wire: Wire) -> None:
+        """The socket has something for us, or room: read once, and write what waits."""
+        room = self.engine.room()  # only who leads reads, so it stays what it is without the lock
+        data = failure = None
+        try:
+            data = wire.receive(room)
+        except (redis.ConnectionError, redis.TimeoutError) as error:
+            failure = error
+        with self._lock:
+            if wire is not self._wire:
+                return
+            if failure is not None:
+                self._lose(failure)
+            elif data and room is not None:
+                self.engine.filled(data, monotonic())
+            elif data:
+                try:
+                    self.engine.received(data, monotonic())
+                except PrefaceRefused as refusal:
+                    self.engine.refused(refusal.error, monotonic())
+                    self._drop()
+                except redis.InvalidResponse as error:
+                    self._lose(error)
+            self._wake_settled()
+            if self._rest:
+                self._poll.modify(wire.socket, POLLIN)
+            turn = self._claim_rest()
+        self._send(turn)
+
+    def _open(self) -> None:
+        with self._lock:
+            self.engine.connecting()
+            seconds = self.engine.time_left(monotonic())
+        try:
+            connection = self._make_connection()
+        except Exception as error:  # an option that redis-py does not know
+            with self._lock:
+                self.engine.refused(error, monotonic())
+            return
+        try:
+            wire = Wire(connection, seconds, self.engine.settings.silence_timeout)
+        except Exception as error:
+            with self._lock:
+                failed = self.engine.refused if is_refusal(error) else self.engine.connect_failed
+                failed(error if is_refusal(error) else not_opened(error, connection), monotonic())
+            return
+        try:
+            with self._lock:
+                if self.engine.is_closed:  # meanwhile
+                    wire.close()
+                    return
+                self._writing, self._wire = True, wire
+                self._poll.register(wire.socket, POLLIN)
+                self.engine.connected(monotonic())
+                turn = self._begin_write(wire)
+        except BaseException:
+            if self._wire is not wire:  # an interrupt: nobody else knows of it
+                wire.close()
+            raise
+        self._send(turn)
+
+    def _lose(self, error: Exception) -> None:
+        """With the lock held."""
+        self.engine.lost(error, monotonic())
+        self._drop()
+
+    def _drop(self) -> None:
+        """With the lock held: the socket is done with. Whoever is in `send` or `poll` on it is woken by the shutdown."""
+        wire, self._writing, self._rest = self._wire, False, b""
+        if wire is None:
+            return
+        self._poll = self._bell.new_poll()
+        self._wire = None
+        wire.shut_down()
+        if self._sending is not wire:
+            wire.close()  # else the one who is in `send` closes it: its number must not be given to another file before
+        self._sending = None
+
+    def _wake_settled(self) -> None:
+        """With the lock held."""
+        settled = self.engine.take_settled()
+        if settled:
+            self._asleep += settled
+            if not self._waking:
+                self._wake_one()
+        if self._for_room:
+            self._tell_of_room()
+
+    def _wake_one(self) -> None:
+        """With the lock held: wake the next thread whose reply has come, who will wake the one after it."""
+        while self._asleep:
+            waiter = self._asleep.popleft().waiter
+            if waiter is not None:
+                self._waking = True
+                _wake(waiter)
+                return
+        self._waking = False
+
+    def _wake_next(self) -> None:
+        """As _wake_one; and if all are awake, write what they have called meanwhile."""
+        with self._lock:
+            self._wake_one()
+            turn = None if self._writing or self._waking else self._claim()
+        self._send(turn)
+
+    def _hand_over(self, batch: Batch) -> None:
+        """Let another lead, if we do; done a second time it goes on from where it was interrupted."""
+        with self._lock:
+            if self._leader is batch:
+                followers = self._followers
+                while followers and followers[0].settled:
+                    followers.popleft()
+                self._leader = followers[0] if followers else None
+            leader = self._leader
+            if leader is None:
+                self._tell_of_room()
+                if self.engine.is_closed:
+                    self._bell.close()
+            elif leader.waiter is not None:
+                _wake(leader.waiter)
+                leader.waiter = None
+
+    def _tell(self) -> None:
+        for event in self.engine.take_events():
+            self._on_event(event)
+
+    # -- fork -------------------------------------------------------------------------------------------------
+
+    def after_fork(self) -> None:
+        """In a child: the connection is the parent's, and so is everything on it. A new engine has a new ONCE identity."""
+        old = self.engine
+        self._bell.close_in_child()
+        if self._wire is not None:
+            self._wire.close_in_child()
+        self.engine = self._make_engine()
+        self.engine.inherit(old)
+        self._begin()
+
+
+_NOBODY = Batch(("NOBODY",), b"")
+"""In the place of the batch of a thread that makes no call."""
+_NOBODY.settled = True
+
+
+def _wake(waiter: threading.Lock) -> None:
+    """Let the thread go on that waits for this lock; also if that was done already."""
+    if waiter.locked():
+        waiter.release()
+
+
+def _after_fork() -> None:
+    for link in list(_links):
+        link.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

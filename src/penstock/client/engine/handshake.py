@@ -1,0 +1,66 @@
+"""What a connection of ours begins with: commands of the engine's own, answered before anything else is written.
+
+They restore the session, ask what the server can do, or only whether it is there. A server that refuses one refuses us.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import redis
+
+from penstock.client.engine.batch import Batch
+from penstock.client.engine.session_state import Session
+
+
+class PrefaceRefused(Exception):
+    """The server refused what a connection of ours must be told; the driver ends it and calls `refused`."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class Preface:
+    """The commands that have no reply yet."""
+
+    def __init__(self) -> None:
+        self._batches: deque[Batch] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._batches)
+
+    def ask(self, *command: Any, raw: bool = False) -> None:
+        self._batches.append(Batch.preface(*command, raw=raw))
+
+    def restore(self, session: Session) -> None:
+        """Bring a new connection into the state of the old one."""
+        for command in session.restore():
+            batch = Batch(("SESSION",), command)
+            batch.is_preface = True
+            self._batches.append(batch)
+
+    def clear(self) -> None:
+        self._batches.clear()
+
+    def take(self) -> list[Batch]:
+        """What is to be written now."""
+        unwritten = [batch for batch in self._batches if not batch.attempts]
+        for batch in unwritten:
+            batch.attempts = 1
+        return unwritten
+
+    def answered(self, batch: Batch) -> tuple[str, Any]:
+        """The name of the first command and its reply. Raises PrefaceRefused, or InvalidResponse if now is only too early."""
+        self._batches.popleft()
+        reply, name = batch.replies[0], batch.commands[0][0]
+        if isinstance(reply, redis.exceptions.BusyLoadingError):
+            raise redis.InvalidResponse(str(reply))  # not now: another connection will do
+        if isinstance(reply, Exception) and name not in _MAY_FAIL:
+            raise PrefaceRefused(reply)
+        return name, reply
+
+
+_MAY_FAIL = ("PING", "CONFIG GET", "COMMAND", "ONCEBEGIN")
+"""An error, too, shows that the server is there; of the others exactly_once.py says what it means."""

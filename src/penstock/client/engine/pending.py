@@ -1,0 +1,141 @@
+"""What a logical connection holds: its queue, within its bounds, and the settling of what is in it.
+
+A batch is held from `add` until it is settled, whether it waits to be written or for its replies; `counters` say how much
+that is. Every held batch is settled exactly once, and goes through `settle` or `settle_replied` then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from penstock.client.delivery import Counters, Settings, State
+from penstock.client.engine.batch import Batch
+from penstock.client.errors import BufferFull, DeliveryError, NotSent, OutcomeUnknown
+
+
+class Held:
+    """Part of an engine; see the top of this file."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.counters = Counters()
+        self.pending: deque[Batch] = deque()
+        """Batches to be written, in order; some may be settled already, and are passed over."""
+        self._settled: list[Batch] = []
+
+    # -- bounds -----------------------------------------------------------------------------------------------
+
+    def has_room(self, batch: Batch) -> bool:
+        """Whether a batch fits within the bounds; one that never would is taken when nothing else is held."""
+        counters, settings = self.counters, self.settings
+        commands = counters.buffered_commands
+        return not commands or (
+            commands + batch.count <= settings.max_buffered_commands
+            and counters.buffered_bytes + batch.size <= settings.max_buffered_bytes
+        )
+
+    def full(self) -> BufferFull:
+        counters, settings = self.counters, self.settings
+        return BufferFull(
+            f"{counters.buffered_commands} commands ({counters.buffered_bytes} bytes) are held already; max_buffered_commands="
+            f"{settings.max_buffered_commands} and max_buffered_bytes={settings.max_buffered_bytes} allow no more"
+        )
+
+    def add(self, batch: Batch) -> None:
+        """Put a batch at the end of the queue."""
+        counters = self.counters
+        counters.buffered_commands += batch.count
+        counters.buffered_bytes += batch.size
+        batch.held = True
+        self.pending.append(batch)
+
+    def first_deadline(self) -> float:
+        """When the first of those that wait to be written is given up."""
+        deadlines = (batch.deadline for batch in self.pending if batch.deadline is not None and not batch.settled)
+        return min(deadlines, default=math.inf)
+
+    # -- settling ---------------------------------------------------------------------------------------------
+
+    def settle_replied(self, batch: Batch) -> None:
+        """The usual end, without the questions that `settle` asks: written once, and every command has its reply."""
+        batch.results, batch.settled = batch.replies, True
+        counters = self.counters
+        counters.replied += batch.count
+        counters.buffered_commands -= batch.count
+        counters.buffered_bytes -= batch.size
+        self._settled.append(batch)
+
+    def settle(self, batch: Batch, results: list[Any]) -> None:
+        batch.results = results
+        batch.settled = True
+        counters = self.counters
+        counters.buffered_commands -= batch.count
+        counters.buffered_bytes -= batch.size
+        failed = sum(isinstance(result, DeliveryError) for result in results)
+        counters.failed += failed
+        counters.replied += batch.count - failed
+        self._settled.append(batch)
+
+    def take_settled(self) -> list[Batch]:
+        """Batches that were settled since the last call, in order."""
+        settled, self._settled = self._settled, []
+        return settled
+
+    def fail_pending(
+        self, why: str, unsent: type[NotSent], unknown: type[OutcomeUnknown],
+        cause: Exception | None = None, instead: Exception | None = None, is_meant: Callable[[Batch], bool] = lambda batch: True,
+    ) -> None:  # fmt: skip
+        """Settle what waits to be written, as far as it is meant: with `unsent`, or `instead` of it, or `unknown` if it had been written before."""
+        for batch in list(self.pending):
+            if batch.settled or not is_meant(batch):
+                continue
+            results = batch.failures(why, unsent, unknown, instead)
+            for result in results:
+                if isinstance(result, DeliveryError) and result.__cause__ is None:
+                    result.__cause__ = cause
+            self.settle(batch, results)
+        self._drop_settled()
+
+    def rescue(self, batches: Iterable[Batch], why: str) -> None:
+        """Settle those that are neither settled nor in the queue: they may have been written, and nobody will find them again.
+
+        Then count anew what is held: that, too, may have been interrupted.
+        """
+        queued = set(map(id, self.pending))
+        for batch in batches:
+            if batch.held and not batch.settled and id(batch) not in queued:
+                if batch.reached is State.QUEUED:
+                    batch.reached = State.WRITING
+                self.settle(batch, batch.failures(why, NotSent, OutcomeUnknown))
+        waiting = [batch for batch in self.pending if not batch.settled]
+        self.counters.buffered_commands = sum(batch.count for batch in waiting)
+        self.counters.buffered_bytes = sum(batch.size for batch in waiting)
+
+    def review(self, look: Callable[[Batch], object]) -> None:
+        """Let `look` skip commands of what waits to be written again; settle batches of which that leaves nothing."""
+        for batch in list(self.pending):
+            if batch.settled:
+                continue
+            if batch.was_written:
+                look(batch)
+            if len(batch.replies) == batch.count:
+                self.settle(batch, list(batch.replies))
+        self._drop_settled()
+
+    def filter(self) -> None:
+        """Ask the replay filter about all that would be written again; what it names fails here and now."""
+        wanted = self.settings.replay_filter
+        if wanted is None:
+            return
+
+        def look(batch: Batch) -> None:
+            self.counters.filtered += batch.filter(wanted)
+
+        self.review(look)
+
+    def _drop_settled(self) -> None:
+        """Let go of what is settled. The queue is never empty in between: an interrupt would lose what others wait for."""
+        self.pending = deque([batch for batch in self.pending if not batch.settled])

@@ -1,0 +1,123 @@
+"""Bytes to replies, and each reply to its command: by position in the FIFO, and by nothing else.
+
+A reply that was read whole and cannot be decoded is the loss of its command alone. What nobody asked for is either a push,
+which is passed over, or a sign that the connection is out of step. A large reply is not for hiredis to keep: see large_reply.py.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+import hiredis
+import redis
+
+from penstock.client.delivery import State
+from penstock.client.engine.batch import Batch
+from penstock.client.engine.large_reply import HINT, Landing
+from penstock.client.errors import reply_error, stated
+
+_MORE: Final = object()
+
+
+class Replies:
+    """The reading side of an engine."""
+
+    def __init__(self, encoding: str | None, encoding_errors: str) -> None:
+        self._options = {"encoding": encoding, "errors": encoding_errors}
+        self._reader: Any = None
+        self._between = True  # the reader holds no part of a reply
+        self._landing: Landing | None = None  # of the reply that is coming in, if it is a large one
+
+    def begin(self) -> None:
+        """A new connection."""
+        self._reader = hiredis.Reader(
+            protocolError=redis.InvalidResponse, replyError=reply_error, notEnoughData=_MORE, **self._options
+        )
+        self._between = True
+
+    def end(self) -> None:
+        """The connection is gone, and with it what has come of a reply."""
+        self._landing = None
+
+    def room(self) -> memoryview | None:
+        """See Engine."""
+        return None if self._landing is None else self._landing.room() or None
+
+    def filled(self, count: int) -> None:
+        """See Engine."""
+        assert self._landing is not None
+        self._landing.filled(count)
+
+    def read(self, data: Any, awaiting: deque[Batch], complete: Callable[[Batch], None]) -> None:
+        """Give the replies in `data` to those who wait for them, in order; a batch that has all of its own is complete."""
+        if self._landing is not None:
+            data = self._landing.take(data)
+            if not self._landing.is_whole:
+                return
+            self._land(awaiting, complete)
+            if not data:
+                return
+        if self._between and len(data) >= HINT and awaiting:
+            self._landing = Landing.of(data)
+            if self._landing is not None:
+                return
+        self._between = False
+        reader = self._reader
+        reader.feed(data)
+        gets = reader.gets
+        while awaiting:
+            batch = awaiting[0]
+            replies = batch.replies
+            try:
+                while True:
+                    reply = gets() if batch.raw is None else gets(len(replies) not in batch.raw)
+                    if reply is _MORE:
+                        return
+                    if type(reply) is hiredis.PushNotification:
+                        continue
+                    replies.append(reply)
+                    if batch.skipped:
+                        batch.take_skipped()
+                    if len(replies) >= batch.count:
+                        break
+            except redis.InvalidResponse:
+                raise
+            except Exception as error:
+                replies.append(stated(error, State.REPLIED))
+                if batch.skipped:
+                    batch.take_skipped()
+                if len(replies) < batch.count:
+                    continue
+            complete(batch)  # before it leaves the queue: an interrupt in between must find it there
+            awaiting.popleft()
+            if not reader.has_data():
+                self._between = True
+                return
+        while reader.has_data():
+            reply = gets()
+            if reply is _MORE:
+                return
+            if type(reply) is not hiredis.PushNotification:
+                raise redis.InvalidResponse(f"a reply nobody asked for: {reply!r}")
+        self._between = True
+
+    def _land(self, awaiting: deque[Batch], complete: Callable[[Batch], None]) -> None:
+        """A large reply is whole: what `read` does with one of the reader's."""
+        assert self._landing is not None
+        reply: Any = self._landing.value()
+        self._landing = None
+        batch = awaiting[0]
+        encoding = self._options["encoding"]
+        if encoding is not None and (batch.raw is None or len(batch.replies) not in batch.raw):
+            try:
+                reply = reply.decode(encoding, self._options["errors"])
+            except ValueError as error:
+                reply = stated(error, State.REPLIED)
+        batch.replies.append(reply)
+        if batch.skipped:
+            batch.take_skipped()
+        if len(batch.replies) >= batch.count:
+            complete(batch)
+            awaiting.popleft()

@@ -1,0 +1,244 @@
+"""Streams beyond the proposal: looking into them, moving and dropping groups, retention, finding an offset by time."""
+
+from __future__ import annotations
+
+from penstock.commands.streams import log_at, refuse_repeated, to_number, to_ranges
+from penstock.engine.arguments import INT64_MAX
+from penstock.engine.declarations import Access, Argv, Flag, NotLazy, Reply, command, key
+from penstock.engine.session import Session
+from penstock.protocol.errors import ReplyError, no_such_key
+from penstock.protocol.resp import OK
+from penstock.types.stream.groups import Change, Group, merged
+from penstock.types.stream.log import Retention
+from penstock.types.stream.stream import Stream
+
+_READ = Flag.READONLY
+_WRITE = Flag.WRITE
+
+
+def _existing(session: Session, name: bytes) -> Stream:
+    stream = session.db.find(name, Stream)
+    if stream is None:
+        raise no_such_key()
+    return stream
+
+
+def _group_of(stream: Stream, name: bytes) -> Group:
+    group = stream.groups.get(name)
+    if group is None:
+        raise ReplyError(
+            f"no such group '{name.decode(errors='replace')}'; a group is made by its first TREAD ... GROUP"
+        )
+    return group
+
+
+def _describe(session: Session, name: bytes, group: Group, stream: Stream) -> dict[bytes, object]:
+    next_retry = group.next_retry()
+    return {
+        b"name": name,
+        b"position": group.position,
+        b"lag": group.lag(stream.log),
+        b"pending": group.pending_count,
+        b"acknowledged": group.ack_floor - 1,
+        b"lost": group.lost,
+        b"next-retry": None if next_retry is None else next_retry - session.db.clock.lease_lead(),
+    }
+
+
+@command(
+    "TINFO", arity=2, flags=_READ, keys=key(1, Access.READ), group="stream", syntax="key", cost="O(nodes + groups)"
+)
+def tinfo(session: Session, argv: Argv) -> Reply:
+    """Describe a stream: its range of offsets, nodes, bytes raw and stored, retention, producers, stages and groups.
+
+    A group's position is the next offset it delivers; its lag counts the messages that are there and were not
+    delivered yet, exactly; everything up to `acknowledged` is done with.
+    """
+    stream = _existing(session, argv[1])
+    info = stream.log.info()
+    kept = stream.retention
+    return {
+        b"first": info.first,
+        b"last": info.last,
+        b"length": info.length,
+        b"nodes": info.nodes,
+        b"nodes-hot": info.hot,
+        b"nodes-cold": info.cold,
+        b"bytes-raw": info.raw_bytes,
+        b"bytes-stored": info.stored_bytes,
+        b"retention": {b"count": kept.count, b"age": kept.age_ms, b"bytes": kept.bytes, b"compact": int(kept.compact)},
+        b"producers": len(stream.producers.by_id),
+        b"stages": len(stream.stages.by_token),
+        b"groups": [_describe(session, name, group, stream) for name, group in stream.groups.items()],
+    }
+
+
+@command(
+    "TSEEK",
+    arity=4,
+    flags=_READ | Flag.FAST,
+    keys=key(1, Access.READ),
+    group="stream",
+    syntax="key TIME ms",
+    cost="O(log nodes)",
+)
+def tseek(session: Session, argv: Argv) -> Reply:
+    """Answer the first available offset that was written at or after a time; the next offset to come if there is none."""
+    if argv[2].upper() != b"TIME":
+        raise ReplyError(f"unknown option '{argv[2][:64].decode(errors='replace')}' of TSEEK; it takes TIME ms")
+    moment = to_number(argv[3], "TIME")
+    stream = session.db.find(argv[1], Stream)
+    return stream.log.seek_time(moment) if stream is not None else 1
+
+
+@command(
+    "TRETAIN", arity=-2, flags=_WRITE | Flag.TIMED, keys=key(1, Access.UPDATE), group="stream",
+    syntax="key [COUNT messages] [AGE ms] [BYTES bytes] [COMPACT yes | no]", cost="O(nodes freed)",
+)  # fmt: skip
+def tretain(session: Session, argv: Argv) -> Reply:
+    """Say what a stream keeps; what is not named stays as it was, and 0 takes a limit away.
+
+    By COUNT nodes go as long as so many messages are left. A node goes by AGE when its newest message is too old, also the one
+    that is being written. BYTES are held at the most, but the newest message stays. COMPACT keeps the last entry of every tag,
+    its offset unchanged. What stays is what all of these keep. Old messages go by whole nodes, some of them a little later than the limit says; those so large that
+    a node of them would be beyond BYTES go one by one.
+    """
+    stream = _existing(session, argv[1])
+    limits = _retention(stream.retention, argv[2:])
+    if limits == stream.retention:
+        return OK
+    stream.retain(limits)
+    streams = session.engine.streams
+    first = stream.log.first
+    if not streams.replaying:
+        stream.log.apply_retention(limits, session.db.clock.now)
+    streams.note(session.db, argv[1], stream)
+    session.db.changed(argv[1])
+    log_at(session, argv, stream.log.first - 1 if stream.log.first != first else 0)
+    return OK
+
+
+def _retention(kept: Retention, words: Argv) -> Retention:
+    if len(words) % 2:
+        raise ReplyError("TRETAIN takes pairs of COUNT, AGE, BYTES or COMPACT and a value")
+    count, age, size, compact = kept.count, kept.age_ms, kept.bytes, kept.compact
+    seen: set[bytes] = set()
+    for word, value in zip(words[::2], words[1::2], strict=True):
+        name = word.upper()
+        refuse_repeated(seen, name, "TRETAIN")
+        if name == b"COUNT":
+            count = to_number(value, "COUNT")
+        elif name == b"AGE":
+            age = to_number(value, "AGE")
+        elif name == b"BYTES":
+            size = to_number(value, "BYTES")
+        elif name == b"COMPACT" and value.lower() in (b"yes", b"no"):
+            compact = value.lower() == b"yes"
+        elif name == b"COMPACT":
+            raise ReplyError("COMPACT must be yes or no")
+        else:
+            raise ReplyError(f"unknown limit '{word[:64].decode(errors='replace')}' of TRETAIN")
+    return Retention(count, age, size, compact)
+
+
+@command("TGROUP LIST", arity=3, flags=_READ, keys=key(2, Access.READ), group="stream", syntax="key", cost="O(groups)")
+def tgroup_list(session: Session, argv: Argv) -> Reply:
+    """List a stream's groups with their position, lag and pending messages."""
+    stream = session.db.find(argv[2], Stream)
+    return (
+        [_describe(session, name, group, stream) for name, group in stream.groups.items()] if stream is not None else []
+    )
+
+
+@command(
+    "TGROUP SET", arity=5, flags=_WRITE, keys=key(2, Access.UPDATE), group="stream", syntax="key group offset | $ | 0",
+    not_lazy=NotLazy("is logged by what it did, which is not known before it runs"),
+)  # fmt: skip
+def tgroup_set(session: Session, argv: Argv) -> Reply:
+    """Let a group go on from an offset, creating it; what is pending stays pending. 0 is the first available message."""
+    stream = _existing(session, argv[2])
+    log = stream.log
+    place = log.last + 1 if argv[4] == b"$" else to_number(argv[4], "offset") or log.first
+    if argv[3] not in stream.groups:
+        session.engine.require_memory(argv)
+    group = stream.group(argv[3], place)
+    group.set_position(place)
+    session.engine.streams.note(session.db, argv[2], stream)
+    session.db.changed(argv[2])
+    session.log([b"TAPPLY", argv[2], b"GROUP", argv[3], Change(place, group.lost).encode()])
+    return OK
+
+
+@command(
+    "TGROUP DEL",
+    arity=4,
+    flags=_WRITE,
+    keys=key(2, Access.UPDATE),
+    group="stream",
+    syntax="key group",
+    cost="O(1); what it held is freed by and by",
+)
+def tgroup_del(session: Session, argv: Argv) -> Reply:
+    """Forget a group, its position and what it has pending; answer whether it was there. Members that wait are told."""
+    stream = session.db.find(argv[2], Stream)
+    if stream is None or stream.groups.pop(argv[3], None) is None:
+        return 0
+    session.db.changed(argv[2])
+    return 1
+
+
+@command(
+    "TGROUP PENDING", arity=-4, flags=_READ, keys=key(2, Access.READ), group="stream",
+    syntax="key group [start-end] [COUNT messages]", cost="O(log L + leases shown), with L leases pending",
+)  # fmt: skip
+def tgroup_pending(session: Session, argv: Argv) -> Reply:
+    """List what a group was given and has not acknowledged, as runs of offsets delivered together.
+
+    Each row is [first, last, attempts, first delivered, next retry, expiry or 0], times in milliseconds since 1970.
+    """
+    words = argv[4:]
+    bounds = (1, INT64_MAX)
+    count = 1000
+    if words and words[0].upper() != b"COUNT":
+        bounds = to_ranges(words[:1])[0]
+        words = words[1:]
+    if words:
+        if len(words) != 2 or words[0].upper() != b"COUNT":
+            raise ReplyError("TGROUP PENDING takes a range and COUNT messages, nothing else")
+        count = to_number(words[1], "COUNT")
+    lead = session.db.clock.lease_lead()
+    group = _group_of(_existing(session, argv[2]), argv[3])
+    return [
+        [
+            lease.start,
+            lease.end - 1,
+            lease.attempts,
+            lease.first_delivered - lead,
+            lease.retry_at - lead,
+            lease.expire_at - lead if lease.expire_at else 0,
+        ]
+        for lease in group.pending(*bounds, count)
+    ]
+
+
+@command(
+    "TNACK", arity=-4, flags=_WRITE | Flag.FAST | Flag.TIMED, keys=key(1, Access.UPDATE), group="stream",
+    syntax="key group offset | start-end [...] [DELAY ms]", cost="O(log L) a range, with L leases pending, and a twentieth of a microsecond a lease in it",
+)  # fmt: skip
+def tnack(session: Session, argv: Argv) -> Reply:
+    """Have pending messages delivered again at once, or after a delay; answer how many were pending."""
+    words, delay = argv[3:], 0
+    if len(words) > 2 and words[-2].upper() == b"DELAY":
+        delay = to_number(words[-1], "DELAY")
+        words = words[:-2]
+    ranges = merged(to_ranges(words))
+    stream = session.db.find(argv[1], Stream)
+    group = stream.groups.get(argv[2]) if stream is not None else None
+    if group is None:
+        return 0
+    now = session.engine.streams.lease_time()
+    count = group.nack(ranges, min(now + delay, INT64_MAX))
+    if count:
+        session.log([b"TAPPLY", argv[1], b"AT", b"%d" % now, *argv])
+        session.db.changed(argv[1])
+    return count

@@ -1,0 +1,98 @@
+"""Which commands have so much to do that they ask to do it aside, and how a long reply is made there.
+
+A handler looks at lengths, which cost nothing, and does short work at once in plain values: a set of ten members never
+hears of any of this. What is longer than LONG goes through `Session.aside`, which decides where it runs, and its reply
+is encoded there too: encoding two million members takes longer than finding them.
+
+A reply of random draws may be of any length, however small the collection. It is made while it is sent (`reply_draws`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from penstock.engine.concurrency.workers import LongWay
+from penstock.engine.declarations import Reply
+from penstock.engine.session import Session
+from penstock.freeing import GIANT, dispose
+from penstock.protocol.resp import RawPieces, StreamedPieces, in_pieces, make_pieces
+from penstock.types.kernels import draw
+from penstock.types.zset import SortedSet
+
+LONG = 1000
+"""Elements. To touch so many takes about as long as the least command of a client."""
+
+
+SHARE = 16
+"""A removal of more than this part of a collection makes a new one of what stays, instead of changing it in place."""
+
+
+class LongCommand(list[bytes]):
+    """A command of very many words, to be logged; it is freed as giant values are."""
+
+    def __del__(self) -> None:
+        if len(self) > GIANT:
+            dispose(self)
+
+
+def is_long_removal(going: int, size: int) -> bool:
+    """Whether to remove so many of so many elements takes long enough to build what stays aside.
+
+    A thread changes nothing in place, so it copies what stays. To remove a few of very many is quicker done at once.
+    """
+    return going > LONG and (going * SHARE > size or going > GIANT)
+
+
+def reply_maker(session: Session) -> Callable[[type, int, Iterable[Any]], Reply]:
+    """What makes a long reply aside for a command that writes: kind, count, values. For `kind` see `in_pieces`.
+
+    It encodes the reply, unless ONCE keeps it for clients of both protocols; the inner loop does not say whether it is
+    inside ONCE.
+    """
+    if session.around is not None or session.current is None:
+        return lambda kind, count, values: kind(values)
+    protocol = session.protocol
+    return lambda kind, count, values: in_pieces(kind, count, values, protocol)
+
+
+def reply_aside(
+    session: Session, kind: type, count: int, values: Callable[[], Iterable[Any]], work: int | None = None
+) -> Reply:
+    """A reply of so many values; `values` is called aside. For `kind` see `in_pieces`.
+
+    `work` is the number of elements to be touched, if it is not `count`.
+    """
+    protocol = session.protocol
+    return session.aside(count if work is None else work, lambda: in_pieces(kind, count, values(), protocol))
+
+
+def reply_draws(
+    session: Session, kind: type, count: int, size: int, copy: Callable[[], tuple[Sequence[Any], ...]]
+) -> Reply:
+    """A reply of so many independent draws from a collection of `size` rows, made while it is sent.
+
+    `copy` is called aside and gives the columns of the collection, one or two, which nothing changes any more.
+    """
+    if session.current is None:
+        raise LongWay  # the inner loop takes whole replies only
+    protocol = session.protocol
+
+    def commit(columns: tuple[Sequence[Any], ...]) -> RawPieces:
+        pieces = make_pieces(kind, count, islice(_drawn(columns), count), protocol)
+        return StreamedPieces(pieces) if session.may_block else RawPieces(pieces)
+
+    return session.aside(size, copy, commit)
+
+
+def _drawn(columns: tuple[Sequence[Any], ...]) -> Iterator[Any]:
+    if len(columns) == 1:
+        return draw(columns[0])
+    first, second = columns
+    return ((first[at], second[at]) for at in draw(range(len(first))))
+
+
+def sort_first(session: Session, zset: SortedSet, then: Callable[[], Reply]) -> Reply:
+    """Have a sorted set put in order aside, then call `then`, for which the order is no longer work."""
+    return session.aside(zset.disorder, zset.put_in_order, lambda _: then())

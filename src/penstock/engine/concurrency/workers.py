@@ -1,0 +1,441 @@
+"""Worker threads: the slow part of a command runs in one, with its keys locked, while the loop serves everybody else.
+
+A handler hands its slow part over by `session.aside(work, compute, commit)`. If there is little work, or the session may
+not wait, both parts run at once. Otherwise the command's keys are locked, the client is blocked, and `compute` runs in a
+thread. When it is done the loop runs `commit` as if it were the whole command: changed, logged, watched, monitored and
+timed in one step. So the order of the log is the order of commits, and memory never holds half a command.
+
+Its moment is its commit. If a value that it locked is no longer there by then (it expired, FLUSHALL, SWAPDB), or LAZY has
+queued a command for one of its keys, what was computed belongs to the past: a command that writes is run again from the start, so that a flush that came first
+stays a flush (kvrocks#2620) and a replay of the log gives the same. One that reads answers what it read.
+
+A client that goes away is no reason to stop: as with Redis, a write that was received is carried out; of a read the
+result is dropped. Its locks last until the thread returns in either case, as the thread still reads the values.
+
+What no command waits for, and what touches no value, is a chore (`in_background`): it is neither locked nor waited for.
+
+What LAZY queued has a thread too if it is long, and no client that waits: its end calls `Session.later` instead. Who
+cannot wait for such a thread has it finished there and then (`finish_now`).
+
+Threads share the interpreter's lock, so while any is busy it changes hands more often (SWITCH_INTERVAL), and the search for
+cycles rests: what a thread makes is millions of objects and no cycles, and one look at them all takes 50 ms. They are started
+when first needed and are daemons: a thread that does not return cannot keep the process from ending. Commands of modules have
+threads of their own, as many again: they may take as long as their author likes, and a built-in command does not wait for it.
+
+Rejected: concurrent.futures. The interpreter waits for its threads at exit, however long they take.
+
+Owned by the loop thread, but for `Job.run`, which a worker calls and which touches nothing but its job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from penstock.engine.blocking import Waiter
+from penstock.engine.declarations import Argv, Command, Handler, Reply
+from penstock.engine.module_loader import check_written
+from penstock.protocol.errors import ReplyError
+from penstock.protocol.resp import NO_REPLY, RawPieces, encode
+from penstock.types.zset import SortedSet
+
+if TYPE_CHECKING:
+    from penstock.engine.dispatch import Engine
+    from penstock.engine.keyspace.databases import Database
+    from penstock.engine.session import Session
+
+log = logging.getLogger("penstock.engine")
+
+Deliver = Callable[[Callable[[], None]], object]
+"""Has the loop call something; may be called by any thread."""
+
+SWITCH_INTERVAL = 0.0005
+"""Seconds that a busy thread may keep the loop waiting; Python's own 5 ms would be felt by every client."""
+NEVER = 1 << 63
+"""More work than any command has."""
+STOP_PATIENCE = 5.0
+"""Seconds that the end of the server waits for threads."""
+
+
+class NotNow(Exception):
+    """Raised out of a handler that works for no client: its keys cannot be locked at the moment."""
+
+
+class LongWay(Exception):
+    """Raised out of a handler that the inner loop called: run the command by `Engine.execute` instead."""
+
+
+class Job:
+    """A command whose slow part runs in a thread, or which only holds its locks for a while."""
+
+    __slots__ = (
+        "_around", "_claim", "_over", "argv", "command", "commit", "compute", "database", "error", "growth", "insists", "later",
+        "result", "seen", "session", "spent", "threaded", "waiter",
+    )  # fmt: skip
+
+    def __init__(self, session: Session, commit: Callable[[Any], Reply], compute: Callable[[], Any]) -> None:
+        assert session.current is not None
+        self.session = session
+        self.command: Command
+        self.argv: Argv
+        self.command, self.argv = session.current
+        self.waiter = Waiter(session, self.command, self.argv, [], 0, None)
+        self.later = session.later
+        self.insists = session.repeated is self.argv  # it ran before, and LAZY came in between
+        self._around = session.around
+        self._claim = threading.Lock()  # whoever has it computes
+        self._over = threading.Event()
+        self.database: Database = session.db
+        self.seen: list[tuple[Database, bytes, Any]] = []  # the values it locked
+        self.threaded = False  # it is in the queue for a thread, or in one
+        self.compute = compute
+        self.commit = commit
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.spent = 0  # nanoseconds in the thread
+        self.growth = 0  # bytes that are reserved for what it computes
+
+    def run(self) -> None:
+        """In a worker thread, if nobody was quicker."""
+        if not self._claim.acquire(blocking=False):
+            return
+        started = time.perf_counter_ns()
+        try:
+            self.result = self.compute()
+        except BaseException as error:
+            self.error = error
+        self.spent = time.perf_counter_ns() - started
+        self._over.set()
+
+    def complete(self) -> None:
+        """Wait until it is computed; if no thread has begun, it is done here."""
+        self.run()
+        self._over.wait()
+
+    def finish(self, session: Session, argv: Argv) -> Reply:
+        """What is left of the command, as its handler."""
+        try:
+            return self._last_step() if self._around is None else self._around(self._last_step)
+        finally:
+            called, at = self.command.inside(self.argv) or (self.command, 0)
+            if called.of_module:
+                check_written(session.db, called, self.argv[at:])
+
+    def _last_step(self) -> Reply:
+        if self.error is not None:
+            if not isinstance(self.error, Exception):  # SystemExit in a thread must not end the loop
+                raise RuntimeError(repr(self.error)) from self.error
+            raise self.error
+        return self.commit(self.result)
+
+    @property
+    def outdated(self) -> bool:
+        """Whether it would write what was computed from values that are no longer there."""
+        return self.command.writes and any(database.data.get(key) is not value for database, key, value in self.seen)
+
+
+class Chore:
+    """Something for a thread that is no command's, and what the loop does when it is over, however it ended."""
+
+    __slots__ = ("_compute", "over")
+
+    def __init__(self, compute: Callable[[], object], over: Callable[[], None]) -> None:
+        self._compute = compute
+        self.over = over
+
+    def run(self) -> None:
+        try:
+            self._compute()
+        except BaseException:
+            log.exception("internal error in a thread")
+
+
+class Pool:
+    """Threads that take jobs from one queue; `work` is the life of each. They are started when first needed."""
+
+    def __init__(self, name: str, work: Callable[[SimpleQueue[Job | Chore | None]], None]) -> None:
+        self._name = name
+        self._work = work
+        self._queue: SimpleQueue[Job | Chore | None] = SimpleQueue()
+        self.threads = 0
+
+    def put(self, item: Job | Chore, most: int) -> bool:
+        """Hand over to a thread, and start one more if there are fewer than `most`; False if there is none."""
+        if self.threads < most:
+            with contextlib.suppress(RuntimeError):  # the system gives no more threads
+                threading.Thread(target=self._work, args=(self._queue,), name=self._name, daemon=True).start()
+                self.threads += 1
+        if self.threads:
+            self._queue.put(item)
+        return self.threads > 0
+
+    def shrink(self, most: int) -> None:
+        while self.threads > most:
+            self.threads -= 1
+            self._queue.put(None)
+
+
+class Workers:
+    """See the top of this file."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._locks = engine.lock_gate.locks
+        self.threshold = NEVER  # `work` from which a command is worth a thread
+        self.jobs: dict[Job, None] = {}  # under way, in the order in which they began
+        self.done = 0  # by threads
+        self._deliver: Deliver | None = None
+        self._pool = Pool("penstock-worker", self._work)
+        self._module_pool = Pool("penstock-module", self._work)
+        self._usual_interval = sys.getswitchinterval()
+        self._usual_gc = gc.isenabled()
+        self._until_idle: list[Waiter] = []  # of those who want to end the server
+        self._patience: object | None = None  # the timer of their wait
+        for name in ("worker-threads", "worker-threshold"):
+            engine.config.on_change(name, lambda _: self._configure())
+
+    def start(self, deliver: Deliver) -> None:
+        """Use threads from now on."""
+        self._deliver = deliver
+        self._configure()
+
+    def stop(self) -> None:
+        """Use no threads from now on, and give up on what is under way."""
+        self.abandon()
+        self._deliver = None
+        self._configure()
+
+    def _configure(self) -> None:
+        config = self._engine.config
+        wanted = config.worker_threads if self._deliver is not None else 0
+        usable = wanted and not self._until_idle
+        self.threshold = config.worker_threshold if usable else NEVER
+        for pool in (self._pool, self._module_pool):
+            pool.shrink(wanted)
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """How many jobs are in threads, and how many wait for one."""
+        running = waiting = 0
+        for pool in (self._pool, self._module_pool):
+            jobs = sum(job.threaded and self._pool_of(job) is pool for job in self.jobs)
+            running += min(jobs, pool.threads)
+            waiting += max(jobs - pool.threads, 0)
+        return running, waiting
+
+    def job_of(self, session: Session) -> Job | None:
+        """What is under way for a session that is still there."""
+        return next(
+            (job for job in self.jobs if job.waiter is session.waiter or (job.later and job.session is session)), None
+        )
+
+    def held(self, session: Session) -> list[bytes]:
+        """The keys that are locked for a session's command."""
+        return [lock.key for lock in self._locks.held(self.job_of(session))]
+
+    # -- beginning --------------------------------------------------------------------------------------------
+
+    def aside(self, session: Session, compute: Callable[[], Any], commit: Callable[[Any], Reply], lock: bool) -> Reply:
+        """Have a thread run `compute` for the session's current command, and `commit` after it.
+
+        Not as part of a unit, of which the log has all or nothing: there both run at once.
+        """
+        if self._engine.in_unit:
+            return commit(compute())
+        job = self._begin(session, commit, compute, lock)
+        if job is None and session.later is not None:
+            raise NotNow
+        if job is not None:
+            job.threaded = True
+            self._submit(job)
+        return NO_REPLY
+
+    def hold(self, session: Session, milliseconds: int, commit: Callable[[Any], Reply]) -> Reply:
+        """Keep the current command's keys locked for a while, as a thread would."""
+        job = self._begin(session, commit, lambda: None)
+        if job is not None:
+            self._engine.timers.call_later(milliseconds / 1000, partial(self._finished, job))
+        return NO_REPLY
+
+    def _begin(
+        self, session: Session, commit: Callable[[Any], Reply], compute: Callable[[], Any], lock: bool = True
+    ) -> Job | None:
+        """Lock the current command's keys and block its client; None if it must wait before it can have them."""
+        if session.current is None:
+            raise LongWay
+        job = Job(session, commit, compute)
+        if lock and not self._engine.lock_gate.take(job, session, job.command, job.argv, wait=job.later is None):
+            return None
+        for held in self._locks.held(job):
+            database = job.database
+            if held.table is not database.locked:
+                database = next(each for each in self._engine.keyspace.databases if each.locked is held.table)
+            job.seen.append((database, held.key, database.data.get(held.key)))
+        for _, _, value in job.seen:
+            if type(value) is SortedSet:
+                value.settle()  # the one type whose reads put something in order that others see (valkey#4604)
+        if not self.jobs:
+            self._usual_interval = sys.getswitchinterval()
+            sys.setswitchinterval(min(SWITCH_INTERVAL, self._usual_interval))
+            self._usual_gc = gc.isenabled()
+            gc.disable()
+        self.jobs[job] = None
+        self._reserve(job)
+        if job.later is None:
+            self._engine.blocking.enter(job.waiter)
+        return job
+
+    def in_background(self, compute: Callable[[], object], over: Callable[[], None]) -> bool:
+        """Have a thread run `compute`, and the loop `over` after it; False if that would take nothing off the loop.
+
+        So it is without threads, and where they have only the loop's own processor.
+        """
+        if self.threshold == NEVER or _processors() < 2:
+            return False
+        return self._pool.put(Chore(compute, over), self._engine.config.worker_threads)
+
+    def _pool_of(self, job: Job) -> Pool:
+        called, _ = job.command.inside(job.argv) or (job.command, 0)
+        return self._module_pool if called.of_module else self._pool
+
+    def _submit(self, job: Job) -> None:
+        if not self._pool_of(job).put(job, self._engine.config.worker_threads):  # slowly is better than never
+            job.run()
+            assert self._deliver is not None
+            self._deliver(partial(self._finished, job))
+
+    def _work(self, queue: SimpleQueue[Job | Chore | None]) -> None:
+        """A worker's life."""
+        while (job := queue.get()) is not None:
+            job.run()
+            deliver = self._deliver
+            if deliver is None:
+                return
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                deliver(partial(self._finished, job) if isinstance(job, Job) else job.over)
+            del job  # what it holds may be large, and the next one may be long in coming
+
+    # -- ending -----------------------------------------------------------------------------------------------
+
+    def _finished(self, job: Job) -> None:
+        """A thread is done: carry the command out, answer, let others go on."""
+        if job not in self.jobs:
+            return  # given up on
+        self._engine.clock.refresh()
+        self._end(job)
+        if self._engine.keyspace.ready:
+            self._engine.blocking.serve()
+
+    def finish_now(self, job: Job) -> None:
+        """Carry out a job that no client waits for before this returns, in the middle of another's command."""
+        job.complete()
+        self._end(job, midway=True)
+
+    def drop(self, job: Job) -> None:
+        """Forget a job that no client waits for, whose values are in the keyspace no longer."""
+        self._remove(job)
+        self._engine.lock_gate.release(job, midway=True)
+
+    def _end(self, job: Job, midway: bool = False) -> None:
+        self._remove(job)
+        self.done += job.threaded
+        if job.later is None:
+            self._answer(job)
+        else:
+            job.later(job)
+            self._engine.lock_gate.release(job, midway)
+
+    def _answer(self, job: Job) -> None:
+        engine, session, waiter = self._engine, job.session, job.waiter
+        connected = session.waiter is waiter
+        # What LAZY has queued for its keys meanwhile is before it in the log.
+        overtaken = job.command.writes and engine.lazy.is_needed_by(job.database, job.command, job.argv)
+        session.repeated = job.argv if overtaken else None
+        again = overtaken or job.outdated
+        if connected and again:
+            session.postponed = job.argv
+            engine.lock_gate.release(job)
+            engine.blocking.run_again(session)
+        elif connected:
+            engine.blocking.leave(waiter)
+            reply = self._carry_out(job, job.finish)
+            engine.lock_gate.release(job)
+            session.unblocked(reply if isinstance(reply, RawPieces) else encode(reply, session.protocol), waiter.silent)
+        else:
+            if job.command.writes:
+                session.may_block = False  # if it is to be run again, then here
+                self._carry_out(job, job.command.handler if again else job.finish)
+            engine.lock_gate.release(job)
+
+    def _carry_out(self, job: Job, handler: Handler) -> Reply:
+        try:
+            return self._engine.call(job.session, job.command, job.argv, handler, job.spent)
+        except ReplyError as error:
+            return error
+        except Exception as error:
+            log.exception("internal error in %r", job.argv[:3], exc_info=error)
+            return ReplyError(f"internal error: {error!r}")
+
+    def _reserve(self, job: Job) -> None:
+        """Have others know what the job will take; what LAZY queued is reserved already."""
+        if job.later is None:
+            called, at = job.command.inside(job.argv) or (job.command, 0)
+            job.growth = self._engine.growth(job.session, called, job.argv[at:])
+            self._engine.memory.reserved += job.growth
+
+    def _remove(self, job: Job) -> None:
+        del self.jobs[job]
+        self._engine.memory.reserved -= job.growth
+        if not self.jobs:
+            sys.setswitchinterval(self._usual_interval)
+            if self._usual_gc:
+                gc.enable()
+            if self._until_idle:
+                self._end_wait()
+
+    # -- the end of the server --------------------------------------------------------------------------------
+
+    def wait_until_idle(self, session: Session) -> Reply:
+        """Run the current command again when no thread is busy; after STOP_PATIENCE they are given up on."""
+        assert session.current is not None
+        self._engine.blocking.postpone(session, *session.current)
+        assert session.waiter is not None
+        if not self._until_idle:
+            self._patience = self._engine.timers.call_later(STOP_PATIENCE, self.abandon)
+        self._until_idle.append(session.waiter)
+        self._configure()
+        return NO_REPLY
+
+    def _end_wait(self) -> None:
+        """No thread is busy: those who waited for that go on."""
+        self._engine.timers.cancel(self._patience)
+        waiters, self._until_idle = self._until_idle, []
+        self._configure()
+        for waiter in waiters:
+            if waiter.session.waiter is waiter:
+                self._engine.blocking.run_again(waiter.session)
+
+    def abandon(self) -> None:
+        """Give up on everything that is under way: nothing of it will be written, and its clients are told so."""
+        for job in list(self.jobs):
+            if job.later is None:
+                log.warning("given up on %r, which is still in its thread", job.argv[:3])
+            self._remove(job)
+            self._engine.lock_gate.release(job)
+            if job.session.waiter is job.waiter:
+                error = ReplyError("the server is shutting down: the command was given up on, and changed nothing")
+                self._engine.blocking.answer(job.waiter, error)
+
+
+def _processors() -> int:
+    """How many the calling thread may use, and those that it starts."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

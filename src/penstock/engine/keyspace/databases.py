@@ -1,0 +1,412 @@
+"""The databases: names to values, their expiry times, and who waits for a change.
+
+Handlers change data only through `set`, `delete` and, after changing a value in place, `changed`. These three are
+where WATCH, blocked clients, the save rules and the log learn that something happened; a fourth way in would be
+a bug in all of them.
+
+A string is plain `bytes`, a `bytearray` once it was edited in place, or an `int` once it was counted with: a wrapper
+object would cost 56 bytes a key and a call a read. Everything else is a class of types/.
+
+All of this is owned by the loop thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from random import choice
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from penstock.engine.clock import Clock
+from penstock.engine.keyspace.expiry_times import Deadlines
+from penstock.engine.keyspace.random_keys import KeySampler
+from penstock.freeing import GIANT, dispose, take_apart
+from penstock.protocol.errors import WrongType
+from penstock.types.kernels import consume
+from penstock.types.once_records import Ledger
+
+if TYPE_CHECKING:
+    from penstock.engine.blocking import Waiter
+    from penstock.engine.concurrency.locks import KeyLock
+    from penstock.engine.session import Session
+
+Value = Any  # bytes, bytearray, int, or an instance of a class in types/
+T = TypeVar("T")
+
+NEVER = 1 << 63
+"""Later than any expiry time can be."""
+EXPIRY_SLICE = 1_000_000
+"""Nanoseconds that active expiry works before it lets clients have their turn."""
+
+
+class Observers:
+    """Who wants to know that one key changed."""
+
+    __slots__ = ("waiters", "watchers")
+
+    def __init__(self) -> None:
+        self.watchers: set[Session] = set()  # sessions that WATCH the key
+        self.waiters: dict[Waiter, None] = {}  # blocked commands, first come first
+
+    def __bool__(self) -> bool:
+        return bool(self.watchers or self.waiters)
+
+
+class Keyspace:
+    """All databases of a server, and what they share."""
+
+    def __init__(self, count: int = 16, clock: Clock | None = None) -> None:
+        self.clock = clock or Clock()
+        self.dirty = 0  # changes ever made; save rules and dispatch compare it with an earlier reading
+        self.ready: list[tuple[Database, bytes]] = []  # changed keys that blocked commands wait for; never replaced
+        self.expiring = True  # off while loading: the log itself says what expired, and when
+        self.frozen = (
+            False  # during CLIENT PAUSE: who looks for a key whose time has come does not find it, but it stays
+        )
+        self.on_expired: Callable[[Database, bytes], None] = lambda database, key: None
+        # Runs what may still see a key whose time has come; whether there was any. None while nothing is queued.
+        self.before_expiry: Callable[[Database, bytes], bool] | None = None
+        self.expired_count = 0
+        self.databases = [Database(self, index) for index in range(count)]
+        self.ledger = Ledger()  # the replies ONCE keeps: no database's, and no FLUSHALL empties it
+        self._expiry_turn = 0  # the database that active expiry looks at next
+
+    def __getitem__(self, index: int) -> Database:
+        return self.databases[index]
+
+    def __len__(self) -> int:
+        return len(self.databases)
+
+    def swap(self, one: int, other: int) -> None:
+        """Exchange the contents of two databases; sessions stay on the number they chose."""
+        a, b = self.databases[one], self.databases[other]
+        for database in (a, b):
+            database.touch_observed(existing_only=True)
+        a.data, b.data = b.data, a.data
+        a.expires, b.expires = b.expires, a.expires
+        a._deadlines, b._deadlines = b._deadlines, a._deadlines
+        a.locked, b.locked = b.locked, a.locked  # a lock is about a value, wherever that is
+        self.dirty += 1
+        for database in (a, b):
+            database._choose_get()
+            database.touch_observed(existing_only=True, live_only=True)
+
+    def expire_cycle(self, nanoseconds: int = EXPIRY_SLICE) -> bool:
+        """Delete keys whose time has come, for about so long; whether more are due. Not while the keyspace is frozen.
+
+        Databases take turns, so that one in which keys expire all the time does not keep the others waiting.
+        """
+        if self.frozen:
+            return False
+        until = perf_counter_ns() + nanoseconds
+        for _ in self.databases:
+            database = self.databases[self._expiry_turn]
+            self._expiry_turn = (self._expiry_turn + 1) % len(self.databases)
+            if database.expire_due(until):
+                return True
+        return False
+
+
+class KeyTable:
+    """The keys and values of a database as they were. To make one is a call that nobody can interrupt, 20 ns a key."""
+
+    __slots__ = ("_data", "_expires", "_now")
+
+    def __init__(self, data: dict[bytes, Value], expires: dict[bytes, int], now: int) -> None:
+        self._data, self._expires, self._now = data, expires, now
+
+    def get(self, key: bytes) -> Value | None:
+        if self._expires and self._expires.get(key, NEVER) <= self._now:
+            return None
+        return self._data.get(key)
+
+    def __del__(self) -> None:
+        for table in (self._data, self._expires):
+            if len(table) > GIANT:
+                dispose(table)
+
+
+class Database:
+    """One numbered database."""
+
+    __slots__ = ("_deadlines", "_sampler", "clock", "data", "expires", "get", "index", "keyspace", "locked", "observed")
+
+    get: Callable[[bytes], Value | None]
+    """The live value at a key, or None. It is `data.get` itself while nothing here expires."""
+
+    def __init__(self, keyspace: Keyspace, index: int) -> None:
+        self.keyspace = keyspace
+        self.clock = keyspace.clock
+        self.index = index
+        self.data: dict[bytes, Value] = {}
+        self.expires: dict[bytes, int] = {}  # milliseconds since 1970; a subset of data's keys
+        self._deadlines = Deadlines()  # the same, by time
+        self._sampler = KeySampler()
+        self.observed: dict[bytes, Observers] = {}
+        self.locked: dict[bytes, KeyLock] = {}  # see locks.py, which keeps it
+        self._choose_get()
+
+    # -- reading ----------------------------------------------------------------------------------------------
+
+    def _choose_get(self) -> None:
+        self.get = self._get_live if self.expires else self.data.get
+
+    def _get_live(self, key: bytes) -> Value | None:
+        value = self.data.get(key)
+        if value is not None and self.expires.get(key, NEVER) <= self.clock.now:
+            return None if self.expire_now(key) else self.data.get(key)
+        return value
+
+    def find(self, key: bytes, kind: type[T]) -> T | None:
+        """The value at `key` if it is a `kind`, None if there is none; any other type is WRONGTYPE."""
+        value = self.get(key)
+        if value is None or type(value) is kind:
+            return value
+        raise WrongType
+
+    def find_string(self, key: bytes) -> bytes | bytearray | None:
+        """The string at `key`, None if there is none. A counter is kept as an int and shown as its digits."""
+        value = self.get(key)
+        if value is None or type(value) is bytes or type(value) is bytearray:
+            return value
+        if type(value) is int:
+            return b"%d" % value
+        raise WrongType
+
+    def obtain(self, key: bytes, kind: Callable[[], T]) -> T:
+        """The `kind` at `key`, made and installed if there is none. The caller says `changed` when it fills it."""
+        value = self.get(key)
+        if value is None:
+            value = self.data[key] = kind()
+            if self.expires:
+                self.persist(key)  # of what a pause keeps there unseen
+        elif type(value) is not kind:
+            raise WrongType
+        return value
+
+    def __contains__(self, key: bytes) -> bool:
+        return self.get(key) is not None
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def live_keys(self) -> Iterator[bytes]:
+        """Every key that has not expired; deletes nothing, so it is safe while the caller iterates."""
+        if not self.expires or not self.keyspace.expiring:
+            return iter(self.data)
+        now = self.clock.now
+        expires = self.expires
+        return (key for key in self.data if expires.get(key, NEVER) > now)
+
+    def names_now(self) -> Iterator[bytes]:
+        """What `live_keys` gives at this moment: a copy, which any thread may walk while keys come and go.
+
+        Taking it is one call that nobody can interrupt, some 20 nanoseconds a key.
+        """
+        names = list(self.data)
+        if not self.expires or not self.keyspace.expiring:
+            return consume(names)
+        now, expires = self.clock.now, self.expires.copy()
+
+        def live() -> Iterator[bytes]:
+            yield from (name for name in consume(names) if expires.get(name, NEVER) > now)
+            take_apart(expires)
+
+        return live()
+
+    def lookup_now(self) -> Callable[[bytes], Value | None]:
+        """What `get` does, but that nothing is deleted: any thread may call it, and only look at the type of a value."""
+        data, expires, now = self.data, self.expires, self.clock.now
+        if not expires or not self.keyspace.expiring:
+            return data.get
+        return lambda key: data.get(key) if expires.get(key, NEVER) > now else None
+
+    def copy_now(self) -> KeyTable:
+        """Which value every key has at this moment, for any thread; the values themselves are not copied."""
+        expires = self.expires.copy() if self.keyspace.expiring else {}
+        return KeyTable(self.data.copy(), expires, self.clock.now)
+
+    def random_key(self) -> bytes | None:
+        """A live key, each as likely as any other, or None; random_keys.py says how."""
+        if self.keyspace.frozen:  # drawing until one is alive may take for ever
+            live = list(self.live_keys())
+            return choice(live) if live else None
+        while (key := self._sampler.draw(self.data, self.keyspace.dirty)) is not None:
+            if self.get(key) is not None:
+                return key
+        return None
+
+    # -- changing ---------------------------------------------------------------------------------------------
+
+    def set(self, key: bytes, value: Value) -> None:
+        """Install a value, replacing whatever was there and its expiry time."""
+        self.data[key] = value
+        if self.expires and key in self.expires:
+            self.persist(key)
+        self.keyspace.dirty += 1
+        if self.observed:
+            self._tell(key)
+
+    def replace(self, key: bytes, value: Value) -> None:
+        """Install a value and keep the key's expiry time."""
+        if self.expires and self.keyspace.frozen and self.is_expired(key):
+            self.persist(key)  # it replaces what is there unseen
+        self.data[key] = value
+        self.keyspace.dirty += 1
+        if self.observed:
+            self._tell(key)
+
+    def changed(self, key: bytes) -> None:
+        """Say that the value at `key` was changed in place."""
+        self.keyspace.dirty += 1
+        if self.observed:
+            self._tell(key)
+
+    def touch(self, key: bytes) -> None:
+        """Break the WATCHes of a key although nothing changed, where Redis does."""
+        if self.observed:
+            self._tell(key)
+
+    def delete(self, key: bytes) -> bool:
+        """Remove a key; whether it was there (an expired key was not)."""
+        if self.get(key) is None:
+            return False
+        self._drop(key)
+        self.keyspace.dirty += 1
+        return True
+
+    def emptied(self, key: bytes, value: Any) -> None:
+        """Say that `value` was changed in place, and remove the key if nothing is left in it."""
+        if value:
+            self.changed(key)
+        else:
+            self.delete(key)
+
+    def replace_or_delete(self, key: bytes, value: Any) -> None:
+        """Put what is left of a value in its place, and remove the key if that is nothing."""
+        if value:
+            self.replace(key, value)
+        else:
+            self.delete(key)
+
+    def _drop(self, key: bytes) -> None:
+        del self.data[key]
+        if self.expires:
+            self.persist(key)
+        if self.observed:
+            self._tell(key)
+
+    def clear(self) -> None:
+        """Forget everything at once; the old values are freed when their last reader lets go, many of them by and by."""
+        self.keyspace.dirty += len(self.data)
+        self.touch_observed(existing_only=True)
+        for table in (self.data, self.expires, *self._deadlines.parts()):
+            if len(table) > GIANT:
+                dispose(table)
+        self.data = {}
+        self.expires = {}
+        self._deadlines = Deadlines()
+        self._choose_get()
+
+    # -- expiry -----------------------------------------------------------------------------------------------
+
+    def expires_at(self, key: bytes) -> int | None:
+        """When the key goes, in milliseconds since 1970; None if it stays."""
+        return self.expires.get(key)
+
+    def expire_at(self, key: bytes, when: int) -> None:
+        """Give an existing key an expiry time. The caller says `changed`."""
+        expires = self.expires
+        before = expires.get(key)
+        if before is not None:
+            self._deadlines.remove(key, before)
+        expires[key] = when
+        self._deadlines.add(key, when)
+        if len(expires) == 1:
+            self._choose_get()
+
+    def persist(self, key: bytes) -> bool:
+        """Take a key's expiry time away; whether it had one. The caller says `changed`."""
+        when = self.expires.pop(key, None)
+        if when is None:
+            return False
+        self._deadlines.remove(key, when)
+        if not self.expires:
+            self._choose_get()
+        return True
+
+    def is_expired(self, key: bytes) -> bool:
+        """Whether the key's time has come; it may still be in `data`, where nobody but this class should look."""
+        return self.keyspace.expiring and self.expires.get(key, NEVER) <= self.clock.now
+
+    def expire_now(self, key: bytes) -> bool:
+        """Delete a key whose time has come and have that logged; False while loading, or if its time was taken away.
+
+        While the keyspace is frozen it counts as deleted, and is later.
+
+        It does not count as a change (`dirty`): the command that came upon the key did not make it, and must not
+        be logged for it.
+        """
+        keyspace = self.keyspace
+        if not keyspace.expiring:
+            return False
+        before = keyspace.before_expiry
+        if before is not None and before(self, key) and not self.is_expired(key):
+            return False
+        if keyspace.frozen:
+            return True
+        self._drop(key)
+        keyspace.expired_count += 1
+        keyspace.on_expired(self, key)
+        return True
+
+    def expire_due(self, until: int) -> bool:
+        """Delete keys whose time has come until perf_counter_ns() says `until`; whether more may be due."""
+        if not self.expires or not self.keyspace.expiring:
+            return False
+        now = self.clock.now
+        take = self._deadlines.take
+        gone = 0
+        while (key := take(now)) is not None:
+            self.expire_now(key)
+            gone += 1
+            if gone % 32 == 0 and perf_counter_ns() >= until:
+                return True
+        return False
+
+    def check(self) -> None:
+        """Assert every invariant; for tests."""
+        assert self.expires.keys() <= self.data.keys(), self.expires.keys() - self.data.keys()
+        assert self.get == (self._get_live if self.expires else self.data.get)
+        self._deadlines.check(self.expires)
+
+    # -- observers --------------------------------------------------------------------------------------------
+
+    def observe(self, key: bytes) -> Observers:
+        """The observers of a key, made if there are none; drop empty ones with `unobserve`."""
+        found = self.observed.get(key)
+        if found is None:
+            found = self.observed[key] = Observers()
+        return found
+
+    def unobserve(self, key: bytes) -> None:
+        if key in self.observed and not self.observed[key]:
+            del self.observed[key]
+
+    def _tell(self, key: bytes) -> None:
+        found = self.observed.get(key)
+        if found is None:
+            return
+        for session in found.watchers:
+            session.watch_broken = True
+        if found.waiters:
+            self.keyspace.ready.append((self, key))
+
+    def touch_observed(self, existing_only: bool = False, live_only: bool = False) -> None:
+        """Everything may have changed (FLUSHALL, SWAPDB): tell all observers, or those of keys that are here.
+
+        `live_only` leaves out keys that came with SWAPDB and have expired: there was no such key, and there is none.
+        """
+        for key in self.observed:
+            if not existing_only or (key in self.data and not (live_only and self.is_expired(key))):
+                self._tell(key)

@@ -1,0 +1,1 @@
+"""What operators look at: counters, the slow log, the latency monitor, MONITOR."""

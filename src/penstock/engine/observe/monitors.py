@@ -1,0 +1,89 @@
+"""MONITOR: every command that runs, as a line, to the sessions that asked for it.
+
+Administrative commands are not shown, and passwords never: `redacted` is what MONITOR, the slow log and the server's own log
+see of a command, also of one inside LAZY or ONCE. While anybody monitors the fast path is off.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from penstock.engine.declarations import REGISTRY, Argv, Command, Flag
+from penstock.protocol.resp import Status
+
+if TYPE_CHECKING:
+    from penstock.engine.dispatch import Engine
+    from penstock.engine.session import Session
+
+_HIDDEN = b"(redacted)"
+_INNER = {
+    "ACL DRYRUN": 3,
+    "COMMAND GETKEYS": 2,
+    "COMMAND GETKEYSANDFLAGS": 2,
+}  # where a command begins that they ask about
+_ESCAPES = {0x5C: b"\\\\", 0x22: b'\\"', 0x0A: b"\\n", 0x0D: b"\\r", 0x09: b"\\t", 0x07: b"\\a", 0x08: b"\\b"}
+_QUOTED = [_ESCAPES.get(byte, bytes([byte]) if 32 <= byte < 127 else b"\\x%02x" % byte) for byte in range(256)]
+
+
+class Monitors:
+    """The sessions that monitor. Owned by the loop thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.sessions: dict[Session, None] = {}
+
+    def add(self, session: Session) -> None:
+        session.monitoring = True
+        self.sessions[session] = None
+        self._engine.require_gates("monitor", True)
+
+    def remove(self, session: Session) -> None:
+        if session.monitoring:
+            session.monitoring = False
+            del self.sessions[session]
+            self._engine.require_gates("monitor", bool(self.sessions))
+
+    def feed(self, session: Session, command: Command, argv: Argv) -> None:
+        """Show a command that just ran."""
+        waiter = session.waiter
+        again = waiter is not None and waiter.changed is not None  # a blocked command was shown when it came
+        if again or Flag.ADMIN in command.flags or self._engine.loading:
+            return
+        words = b" ".join(quoted(arg) for arg in redacted(argv))
+        origin = session.peer if session.id in self._engine.sessions else "lua"
+        now = time.time_ns() // 1000
+        head = f"{now // 1_000_000}.{now % 1_000_000:06d} [{session.db.index} {origin}] "
+        line = Status(head.encode() + words)
+        for monitor in self.sessions:
+            monitor.push(line)
+
+
+def quoted(arg: bytes) -> bytes:
+    """An argument as a person can read it, in double quotes.
+
+    >>> quoted(b'a"\\n')
+    b'"a\\\\"\\\\n"'
+    """
+    return b'"%b"' % b"".join([_QUOTED[byte] for byte in arg])
+
+
+def redacted(argv: Argv) -> Argv:
+    """A command with its secrets replaced, and those of the command inside it."""
+    command = REGISTRY.find(argv) if argv else None
+    if command is None:
+        return argv
+    at = _INNER.get(command.name) or (command.keys[0].inner if command.keys else 0)
+    if at:
+        return [*argv[:at], *redacted(argv[at:])]
+    if command.name == "AUTH":
+        return [argv[0], *[_HIDDEN] * (len(argv) - 1)]
+    if command.name == "HELLO":
+        shown = list(argv)
+        for at in range(2, len(argv)):
+            if argv[at].upper() == b"AUTH":
+                shown[at + 1 : at + 3] = [_HIDDEN] * len(argv[at + 1 : at + 3])
+        return shown
+    if command.name in ("ACL SETUSER", "CONFIG SET"):
+        return [*argv[:2], *[_HIDDEN] * (len(argv) - 2)]
+    return argv

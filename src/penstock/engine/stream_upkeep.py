@@ -1,0 +1,261 @@
+"""What streams need between commands: waking readers when a retry falls due, giving up on what expired, retention.
+
+Commands call `note` for a stream that may need any of it, those that put a stream under another name (RENAME, COPY,
+RESTORE, MOVE, SWAPDB) included; everything else follows from the stream itself. What happens here is logged like a
+command, by its effect.
+
+Owned by the loop thread.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+from collections import OrderedDict
+from time import perf_counter_ns
+from typing import TYPE_CHECKING
+
+from penstock.engine.arguments import INT64_MAX
+from penstock.engine.declarations import Argv
+from penstock.types.stream.groups import Change
+from penstock.types.stream.shelf import Lease
+from penstock.types.stream.stream import Stream
+
+if TYPE_CHECKING:
+    from penstock.engine.dispatch import Engine
+    from penstock.engine.keyspace.databases import Database
+
+log = logging.getLogger("penstock.engine")
+
+Place = tuple["Database", bytes]
+
+PAUSED = 100
+"""Milliseconds after which those who want to wake readers during CLIENT PAUSE ask again."""
+SLICE = 1_000_000
+"""Nanoseconds that a tick works before it lets clients have their turn."""
+PAUSE = 0.010
+"""Seconds before it goes on with what was too much for one tick."""
+
+
+class Streams:
+    """See the top of this file."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._noted: OrderedDict[Place, None] = OrderedDict()  # streams with groups, stages or retention
+        self.replaying = False  # an effect is being applied; what was evicted with it is an effect of its own
+        self._timers: dict[Place, tuple[int, object]] = {}  # when the readers of a stream are to be woken
+        self._tick_planned = False  # there is more to expire, or to compact, than one tick took
+        engine.config.on_change("stream-max-pending", lambda _: self._wake_all())
+
+    def note(self, database: Database, key: bytes, stream: Stream) -> None:
+        """This stream may need something later."""
+        if stream.groups or stream.stages.by_token or stream.retention.age_ms or stream.retention.compact:
+            self._noted[database, key] = None
+
+    def found(self, database: Database, key: bytes, stream: Stream) -> None:
+        """This stream is here as it came, by a file or by another name: it may need all of it."""
+        self.note(database, key, stream)
+        self._engine.compression.later(stream.log)
+
+    def swapped(self, one: int, other: int) -> None:
+        """SWAPDB exchanged two databases: what was noted of one is true of the other."""
+        a, b = self._engine.keyspace[one], self._engine.keyspace[other]
+        exchanged = {a: b, b: a}
+        places = [(exchanged.get(database, database), key) for database, key in self._noted]
+        self._noted = OrderedDict.fromkeys(places)
+
+    def cleared(self, database: Database) -> None:
+        """FLUSHDB or FLUSHALL: what was noted is gone, and keeps no other stream from its turn."""
+        self._noted = OrderedDict.fromkeys([place for place in self._noted if place[0] is not database])
+
+    def find_all(self) -> None:
+        """Note every stream there is: after loading."""
+        for database in self._engine.keyspace.databases:
+            for key, value in database.data.items():
+                if type(value) is Stream:
+                    self.found(database, key, value)
+                    for group in value.groups.values():
+                        self._engine.clock.catch_up(group.leases.last_delivery())
+
+    def lease_time(self) -> int:
+        """The time that leases go by; that of an effect which is being applied is the one it happened at."""
+        return self._engine.clock.now if self.replaying else self._engine.clock.lease_time()
+
+    def wake_at(self, database: Database, key: bytes, when: int) -> None:
+        """Run those blocked on a stream again at a time, unless something wakes them before."""
+        place = (database, key)
+        planned = self._timers.get(place)
+        if planned is not None:
+            if planned[0] <= when:
+                return
+            self._engine.timers.cancel(planned[1])
+        delay = max(when - self.lease_time(), 0) / 1000
+        self._timers[place] = (when, self._engine.timers.call_later(delay, lambda: self._wake(place)))
+
+    def _wake(self, place: Place) -> None:
+        self._timers.pop(place, None)
+        database, key = place
+        self._engine.clock.refresh()
+        if self._engine.pause.until:
+            self.wake_at(database, key, self.lease_time() + PAUSED)  # what falls due is a write
+        elif key in database.observed:
+            self._engine.keyspace.ready.append(place)
+            self._engine.blocking.serve()
+
+    def _wake_all(self) -> None:
+        """Groups may have more room than before, and nothing else may ever come to tell those who wait for it."""
+        waited_for = [(database, key) for database, key in self._noted if key in database.observed]
+        self._engine.keyspace.ready.extend(waited_for)
+
+    def tick(self) -> None:
+        """Many times a second: expire leases and stages, enforce age and compaction, for a slice of time.
+
+        Streams take turns, so that thousands of them hold nobody up, and each has its turn. All of these are writes, so
+        they wait while CLIENT PAUSE lasts.
+        """
+        if self._engine.pause.until:
+            return
+        until = perf_counter_ns() + SLICE
+        for _ in range(len(self._noted)):
+            (database, key), _ = self._noted.popitem(last=False)
+            self._engine.lazy.settle(database, key, to_write=True)
+            stream = database.get(key)
+            if key in database.locked:
+                self._noted[database, key] = None  # a thread may be reading it
+            elif type(stream) is Stream:
+                self._expire_leases(database, key, stream, until)
+                self._expire_stages(database, key, stream)
+                self._enforce_retention(database, key, stream, until)
+                self.note(database, key, stream)  # at the end of the line, if there may be more
+            if perf_counter_ns() >= until:
+                break
+        if self._engine.keyspace.ready:
+            self._engine.blocking.serve()
+
+    # -- expiry, retention ------------------------------------------------------------------------------------
+
+    def _expire_leases(self, database: Database, key: bytes, stream: Stream, until: int) -> None:
+        """Give up what expired, in all groups: none is looked at before something in one of them can have expired."""
+        now = self.lease_time()
+        if now < stream.expiry_from:
+            return
+        for name, group in stream.groups.items():
+            while (expired := group.expire(stream.log, now))[1] is not None:
+                change = expired[1]
+                self._engine.propagate(database, self.settle(database, key, name, stream, change, expired[0]))
+                if perf_counter_ns() >= until:
+                    self._tick_soon()
+                    return
+        expiries = [expiry for group in stream.groups.values() if (expiry := group.next_expiry()) is not None]
+        stream.expiry_from = min(expiries, default=INT64_MAX)
+
+    def _tick_soon(self) -> None:
+        if not self._tick_planned:
+            self._tick_planned = True
+            self._engine.timers.call_later(PAUSE, self._tick_again)
+
+    def _tick_again(self) -> None:
+        self._tick_planned = False
+        self._engine.clock.refresh()
+        self.tick()
+
+    def _expire_stages(self, database: Database, key: bytes, stream: Stream) -> None:
+        before = self._engine.clock.now - self._engine.config.stream_stage_timeout
+        if stream.stages.expire(before):
+            database.changed(key)
+            self._engine.propagate(database, [[b"TAPPLY", key, b"UNSTAGE", b"%d" % before]])
+
+    def _enforce_retention(self, database: Database, key: bytes, stream: Stream, until: int) -> None:
+        """Evict what is too old, and compact one node, or more if there is time."""
+        messages = stream.log
+        first = messages.first
+        messages.apply_retention(stream.retention, self._engine.clock.now)
+        if messages.first != first:
+            database.changed(key)
+            self._engine.propagate(database, [[b"TEVICT", key, b"%d" % (messages.first - 1)]])
+        rewritten: list[int] = []
+        while True:
+            compacted = messages.compact(nodes=1)
+            rewritten += compacted.rewritten
+            if not compacted.more:
+                break
+            if perf_counter_ns() >= until:
+                self._tick_soon()
+                break
+        if rewritten:
+            self._changed_for_nobody(database, key)
+            self._engine.propagate(database, [[b"TAPPLY", key, b"COMPACT", *[b"%d" % number for number in rewritten]]])
+
+    def settle(
+        self, database: Database, key: bytes, name: bytes, stream: Stream, change: Change, expired: list[Lease]
+    ) -> list[Argv]:
+        """A group changed: write the dead letters of what expired; the commands to log for all of it."""
+        effects: list[Argv] = []
+        if self._engine.log is not None:
+            effects.append([b"TAPPLY", key, b"GROUP", name, change.encode()])
+        for lease in expired:
+            if lease.dead_letter is not None:
+                effects += self._dead_letter(database, key, name, stream, lease)
+        if change.removed:
+            database.changed(key)
+        else:
+            self._changed_for_nobody(database, key)  # a delivery leaves less; only what is dropped makes room
+        return effects
+
+    def _changed_for_nobody(self, database: Database, key: bytes) -> None:
+        """A change that gives those who wait nothing: they are not run again for it."""
+        ready = self._engine.keyspace.ready
+        before = len(ready)
+        database.changed(key)
+        del ready[before:]
+
+    def _dead_letter(self, database: Database, key: bytes, name: bytes, stream: Stream, lease: Lease) -> list[Argv]:
+        """Append the expired messages to the lease's dead letter stream; the commands that say so."""
+        target = lease.dead_letter
+        assert target is not None
+        self._engine.lazy.settle(database, target, to_write=True)
+        found = database.get(target)
+        if target in database.locked and type(found) is Stream:
+            database.replace(target, found.copy())  # a thread may be reading the other
+        if type(found) not in (Stream, type(None)) or target == key:
+            # Somebody put another type there since, or this stream, which would read its own dead letters without
+            # end. The message stays in the stream, but the group is done with it.
+            shown = [word.decode(errors="backslashreplace") for word in (key, name, target)]
+            why = "is the stream itself" if target == key else "holds no stream"
+            log.warning("stream %s, group %s: no dead letters for %d-%d, %s %s",
+                        *shown[:2], lease.start, lease.end - 1, shown[2], why)  # fmt: skip
+            return []
+        now = self._engine.clock.now
+        effects: list[Argv] = []
+        for message in stream.log.messages(lease.start, lease.end - lease.start):
+            if message.offset >= lease.end:
+                break
+            letter = _letter(key, name, message.offset, lease.attempts, message.entry)
+            database.obtain(target, Stream).log.append(now, message.tag, letter)
+            effects.append([b"TAPPLY", target, b"AT", b"%d" % now, b"TWRITE", target, message.tag, letter])
+        if effects:
+            letters = database.obtain(target, Stream)
+            first = letters.log.first
+            self._engine.compression.later(letters.log)
+            letters.log.apply_retention(letters.retention, now)
+            if letters.log.first != first:
+                effects.append([b"TEVICT", target, b"%d" % (letters.log.first - 1)])
+            database.changed(target)
+        return effects
+
+
+def _letter(key: bytes, group: bytes, offset: int, attempts: int, entry: bytes) -> bytes:
+    """A dead letter's entry: JSON that names where it came from; an entry that is not UTF-8 goes as base64."""
+    fields: dict[str, object] = {
+        "stream": key.decode("utf-8", "backslashreplace"),
+        "group": group.decode("utf-8", "backslashreplace"),
+        "offset": offset,
+        "attempts": attempts,
+    }
+    try:
+        fields["entry"] = entry.decode()
+    except UnicodeDecodeError:
+        fields["entry_base64"] = base64.b64encode(entry).decode()
+    return json.dumps(fields, ensure_ascii=False).encode()

@@ -1,0 +1,29 @@
+"""What a Python process on a Spark executor needs before it works for us.
+
+Spark collects garbage in a worker process after every task, which looks at every object there is. For what pyspark, pyarrow and
+Penstock have imported that takes 45 ms, longer than a short task, and the next task waits for it. None of those objects
+will ever be garbage, so the collector is told to ignore them.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+
+from pyspark import TaskContext
+
+
+@functools.cache
+def freeze_imports() -> None:
+    """Have the collector ignore what is there now; call it when everything is imported. Only the first call has an effect."""
+    gc.collect()
+    gc.freeze()
+
+
+def query_of_task() -> str:
+    """The id of the streaming query that this task belongs to. It is in the checkpoint, so it is the same after a restart."""
+    context = TaskContext.get()
+    query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
+    if not query:
+        raise RuntimeError("Spark did not say which query this is (sql.streaming.queryId)")
+    return query
