@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 COMPILED := $(shell find src -name '*.pyx' -o -name '*.pxd')
 
-.PHONY: help test demo lint bench docs clean
+.PHONY: help test demo lint bench docs site clean
 
 help:
 	@echo "make test    set everything up in .venv and run the tests"
@@ -12,6 +12,7 @@ help:
 	@echo "make lint    ruff and mypy"
 	@echo "make bench   compare with a real redis-server (penstock bench); ROWS='set.* get.*' chooses"
 	@echo "make docs    write the reference pages from the declarations"
+	@echo "make site    build the documentation as a site, in site/; a dead link is an error"
 	@echo "make clean   remove .venv and everything that was built"
 
 $(READY): pyproject.toml setup.py constraints.txt $(COMPILED)
@@ -37,8 +38,11 @@ bench: $(READY)
 docs: $(READY)
 	$(BIN)/python -m penstock.reference docs
 
+site: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 clean:
-	rm -rf .venv build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv build dist site src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 	find src -name '*.pyx' | sed 's/pyx$$/c/' | xargs rm -f
 	find src -name '*.so' -delete

@@ -73,6 +73,19 @@ def test_the_first_program_of_the_readme_runs_as_it_stands(capsys: pytest.Captur
     assert names["table"].num_rows == 3
 
 
+def test_the_programs_of_the_tutorial_run_as_they_stand(empty: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    programs = blocks((DOCS / "tutorial.md").read_text(encoding="utf-8"), "python")
+    names: dict[str, Any] = {}
+    said = []
+    for code in (on(empty, programs[0]), *programs[1:]):
+        exec(code, names)
+        *_, last = capsys.readouterr().out.splitlines()
+        if shown := re.search(r"^print\(.*  # (.*)$", code, re.MULTILINE):
+            assert last == shown[1], "as the page shows it"
+            said.append(last)
+    assert len(said) == 3
+
+
 def test_the_module_of_the_modules_guide_loads_and_works(tmp_path: Path) -> None:
     (code,) = blocks((DOCS / "modules.md").read_text(encoding="utf-8"), "python")
     (tmp_path / "sjaccard.py").write_text(code)
