@@ -44,5 +44,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """In the repository the examples are beside docs/, on the site they are inside."""
+    """In the repository these files are beside docs/, on the site they are inside."""
+    for name, page in PAGES.items():
+        markdown = markdown.replace(f"](../{name})", f"]({page})")
     return markdown.replace("](../examples/", "](examples/")

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
-from penstock.spark.options import OptionError, need_source, parse
+from penstock.spark.options import NAMES, OptionError, need_source, parse
+
+GUIDE = Path(__file__).parents[2] / "docs" / "spark.md"
+
+
+def test_the_tables_of_the_guide_have_every_option() -> None:
+    rows = re.findall(r"^\| ([^|]+) \|", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
+    described = {name for row in rows for name in re.findall(r"\w+", row)}
+    assert set(NAMES) <= described
 
 
 def test_names_are_taken_in_any_case_and_as_the_kafka_source_has_them() -> None:

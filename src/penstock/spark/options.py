@@ -131,8 +131,10 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "delivery": _one_of("at-most-once", "at-least-once", "exactly-once"),
 }  # fmt: skip
 _ALIASES = {"subscribe": "stream", "subscribePattern": "pattern", "maxOffsetsPerTrigger": "maxRowsPerTrigger"}
+NAMES = (*_PARSERS, *_ALIASES)
+"""Every option, as the guide spells it."""
 _NAMES = {name.lower(): name for name in _PARSERS} | {old.lower(): new for old, new in _ALIASES.items()}
-_SPELT = {name.lower(): name for name in (*_PARSERS, *_ALIASES)}
+_SPELT = {name.lower(): name for name in NAMES}
 """Names as the guide spells them, for messages: Spark passes them on in lower case."""
 _OF_KEYS = ("keyColumn", "valueColumn", "ttl", "delivery")
 _OF_SPARK = frozenset({"path", "checkpointlocation", "queryname", "header", "inferschema"})
