@@ -13,6 +13,7 @@ import redis
 from tests.server_process import Process
 
 from penstock import Server
+from penstock.engine import scripting
 from penstock.testing.redis import RedisServer, find_redis, free_port
 
 WORDS_OF_7 = find_redis().version >= (7, 0)
@@ -127,6 +128,9 @@ def _killed(server: Server, source: str) -> str:
     [
         "return loadstring('while true do pcall(function() while true do end end) end', '=x')()",
         "return loadstring('while true do pcall(function() while true do end end) end', '=sandbox.lua')()",
+        "return loadstring('while true do pcall(function() while true do end end) end', '=sandbox.lua\\0x')()",
+        "while true do xpcall(function() while true do end end, function() while true do end end) end",
+        "coroutine.wrap(function() while 1 do xpcall(function() while 1 do end end, function() while 1 do end end) end end)()",
         "while true do coroutine.resume(coroutine.create(function() while true do end end)) end",
         "while true do pcall(coroutine.wrap(function() while true do pcall(string.rep, 'x', 10) end end)) end",
         "local t = setmetatable({}, {__index = function() while true do end end}) while true do pcall(function() return t.x end) end",
@@ -137,6 +141,21 @@ def _killed(server: Server, source: str) -> str:
 def test_no_script_outlives_a_kill(source: str) -> None:
     with Server(busy_reply_threshold=20) as server:
         assert "Script killed by user with SCRIPT KILL" in _killed(server, source)
+
+
+def test_a_script_killed_without_memory_does_not_end_the_coroutines_of_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scripting, "MEMORY_LIMIT", 1 << 24)
+    greedy = """
+        local kept = {}
+        for _, size in ipairs({1e5, 1e3, 10}) do
+            pcall(function() while true do kept[#kept + 1] = string.rep('x', size) .. #kept end end)
+        end
+        while true do end"""
+    with Server(busy_reply_threshold=20) as server, redis.Redis.from_url(server.url) as client:
+        assert _killed(server, greedy)
+        assert client.eval("return coroutine.wrap(function() return 1 end)()", 0) == 1
 
 
 def test_a_kill_in_the_middle_of_a_call_has_its_words() -> None:

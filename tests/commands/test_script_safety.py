@@ -151,6 +151,7 @@ HARMLESS = {
     "many short strings": ("return {pcall(string.rep, 'x', 2147483647)}", "not enough memory"),
     "an insertion far below": ("return {pcall(table.insert, {}, -2147483648, 1)}", "position out of bounds"),
     "an insertion nowhere": ("return {pcall(table.insert, {}, 0/0, 1), pcall(table.insert, {}, 1e300, 1)}", "position out of bounds"),
+    "a level of the log that is no number": ("return {pcall(redis.log, 0/0, 'x')}", "Invalid debug level"),
     "errors without words": ("error({})", "-"),
     # The bridge between Lua and Python: memory that runs out in the middle of a call.
     "memory in a call of struct": (

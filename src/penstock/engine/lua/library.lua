@@ -16,7 +16,7 @@ local is_read_only, patched, is_internal = ...
 
 local error, pairs, pcall, select, tonumber, type = error, pairs, pcall, select, tonumber, type
 local loadstring, real_load, unpack = loadstring, load, unpack
-local byte, find, gsub, rep = string.byte, string.find, string.gsub, string.rep
+local byte, find, gsub, match, rep = string.byte, string.find, string.gsub, string.match, string.rep
 local concat, insert = table.concat, table.insert
 local getinfo = debug.getinfo
 
@@ -136,6 +136,7 @@ function library.loadstring(...)
     if type(source) == "string" then
         if byte(source) == 27 then return nil, "attempt to load a binary chunk" end
         if #source > MAX_SOURCE then return nil, "not enough memory" end
+        if type(name) == "string" then name = match(name, "^[^%z]*") end -- as much of it as C sees
         if is_internal(name) then name = "=(load)" end
         local chunk, problem = relay("loadstring", pcall(loadstring, source, name))
         if chunk and find(source, "...", 1, true) then return patched(chunk) end

@@ -65,7 +65,7 @@ local relay = library.relay
 
 local globals = {_VERSION = _VERSION, _G = _G}
 for _, name in pairs({
-    "assert", "error", "gcinfo", "getmetatable", "ipairs", "rawequal", "select", "tonumber", "tostring", "type", "xpcall",
+    "assert", "error", "gcinfo", "getmetatable", "ipairs", "rawequal", "select", "tonumber", "tostring", "type",
 }) do
     globals[name] = _G[name]
 end
@@ -148,6 +148,16 @@ end
 local function arm()
     armed = true
     sethook(tick, "", INSTRUCTIONS)
+end
+
+-- The handler of an error that a hook raises runs inside the hook, where Lua calls no other: nothing could end it.
+function globals.xpcall(...)
+    local called, handler = ...
+    if type(handler) ~= "function" then return relay("xpcall", pcall(xpcall, ...)) end
+    return xpcall(called, function(problem)
+        if dying then return problem end
+        return handler(problem)
+    end)
 end
 
 local coroutines = {}
@@ -253,7 +263,7 @@ function redis.log(...)
     local count, level = select("#", ...), ...
     if count < 2 then raise("redis.log() requires two arguments or more.") end
     if type(level) ~= "number" then raise("First argument must be a number (log level).") end
-    if level < 0 or level > 3 then raise("Invalid debug level.") end
+    if not (level >= 0 and level <= 3) then raise("Invalid debug level.") end
     local words = {}
     for at = 2, count do
         local word = select(at, ...)
@@ -400,7 +410,7 @@ end
 -- Answers true and the encoded reply, or false, the text of an error, and whether it was counted when a command failed.
 local function run(script, sha, keys, arguments, protocol)
     globals.KEYS, globals.ARGV = keys, arguments
-    resp = 2
+    resp, dying = 2, false -- the one before may have run out of memory while it was killed
     if not armed then arm() end
     host.limit_memory(true)
     local refused, counted
@@ -418,7 +428,6 @@ local function run(script, sha, keys, arguments, protocol)
     elseif not ok then
         ok, reply, counted = checked(ok, reply, sha)
     end
-    dying = false
     if not armed then sethook() end
     globals.KEYS, globals.ARGV = nil, nil
     return ok, reply, counted == true
