@@ -6,6 +6,7 @@ internal error, and no exception may reach the event loop.
 
 from __future__ import annotations
 
+import gc
 import logging
 import random
 import socket
@@ -20,6 +21,7 @@ import pytest
 from tests.raw_client import RawClient
 
 from penstock import Server
+from penstock.protocol.errors import ReplyError
 from penstock.protocol.resp import RawPieces, pack
 from penstock.server.app import App
 from penstock.server.connection import Connection
@@ -260,6 +262,37 @@ def test_arguments_that_no_command_expects(hostile: RawClient) -> None:
         hostile.send(pack(*argv))
         hostile.read()
     assert hostile.ask("PING") == b"PONG"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["CONFIG SET maxmemory 1", "SET other 1"],
+        ["LPUSH text a"],
+        ["BLPOP text 0"],
+        ["EVAL x 0 text"],
+        ["MULTI", "LPUSH text a", "EXEC"],
+        ["ONCE me 1 1 LPUSH text a"],
+        ["ACL SETUSER default resetkeys", "SET other 1"],
+    ],
+)
+def test_the_arguments_of_a_refused_command_are_freed_without_the_collector(lines: list[str]) -> None:
+    def kept(_: App) -> int:
+        """Counted between two commands, in the loop's thread."""
+        return sum(isinstance(each, ReplyError) for each in gc.get_objects())
+
+    with Server() as server, RawClient(server.port) as client:
+        client.ask("SET text 1")
+        gc.collect()
+        gc.disable()
+        try:
+            before = server.call(kept)
+            replies = [client.ask(line) for line in lines]
+            refusal = repr(replies[-1])
+            assert any(word in refusal for word in ("OOM", "WRONGTYPE", "ERR", "NOPERM"))
+            assert server.call(kept) == before
+        finally:
+            gc.enable()
 
 
 def test_what_comes_for_a_client_that_is_gone_is_forgotten(ours: Server) -> None:

@@ -234,7 +234,7 @@ class Blocking:
         except WrongType:
             return None  # the key came back as another type: it is not what this client waits for
         except ReplyError as error:
-            reply = error
+            reply = error.as_reply()
         except Exception as error:
             # The client that changed the key is not to blame, and the others in the queue still want theirs.
             log.exception("internal error in %r", waiter.argv[:3])

@@ -107,7 +107,7 @@ def _reply(session: Session, command: Command, argv: Argv) -> Reply:
     try:
         return session.engine.call(session, command, argv)
     except ReplyError as error:
-        return error
+        return error.as_reply()
 
 
 def _gates_again(session: Session, transaction: Transaction) -> dict[int, ReplyError]:
@@ -122,7 +122,7 @@ def _gates_again(session: Session, transaction: Transaction) -> dict[int, ReplyE
         try:
             engine.pass_gates(session, command, argv, permission=engine.acl.check_queued)
         except NoPerm as error:
-            refusals[at] = error
+            refusals[at] = error.as_reply()
         except ReplyError as error:
             raise _aborted_by(error) from None
     return refusals

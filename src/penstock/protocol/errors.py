@@ -38,7 +38,7 @@ Rejected: one class with a code argument. Callers then compare strings, and a ty
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class PenstockError(Exception):
@@ -63,6 +63,14 @@ class ReplyError(PenstockError):
         """The error as it travels: code word, text, never a line break (it would end the reply early)."""
         text = f"{self.code} {self}" if self.args and str(self) else self.code
         return one_line(text)
+
+    def as_reply(self) -> Self:
+        """This error as a value. It forgets where it was raised: the frames there hold the arguments, and this error again.
+
+        Such a circle stays in memory until the garbage collector runs, which on a server is rare.
+        """
+        self.__traceback__ = self.__context__ = self.__cause__ = None
+        return self
 
 
 def one_line(text: str) -> bytes:

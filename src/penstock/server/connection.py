@@ -155,7 +155,7 @@ class Connection(InnerLoop):
         try:
             reply = self.engine.execute(session, argv)
         except ReplyError as error:
-            reply = error
+            reply = error.as_reply()
         except Exception as error:
             reply = Raw(self.fail(argv, error))
         if reply is not NO_REPLY and not session.skipping and not session.muted:

@@ -380,7 +380,7 @@ class Workers:
         try:
             return self._engine.call(job.session, job.command, job.argv, handler, job.spent)
         except ReplyError as error:
-            return error
+            return error.as_reply()
         except Exception as error:
             log.exception("internal error in %r", job.argv[:3], exc_info=error)
             return ReplyError(f"internal error: {error!r}")
