@@ -466,6 +466,20 @@ def test_stages_that_nobody_commits_go(world: World) -> None:
     assert again.run("TCOMMIT k p 1 fresh") == [1, 1]
 
 
+@pytest.mark.parametrize("jump", [-3_600_000, 3_600_000])
+def test_stages_go_when_their_time_has_passed_however_the_clock_is_set(world: World, jump: int) -> None:
+    world.run("CONFIG SET stream-stage-timeout 5000")
+    world.clock.jump(-jump)
+    world.run("TSTAGE k token ENTRIES t a")
+    world.clock.jump(jump)
+    world.pass_time(5000)
+    for each in (world.restarted(later=0), world):
+        each.run("CONFIG SET stream-stage-timeout 5000")
+        assert list(each.stream().stages.by_token) == [b"token"]
+        each.pass_time(1)
+        assert list(each.stream().stages.by_token) == []
+
+
 # -- TAPPLY ---------------------------------------------------------------------------------------------------
 
 

@@ -460,6 +460,18 @@ def test_what_is_too_old_runs_although_the_server_is_never_idle(world: World, en
     assert queued(world) == ["RPUSH b 1"]
 
 
+@pytest.mark.parametrize("jump", [-3_600_000, 3_600_000])
+def test_what_is_too_old_runs_when_its_time_has_passed_however_the_clock_is_set(world: World, jump: int) -> None:
+    world.run("CONFIG SET lazy-max-age 1000 lazy-queue-enabled 0")
+    lazily(world, "RPUSH a 1")
+    world.clock.jump(jump)
+    world.run("CONFIG SET lazy-max-age 1001")  # has the age looked at again
+    world.timers.advance(1000)
+    assert queued(world) == ["RPUSH a 1"] and status(world, "oldest_age_ms") == 1000
+    world.timers.advance(10)
+    assert queued(world) == []
+
+
 def test_a_client_that_waits_for_one_key_is_served_by_a_command_that_takes_it_from_another(world: World) -> None:
     lazily(world, "RPUSH b 1")
     waiting = world.client("BLPOP", "a", "0")

@@ -326,9 +326,11 @@ def test_those_the_fork_kept_waiting_go_on_in_order(world: World) -> None:
         assert [bool(client.sent) for client in clients] == [n <= number for n in range(3)]
 
 
-def test_a_fork_does_not_wait_for_ever(world: World) -> None:
+@pytest.mark.parametrize("jump", [0, -3_600_000, 3_600_000])
+def test_a_fork_does_not_wait_for_ever_however_the_clock_is_set(world: World, jump: int) -> None:
     world.client("DEBUG LOCK 1000000 WRITE a")
     assert not world.engine.lock_gate.may_fork()
+    world.clock.jump(jump)
     world.pass_time(4999)
     assert not world.engine.lock_gate.may_fork()
     world.pass_time(1)

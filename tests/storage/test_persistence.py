@@ -230,6 +230,18 @@ def test_reload_brings_everything_back(tmp_path: Path) -> None:
         assert (client.get("a"), client.llen("l")) == (b"1", 3)
 
 
+def test_the_log_is_not_reloaded_in_a_transaction_that_it_does_not_have_yet(tmp_path: Path) -> None:
+    with running(tmp_path, appendonly="yes") as (_, client):
+        with client.pipeline() as pipeline:
+            pipeline.incr("a")
+            pipeline.execute_command("DEBUG", "LOADAOF")
+            pipeline.incr("a")
+            first, refused, second = pipeline.execute(raise_on_error=False)
+        assert (first, second) == (1, 2) and "cannot run in a transaction" in str(refused)
+    with running(tmp_path, appendonly="yes") as (_, client):
+        assert client.get("a") == b"2"
+
+
 def test_a_key_that_expired_before_a_reload_is_gone_from_the_log_too(tmp_path: Path) -> None:
     with running(tmp_path, appendonly="yes") as (_, client):
         client.execute_command("DEBUG", "SET-ACTIVE-EXPIRE", "0")

@@ -239,6 +239,6 @@ def tnack(session: Session, argv: Argv) -> Reply:
     now = session.engine.streams.lease_time()
     count = group.nack(ranges, min(now + delay, INT64_MAX))
     if count:
-        session.log([b"TAPPLY", argv[1], b"AT", b"%d" % now, *argv])
+        log_at(session, argv, moment=now)
         session.db.changed(argv[1])
     return count

@@ -24,20 +24,20 @@ def tstage(session: Session, argv: Argv) -> Reply:
     Staging again under a token adds to it. Stages that are not committed expire (stream-stage-timeout).
     """
     form = argv[3].upper()
-    db = session.db
+    db, now = session.db, session.engine.streams.lease_time()
     found = db.find(argv[1], Stream)
     if form == b"ENTRIES":
         tags, entries = parse_entries(argv, 4)
         stream = found if found is not None else db.obtain(argv[1], Stream)
-        count = stream.stages.stage_entries(argv[2], tags, entries, db.clock.now)
+        count = stream.stages.stage_entries(argv[2], tags, entries, now)
     elif form == b"ARROW" and len(argv) == 5:
         batches = to_batches(session, argv[4])
         stream = found if found is not None else db.obtain(argv[1], Stream)
-        count = stream.stages.stage(argv[2], batches, db.clock.now)
+        count = stream.stages.stage(argv[2], batches, now)
     else:
         raise ReplyError("TSTAGE takes ENTRIES tag entry ..., or ARROW and one payload")
     session.engine.streams.note(db, argv[1], stream)
-    log_at(session, argv)
+    log_at(session, argv, moment=now)
     db.changed(argv[1])
     return count
 

@@ -231,12 +231,15 @@ def retain(session: Session, key: bytes, stream: Stream, offset: int) -> None:
         streams.note(session.db, key, stream)
 
 
-def log_at(session: Session, argv: Argv, evicted: int = 0) -> None:
+def log_at(session: Session, argv: Argv, evicted: int = 0, moment: int | None = None) -> None:
     """Log a command together with the time it ran at, and the offset through which it evicted.
+
+    `moment` is that time if it is not the time of day but the one that leases and stages go by.
 
     What goes is logged and not found again at a replay, which may run with another configuration and another clock.
     """
-    effects: list[Argv] = [[b"TAPPLY", argv[1], b"AT", b"%d" % session.db.clock.now, *argv]]
+    at = session.db.clock.now if moment is None else moment
+    effects: list[Argv] = [[b"TAPPLY", argv[1], b"AT", b"%d" % at, *argv]]
     if evicted:
         effects.append([b"TEVICT", argv[1], b"%d" % evicted])
     session.log(*effects)

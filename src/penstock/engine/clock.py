@@ -3,7 +3,8 @@
 Keys expire by the time of day, as in Redis: EXPIREAT names one. A lease is about how long a consumer has had a message, so
 it goes by elapsed time: a clock that is set back must not keep a retry waiting, and one that is set forward must not make
 all of them due. Lease times are written to disk, so they must mean something after a restart: they start as the time of
-day at the start of the server and grow by what passes. A server that starts with leases whose delivery is later than its
+day at the start of the server and grow by what passes. The age of a stage and of a LAZY command goes by the same time, and
+so does the patience of those who wait for threads. A server that starts with leases whose delivery is later than its
 time of day, because the clock was set back since, begins with the latest of these times (`catch_up`). Only first
 deliveries are kept, so a message that had been delivered again then may wait longer than its retry time, by as much as
 had passed between the two. A clock that was set forward while the server was down looks like a server that was down long.

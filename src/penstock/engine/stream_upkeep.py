@@ -162,7 +162,7 @@ class Streams:
         self.tick()
 
     def _expire_stages(self, database: Database, key: bytes, stream: Stream) -> None:
-        before = self._engine.clock.now - self._engine.config.stream_stage_timeout
+        before = self.lease_time() - self._engine.config.stream_stage_timeout
         if stream.stages.expire(before):
             database.changed(key)
             self._engine.propagate(database, [[b"TAPPLY", key, b"UNSTAGE", b"%d" % before]])

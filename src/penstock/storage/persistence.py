@@ -485,6 +485,8 @@ class Persistence:
             self._rewrite_scheduled = True  # what was loaded is not what was logged
 
     def reload_log(self) -> None:
+        if self._engine.in_unit:  # the log gets all of a transaction at its end: what is done of it would be lost
+            raise ReplyError("DEBUG LOADAOF cannot run in a transaction, which is not in the log yet")
         if self._aof.writer is not None:
             self._aof.writer.drain()
         self._load_again(self._load_log, flush=True, unchanged=True)

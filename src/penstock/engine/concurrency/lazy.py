@@ -185,7 +185,7 @@ class Lazy:
         return watched + [each for called, words in queue for each in self._order.needed_by(session.db, called, words)]
 
     def _has_waited_enough(self, session: Session, argv: Argv) -> bool:
-        asked, now = self._asked.get(session), self._engine.clock.now
+        asked, now = self._asked.get(session), self._engine.clock.lease_time()
         if asked is None or asked[0] is not argv:
             self._asked[session] = (argv, now)
             return False
@@ -402,7 +402,7 @@ class Lazy:
     @property
     def oldest_age(self) -> int:
         """Milliseconds that the oldest has been waiting."""
-        return self._engine.clock.now - next(iter(self.pending.values())).moment if self.pending else 0
+        return self._engine.clock.lease_time() - next(iter(self.pending.values())).since if self.pending else 0
 
     def _replan(self) -> None:
         self._engine.timers.cancel(self._timer)

@@ -32,7 +32,8 @@ class Queued:
     """A command that was answered and has not run."""
 
     __slots__ = (
-        "after", "argv", "command", "database", "growth", "job", "keys", "moment", "needed", "number", "running", "size",
+        "after", "argv", "command", "database", "growth", "job", "keys", "moment", "needed", "number", "running", "since",
+        "size",
     )  # fmt: skip
 
     def __init__(self, number: int, database: Database, command: Command, argv: Argv, keys: dict[bytes, bool]) -> None:
@@ -42,6 +43,7 @@ class Queued:
         self.argv = argv
         self.keys = keys  # whether it writes each
         self.moment = database.clock.now  # milliseconds since 1970: the time that it will see
+        self.since = database.clock.lease_time()  # its age must not follow a clock that is set
         self.after: list[Queued] = []  # those that must run before; some may have run
         self.running = False  # on the loop, at this moment
         self.job: Job | None = None  # what a thread does for it

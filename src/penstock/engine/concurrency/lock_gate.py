@@ -85,7 +85,7 @@ class LockGate:
         self.locks = Locks(engine.busy_names)
         self._names = engine.busy_names.table
         self.on_quiet: Callable[[], None] = lambda: None  # the last write lock went while somebody wants to fork
-        self._fork_wanted = 0  # since when, in milliseconds since 1970; 0 if it is not
+        self._fork_wanted = 0  # since when, by the clock of leases; 0 if it is not
         self._put_off: dict[tuple[Database, bytes], None] = {}  # changed keys whose waiters found locks in their way
 
     # -- what a command touches -------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ class LockGate:
 
     def may_fork(self) -> bool:
         """Whether a child may be forked now. After a no, ask again when `on_quiet` is called, or a little later."""
-        now, lazy = self._engine.clock.now, self._engine.lazy
+        now, lazy = self._engine.clock.lease_time(), self._engine.lazy
         self._fork_wanted = self._fork_wanted or now
         if now - self._fork_wanted >= FORK_PATIENCE:
             return True
