@@ -154,6 +154,71 @@ def test_an_interrupt_at_any_line_leaves_nobody_waiting(no_patrol: None, is_conn
     assert step > 60
 
 
+@pytest.mark.parametrize(("level", "method"), [(Delivery.AT_MOST_ONCE, "send"), (Delivery.AT_LEAST_ONCE, "receive")])
+def test_a_second_interrupt_while_the_first_is_dealt_with_leaves_nobody_waiting(
+    level: Delivery, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when Ctrl-C is pressed twice. The connection, of which nobody knows how far it was used, is then ended by another thread."""
+    monkeypatch.setattr(sync_link, "PATROL", 0.01)
+    step, where = 0, ["begin"]
+    while where:
+        server, where = Echo(False), []
+        for event in server.may_answer.values():
+            event.set()
+        with Client(port=server.port, protocol=2, socket_timeout=60, delivery=level, backoff_base=0.001) as client:
+            client.echo(b"before")
+            _interrupt_twice(client, method, step, where)
+            replies = [_echo(client, word) for word in (b"second", b"third", b"third")]
+            if level is Delivery.AT_MOST_ONCE:
+                replies = [b"second" if isinstance(replies[0], redis.ConnectionError) else replies[0], *replies[1:]]
+            assert replies == [b"second", b"third", b"third"], where
+            assert client.counters.buffered_commands == 0, where
+        server.close()
+        step += 1
+    assert step > 20
+
+
+def _echo(client: Client, word: bytes) -> Any:
+    """The reply, or an error; a thread that waits for ever is none."""
+    outcome: list[Any] = []
+
+    def call() -> None:
+        try:
+            outcome.append(client.echo(word))
+        except redis.RedisError as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(20)
+    return outcome[0] if outcome else "waits for ever"
+
+
+def _interrupt_twice(client: Client, method: str, step: int, where: list[str]) -> None:
+    """A thread is interrupted when it has used the socket, and so many lines later again."""
+    use = getattr(Wire, method)
+
+    def used(wire: Wire, data: Any) -> Any:
+        use(wire, data)
+        sys.settrace(interrupt_at(step, where.append))  # in what is called from now on
+        raise Interrupt
+
+    def call() -> None:
+        try:
+            client.echo(b"first")
+        except Interrupt:
+            pass
+        finally:
+            sys.settrace(None)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Wire, method, used)
+        thread = threading.Thread(target=call, daemon=True)
+        thread.start()
+        thread.join(20)
+        assert not thread.is_alive(), where
+
+
 def interrupted(step: int, work: Callable[[], object]) -> str:
     """Where work was interrupted; nowhere if it has fewer steps."""
     where: list[str] = []

@@ -10,8 +10,8 @@ them would fight for the interpreter. Most of them call again at once, so while 
 writes; the last one writes for all. No call waits for that longer than PAUSE.
 
 A thread can be interrupted between any two steps (KeyboardInterrupt). Unless it only waited, its connection ends then. Commands of others are
-in one of the engine's queues at every step, so they go on as after any lost connection; it then tells everybody whom it may not have told. For one that was interrupted in
-that, too, the others look for themselves, after PATROL.
+in one of the engine's queues at every step, so they go on as after any lost connection; it then tells everybody whom it may not have told. It may be interrupted in
+that, too (Ctrl-C twice): it then stays in `_interrupted_in`, and the leader ends the connection in its place, after PATROL or at the next call.
 
 Who finds no room (max_buffered_...) waits in the order of calls (`_for_room`): a large batch is not overtaken by small ones. Whoever leaves
 that queue, served or not, wakes the next.
@@ -86,6 +86,9 @@ class Link:
         self._followers: deque[Batch] = deque()
         self._asleep: deque[Batch] = deque()  # settled, and their threads not woken yet
         self._waking = False  # a thread was woken, and has not woken the next one yet
+        self._interrupted_in: set[int] = (
+            set()
+        )  # threads that were interrupted in using the connection, and have not ended it yet
         self._wire: Wire | None = None
         self._writing = False
         self._sending: Wire | None = None  # the one that some thread, `_sender`, is in `send` on
@@ -118,7 +121,13 @@ class Link:
         except NotSent:
             raise
         except BaseException:
-            self._interrupted(batch, only_waits and self._leader is not batch)
+            if not only_waits or self._leader is batch:
+                self._interrupted_in.add(thread)  # first of all: no other interrupt comes before this step is done
+            try:
+                self._interrupted(batch)
+            except BaseException:
+                self._interrupted_in.add(thread)
+                raise
             raise
         finally:
             try:
@@ -139,6 +148,8 @@ class Link:
         while not batch.held:
             talks = room = None
             with self._lock:
+                if self._interrupted_in:
+                    self._end_interrupted()
                 if self._leader is None:
                     self._leader = batch
                     if self._wire is not None and self._poll.poll(0):
@@ -172,6 +183,8 @@ class Link:
     def _is_passed_over(self, batch: Batch) -> bool:
         """Whether one who has waited for long need not: nobody told it that it is settled, or is to lead, or that nobody leads."""
         with self._lock:
+            if self._interrupted_in:
+                self._end_interrupted()
             if not batch.settled and not self._leads(batch):
                 return False
             batch.waiter = None
@@ -208,14 +221,16 @@ class Link:
         self._at_once_or_next(lambda: self._change(change))
 
     def _change(self, change: Callable[[Engine, float], object]) -> None:
-        with self._lock:
-            change(self.engine, monotonic())
-            self._wake_settled()
-            turn = self._claim()
-        self._bell.ring()  # the leader may be one of them
+        thread = get_ident()
         try:
+            with self._lock:
+                change(self.engine, monotonic())
+                self._wake_settled()
+                turn = self._claim()
+            self._bell.ring()  # the leader may be one of them
             self._send(turn)
         except BaseException:
+            self._interrupted_in.add(thread)
             self._interrupted(None)
             raise
 
@@ -231,14 +246,12 @@ class Link:
             finally:
                 self._inside.pop(thread, None)
         elif self._lock.locked():
-            threading.Thread(target=work, name="penstock-next").start()
+            threading.Thread(target=self._at_once_or_next, args=[work], name="penstock-next").start()
         else:
             work()
 
-    def _interrupted(self, batch: Batch | None, only_waits: bool = False) -> None:
-        """KeyboardInterrupt and the like, between any two steps. Nobody knows how much was read, written or noted down, so this
-        connection ends, and whatever is in no queue any more. One who only waits leaves the others alone.
-        """
+    def _interrupted(self, batch: Batch | None) -> None:
+        """KeyboardInterrupt and the like, between any two steps. One who only waits leaves the connection to the others."""
         with self._lock:
             if self._sender == get_ident():
                 self._sending = None  # nobody is in `send` any more
@@ -246,17 +259,39 @@ class Link:
                 self._leave_queue(batch)
                 if self.engine.cancel(batch, monotonic()):
                     self._drop()
-            if not only_waits:
-                self.engine.interrupted(monotonic())
-                self._drop()
-                others = [*self._followers] if self._leader is None else [self._leader, *self._followers]
-                self.engine.rescue(others, self._leader is batch, monotonic())
-            self._wake_settled()
-            for other in list(self._inside.values()):
-                if other.settled and other.waiter is not None:
-                    _wake(other.waiter)  # it may be in nobody's hands
-        self._bell.ring()  # the leader may be one of those that were settled
+            if self._interrupted_in:
+                self._end_interrupted()
+            self._wake_all_settled()
         self._wake_next()  # it may have been our turn to
+
+    def _end_interrupted(self) -> None:
+        """With the lock held: end the connection that a thread was interrupted in using, and settle whatever is in no queue any more; nobody knows
+        how much was read, written or noted down. The thread does so itself. If it could not, and has gone, the leader does, or any thread if none leads.
+        """
+        me, inside = get_ident(), self._inside
+        gone = [thread for thread in list(self._interrupted_in) if thread == me or thread not in inside]
+        is_leading = not self._is_led() or self._leader is inside.get(me)
+        if not gone:
+            return
+        if not is_leading and me not in gone:
+            self._bell.ring()
+            return
+        if self._sender in gone:
+            self._sending = None
+        self.engine.interrupted(monotonic())
+        self._drop()
+        others = [*self._followers] if self._leader is None else [self._leader, *self._followers]
+        self.engine.rescue(others, is_leading, monotonic())
+        self._wake_all_settled()
+        self._interrupted_in.difference_update(gone)
+
+    def _wake_all_settled(self) -> None:
+        """With the lock held: also those that are in nobody's hands after an interrupt, and the leader, which may be one of them."""
+        self._wake_settled()
+        for other in list(self._inside.values()):
+            if other.settled and other.waiter is not None:
+                _wake(other.waiter)
+        self._bell.ring()
 
     # -- room -------------------------------------------------------------------------------------------------
 
@@ -366,17 +401,20 @@ class Link:
         """Wait for one thing to happen, and deal with it."""
         engine = self.engine
         with self._lock:
+            if self._interrupted_in:
+                self._end_interrupted()
             wire, poll, connect_at, next_tick = self._wire, self._poll, engine.connect_at, engine.next_tick
             waking = self._waking
             if wire is not None and self._rest:
                 poll.modify(wire.socket, POLLIN | POLLOUT)
         now = monotonic()
+        until = min(next_tick, now + PATROL)
         if wire is None:
             if connect_at is not None and connect_at <= now:
                 self._open()
             else:
-                self._wait(poll, next_tick if connect_at is None else min(connect_at, next_tick), now)
-        elif wire.has_more or self._wait(poll, now + PAUSE if waking else next_tick, now):
+                self._wait(poll, until if connect_at is None else min(connect_at, until), now)
+        elif wire.has_more or self._wait(poll, now + PAUSE if waking else until, now):
             self._exchange(wire)
         elif waking:
             self._wake_next()
