@@ -11,7 +11,7 @@ from typing import Any
 import hiredis
 import redis
 
-from penstock.client.delivery import Settings
+from penstock.client.delivery import Acquaintance, Settings
 from penstock.client.engine.batch import Batch
 from penstock.client.engine.command_kinds import Kind, kind_of
 from penstock.client.engine.connection import Engine
@@ -121,10 +121,10 @@ class ScriptedServer:
 class World:
     """An engine, a server, and the bytes between them."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, acquaintance: Acquaintance | None = None, **settings: Any) -> None:
         self.now = 1000.0
         self.settings = Settings(**settings)
-        self.engine = Engine(self.settings, jitter=lambda: 1.0)
+        self.engine = Engine(self.settings, jitter=lambda: 1.0, acquaintance=acquaintance)
         self.server = ScriptedServer()
         self.upstream = b""  # written by the engine, not yet at the server
         self.downstream = b""  # answered by the server, not yet at the engine

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.client.scripted import World, many, single, transaction
 
-from penstock.client.delivery import Command, Delivery, State
+from penstock.client.delivery import Acquaintance, Command, Delivery, State
 from penstock.client.engine.batch import Batch
 from penstock.client.engine.handshake import PrefaceRefused
 from penstock.client.engine.replies import Replies
@@ -448,6 +448,38 @@ def test_a_server_that_is_still_loading_is_tried_again(delivery: Delivery) -> No
     world.now += 10
     world.settle_down()
     assert batch.results == [1]
+
+
+@pytest.mark.parametrize("has_failed", [False, True])
+def test_a_new_connection_of_a_client_waits_for_a_server_that_is_still_loading(has_failed: bool) -> None:
+    """One for a blocking command, say: it, too, knows the server from before."""
+    world = World(Acquaintance(was_reached=True))
+    world.server.is_loading = True
+    batch = world.submit(single("INCR", "a"))
+    if has_failed:
+        world.engine.connecting()
+        world.engine.connect_failed(redis.ConnectionError("refused"), world.now)
+    world.connect()
+    world.write()
+    world.serve()
+    with pytest.raises(redis.InvalidResponse):
+        world.read()
+    world.cut()
+    world.server.is_loading = False
+    world.now += 10
+    world.settle_down()
+    assert batch.results == [1]
+
+
+def test_a_lower_level_cancels_at_once_what_waits_for_a_first_connection() -> None:
+    """One for a blocking command, say, of a client that knows the server from before."""
+    world = World(Acquaintance(was_reached=True))
+    batch = world.submit(single("INCR", "a"))
+    world.engine.connecting()
+    world.engine.connect_failed(redis.ConnectionError("refused"), world.now)
+    assert not batch.settled
+    world.engine.set_delivery(AT_MOST, world.now)
+    assert isinstance(batch.results[0], NotSent) and world.engine.connect_at is None
 
 
 def test_exactly_once_numbers_writes_and_not_reads() -> None:

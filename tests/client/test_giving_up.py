@@ -24,6 +24,7 @@ from penstock.client.delivery import Delivery
 from penstock.client.engine.batch import Batch
 from penstock.client.engine.command_kinds import Kind
 from penstock.client.errors import NoReplyInTime, NotReplayed, NotSent, NotSentInTime, OutcomeUnknown
+from penstock.testing.proxy import FaultProxy
 from penstock.testing.redis import RedisServer
 
 
@@ -424,3 +425,18 @@ def test_interrupts_between_any_two_steps_give_nobody_the_reply_of_another(
             assert client.echo(b"x") == b"x"
             break
     client.close()
+
+
+def test_a_server_that_is_silent_while_a_connection_opens_keeps_nobody_from_the_next(
+    connect: Connect, proxy: FaultProxy
+) -> None:
+    client = connect(f"redis://127.0.0.1:{proxy.port}/0", socket_timeout=None)
+    client.ping()
+    client.settings.command_timeout = 0.1
+    fault = proxy.swallow()
+    proxy.cut_connections()
+    while not fault.has_fired:  # if the machine is slow it does not come so far at first
+        with pytest.raises(NotSentInTime):
+            client.ping()
+    client.settings.command_timeout = 60.0
+    assert client.ping()

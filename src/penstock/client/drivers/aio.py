@@ -21,7 +21,7 @@ from typing import Any
 
 import redis
 
-from penstock.client.drivers.connecting import as_lost, give_up_soon, is_refusal, not_opened
+from penstock.client.drivers.connecting import as_lost, give_up_soon, is_refusal, limit_opening, not_opened
 from penstock.client.engine.batch import Batch
 from penstock.client.engine.connection import Engine
 from penstock.client.engine.handshake import PrefaceRefused
@@ -228,6 +228,7 @@ class Link:
         except Exception as error:  # an option that redis-py does not know
             self.engine.refused(error, loop.time())
             return
+        limit_opening(connection, self.engine.time_left(loop.time()))
         try:
             await connection.connect()
         except Exception as error:

@@ -79,7 +79,7 @@ def not_opened(error: Exception, connection: Any) -> Exception:
 
 
 def limit_opening(connection: Any, seconds: float | None) -> None:
-    """Have the opening end when the first who waits for it gives up: a thread that is in it looks at no clock."""
+    """Have the opening end when the first who waits for it gives up: a thread that is in it looks at no clock, and a task would keep others from trying again."""
     if seconds is not None:
         for name in ("socket_timeout", "socket_connect_timeout"):
             own = getattr(connection, name, None)

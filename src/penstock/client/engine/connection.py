@@ -121,7 +121,7 @@ class Engine:
     def set_delivery(self, level: Delivery, now: float) -> None:
         """Change the level. To AT_MOST_ONCE without a connection: what is held is cancelled, as the level asks."""
         self.settings.delivery = level
-        if level is Delivery.AT_MOST_ONCE and not self.up and self._lost_at is not None:
+        if level is Delivery.AT_MOST_ONCE and not self.up and (self._lost_at is not None or self._backoff.failures):
             self._fail_pending("there is no connection, and at-most-once holds nothing", NotSent, OutcomeUnknown)
         if level is Delivery.EXACTLY_ONCE and self.up and not self._numbering.is_on:
             self._numbering.prepare(now)
@@ -258,8 +258,9 @@ class Engine:
         self._preface.restore(self.session)
         if self.settings.delivery is Delivery.EXACTLY_ONCE:
             self._numbering.prepare(now)
-        if self._lost_at is not None:
+        if self._acquaintance.was_reached:
             self._preface.ask("PING")  # a server that was restarted may be loading its data still
+        if self._lost_at is not None:
             self.counters.reconnects += 1
             self.events.append(Reconnected(now - self._lost_at, self._backoff.failures))
         self._acquaintance.was_reached, self._lost_at = True, None
