@@ -164,6 +164,33 @@ def test_a_burst_of_clients_is_accepted_in_one_turn_and_served_in_several(monkey
                 client.close()
 
 
+@pytest.mark.parametrize("begun", [False, True])
+def test_clients_that_have_no_connection_yet_are_closed_when_the_server_stops(begun: bool) -> None:
+    """Whether or not the loop has begun to make their connections."""
+    with Server() as server:
+        clients: list[socket.socket] = []
+
+        def stop_in_the_middle(app: App) -> list[socket.socket]:
+            clients.extend(socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(3))
+            (listener,) = app.listeners.all
+            if begun:
+                app.acceptor._accept_all(listener)
+                arriving = [connection.socket for connection in app.acceptor.arriving]
+            else:
+                accepted = [app.acceptor.accept(listener) for _ in clients]
+                arriving = [connection.socket for connection in accepted if connection is not None]
+                app.acceptor._accepted.extend((listener, connection) for connection in accepted if connection)
+            app.halt()
+            return arriving
+
+        arriving = server.call(stop_in_the_middle)
+        assert len(arriving) == 3
+        for client in clients:
+            with client:
+                assert client.recv(100) == b""
+    assert [each.fileno() for each in arriving] == [-1, -1, -1]
+
+
 def test_clients_that_come_together_are_no_more_than_maxclients() -> None:
     with Server(maxclients=20) as server:
         clients = server.call(lambda app: [socket.create_connection(("127.0.0.1", server.port)) for _ in range(50)])

@@ -52,11 +52,11 @@ class Acceptor:
 
     def close(self) -> None:
         """Give up those that have no connection yet."""
-        for _, connection in self._accepted:
-            connection.socket.close()
+        for connection in self.arriving:
+            connection.socket.close()  # a transport that has it already closes it with itself
         self._accepted.clear()
         for task in self._tasks:
-            task.cancel()
+            task.cancel()  # one that did not begin runs no line of `_make`
         self.arriving.clear()
 
     # -- accepting --------------------------------------------------------------------------------------------
