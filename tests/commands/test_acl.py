@@ -342,6 +342,22 @@ def test_whoami_users_and_usernames(admin: redis.Redis) -> None:
         admin.execute_command("ACL", "SETUSER", "a b", "on")
 
 
+def test_a_user_that_no_file_can_hold_is_refused(tmp_path: Path) -> None:
+    """And one with odd names and rules is read again as it was written."""
+    file = tmp_path / "users.acl"
+    file.touch()
+    with Server(dir=tmp_path, aclfile=file) as server, redis.Redis.from_url(server.url) as client:
+        for name, rule in (("", "on"), ("tess", "+get|a b"), ("tess", "(~a) +get)"), ("tess", "(+get|a) ~a)")):
+            with pytest.raises(redis.ResponseError, match=r"can't be empty|Syntax error|cannot end with '\)'"):
+                client.execute_command("ACL", "SETUSER", name, rule)
+        for name in ("on", '"', "#a", "(", b"\xff", "é"):
+            client.execute_command("ACL", "SETUSER", name, "on", '~a"b', "~)", "&'", "(~( +get|#)")
+        written = client.acl_list()
+        assert client.execute_command("ACL", "SAVE") and client.execute_command("ACL", "LOAD")
+    with Server(dir=tmp_path, aclfile=file) as server, redis.Redis.from_url(server.url) as client:
+        assert sorted(client.acl_list()) == sorted(written)
+
+
 def test_dry_run_tells_what_would_be_refused(admin: redis.Redis) -> None:
     setuser(admin, "+get +mget +publish ~a*")
     for call, answer in (

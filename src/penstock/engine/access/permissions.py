@@ -155,7 +155,7 @@ class Selector:
             raise RuleError(_UNKNOWN)
         if " " in parent.name:
             raise RuleError("Allowing first-arg of a subcommand is not supported")
-        if not argument:
+        if not argument or _has_space(argument):
             raise RuleError(_SYNTAX)
         words = self.first_arguments.setdefault(parent, [])
         if argument not in words:

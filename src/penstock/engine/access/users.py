@@ -134,6 +134,8 @@ class User:
             selector = Selector()
             selector.apply(new_channels)
             for part in rule[1:-1].split():
+                if part.endswith(b")"):  # which would end the selector where it is read from a file
+                    raise RuleError("A rule of a selector cannot end with ')'")
                 selector.apply(part)
             self.selectors.append(selector)
         else:
@@ -293,6 +295,8 @@ class AccessControl:
 
     def set_user(self, name: str, rules: Sequence[bytes]) -> None:
         """ACL SETUSER: all of the rules or, when one is refused, none of them."""
+        if not name:
+            raise ReplyError("Usernames can't be empty")
         if any(character.isspace() or character == "\0" for character in name):
             raise ReplyError("Usernames can't contain spaces or null characters")
         changed = self.users[name].copy() if name in self.users else self._new_user(name)
