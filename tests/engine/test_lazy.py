@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from tests.commands.stream_world import World
@@ -11,6 +12,7 @@ from tests.commands.stream_world import World
 from penstock.engine.concurrency import lazy as lazy_module
 from penstock.engine.concurrency.lazy_rules import never
 from penstock.engine.declarations import REGISTRY, Argv, Reply
+from penstock.engine.observe.statistics import HITS, MISSES
 from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError
 
@@ -216,6 +218,27 @@ def test_a_bug_in_a_queued_command_harms_nobody_else(world: World, monkeypatch: 
     monkeypatch.setattr(command, "handler", broken)
     assert world.run("SCARD a") == 0
     assert "ZeroDivisionError" in str(status(world, "last_error"))
+
+
+@pytest.mark.parametrize("line", ["SINTERSTORE r a b", "SINTERSTORE r a none", "SMOVE a b x", "HINCRBY a f 1"])
+def test_lookups_are_counted_as_those_of_a_command_that_runs_at_once(line: str) -> None:
+    plain, lazy = World(), World()
+    for world in (plain, lazy):
+        world.run("SADD a x y")
+        world.run("SADD b y z")
+    with suppress(ReplyError):
+        plain.run(line)
+    lazily(lazy, line)
+    lazy.engine.lazy.drain()
+    assert lazy.engine.stats.tally[HITS] == plain.engine.stats.tally[HITS]
+    assert lazy.engine.stats.tally[MISSES] == plain.engine.stats.tally[MISSES]
+
+
+def test_a_slow_one_is_seen_by_the_latency_monitor(world: World) -> None:
+    lazily(world, "SADD a x")
+    world.engine.latency.threshold = 0
+    world.engine.lazy.drain()
+    assert list(world.engine.latency.events) == ["fast-command"]
 
 
 def test_a_slow_one_is_in_the_slow_log_under_its_own_name(world: World) -> None:

@@ -349,7 +349,7 @@ class Engine:
                 if command.reads_one:
                     stats.tally[HITS if argv[command.reads_one] in session.db.data else MISSES] += 1
                 elif command.reads:
-                    self._count_lookups(session.db.data, command, argv)
+                    self.count_lookups(session.db.data, command, argv)
                 if keyspace.dirty != before:
                     if command.writes:
                         self.propagate(session.db, session.effects if session.effects is not None else [argv])
@@ -366,7 +366,7 @@ class Engine:
             self.slow_log.remember(session, redacted(argv), took)
         self.latency.note("fast-command" if Flag.FAST in command.flags else "command", took)
 
-    def _count_lookups(self, data: dict[bytes, Any], command: Command, argv: Argv) -> None:
+    def count_lookups(self, data: dict[bytes, Any], command: Command, argv: Argv) -> None:
         """Note which of the keys that a command has read are there."""
         tally = self.stats.tally
         with suppress(ReplyError):  # its handler has refused the arguments too

@@ -372,8 +372,10 @@ class Lazy:
                 counters = engine.stats.calls[command.name]
                 counters[CALLS] += 1
                 counters[NANOSECONDS] += took
-                if took >= engine.slow_log.threshold:
-                    engine.slow_log.remember(session, queued.argv, took)
+                if command.reads:
+                    engine.count_lookups(queued.database.data, command, queued.argv)
+                if took >= engine.slow_log.threshold or took >= engine.latency.threshold:
+                    engine.notice(session, command, queued.argv, took)
 
     def _count_failure(self, queued: Queued, text: str) -> None:
         self._engine.stats.calls[queued.command.name][FAILED] += 1
