@@ -297,6 +297,25 @@ def test_an_interrupt_while_it_connects_leaves_no_socket_open(
     assert opened and step > 60
 
 
+def test_an_interrupt_while_redis_py_connects_leaves_no_socket_open(
+    theirs: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[socket.socket] = []
+
+    class Interrupted(socket.socket):
+        def connect(self, address: Any) -> None:
+            made.append(self)
+            raise Interrupt
+
+    with Client.from_url(theirs.url) as client:
+        monkeypatch.setattr(socket, "socket", Interrupted)
+        with pytest.raises(Interrupt):
+            client.ping()
+        monkeypatch.undo()
+        assert [sock.fileno() for sock in made] == [-1]
+        assert client.ping()
+
+
 def test_what_one_was_interrupted_in_giving_out_is_followed_by_nothing_on_that_connection(
     theirs: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,7 +36,7 @@ from penstock.client.cluster.sharing import (
 )
 from penstock.client.cluster.slot_map import Address, shown
 from penstock.client.drivers import sync as sync_link
-from penstock.client.drivers.connecting import connection_maker, limit_opening
+from penstock.client.drivers.connecting import close_half_open, connection_maker, limit_opening
 from penstock.client.drivers.polling import POLLIN, POLLOUT, new_poll
 from penstock.client.errors import NotSent
 
@@ -74,7 +74,11 @@ class Link:
 
     def open(self, seconds: float | None) -> None:
         limit_opening(self._connection, seconds)
-        self._connection.connect()
+        try:
+            self._connection.connect()
+        except BaseException as error:
+            close_half_open(error)
+            raise
         self.socket: socket.socket = self._connection._sock
         self.socket.setblocking(False)
         self.is_tls = isinstance(self.socket, ssl.SSLSocket)

@@ -86,6 +86,16 @@ def limit_opening(connection: Any, seconds: float | None) -> None:
             setattr(connection, name, seconds if own is None else min(own, seconds))
 
 
+def close_half_open(error: BaseException) -> None:
+    """Close the socket that was being connected: redis-py does so after an OSError, and after an interrupt leaves it to the collector."""
+    trace = error.__traceback__
+    while trace is not None:
+        sock = trace.tb_frame.f_locals.get("sock")
+        if isinstance(sock, socket.socket):
+            sock.close()
+        trace = trace.tb_next
+
+
 SETTINGS = (
     "delivery", "replay_filter", "command_timeout", "max_buffered_commands", "max_buffered_bytes", "when_full",
     "backoff_base", "backoff_cap",

@@ -14,7 +14,7 @@ from typing import Any
 
 import redis
 
-from penstock.client.drivers.connecting import as_lost, give_up_soon, limit_opening
+from penstock.client.drivers.connecting import as_lost, close_half_open, give_up_soon, limit_opening
 from penstock.client.drivers.polling import POLLIN, new_poll
 
 READ = 128 * 1024
@@ -36,8 +36,9 @@ class Wire:
             self.socket.setblocking(False)
             give_up_soon(self.socket, silence)
             self._tls = threading.Lock() if isinstance(self.socket, ssl.SSLSocket) else None
-        except BaseException:
+        except BaseException as error:
             connection.disconnect()
+            close_half_open(error)
             raise
 
     @staticmethod
