@@ -75,12 +75,10 @@ class Meanwhile:
             return
         transport = connection.transport
         connection.transport = Direct(number, transport)
-        connection.write = connection.transport.write
         try:
             connection.data_received(data)
         finally:
             connection.transport = transport
-            connection.write = transport.write
 
     def _forget(self, number: int) -> None:
         assert self._selector is not None
@@ -205,7 +203,6 @@ class Handover(asyncio.Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         connection = self._connection
         connection.transport = transport
-        connection.write = transport.write
         transport.set_protocol(connection)
         if self._unsent:
             transport.write(bytes(self._unsent))

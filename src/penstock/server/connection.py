@@ -60,7 +60,7 @@ class Connection(InnerLoop):
 
     __slots__ = (
         "_deaf", "_doubtful", "_gathered", "_long", "_narrow", "_owed", "_pieces", "_pushed", "_stalled", "app",
-        "encrypted", "socket", "transport", "write",
+        "encrypted", "socket", "transport",
     )  # fmt: skip
 
     def __init__(self, app: App, accepted: socket.socket, peer: str, local: str, encrypted: bool = False) -> None:
@@ -92,7 +92,6 @@ class Connection(InnerLoop):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
-        self.write = self.transport.write
         if not self.encrypted:
             self.unsent = self.transport.get_write_buffer_size
             self.descriptor = self.session.file_number
