@@ -64,7 +64,7 @@ def test_directives_come_from_the_file_and_the_command_line_wins(tmp_path: Path)
         (["--prt", "7000"], "unknown directive 'prt'"),
         (["--port", "many"], "directive 'port' ('many')"),
         (["--port", "70000"], "must be between 0 and 65535"),
-        (["--appendfsync", "sometimes"], "must be one of the following: always, everysec, no"),
+        (["--appendfsync", "sometimes"], "must be one of the following: everysec, always, no"),
         (["--maxmemory", "lots"], "must be a memory value"),
         (["nowhere.conf"], "cannot read the configuration file 'nowhere.conf'"),
     ],
