@@ -22,7 +22,7 @@ $(READY): pyproject.toml setup.py constraints.txt $(COMPILED)
 	touch $(READY)
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 4
 
 demo: $(READY)
 	$(BIN)/penstock demo

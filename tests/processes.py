@@ -1,4 +1,6 @@
-"""How `pytest -n 2` divides the tests: by file, since the tests of a file share servers, and what takes longest goes first.
+"""How `pytest -n 4` divides the tests: by file, since the tests of a file share servers, and what takes longest goes first.
+
+Tests wait for timers, processes and Java as long as they compute, so there are more processes than most machines have cores.
 
 Most tests of Spark share one session, so their files are one part. Those that start Spark in processes of their own are parts like any other
 file, but wait for a while: the first part is making what lets their JVMs start in half the time (tests/spark/conftest.py).
