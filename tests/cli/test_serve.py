@@ -153,15 +153,15 @@ def test_a_password_in_a_url_is_blanked_for_ps(ours: Server, tmp_path: Path) -> 
         [sys.executable, "-m", "penstock", "tail", "quiet", "--url", url],
         cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
+    blanked = url.replace("sesame", "******").encode()
     try:
         until = time.monotonic() + 60
-        while b"sesame" in (shown := Path(f"/proc/{process.pid}/cmdline").read_bytes()):
+        while blanked not in Path(f"/proc/{process.pid}/cmdline").read_bytes():
             assert time.monotonic() < until and process.poll() is None
             time.sleep(0.01)
     finally:
         process.kill()
         process.wait()
-    assert f"redis://default:******@127.0.0.1:{ours.port}/0".encode() in shown
 
 
 def test_a_port_in_use_is_an_error_without_a_trace(tmp_path: Path, ours) -> None:  # type: ignore[no-untyped-def]
