@@ -7,12 +7,12 @@ import sys
 
 from tests.commands.bench import Bench
 
-from penstock.engine import scripting
+from penstock.engine.lua import interpreter
 from penstock.protocol.errors import ReplyError
 
 
 def main() -> None:
-    scripting.MEMORY_LIMIT = 1 << 26
+    interpreter.MEMORY_LIMIT = 1 << 26
     bench = Bench()
     for line in sys.stdin:
         try:

@@ -13,7 +13,7 @@ import redis
 from tests.server_process import Process
 
 from penstock import Server
-from penstock.engine import scripting
+from penstock.engine.lua import interpreter
 from penstock.testing.redis import RedisServer, find_redis, free_port
 
 WORDS_OF_7 = find_redis().version >= (7, 0)
@@ -146,7 +146,7 @@ def test_no_script_outlives_a_kill(source: str) -> None:
 def test_a_script_killed_without_memory_does_not_end_the_coroutines_of_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(scripting, "MEMORY_LIMIT", 1 << 24)
+    monkeypatch.setattr(interpreter, "MEMORY_LIMIT", 1 << 24)
     greedy = """
         local kept = {}
         for _, size in ipairs({1e5, 1e3, 10}) do

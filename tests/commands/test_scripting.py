@@ -19,8 +19,8 @@ from tests.comparison import reply_of
 from tests.replies import error_of
 
 from penstock import Server
-from penstock.engine import scripting
 from penstock.engine.config import DIRECTIVES
+from penstock.engine.lua import interpreter
 from penstock.engine.lua.frames import keep_frames
 from penstock.engine.observe.statistics import CALLS, FAILED, REJECTED
 from penstock.engine.session import Session
@@ -261,7 +261,7 @@ def test_a_script_serves_blocked_clients_after_its_end(r: redis.Redis) -> None:
     ],
 )
 def test_memory_runs_out_for_the_script_and_not_for_the_server(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scripting, "MEMORY_LIMIT", 1 << 25)
+    monkeypatch.setattr(interpreter, "MEMORY_LIMIT", 1 << 25)
     bench = Bench()
     for _ in range(3):
         with pytest.raises(ReplyError, match="not enough memory"):

@@ -9,10 +9,7 @@ fast path is off, everybody who asks gets BUSY, and SCRIPT KILL makes the next t
 To hear them at all while the loop thread sits in Lua, the tick calls `engine.meanwhile`, which the server sets to a look
 at its sockets. What cannot be interrupted is one call of a C function, such as string.rep or a command.
 
-Memory: Lua gets at most MEMORY_LIMIT, so a runaway script gets "not enough memory". The limit only holds while Lua code
-runs in protected mode. In a call from Lua to Python it must not be reached: Lua would jump out of the call and leave the
-interpreter's lock taken. So a function that Lua calls turns the limit off, puts what it answers into Lua, and turns the
-limit on again; what it returns then takes no memory of Lua's (`Lua.hand`).
+The interpreter itself, and what its memory limit means, is lua/interpreter.py.
 
 Rejected: a thread for scripts. Handing over to one costs more than most scripts run, and the data is the loop thread's.
 """
@@ -22,33 +19,20 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-import hiredis
 from lupa import lua51
 
 from penstock.engine.concurrency.workers import LongWay
 from penstock.engine.declarations import REGISTRY, Argv, Command, Flag, Reply
-from penstock.engine.lua import native
-from penstock.engine.lua.frames import keep_frames
+from penstock.engine.lua import interpreter
 from penstock.engine.observe.statistics import CALLS, COMMANDS, FAILED, HITS, MISSES, NANOSECONDS
 from penstock.engine.session import Session
 from penstock.protocol.errors import Busy, NoPerm, NotBusy, OutOfMemory, ReplyError, Unkillable, one_line
 from penstock.protocol.resp import (
-    NULL_ARRAY,
-    OK,
-    Members,
-    Pairs,
     Raw,
-    RawPieces,
-    Status,
-    Verbatim,
-    encode,
-    format_float,
 )
 
 if TYPE_CHECKING:
@@ -56,11 +40,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.script")
 
-REDIS_VERSION = b"7.0.15"
-REDIS_VERSION_NUMBER = 0x07000F
-MEMORY_LIMIT = 1 << 30
-MAX_REFERENCES = 256
-"""Tables and functions that Lua may hand to Python in one call: room for so many references is reserved at the start."""
 BUSY_SCRIPT = "busy script"
 """Why others must pass the gates while a script runs too long."""
 POLL_INTERVAL = 0.01
@@ -170,7 +149,7 @@ class Scripting:
             lua.limit_memory(False)
             if run.busy:
                 engine.require_gates(BUSY_SCRIPT, False)
-            if run.busy or lua.memory_used() > MEMORY_LIMIT >> 4:  # so that the next one has room
+            if run.busy or lua.memory_used() > interpreter.MEMORY_LIMIT >> 4:  # so that the next one has room
                 lua.collect()
         if not ok:
             raise ScriptError(reply.decode("utf-8", "surrogateescape"), bool(counted))
@@ -222,8 +201,8 @@ class Scripting:
     # -- called from Lua --------------------------------------------------------------------------------------
 
     @cached_property
-    def _lua(self) -> Lua:
-        return Lua(
+    def _lua(self) -> interpreter.Lua:
+        return interpreter.Lua(
             {
                 "call": self._call,
                 "call_many": self._call_many,
@@ -386,196 +365,6 @@ class Scripting:
         return run.killed or (run.interrupted and not run.wrote)
 
 
-class _Unlimited:
-    """`with` it Lua may allocate what it needs; after that, as much as before."""
-
-    def __init__(self, set_limit: Callable[[int], None]) -> None:
-        self._set_limit = set_limit
-        self.limit = 0  # 0 while no script runs
-
-    def __enter__(self) -> None:
-        self._set_limit(0)
-
-    def __exit__(self, *exc: object) -> None:
-        self._set_limit(self.limit)
-
-
-class Lua:
-    """The Lua state, and values on their way into it."""
-
-    def __init__(self, functions: dict[str, Callable[..., Any]]) -> None:
-        self._runtime = lua51.LuaRuntime(
-            encoding=None, unpack_returned_tuples=True, register_eval=False, register_builtins=False,
-            attribute_filter=_no_attributes, max_memory=0,
-        )  # fmt: skip
-        self.table = self._runtime.table_from
-        self.memory_used = self._runtime.get_memory_used
-        self._unlimited = _Unlimited(self._runtime.set_max_memory)
-        self._slot, self._ok_mark, self._status_mark = self.table([False]), self.table([]), self.table([])
-        self._reserve()
-        null = self._runtime.execute(
-            b"local null = newproxy(true) local meta = getmetatable(null) meta.__metatable = false "
-            b"meta.__tostring = function() return 'userdata: (nil)' end return null"
-        )
-        self._native = {"bit": native.BIT, "struct": native.STRUCT}
-        tables = {
-            library.encode(): self._functions({name: self._handing(function) for name, function in functions.items()})
-            for library, functions in self._native.items()
-        }
-        libraries = self._chunk("native.lua", self.table(tables), self._call_native, self._slot)
-        libraries[b"cjson"] = self._chunk("cjson.lua", null)
-        libraries[b"cmsgpack"] = self._chunk("cmsgpack.lua")
-        host = self._functions({
-            **functions, "limit_memory": self.limit_memory, "keep_frames": self._keep_frames,
-            "sha1hex": self._handing(_sha1hex),
-        })  # fmt: skip
-        host[b"version"], host[b"version_number"] = REDIS_VERSION, REDIS_VERSION_NUMBER
-        host[b"slot"], host[b"ok_mark"], host[b"status_mark"] = self._slot, self._ok_mark, self._status_mark
-        self.run, self.compile = self._chunk("sandbox.lua", host, libraries, self._loaded("library.lua"))
-
-    def _loaded(self, name: str) -> Any:
-        source = resources.files("penstock.engine.lua").joinpath(name).read_bytes()
-        load = self._runtime.execute(b"return function(source, name) return assert(loadstring(source, name)) end")
-        return load(source, b"=" + name.encode())
-
-    def _chunk(self, name: str, *arguments: Any) -> Any:
-        return self._loaded(name)(*arguments)
-
-    def _reserve(self) -> None:
-        """Make room for references from Python to tables, so that a call from Lua that hands some over allocates none."""
-        tables = [self.table([]) for _ in range(MAX_REFERENCES)]
-        del tables
-
-    def _functions(self, functions: dict[str, Callable[..., Any]]) -> Any:
-        return self.table({name.encode(): function for name, function in functions.items()})
-
-    def limit_memory(self, limited: bool) -> None:
-        self._unlimited.limit = MEMORY_LIMIT if limited else 0
-        self._runtime.set_max_memory(MEMORY_LIMIT if limited else 0)
-
-    def collect(self) -> None:
-        self._runtime.gccollect()
-
-    # -- answers to Lua, see the top of this file ---------------------------------------------------------------
-
-    def hand(self, reply: Reply, protocol: int) -> Any:
-        """Put a reply into Lua and answer what refers to it; `received` in lua/sandbox.lua is the other half."""
-        if type(reply) is int:
-            return reply
-        if reply is OK:
-            return self._ok_mark
-        with self._unlimited:
-            if isinstance(reply, Status):
-                self._slot[1] = bytes(reply)
-                return self._status_mark
-            value = self.value(reply, protocol)
-            if type(value) is bytes:
-                self._slot[1] = value
-                return True
-            return value
-
-    def items(self, table: Any, count: int) -> list[Any]:
-        """The first items of a table that Lua handed over."""
-        with self._unlimited:
-            return [table[place] for place in range(1, count + 1)]
-
-    def _hand_values(self, values: tuple[Any, ...] | native.Refusal) -> Any:
-        with self._unlimited:
-            if isinstance(values, native.Refusal):
-                return self.table({b"err": bytes(values)})
-            if len(values) != 1:
-                return self.table(values)
-            if type(values[0]) is bytes:
-                self._slot[1] = values[0]
-                return True
-            return values[0]
-
-    def _handing(self, function: native.Function) -> Callable[..., Any]:
-        """A function of lua/native.py as Lua calls it."""
-        return lambda *arguments: self._hand_values(function(*arguments))
-
-    def _call_native(self, library: bytes, name: bytes, table: Any, count: int) -> Any:
-        """The same with more arguments than Lua can hand over one by one."""
-        function = self._native[library.decode()][name.decode()]
-        return self._hand_values(function(*self.items(table, count)))
-
-    def _keep_frames(self, compiled: bytes) -> bool:
-        patched = keep_frames(compiled)
-        with self._unlimited:
-            if patched is not None:
-                self._slot[1] = patched
-        return patched is not None
-
-    def error(self, text: bytes) -> Any:
-        return self.table({b"err": text, b"ignore_error_stats_update": True})
-
-    def value(self, reply: Reply, protocol: int) -> Any:
-        """A reply as Lua sees it, in the form of a protocol version."""
-        kind = type(reply)
-        if kind is bytes or kind is int:
-            return reply
-        if reply is None or reply is NULL_ARRAY:
-            return None if protocol == 3 else False
-        if kind is list or kind is tuple:
-            return self.table([self.value(item, protocol) for item in reply])
-        if isinstance(reply, Status):
-            return self.table({b"ok": bytes(reply)})
-        if isinstance(reply, ReplyError):
-            return self.error(reply.wire())
-        if kind is Raw or kind is RawPieces:
-            return self.value(_decoded(encode(reply)), protocol)
-        if protocol == 2:
-            return self._flat(reply)
-        return self._rich(reply)
-
-    def _flat(self, reply: Reply) -> Any:
-        """RESP2: everything is an array or a string."""
-        if isinstance(reply, dict):
-            return self.value([item for pair in reply.items() for item in pair], 2)
-        if isinstance(reply, Pairs):
-            return self.value([item for pair in reply for item in pair], 2)
-        return self._plain(reply, 2)
-
-    def _rich(self, reply: Reply) -> Any:
-        """RESP3: the types that Lua lacks are tables with one field that names the type."""
-        if isinstance(reply, dict):
-            rows = {self.value(key, 3): self.value(item, 3) for key, item in reply.items()}
-            return self.table({b"map": self.table(rows)})
-        if isinstance(reply, set | frozenset | Members):
-            return self.table({b"set": self.table(dict.fromkeys((self.value(item, 3) for item in reply), True))})
-        if isinstance(reply, float):
-            return self.table({b"double": reply})
-        if isinstance(reply, Verbatim):
-            text = reply.encode("utf-8", "surrogateescape")
-            return self.table({b"verbatim_string": self.table({b"string": text, b"format": b"txt"})})
-        return self._plain(reply, 3)
-
-    def _plain(self, reply: Reply, protocol: int) -> Any:
-        """What is the same in both."""
-        if isinstance(reply, float):
-            return format_float(reply)
-        if isinstance(reply, bool):
-            return int(reply)
-        if isinstance(reply, str):
-            return reply.encode("utf-8", "surrogateescape")
-        if isinstance(reply, bytes | bytearray | memoryview):
-            return bytes(reply)
-        return self.value(list(reply), protocol)
-
-
-def _decoded(wire: bytes) -> Reply:
-    """The value in a reply that its handler encoded: messages of a stream, many elements of anything."""
-    reader = hiredis.Reader()
-    reader.feed(wire)
-    reply = reader.gets()
-    return set(reply) if wire.startswith(b"~") else reply  # hiredis makes a list of a set
-
-
-def _no_attributes(target: object, name: object, setting: bool) -> str:
-    """No script gets at anything of a Python object, should it ever hold one."""
-    raise AttributeError("not accessible")
-
-
 def _shebang(source: bytes) -> tuple[frozenset[str] | None, bytes]:
     """The flags of a script's first line, None if it is no shebang; and the source with that line blanked."""
     if not source.startswith(b"#!"):
@@ -620,7 +409,3 @@ def _find(argv: Argv) -> Command:
 
 def _log(level: int, text: bytes) -> None:
     log.log(_LOG_LEVELS[int(level)], "%s", text.decode("utf-8", "backslashreplace"))
-
-
-def _sha1hex(text: bytes) -> tuple[bytes]:
-    return (hashlib.sha1(text, usedforsecurity=False).hexdigest().encode(),)
