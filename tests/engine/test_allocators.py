@@ -1,10 +1,16 @@
-"""What the allocators have handed out is counted to the byte, whatever holes they have."""
+"""What the allocators have handed out is counted to the byte, whatever holes they have.
+
+Each check runs in a process of its own: in one that ran other tests, what those left is freed at any moment.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -15,18 +21,25 @@ SMALL, LARGE = 100, 3000
 COUNT = 40_000
 
 
-@pytest.fixture
-def in_use() -> Callable[[], int]:
-    if not hasattr(ctypes.CDLL(None), "mallinfo2"):
-        pytest.skip("not glibc 2.33 or newer")
+def in_use() -> int:
     found = allocators.find()
     assert found is not None, "this Python no longer tells what it has handed out"
-    return found.in_use
+    return found.in_use()
 
 
-@pytest.mark.parametrize("length", [SMALL, LARGE])
-def test_holes_in_the_heap_change_nothing(in_use: Callable[[], int], length: int) -> None:
+def in_child(check: Callable[..., None], *arguments: object) -> None:
+    """Run a function of this file in a new process, which fails with it."""
+    words = ", ".join(map(repr, arguments))
+    code = f"from tests.engine.test_allocators import {check.__name__}; {check.__name__}({words})"
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+
+
+def make_holes(length: int) -> None:
     strings: list[bytes | None] = [None] * COUNT
+    in_use()  # what the first call takes is kept
     before = in_use()
     for at in range(COUNT):
         strings[at] = bytes(length)
@@ -40,7 +53,7 @@ def test_holes_in_the_heap_change_nothing(in_use: Callable[[], int], length: int
     assert in_use() - before == pytest.approx(0, abs=0.01 * full)
 
 
-def test_what_other_threads_took_is_counted(in_use: Callable[[], int]) -> None:
+def take_in_threads() -> None:
     """malloc gives threads heaps of their own."""
     library = ctypes.CDLL(None)
     library.malloc.restype = ctypes.c_void_p
@@ -54,6 +67,7 @@ def test_what_other_threads_took_is_counted(in_use: Callable[[], int]) -> None:
             taken.append(library.malloc(50_000))
 
     threads = [threading.Thread(target=take) for _ in range(4)]
+    in_use()
     before = in_use()
     for thread in threads:
         thread.start()
@@ -65,7 +79,16 @@ def test_what_other_threads_took_is_counted(in_use: Callable[[], int]) -> None:
     assert in_use() - before == pytest.approx(0, abs=1_000_000)
 
 
-def test_without_pymalloc_everything_is_in_malloc(in_use: Callable[[], int], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("length", [SMALL, LARGE])
+def test_holes_in_the_heap_change_nothing(length: int) -> None:
+    in_child(make_holes, length)
+
+
+def test_what_other_threads_took_is_counted() -> None:
+    in_child(take_in_threads)
+
+
+def test_without_pymalloc_everything_is_in_malloc(monkeypatch: pytest.MonkeyPatch) -> None:
     found = allocators.Allocators()
     monkeypatch.setattr(found, "_print", lambda file: 0)  # what it answers then
     assert found.pymalloc() == 0

@@ -17,6 +17,15 @@ def filled(count: int) -> Log:
     return log
 
 
+def test_the_longest_times_end_with_the_last_moment_that_can_be_kept() -> None:
+    longest = (1 << 63) - 1
+    log, group = filled(1), Group(1)
+    (run,) = group.deliver(log, 1_000_000, 1, (longest, longest), 100).runs
+    assert run == (1, 2)
+    group.check()
+    assert not group.deliver(log, longest - 1, 1, (1, 0), 100).runs
+
+
 def test_what_is_acknowledged_leaves_nothing_behind() -> None:
     """Times of leases that are gone would have to be swept out by some later call, all of them at once."""
     log, group = filled(50), Group(1)

@@ -341,7 +341,7 @@ class _Read:
             self.group = values[0]
         elif word == b"RETRY":
             retry, expire = to_number(values[0], "RETRY's retry-ms", 1), to_number(values[1], "RETRY's expire-ms")
-            self.retry = (min(retry, INT64_MAX - now), min(expire, INT64_MAX - now))
+            self.retry = (retry, expire)
         elif word == b"MAXBYTES":
             self.max_bytes = to_number(values[0], "MAXBYTES", 1)
         elif word == b"DEADLETTER":

@@ -147,7 +147,7 @@ class Group:
             self.lost += taken.skipped
             return Delivery(taken.runs, [], Change(self.position, self.lost))
         before = (self.position, self.lost)
-        retry_at = now + max(retry[0], 1)
+        retry_at = min(now + max(retry[0], 1), _FOR_EVER)
         expired: list[Lease] = []
         removed: list[Range] = []
         self._make_room(log, now, cap, expired, removed)
@@ -157,7 +157,7 @@ class Group:
             taken = log.take(self.position, min(left, cap - self.pending_count), left_bytes)
             self.position = taken.next
             self.lost += taken.skipped
-            expire_at = now + retry[1] if retry[1] else 0
+            expire_at = min(now + retry[1], _FOR_EVER) if retry[1] else 0
             for start, end in taken.runs:
                 lease = Lease(start, end, retry_at, expire_at, now, 1, dead_letter)
                 self.leases.put(lease)
