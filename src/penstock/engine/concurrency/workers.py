@@ -17,8 +17,7 @@ What no command waits for, and what touches no value, is a chore (`in_background
 What LAZY queued has a thread too if it is long, and no client that waits: its end calls `Session.later` instead. Who
 cannot wait for such a thread has it finished there and then (`finish_now`).
 
-Threads share the interpreter's lock, so while any is busy it changes hands more often (SWITCH_INTERVAL), and the search for
-cycles rests: what a thread makes is millions of objects and no cycles, and one look at them all takes 50 ms. They are started
+Threads share the interpreter's lock; thread_switching.py says what changes while any is busy. They are started
 when first needed and are daemons: a thread that does not return cannot keep the process from ending. Commands of modules have
 threads of their own, as many again: they may take as long as their author likes, and a built-in command does not wait for it.
 
@@ -30,10 +29,8 @@ Owned by the loop thread, but for `Job.run`, which a worker calls and which touc
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -42,6 +39,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from penstock.engine.blocking import Waiter
+from penstock.engine.concurrency import thread_switching
 from penstock.engine.declarations import Argv, Command, Handler, Reply
 from penstock.engine.module_loader import check_written
 from penstock.protocol.errors import ReplyError
@@ -58,8 +56,6 @@ log = logging.getLogger("penstock.engine")
 Deliver = Callable[[Callable[[], None]], object]
 """Has the loop call something; may be called by any thread."""
 
-SWITCH_INTERVAL = 0.0005
-"""Seconds that a busy thread may keep the loop waiting; Python's own 5 ms would be felt by every client."""
 NEVER = 1 << 63
 """More work than any command has."""
 STOP_PATIENCE = 5.0
@@ -196,8 +192,6 @@ class Workers:
         self._deliver: Deliver | None = None
         self._pool = Pool("penstock-worker", self._work)
         self._module_pool = Pool("penstock-module", self._work)
-        self._usual_interval = sys.getswitchinterval()
-        self._usual_gc = gc.isenabled()
         self._until_idle: list[Waiter] = []  # of those who want to end the server
         self._patience: object | None = None  # the timer of their wait
         for name in ("worker-threads", "worker-threshold"):
@@ -283,11 +277,7 @@ class Workers:
         for _, _, value in job.seen:
             if type(value) is SortedSet:
                 value.settle()  # the one type whose reads put something in order that others see (valkey#4604)
-        if not self.jobs:
-            self._usual_interval = sys.getswitchinterval()
-            sys.setswitchinterval(min(SWITCH_INTERVAL, self._usual_interval))
-            self._usual_gc = gc.isenabled()
-            gc.disable()
+        thread_switching.begin()
         self.jobs[job] = None
         self._reserve(job)
         if job.later is None:
@@ -395,12 +385,9 @@ class Workers:
     def _remove(self, job: Job) -> None:
         del self.jobs[job]
         self._engine.memory.reserved -= job.growth
-        if not self.jobs:
-            sys.setswitchinterval(self._usual_interval)
-            if self._usual_gc:
-                gc.enable()
-            if self._until_idle:
-                self._end_wait()
+        thread_switching.end()
+        if not self.jobs and self._until_idle:
+            self._end_wait()
 
     # -- the end of the server --------------------------------------------------------------------------------
 
