@@ -25,12 +25,12 @@ WRITES_THAT_MAY_NOT = {
     "changes another database": "move",
     "cannot be nested": "lazy",
     "is answered with what the command inside answers": "once",
-    "touches keys that nobody knows before it runs": "function|delete function|flush function|load function|restore",
+    "touches keys that are not known before it runs": "function|delete function|flush function|load function|restore",
 }
 
 REASONS_OF_THE_REST = {
     "only reads", "changes no key", "may wait", "is an operator's command", "belongs to the connection, not to the data",
-    "touches keys that nobody knows before it runs",
+    "touches keys that are not known before it runs",
 }  # fmt: skip
 
 BY_ARGUMENT = """

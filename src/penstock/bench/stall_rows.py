@@ -61,7 +61,7 @@ def _keys(server: Running, count: int) -> None:
 
 
 def _a_board(server: Running, count: int) -> None:
-    """A sorted set that nobody has read in order yet. Its scores have eight digits too, so that all sizes are known."""
+    """A sorted set that was not read in order yet. Its scores have eight digits too, so that all sizes are known."""
     members = _members(0, count)
     rows = [word for at, member in enumerate(members) for word in (b"%d" % (_FIRST + at % 99_991), member)]
     _fill(server, b"ZADD", b"key", rows, 2 * _BATCH)

@@ -4,7 +4,7 @@ Numbers that are equal are ordered by the elements themselves, so the outcome is
 leaves it open, equal words under BY ... ALPHA, elements keep the order they had; a set, which has none, is put in
 order first when the outcome is stored, because a replay of the log must store the same.
 
-What is long is done aside. Patterns read keys that no lock covers, as nobody knows which before they are read, so what
+What is long is done aside. Patterns read keys that no lock covers, because they are not known before they are read, so what
 they say is fixed first (`_fixed`): a copy of the table of keys is enough for strings, which do not change, and the fields
 of hashes are looked up. With STORE and a pattern all of it happens at once, because a replay of the log would find
 what the keys hold when the list is stored.

@@ -14,7 +14,7 @@ A subcommand is declared under its full name, "CONFIG GET"; the container is mad
 
 arity counts the command's own name (two words for a subcommand); negative means "at least". Where it does not say all, as
 HSET wants pairs, `arity_check` names the function that the handler calls for the rest. As in Redis, such a command may be
-queued in MULTI and fails when it runs; LAZY, which has nobody to tell then, calls the function first.
+queued in MULTI and fails when it runs; LAZY, which has no client to tell then, calls the function first.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def take_sample(items: list[T], count: int) -> Iterator[T]:
 
 
 def draw(items: Sequence[T], size: int = CHUNK) -> Iterator[T]:
-    """Independent draws from the items, without end; nobody may change them meanwhile."""
+    """Independent draws from the items, without end; they must not change meanwhile."""
     while True:
         yield from choices(items, k=size)
 

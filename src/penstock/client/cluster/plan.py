@@ -212,7 +212,7 @@ class Plan:
 
 
 def _refuse(arguments: Call, name: str) -> None:
-    """What would change, or depend on, one connection that nobody can name; and what no node of a cluster does."""
+    """What would change, or depend on, one connection that has no name; and what no node of a cluster does."""
     remedy = _REMEDIES.get(kind_of(arguments)) or _REMEDIES_BY_NAME.get(name)
     if name == "COPY" and _copies_to_another_database(arguments):
         name, remedy = "COPY with DB", "it has one database"

@@ -10,7 +10,7 @@ them would fight for the interpreter. Most of them call again at once, so while 
 writes; the last one writes for all. No call waits for that longer than PAUSE.
 
 A thread can be interrupted between any two steps (KeyboardInterrupt). Unless it only waited, its connection ends then. Commands of others are
-in one of the engine's queues at every step, so they go on as after any lost connection; it then tells everybody whom it may not have told. It may be interrupted in
+in one of the engine's queues at every step, so they go on as after any lost connection; it then wakes every thread that it may not have told. It may be interrupted in
 that, too (Ctrl-C twice): it then stays in `_interrupted_in`, and the leader ends the connection in its place, after PATROL or at the next call.
 
 Who finds no room (max_buffered_...) waits in the order of calls (`_for_room`): a large batch is not overtaken by small ones. Whoever leaves
@@ -286,7 +286,7 @@ class Link:
         self._interrupted_in.difference_update(gone)
 
     def _wake_all_settled(self) -> None:
-        """With the lock held: also those that are in nobody's hands after an interrupt, and the leader, which may be one of them."""
+        """With the lock held: also those that no thread owns after an interrupt, and the leader, which may be one of them."""
         self._wake_settled()
         for other in list(self._inside.values()):
             if other.settled and other.waiter is not None:
@@ -490,7 +490,7 @@ class Link:
                 self.engine.connected(monotonic())
                 turn = self._begin_write(wire)
         except BaseException:
-            if self._wire is not wire:  # an interrupt: nobody else knows of it
+            if self._wire is not wire:  # an interrupt: no other thread knows of it
                 wire.close()
             raise
         self._send(turn)

@@ -1,6 +1,6 @@
 """LAZY: writes that are answered now and run later, in the gaps or when a client needs to know.
 
-One invariant: nobody can tell it from immediate execution, except by the clock. The log gets a command when it is
+One invariant: clients cannot tell it from immediate execution, except by the clock. The log gets a command when it is
 enqueued, and nothing when it runs, so what runs later must make of memory what a replay would make of it:
 
 - A command runs after every earlier one that it could tell from (lazy_order.py). The same holds for a client's ordinary

@@ -33,7 +33,7 @@ def never(command: Command) -> str | None:
     if command.name == NAME:
         return "cannot be nested"
     if command.group == "scripting":
-        return "touches keys that nobody knows before it runs"
+        return "touches keys that are not known before it runs"
     for flag, why in _NO_MATTER_WHAT:
         if flag in command.flags:
             return why

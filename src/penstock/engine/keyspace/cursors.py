@@ -76,7 +76,7 @@ class Step:
     number: int = 0
 
     def find(self, names: Callable[[], Iterable[bytes]]) -> Found:
-        """The names of the answer. `names` gives all that are there, which nobody may change while a thread does this."""
+        """The names of the answer. `names` gives all that are there, which must not change while a thread does this."""
         if self.at_once:
             everything = listed(names())
             return Found(everything, Window(self.owner, 0, PLACES, everything), len(everything), PLACES)

@@ -108,7 +108,7 @@ class Keyspace:
 
 
 class KeyTable:
-    """The keys and values of a database as they were. To make one is a call that nobody can interrupt, 20 ns a key."""
+    """The keys and values of a database as they were. Making one is a call that cannot be interrupted, 20 ns a key."""
 
     __slots__ = ("_data", "_expires", "_now")
 

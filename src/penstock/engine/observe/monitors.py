@@ -1,7 +1,7 @@
 """MONITOR: every command that runs, as a line, to the sessions that asked for it.
 
 Administrative commands are not shown, and passwords never: `redacted` is what MONITOR, the slow log and the server's own log
-see of a command, also of one inside LAZY or ONCE. While anybody monitors the fast path is off.
+see of a command, also of one inside LAZY or ONCE. While a client monitors, the fast path is off.
 """
 
 from __future__ import annotations
