@@ -20,8 +20,8 @@ import redis
 from hypothesis import HealthCheck, settings
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
-from tests.engine.lock_world import Slow, slow_commands
-from tests.processes import pytest_collection_modifyitems, pytest_xdist_make_scheduler  # noqa: F401
+from tests.support.engine.lock_world import Slow, slow_commands
+from tests.support.processes import pytest_collection_modifyitems, pytest_xdist_make_scheduler  # noqa: F401
 
 from penstock import Server, commands
 from penstock.engine import stream_compression
@@ -129,7 +129,7 @@ def ours_threaded() -> Iterator[str]:
     port = free_port()
     words = ["serve", "--port", str(port), "--save", "", "--worker-threshold", "1", "--loglevel", "warning"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.everything_long", *words], cwd=Path(__file__).parent.parent
+        [sys.executable, "-m", "tests.support.everything_long", *words], cwd=Path(__file__).parent.parent
     )
     try:
         with redis.Redis(port=port, retry=Retry(ConstantBackoff(0.05), 400)) as client:

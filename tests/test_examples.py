@@ -13,7 +13,7 @@ import pytest
 import redis
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.raw_client import RawClient
+from tests.support.raw_client import RawClient
 
 from penstock import Server
 from penstock.engine.declarations import REGISTRY

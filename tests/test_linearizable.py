@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from tests.linearizable import EMPTY, Done, is_linearizable, outcomes
+from tests.support.linearizable import EMPTY, Done, is_linearizable, outcomes
 
 
 def done(line: str, sent: float, answered: float, reply: Any) -> Done:

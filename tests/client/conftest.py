@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import redis
-from tests.client.clients import MAKERS
-from tests.client.door import Door
+from tests.support.client.clients import MAKERS
+from tests.support.client.door import Door
 
 from penstock import Server
 from penstock.testing.proxy import FaultProxy

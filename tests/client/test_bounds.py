@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import redis
-from tests.client.door import Door
-from tests.client.memory import awaited_until_full
+from tests.support.client.door import Door
+from tests.support.client.memory import awaited_until_full
 
 from penstock import aio
 from penstock.client.api.calls import call

@@ -9,7 +9,7 @@ import pytest
 import redis
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.client.scripted import World, many, single, transaction
+from tests.support.client.scripted import World, many, single, transaction
 
 from penstock.client.delivery import Acquaintance, Command, Delivery, State
 from penstock.client.engine.batch import Batch

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import redis
 from tests.client.conftest import Connect
-from tests.client.door import Door
-from tests.client.interrupts import Interrupt, interrupting
+from tests.support.client.door import Door
+from tests.support.client.interrupts import Interrupt, interrupting
 
 from penstock import Client, Server, State, aio
 from penstock.client.drivers import sync as sync_link

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import redis
 from tests.client.conftest import Connect
-from tests.client.door import Door
-from tests.client.interrupts import ask_interrupted
-from tests.client.scripted import World, many, single
+from tests.support.client.door import Door
+from tests.support.client.interrupts import ask_interrupted
+from tests.support.client.scripted import World, many, single
 
 from penstock import Client, Server, State, aio
 from penstock.client.delivery import Delivery

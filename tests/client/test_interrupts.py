@@ -21,8 +21,8 @@ from typing import Any
 import hiredis
 import pytest
 import redis
-from tests.client.interrupts import Interrupt, interrupt_at
-from tests.client.scripted import World, many, single
+from tests.support.client.interrupts import Interrupt, interrupt_at
+from tests.support.client.scripted import World, many, single
 
 from penstock import Client
 from penstock.client.delivery import Delivery

@@ -11,7 +11,7 @@ import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.client.conftest import Connect
-from tests.client.scripted import many, single
+from tests.support.client.scripted import many, single
 
 from penstock import Server, aio
 from penstock.client.delivery import Settings, State

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import redis
 from tests.client.conftest import Connect
-from tests.client.door import Door
+from tests.support.client.door import Door
 
 from penstock import Client, aio
 from penstock.client.drivers.socket_io import Wire

@@ -25,9 +25,9 @@ from typing import Any
 
 import pytest
 import redis
-from tests.client import clients
-from tests.client.cluster import clients as cluster_clients
-from tests.client.cluster.clients import Proxied
+from tests.support.client import clients
+from tests.support.client.cluster import clients as cluster_clients
+from tests.support.client.cluster.clients import Proxied
 
 from penstock import State
 from penstock.client.errors import NotReplayed, NotSent, OutcomeUnknown

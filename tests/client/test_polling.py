@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from tests.client.door import Door
+from tests.support.client.door import Door
 
 import penstock
 from penstock import Client, Server

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 import redis
 from tests.client.conftest import Connect
-from tests.client.door import Door
+from tests.support.client.door import Door
 
 from penstock import Client, Server, aio
 from penstock.client.api.streams import Committed, Lease, Message, Reading

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import redis
 from hypothesis import strategies as st
-from tests.comparison import Argv, comparison_machine
-from tests.raw_client import RawClient
+from tests.support.comparison import Argv, comparison_machine
+from tests.support.raw_client import RawClient
 
 from penstock import Server
 from penstock.engine.config import ConfigError

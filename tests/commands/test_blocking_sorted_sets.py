@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import redis
-from tests.comparison import reply_of
+from tests.support.comparison import reply_of
 
 from penstock.engine.dispatch import Engine
 from penstock.engine.session import Session

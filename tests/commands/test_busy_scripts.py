@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import redis
-from tests.server_process import Process
+from tests.support.server_process import Process
 
 from penstock import Server
 from penstock.engine.lua import interpreter

@@ -10,7 +10,7 @@ import pytest
 import redis
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from tests.replies import error_of
+from tests.support.replies import error_of
 
 from penstock import Server
 from penstock.cli import serve

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import redis
-from tests.raw_client import RawClient
+from tests.support.raw_client import RawClient
 
 from penstock import Server
 from penstock.protocol.resp import pack

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import redis
-from tests.replies import error_of
+from tests.support.replies import error_of
 
 
 def test_select_and_swap_exchange_contents(r: redis.Redis) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import redis
-from tests.raw_client import RawClient
+from tests.support.raw_client import RawClient
 
 from penstock import Server, commands
 from penstock.engine.config import DIRECTIVES, Config

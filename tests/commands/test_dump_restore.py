@@ -11,8 +11,8 @@ import pytest
 import redis
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.keys_of_every_type import EVERY_TYPE, contents, fill_every_type
-from tests.value_strategies import plain, values
+from tests.support.keys_of_every_type import EVERY_TYPE, contents, fill_every_type
+from tests.support.value_strategies import plain, values
 
 from penstock import Server
 from penstock.commands.dumping import _VERSION_BYTES, _checksum, from_payload, to_payload

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.raw_client import RawClient
+from tests.support.raw_client import RawClient
 
 pytestmark = pytest.mark.since("7.0")
 

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 import redis
 from hypothesis import strategies as st
-from tests.comparison import comparison_machine, reply_of, sort_if
+from tests.support.comparison import comparison_machine, reply_of, sort_if
 
 from penstock.commands import load
 from penstock.engine.dispatch import Engine, LogEntry

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 import redis
-from tests.replies import error_of, raw
+from tests.support.replies import error_of, raw
 
 import penstock
 from penstock import Server

@@ -7,8 +7,8 @@ import socket
 
 import pytest
 import redis
-from tests.raw_client import RawClient
-from tests.replies import error_of, raw
+from tests.support.raw_client import RawClient
+from tests.support.replies import error_of, raw
 
 from penstock import Server
 from penstock.engine.dispatch import Engine

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import redis
 from hypothesis import strategies as st
-from tests.comparison import comparison_machine, sort_if
-from tests.keys_of_every_type import EVERY_TYPE, contents, fill_every_type
-from tests.word_strategies import several, words
+from tests.support.comparison import comparison_machine, sort_if
+from tests.support.keys_of_every_type import EVERY_TYPE, contents, fill_every_type
+from tests.support.word_strategies import several, words
 
 from penstock.testing.redis import find_redis
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import redis
-from tests.replies import error_of
+from tests.support.replies import error_of
 
 from penstock import Server
 from penstock.engine.dispatch import Engine

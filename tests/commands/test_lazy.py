@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 import redis
-from tests.everything_long import everything_long
 from tests.integration.test_kill import Process, free_port
-from tests.raw_client import RawClient
 from tests.storage.test_persistence import info, running, wait_until
+from tests.support.everything_long import everything_long
+from tests.support.raw_client import RawClient
 
 from penstock import Server
 from penstock.server.app import App

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import redis
 from hypothesis import strategies as st
-from tests.comparison import comparison_machine
-from tests.word_strategies import several, words
+from tests.support.comparison import comparison_machine
+from tests.support.word_strategies import several, words
 
 from penstock.engine.arguments import INT64_MAX
 from penstock.testing.redis import find_redis

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import hiredis
 import pytest
-from tests.engine.lock_world import Slow, World, slow_commands
+from tests.support.engine.lock_world import Slow, World, slow_commands
 
 
 @pytest.fixture

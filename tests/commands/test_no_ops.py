@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 import pytest
-from tests.raw_client import RawClient
+from tests.support.raw_client import RawClient
 
 from penstock.engine.clock import Clock
 from penstock.engine.dispatch import Engine

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import redis
-from tests.everything_long import everything_long
+from tests.support.everything_long import everything_long
 
 from penstock import Server
 from penstock.engine.config import Config

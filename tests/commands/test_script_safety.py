@@ -184,7 +184,7 @@ class Child:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.commands.script_child"],
+            [sys.executable, "-m", "tests.support.commands.script_child"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2], text=True, bufsize=1,
         )  # fmt: skip
         assert self._process.stdout is not None

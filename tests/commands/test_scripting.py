@@ -13,10 +13,10 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis.exceptions import NoScriptError
-from tests.commands import scripts
-from tests.commands.bench import Bench
-from tests.comparison import reply_of
-from tests.replies import error_of
+from tests.support.commands import scripts
+from tests.support.commands.bench import Bench
+from tests.support.comparison import reply_of
+from tests.support.replies import error_of
 
 from penstock import Server
 from penstock.engine.config import DIRECTIVES

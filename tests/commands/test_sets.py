@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 import redis
 from hypothesis import strategies as st
-from tests.comparison import comparison_machine, sort_if
+from tests.support.comparison import comparison_machine, sort_if
 
 from penstock.commands import load
 from penstock.engine.dispatch import Engine, LogEntry

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 from hypothesis import strategies as st
-from tests.comparison import Argv, comparison_machine, reply_of
+from tests.support.comparison import Argv, comparison_machine, reply_of
 
 from penstock.testing.redis import find_redis
 

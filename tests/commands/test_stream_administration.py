@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import count
 
 import pytest
-from tests.commands.stream_world import World, arrow, rows, visible
+from tests.support.commands.stream_world import World, arrow, rows, visible
 
 from penstock.engine import stream_upkeep as streams
 from penstock.types.stream.stream import Stream

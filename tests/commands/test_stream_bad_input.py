@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.commands.stream_world import World, arrow, ipc, visible
+from tests.support.commands.stream_world import World, arrow, ipc, visible
 
 from penstock.protocol.errors import ReplyError
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.commands.stream_world import BLOCKED, World, visible
+from tests.support.commands.stream_world import BLOCKED, World, visible
 
 from penstock.engine import stream_upkeep as upkeep
 from penstock.types.stream.groups import Change, Group

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import redis
-from tests.commands.stream_world import World
-from tests.raw_client import RawClient
+from tests.support.commands.stream_world import World
+from tests.support.raw_client import RawClient
 
 from penstock import Server
 

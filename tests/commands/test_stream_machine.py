@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from tests.commands.stream_world import Word, World, arrow, visible
+from tests.support.commands.stream_world import Word, World, arrow, visible
 
 from penstock.commands import streams
 from penstock.protocol.errors import Fenced, ReplyError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.commands.stream_world import BLOCKED, Runs, World, decoded
+from tests.support.commands.stream_world import BLOCKED, Runs, World, decoded
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import redis
-from tests.commands.stream_world import BLOCKED, World, arrow, rows, visible
-from tests.replies import error_of, raw
+from tests.support.commands.stream_world import BLOCKED, World, arrow, rows, visible
+from tests.support.replies import error_of, raw
 
 from penstock import Server
 from penstock.commands import streams

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import redis
 from hypothesis import strategies as st
-from tests.comparison import comparison_machine
-from tests.replies import error_of
-from tests.word_strategies import words
+from tests.support.comparison import comparison_machine
+from tests.support.replies import error_of
+from tests.support.word_strategies import words
 
 from penstock.engine.dispatch import Engine
 from penstock.engine.session import Session

@@ -10,8 +10,8 @@ import redis
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
-from tests.commands.bench import Bench
-from tests.comparison import _clients
+from tests.support.commands.bench import Bench
+from tests.support.comparison import _clients
 
 from penstock.engine.config import DIRECTIVES
 from penstock.engine.session import Session

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import redis
 from hypothesis import strategies as st
-from tests.commands.bench import Bench
 from tests.commands.test_blocking_sorted_sets import answer, call, waiting
-from tests.comparison import Argv, comparison_machine
-from tests.replies import error_of, raw
-from tests.word_strategies import several, words
+from tests.support.commands.bench import Bench
+from tests.support.comparison import Argv, comparison_machine
+from tests.support.replies import error_of, raw
+from tests.support.word_strategies import several, words
 
 from penstock.engine.dispatch import Engine
 from penstock.engine.session import Session

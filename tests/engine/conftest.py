@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.engine.lock_world import Slow, World
+from tests.support.engine.lock_world import Slow, World
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.engine.lock_world import Slow, World
+from tests.support.engine.lock_world import Slow, World
 
 ENQUEUED = b"+LAZY-ENQUEUED\r\n"
 ONE, TWO = b":1\r\n", b":2\r\n"

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 import pyarrow as pa
 import pytest
-from tests.engine.lock_world import PATIENCE, Slow, World
+from tests.support.engine.lock_world import PATIENCE, Slow, World
 
 from penstock.commands.dumping import to_payload
 from penstock.engine.declarations import REGISTRY, Argv, Flag

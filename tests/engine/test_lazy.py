@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
-from tests.commands.stream_world import World
+from tests.support.commands.stream_world import World
 
 from penstock.engine.concurrency import lazy as lazy_module
 from penstock.engine.concurrency.lazy_rules import never

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.engine.lock_world import Slow, World
+from tests.support.engine.lock_world import Slow, World
 
 from penstock.commands.locks import locks
 from penstock.engine.concurrency import lazy

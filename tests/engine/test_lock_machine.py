@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.engine.lock_world import Client, World, slow_commands
+from tests.support.engine.lock_world import Client, World, slow_commands
 
 from penstock.engine.concurrency.workers import Job
 from penstock.engine.declarations import REGISTRY, Argv

@@ -9,7 +9,7 @@ import threading
 import time
 
 import pytest
-from tests.engine.lock_world import Slow, World
+from tests.support.engine.lock_world import Slow, World
 
 from penstock.engine.concurrency import thread_switching, workers
 from penstock.engine.concurrency.thread_switching import SWITCH_INTERVAL

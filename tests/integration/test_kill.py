@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import redis
-from tests.server_process import Process
+from tests.support.server_process import Process
 
 from penstock.testing.redis import free_port
 
@@ -157,7 +157,7 @@ def test_what_is_written_after_the_log_was_turned_on_survives_kill_9(tmp_path: P
 @pytest.mark.parametrize("policy", ["everysec", "no"])
 def test_kill_9_while_a_sync_is_under_way_loses_nothing_that_was_acknowledged(tmp_path: Path, policy: str) -> None:
     port = free_port()
-    server = Process(tmp_path, port, "tests.storage.slow_sync", "--appendfsync everysec")
+    server = Process(tmp_path, port, "tests.support.storage.slow_sync", "--appendfsync everysec")
     with redis.Redis(port=port, socket_timeout=60, retry=None) as client:
         client.set("a", 1)
         while not (tmp_path / "syncing").exists():

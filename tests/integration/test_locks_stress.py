@@ -23,9 +23,9 @@ from typing import Any
 import hiredis
 import pytest
 import redis
-from tests.linearizable import EMPTY, KEYS, Done, State, Words, is_linearizable
-from tests.raw_client import Closed, RawClient
-from tests.server_process import Process
+from tests.support.linearizable import EMPTY, KEYS, Done, State, Words, is_linearizable
+from tests.support.raw_client import Closed, RawClient
+from tests.support.server_process import Process
 
 from penstock.testing.redis import free_port
 
@@ -132,7 +132,7 @@ class Game:
 
     def start(self) -> None:
         self.server = Process(
-            self.folder, self.port, "tests.everything_long", "--worker-threshold 1 --worker-threads 3"
+            self.folder, self.port, "tests.support.everything_long", "--worker-threshold 1 --worker-threads 3"
         )
 
     @contextmanager

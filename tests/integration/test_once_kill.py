@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import redis
-from tests.server_process import Process
+from tests.support.server_process import Process
 
 from penstock.testing.redis import free_port
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.value_strategies import plain
+from tests.support.value_strategies import plain
 
 from penstock import commands
 from penstock.commands.dumping import to_payload

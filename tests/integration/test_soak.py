@@ -34,8 +34,8 @@ from typing import Any
 
 import pytest
 import redis
-from tests.client.cluster.clients import Proxied
-from tests.server_process import Process
+from tests.support.client.cluster.clients import Proxied
+from tests.support.server_process import Process
 
 import penstock
 from penstock import aio

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
-from tests.commands.stream_world import Runs
-from tests.server_process import Process
+from tests.support.commands.stream_world import Runs
+from tests.support.server_process import Process
 
 from penstock import Server
 from penstock.testing.redis import free_port

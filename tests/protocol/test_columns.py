@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.twins import is_compilation_expected, pure_twin
+from tests.support.twins import is_compilation_expected, pure_twin
 
 from penstock.protocol import columns
 from penstock.protocol.columns import Column

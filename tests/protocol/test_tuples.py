@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.twins import is_compilation_expected, pure_twin
+from tests.support.twins import is_compilation_expected, pure_twin
 
 from penstock.protocol import tuples
 from penstock.protocol.resp import pack

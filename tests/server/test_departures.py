@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.raw_client import RawClient
+from tests.support.raw_client import RawClient
 
 from penstock import Server
 from penstock.protocol.resp import pack

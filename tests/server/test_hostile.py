@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.raw_client import RawClient
+from tests.support.raw_client import RawClient
 
 from penstock import Server
 from penstock.protocol.errors import ReplyError

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.twins import is_compilation_expected, pure_twin
+from tests.support.twins import is_compilation_expected, pure_twin
 
 from penstock import commands
 from penstock.engine.concurrency.locks import Want

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.raw_client import Closed, RawClient
+from tests.support.raw_client import Closed, RawClient
 
 from penstock import Server
 from penstock.engine.access.users import User

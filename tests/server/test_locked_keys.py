@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import redis
-from tests.engine.lock_world import Slow
-from tests.raw_client import RawClient
+from tests.support.engine.lock_world import Slow
+from tests.support.raw_client import RawClient
 
 from penstock import Server
 from penstock.server import app

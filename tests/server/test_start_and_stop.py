@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import redis
-from tests.server_process import Process
+from tests.support.server_process import Process
 
 from penstock.engine.config import Config
 from penstock.server.app import App

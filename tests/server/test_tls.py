@@ -17,7 +17,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from tests.raw_client import RawClient
+from tests.support.raw_client import RawClient
 
 from penstock import Server
 from penstock.engine.config import Config, ConfigError

@@ -89,7 +89,7 @@ def test_streams_are_read_and_written_by_executors_of_a_cluster(
         client.execute_command("TWRITE", "in", "ENTRIES", *(word for entry in entries for word in (b"tag", entry)))
         command = [BIN / "spark-submit", "--master", master]
         command += [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
-        command += [Path(__file__).with_name("cluster_copy.py"), tmp_path / "checkpoint"]
+        command += [Path(__file__).parents[1] / "support" / "spark" / "cluster_copy.py", tmp_path / "checkpoint"]
         submitted = subprocess.run(
             list(map(str, command)),
             env=environment | {"PENSTOCK_URL": server.url},

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 import redis
-from tests.server_process import Process
-from tests.spark.dying_driver import ROWS_A_BATCH
+from tests.support.server_process import Process
+from tests.support.spark.dying_driver import ROWS_A_BATCH
 
 from penstock.testing.redis import free_port
 
@@ -46,7 +46,9 @@ def drive(folder: Path, servers: list[Process], *deaths: str) -> int:
     words = [f"redis://127.0.0.1:{port}", str(folder), *deaths]
     with (
         (folder / "driver.log").open("ab") as log,
-        subprocess.Popen([sys.executable, "-m", "tests.spark.dying_driver", *words], stdout=log, stderr=log) as driver,
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.support.spark.dying_driver", *words], stdout=log, stderr=log
+        ) as driver,
     ):
         try:
             while driver.poll() is None:

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 import redis
-from tests.spark.projects import entries, project, write
+from tests.support.spark.projects import entries, project, write
 
 from penstock import Server
 from penstock.cli.run import _Stop

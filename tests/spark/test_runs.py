@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import redis
 from tests.spark.conftest import ClassArchive
-from tests.spark.projects import HEAD, entries, project, write
+from tests.support.spark.projects import HEAD, entries, project, write
 from tests.test_docs import DOCS, blocks
 
 from penstock import Server
@@ -56,7 +56,7 @@ class Runs:
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory, class_archive: ClassArchive) -> Iterator[Runs]:
     with Server() as server, redis.Redis.from_url(server.url) as client, class_archive.being_made() as options:
-        words = [sys.executable, "-m", "tests.spark.runs", str(tmp_path_factory.mktemp("runs"))]
+        words = [sys.executable, "-m", "tests.support.spark.runs", str(tmp_path_factory.mktemp("runs"))]
         with subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2],
             env=os.environ | {"PENSTOCK_URL": server.url} | options,

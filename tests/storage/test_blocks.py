@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.twins import is_compilation_expected, pure_twin
+from tests.support.twins import is_compilation_expected, pure_twin
 
 from penstock.engine.dispatch import Engine
 from penstock.engine.session import Session

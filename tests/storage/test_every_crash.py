@@ -9,7 +9,10 @@ from pathlib import Path
 
 def test_no_crash_and_no_power_cut_loses_what_was_acknowledged(tmp_path: Path) -> None:
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.storage.power_cut", str(tmp_path)], capture_output=True, text=True, timeout=300
+        [sys.executable, "-m", "tests.support.storage.power_cut", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert int(ran.stdout.split()[-2]) > 40, "hardly any call was interrupted"

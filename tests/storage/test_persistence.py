@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 import redis
-from tests.commands.stream_world import ipc
+from tests.support.commands.stream_world import ipc
 
 from penstock import Server
 from penstock.engine.config import Config

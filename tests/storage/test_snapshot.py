@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.twins import pure_twin
+from tests.support.twins import pure_twin
 
 from penstock import commands
 from penstock.engine.dispatch import Engine

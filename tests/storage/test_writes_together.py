@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.raw_client import RawClient
+from tests.support.raw_client import RawClient
 
 from penstock import Server
 from penstock.protocol.resp import pack

@@ -11,7 +11,7 @@ import pytest
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
-from tests.raw_client import Closed, RawClient
+from tests.support.raw_client import Closed, RawClient
 
 from penstock.protocol.resp import pack
 from penstock.testing.proxy import FaultProxy

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.value_strategies import plain, values
+from tests.support.value_strategies import plain, values
 
 from penstock.types import codec
 from penstock.types.hash import Hash

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.twins import is_compilation_expected, pure_twin
+from tests.support.twins import is_compilation_expected, pure_twin
 
 from penstock.protocol.resp import encode
 from penstock.types.stream import wire

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.client.cluster.clients import MAKERS, Proxied
+from tests.support.client.cluster.clients import MAKERS, Proxied
 
 from penstock.testing.cluster import RedisCluster
 

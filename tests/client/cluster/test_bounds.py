@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from tests.client.cluster.conftest import Connect
-from tests.client.cluster.model import TABLE, Model
-from tests.client.memory import awaited_until_full
+from tests.support.client.cluster.model import TABLE, Model
+from tests.support.client.memory import awaited_until_full
 
 import penstock
 from penstock import aio

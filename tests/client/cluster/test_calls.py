@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import redis
-from tests.client.cluster.clients import Proxied
 from tests.client.cluster.conftest import Connect
-from tests.client.cluster.model import Model
 from tests.client.cluster.test_changes import meanwhile, other_than
+from tests.support.client.cluster.clients import Proxied
+from tests.support.client.cluster.model import Model
 
 import penstock
 from penstock.client.cluster.pipeline import Packed

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import redis
-from tests.client.cluster.clients import Proxied
 from tests.client.cluster.conftest import Connect
+from tests.support.client.cluster.clients import Proxied
 
 from penstock.client.cluster.errors import CrossSlotRefused, WatchLost
 from penstock.client.cluster.slot_map import SlotMap

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import redis
-from tests.client.cluster.clients import Proxied
 from tests.client.cluster.conftest import Connect
 from tests.client.cluster.test_sharing import connections
-from tests.client.interrupts import ask_interrupted
+from tests.support.client.cluster.clients import Proxied
+from tests.support.client.interrupts import ask_interrupted
 
 import penstock
 from penstock.client.cluster.errors import TooManyConnections

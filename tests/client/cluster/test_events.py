@@ -8,9 +8,9 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from tests.client.cluster.clients import Proxied
 from tests.client.cluster.conftest import Connect
-from tests.client.cluster.model import NODES, TABLE, Model
+from tests.support.client.cluster.clients import Proxied
+from tests.support.client.cluster.model import NODES, TABLE, Model
 
 from penstock.client.cluster.bounds import ClusterCounters
 from penstock.client.cluster.effects import Batch, Logic, Pause

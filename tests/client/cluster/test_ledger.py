@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 import pytest
-from tests.client.interrupts import Interrupt
+from tests.support.client.interrupts import Interrupt
 
 import penstock
 from penstock import aio

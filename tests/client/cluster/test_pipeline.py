@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import redis
-from tests.client.cluster.model import NODES, TABLE, Model
+from tests.support.client.cluster.model import NODES, TABLE, Model
 
 from penstock.client.cluster.effects import Batch, Exchange, Outcome, Refresh, Rules
 from penstock.client.cluster.errors import CrossSlotRefused, NotRoutable

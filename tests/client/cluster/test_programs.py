@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import redis
 from redis.cluster import ClusterNode
-from tests.client.cluster.clients import Proxied
 from tests.client.cluster.conftest import Connect
+from tests.support.client.cluster.clients import Proxied
 
 import penstock
 from penstock import aio

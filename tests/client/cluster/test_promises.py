@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.client.cluster.model import NODES, TABLE, Model
+from tests.support.client.cluster.model import NODES, TABLE, Model
 
 from penstock.client.cluster.effects import Batch
 from penstock.client.cluster.errors import REFUSALS

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import redis
-from tests.client.cluster.clients import Proxied
+from tests.support.client.cluster.clients import Proxied
 
 from penstock import aio
 from penstock.client.errors import OutcomeUnknown

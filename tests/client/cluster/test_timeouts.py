@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import redis
-from tests.client.clients import result_of_silence
-from tests.client.cluster.clients import Proxied
 from tests.client.cluster.conftest import Connect
-from tests.client.cluster.model import NODES, TABLE, Model
+from tests.support.client.clients import result_of_silence
+from tests.support.client.cluster.clients import Proxied
+from tests.support.client.cluster.model import NODES, TABLE, Model
 
 from penstock.client.cluster.bounds import Hold
 from penstock.client.cluster.core import ClusterCore

@@ -1,4 +1,4 @@
-"""`python -m tests.storage.slow_sync serve ...`: a server whose syncs of the log never end; the first makes `syncing` in its folder."""
+"""`python -m tests.support.storage.slow_sync serve ...`: a server whose syncs of the log never end; the first makes `syncing` in its folder."""
 
 from __future__ import annotations
 

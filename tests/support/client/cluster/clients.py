@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from tests.client.clients import fall_silent
+from tests.support.client.clients import fall_silent
 
 import penstock
 from penstock import aio

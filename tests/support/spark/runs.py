@@ -1,4 +1,4 @@
-"""Runs projects in one Spark session, one after the other, as it is told: python -m tests.spark.runs FOLDER
+"""Runs projects in one Spark session, one after the other, as it is told: python -m tests.support.spark.runs FOLDER
 
 A line in, a line out, both JSON. `{"folder": ..., "refresh": [...]}` runs a project (the other words are those of Selection), and the answer
 is what became of it: `ran` or the kind of error, what was found, and the rows of each flow that ended well. `{"count": "table"}` is

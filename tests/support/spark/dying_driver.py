@@ -1,6 +1,6 @@
 """A streaming query from stream to stream, as a program of its own in which things die at chosen points.
 
-    python -m tests.spark.dying_driver URL FOLDER [DEATH@BATCH ...]
+    python -m tests.support.spark.dying_driver URL FOLDER [DEATH@BATCH ...]
 
 A death is of the driver's JVM: `before` the commit of that batch, `inside` (the server has committed, Spark does not know it) or `after`
 (Spark knows it). Or of a Python `worker`, when it has read some of that batch, once. Or of the `server`, when that batch is staged and

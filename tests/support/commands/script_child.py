@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
-from tests.commands.bench import Bench
+from tests.support.commands.bench import Bench
 
 from penstock.engine.lua import interpreter
 from penstock.protocol.errors import ReplyError

@@ -1,6 +1,6 @@
 """A disk of which a test knows what a power cut would leave: only what was synced, by the letter of the standard.
 
-    python -m tests.storage.power_cut FOLDER
+    python -m tests.support.storage.power_cut FOLDER
 
 runs `live`, a short life of the log with everything that changes files in it, again and again, each time in a process
 of its own that dies by kill -9 before its first, second, third ... call that changes or syncs a file. After each it

@@ -1,6 +1,6 @@
 """Has every command take the way of a long one, however little it has to do: for tests that the ways do not differ.
 
-`python -m tests.everything_long` is `penstock` with every command long.
+`python -m tests.support.everything_long` is `penstock` with every command long.
 """
 
 from __future__ import annotations

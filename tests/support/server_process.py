@@ -25,7 +25,7 @@ class Process:
             [sys.executable, "-m", program, *words.split()],
             stdout=self.output,
             stderr=self.output,
-            cwd=Path(__file__).parent.parent,
+            cwd=Path(__file__).parents[2],
         )
         try:
             self._wait(folder)
