@@ -48,7 +48,7 @@ def cut(request: pytest.FixtureRequest, proxy: FaultProxy) -> Callable[..., Faul
 
 def forget(server: Server) -> None:
     """As if once-idle-timeout had passed, for everybody."""
-    assert server.call(lambda app: app.engine.keyspace.ledger.forget_idle(1 << 62))
+    assert server.call(lambda app: app.engine.keyspace.once_records.forget_idle(1 << 62))
 
 
 # -- what breaks ----------------------------------------------------------------------------------------------

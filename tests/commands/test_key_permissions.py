@@ -345,7 +345,7 @@ def test_no_command_touches_keys_outside_of_its_users_in_any_wrapping() -> None:
             world.execute(world.tess, argv)
         world.execute(world.tess, [b"DISCARD"])
         assert world.held(b"other:") == before
-    assert world.engine.keyspace.ledger.replies == 0
+    assert world.engine.keyspace.once_records.replies == 0
 
 
 def test_a_transaction_runs_nothing_that_was_forbidden_since_it_was_queued() -> None:

@@ -310,7 +310,7 @@ def test_a_client_that_has_begun_is_known_also_after_a_restart_and_is_not_taken_
     with Server(dir=tmp_path, **settings) as server, redis.Redis.from_url(server.url) as client:
         for _ in range(2):
             assert client.execute_command("ONCE", "me", 2, 2, "INCR", "n") == 1
-        server.call(lambda app: app.engine.keyspace.ledger.forget_idle(1 << 62))
+        server.call(lambda app: app.engine.keyspace.once_records.forget_idle(1 << 62))
         with pytest.raises(redis.ResponseError, match="ONCEUNKNOWN nothing is known of client me"):
             client.execute_command("ONCE", "me", 2, 2, "INCR", "n")
         assert client.get("n") == b"1"

@@ -61,8 +61,8 @@ def test_nothing_is_kept_of_a_command_that_its_client_gave_up_on_while_it_was_in
     assert world.client("ONCE me 3 3 INCR n").sent == [TWO]
     slow.go.set()
     world.step()
-    assert world.engine.keyspace.ledger.replies == 1
-    world.engine.keyspace.ledger.check()
+    assert world.engine.keyspace.once_records.replies == 1
+    world.engine.keyspace.once_records.check()
 
 
 # -- LAZY and threads -----------------------------------------------------------------------------------------

@@ -146,8 +146,8 @@ def test_bytes_that_no_sorted_set_dumped_are_refused(data: bytes) -> None:
         SortedSet.load(data)
 
 
-def test_a_settled_set_can_be_read_by_several_threads() -> None:
-    """valkey#4604. Without `settle`, and with threads that change places often, about every second round goes wrong."""
+def test_an_indexed_set_can_be_read_by_several_threads() -> None:
+    """valkey#4604. Without `build_index`, and with threads that change places often, about every second round goes wrong."""
     usual = sys.getswitchinterval()
     wrong: list[object] = []
     count = 20_000
@@ -170,7 +170,7 @@ def test_a_settled_set_can_be_read_by_several_threads() -> None:
             board.put(b"5", 50.0)
             board.put(b"5", 5.0)
             board._order._index.clear()  # as many writes leave it
-            board.settle()
+            board.build_index()
             start = threading.Barrier(3)
             threads = [threading.Thread(target=read, args=(board, start)) for _ in range(3)]
             for thread in threads:

@@ -9,7 +9,7 @@ as good. One that was refused before it ran (no permission, no memory, a wrong n
 is not kept.
 
 A client-id belongs to the user that sends it: the same id of another user is another client, so that no user sees what was
-answered to another one or moves its floor. In the ledger the id has its user's name and a NUL before it (`_client`).
+answered to another one or moves its floor. The records know it by its user's name, a NUL and the id (`_client`).
 
 A client that is not known is taken for a new one if its floor is 1, and refused otherwise. So one that begins with ONCEBEGIN, and
 numbers from 2 on, is never taken for a new one: whatever it sends again, however late, is answered, or refused, and not run twice.
@@ -27,7 +27,7 @@ from penstock.engine.declarations import REGISTRY, Argv, Command, Flag, NotLazy,
 from penstock.engine.session import Session
 from penstock.protocol.errors import NoPerm, OnceFull, OnceStale, OnceUnknown, ReplyError, Unblocked, WrongType, shown
 from penstock.protocol.resp import NO_REPLY, OK, Raw, RawPieces, Status, encode
-from penstock.types.once_records import Account, BelowFloor, Ledger, UnknownClient
+from penstock.types.once_records import BelowFloor, ClientRecord, OnceRecords, UnknownClient
 
 LONGEST_ID = 128
 _ALIKE = (
@@ -65,9 +65,9 @@ def once(session: Session, argv: Argv) -> Reply:
             f"the floor {floor} is above the number {number}: the floor is the lowest that has no reply yet"
         )
     engine = session.engine
-    ledger, now = engine.keyspace.ledger, engine.clock.now
+    records, now = engine.keyspace.once_records, engine.clock.now
     try:
-        kept = ledger.find(client, number, floor, now)
+        kept = records.find(client, number, floor, now)
     except BelowFloor as error:
         raise OnceStale(f"{error}: this client has said that it has the reply") from None
     except UnknownClient:
@@ -107,26 +107,26 @@ def _at_once(session: Session, argv: Argv) -> Reply:
     """
     engine = session.engine
     keyspace = engine.keyspace
-    ledger = keyspace.ledger
+    records = keyspace.once_records
     client = argv[1]
     if _NUL in client:
         raise LongWay
     if session.user.prefix:
         client = session.user.prefix + client
-    account = ledger.accounts.get(client)
+    record = records.clients.get(client)
     number_text = argv[2]
-    if account is None or argv[3] != account.floor_text:
-        account = _at_floor(ledger, client, argv)
+    if record is None or argv[3] != record.floor_text:
+        record = _at_floor(records, client, argv)
     known = engine.every_fast.get(argv[4])
     if known is None or known.brief or not number_text.isdigit() or number_text[0] == _ZERO or len(number_text) > 18:
         raise LongWay
     number, inner = int(number_text), argv[4:]
-    if number < account.floor or (number <= account.top and number in account.replies):
+    if number < record.floor or (number <= record.top and number in record.replies):
         raise LongWay
     if (
         not known.low <= len(inner) <= known.high
         or not _may_run(argv[4])
-        or ledger.bytes >= engine.config.once_max_bytes
+        or records.bytes >= engine.config.once_max_bytes
     ):
         raise LongWay
     before = keyspace.dirty
@@ -136,7 +136,7 @@ def _at_once(session: Session, argv: Argv) -> Reply:
     except ReplyError as error:
         reply = error
     kept = _KEPT_OK if reply is OK else _encoded(reply)
-    ledger.keep_in(account, number, kept, keyspace.clock.now)
+    records.keep_in(record, number, kept, keyspace.clock.now)
     if engine.log is not None and keyspace.dirty != before:
         effects = [inner] if session.effects is None else session.effects
         session.effects = [*effects, _record(client, argv, kept)]
@@ -145,16 +145,16 @@ def _at_once(session: Session, argv: Argv) -> Reply:
     return reply
 
 
-def _at_floor(ledger: Ledger, client: bytes, argv: Argv) -> Account:
-    """The account of a known client that has moved its floor up, or writes it in another way; that is once in a pipeline."""
-    account, text = ledger.accounts.get(client), argv[3]
-    if account is None or not text.isdigit() or text[0] == _ZERO or not len(text) <= len(argv[2]) < 19:
+def _at_floor(records: OnceRecords, client: bytes, argv: Argv) -> ClientRecord:
+    """The record of a known client that has moved its floor up, or writes it in another way; that is once in a pipeline."""
+    record, text = records.clients.get(client), argv[3]
+    if record is None or not text.isdigit() or text[0] == _ZERO or not len(text) <= len(argv[2]) < 19:
         raise LongWay
     floor = int(text)
-    if not argv[2].isdigit() or not account.floor <= floor <= int(argv[2]):
+    if not argv[2].isdigit() or not record.floor <= floor <= int(argv[2]):
         raise LongWay
-    ledger.raise_floor(account, floor, text)
-    return account
+    records.raise_floor(record, floor, text)
+    return record
 
 
 def _encoded(reply: Reply) -> tuple[bytes, bytes]:
@@ -195,7 +195,7 @@ def _keep(
         if reply is NO_REPLY:
             return reply  # it waits, and will run again as a whole; or a thread is at it
         kept = _encoded(reply)
-        engine.keyspace.ledger.keep(client, number, floor, kept, engine.clock.now)
+        engine.keyspace.once_records.keep(client, number, floor, kept, engine.clock.now)
         effects: list[Argv] = []
         if engine.keyspace.dirty != before:
             if called.writes:
@@ -211,7 +211,7 @@ def _keep(
 
 
 def _client(session: Session, argv: Argv) -> bytes:
-    """What the ledger knows the client by. The log says just that, so what is read from it is taken as it is."""
+    """The name of the client in the records. The log has the same name, so a name from the log is taken as it is."""
     if session.user is session.engine.acl.server:
         return argv[1]
     if len(argv[1]) > LONGEST_ID:
@@ -222,7 +222,7 @@ def _client(session: Session, argv: Argv) -> bytes:
 
 
 def _find_room(session: Session) -> None:
-    kept, most = session.engine.keyspace.ledger.bytes, session.engine.config.once_max_bytes
+    kept, most = session.engine.keyspace.once_records.bytes, session.engine.config.once_max_bytes
     if kept >= most:
         raise OnceFull(
             f"{kept} bytes of replies are kept, and once-max-bytes allows {most}: raise it, or have clients move their floor up"
@@ -271,9 +271,9 @@ def oncebegin(session: Session, argv: Argv) -> Reply:
     Without it the server cannot tell a first command from the repeat of one that it has forgotten, and runs it.
     """
     client, keyspace = _client(session, argv), session.engine.keyspace
-    if client not in keyspace.ledger.accounts:
+    if client not in keyspace.once_records.clients:
         _find_room(session)
-    if keyspace.ledger.meet(client, keyspace.clock.now):
+    if keyspace.once_records.meet(client, keyspace.clock.now):
         keyspace.dirty += 1
         session.log([argv[0], client])
     return OK
@@ -290,12 +290,12 @@ def oncekept(session: Session, argv: Argv) -> Reply:
     number, floor = _positive(argv[2], "number"), _positive(argv[3], "floor")
     keyspace = session.engine.keyspace
     try:
-        if keyspace.ledger.find(argv[1], number, floor, keyspace.clock.now) is not None:
+        if keyspace.once_records.find(argv[1], number, floor, keyspace.clock.now) is not None:
             return OK
     except UnknownClient:
         pass  # its first record after it was forgotten, or a log that begins here
     except BelowFloor:
         return OK
-    keyspace.ledger.keep(argv[1], number, floor, (argv[4], argv[-1]), keyspace.clock.now)
+    keyspace.once_records.keep(argv[1], number, floor, (argv[4], argv[-1]), keyspace.clock.now)
     keyspace.dirty += 1
     return OK

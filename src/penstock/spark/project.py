@@ -26,9 +26,9 @@ from pyspark.pipelines.graph_element_registry import GraphElementRegistry, graph
 from pyspark.pipelines.output import Output, StreamingTable, Table
 from pyspark.pipelines.source_code_location import SourceCodeLocation
 
-from penstock.spark.ledger import Ledger
 from penstock.spark.problems import Finding, Place, Problem, check_folder, of_exception, sentence
 from penstock.spark.sql_files import plain, short, statements
+from penstock.spark.table_flows import TableFlows
 
 STATE = ".penstock"
 """The folder in a project for everything that runs leave behind."""
@@ -54,8 +54,8 @@ class Project:
         return named if urlsplit(named).scheme else (self.folder / named).resolve()
 
     @property
-    def ledger(self) -> Ledger:
-        return Ledger(self.state / "flows.json")
+    def table_flows(self) -> TableFlows:
+        return TableFlows(self.state / "flows.json")
 
     def full_name(self, name: str) -> str:
         """A name of a table or a flow as Spark completes it: one thing may be spelt in three ways.
@@ -235,9 +235,9 @@ class Declarations(GraphElementRegistry):
         if findings:
             raise Problem(*findings)
 
-    def check_ledger(self, emptied: Collection[str]) -> None:
-        """Refuse a flow into a table of files that a flow of another name has filled; see ledger.py."""
-        known = self._project.ledger.flows()
+    def check_table_flows(self, emptied: Collection[str]) -> None:
+        """Refuse a flow into a table of files that a flow of another name has filled; see table_flows.py."""
+        known = self._project.table_flows.flows()
         findings = [
             Finding(
                 f"flow {short(flow)} writes to the table {short(table)}, which is made of {self._formats[table]} files that came from "

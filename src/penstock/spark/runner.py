@@ -68,19 +68,19 @@ class Runner:
             raise RunFailed(Finding(sentence(error))) if self._session.alive else self._spark_died() from error
 
     def _run(self, graph: str, declarations: Declarations, selection: Selection) -> None:
-        """Run what is selected, if it can be; the ledger is kept."""
+        """Run what is selected, if it can be; table_flows.py records which flow filled which table."""
         declarations.tables_named("--refresh", selection.refresh)
         emptied = declarations.tables_named("--full-refresh", selection.full_refresh)
         flows = declarations.flows_into_files()
         if selection.full_refresh_all:
             emptied = list(flows)
-        declarations.check_ledger(emptied)
-        ledger = self._project.ledger
+        declarations.check_table_flows(emptied)
+        table_flows = self._project.table_flows
         if not selection.dry:
-            ledger.enter_new(flows, emptied)
+            table_flows.enter_new(flows, emptied)
         self._follow(graph, declarations, selection)
         if not selection.dry:
-            ledger.enter_emptied(flows, emptied)
+            table_flows.enter_emptied(flows, emptied)
 
     def _spark_died(self) -> RunFailed:
         return RunFailed(Finding("Spark's Java process ended unexpectedly"))

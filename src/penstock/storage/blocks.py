@@ -23,7 +23,7 @@ from penstock.types.packing import pack_many
 
 BLOCK = struct.Struct("<BHIQI")
 _CHECKSUM = struct.Struct("<I")
-END, STRINGS, VALUES, LEDGER = 0, 1, 2, 3
+END, STRINGS, VALUES, ONCE = 0, 1, 2, 3
 TIMED = 16
 KEYS_A_BLOCK = 8192
 BYTES_A_BLOCK = 4 << 20
@@ -136,5 +136,5 @@ if not TYPE_CHECKING and not os.environ.get("PENSTOCK_PURE"):
         pass
 
 __all__ = [
-    "BLOCK", "COMPILED", "END", "LEDGER", "STRINGS", "TIMED", "VALUES", "BlockWriter", "block_checksum", "limited", "write_database",
+    "BLOCK", "COMPILED", "END", "ONCE", "STRINGS", "TIMED", "VALUES", "BlockWriter", "block_checksum", "limited", "write_database",
 ]  # fmt: skip

@@ -99,7 +99,7 @@ def _check_snapshot(path: Path, report: Report) -> None:
     expiring = clients = 0
     try:
         for block in snapshot.read(path):
-            if block.kind == blocks.LEDGER:
+            if block.kind == blocks.ONCE:
                 clients += len(block.keys)
                 continue
             expiring += sum(map(bool, block.times))

@@ -23,7 +23,7 @@ from penstock.storage.child import Child
 from penstock.storage.files import TEMPORARY, StorageError, install, remove_unfinished
 from penstock.storage.folder_lock import FolderInUse, FolderLock
 from penstock.storage.writer import Loop
-from penstock.types.once_records import Ledger
+from penstock.types.once_records import OnceRecords
 
 log = logging.getLogger("penstock.storage")
 
@@ -500,7 +500,7 @@ class Persistence:
         if flush:
             for database in keyspace.databases:
                 database.clear()
-            keyspace.ledger = Ledger()
+            keyspace.once_records = OnceRecords()
         engine.loading, keyspace.expiring = True, False
         try:
             for _ in load():

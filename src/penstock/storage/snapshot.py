@@ -8,7 +8,7 @@
     STRINGS   pack_many(keys), pack_many(values)      what most keys are: no tags, no codec
     VALUES    pack_many(keys), pack_many(codec.dump(value) for each)
     either, with TIMED added: 8 bytes a key in front, when it expires (0 = never)
-    LEDGER    pack_many(clients), pack_many(ledger.dump(client) for each): the replies that ONCE keeps
+    ONCE      pack_many(clients), pack_many(records.dump(client) for each): the replies that ONCE keeps
 
 A block's checksum covers its header too, and the last block counts the others, so a flipped byte, a cut end, a lost
 or a repeated block are all found, and the block they are in is known. Blocks hold some thousand keys: the work a key
@@ -33,7 +33,7 @@ from penstock.engine.keyspace.databases import Keyspace, Value
 from penstock.storage.blocks import (
     BLOCK,
     END,
-    LEDGER,
+    ONCE,
     STRINGS,
     TIMED,
     VALUES,
@@ -92,9 +92,9 @@ def write(file: BinaryIO, keyspace: Keyspace, go_on: Callable[[], None] = lambda
     blocks = BlockWriter(file, go_on)
     for database in keyspace.databases:
         write_database(blocks, database)
-    clients = list(keyspace.ledger.accounts)
-    for some_clients, accounts in limited(clients, map(keyspace.ledger.dump, clients)):
-        blocks.write(LEDGER, 0, len(some_clients), pack_many([pack_many(some_clients), pack_many(accounts)]))
+    clients = list(keyspace.once_records.clients)
+    for some_clients, dumps in limited(clients, map(keyspace.once_records.dump, clients)):
+        blocks.write(ONCE, 0, len(some_clients), pack_many([pack_many(some_clients), pack_many(dumps)]))
     blocks.write(END, 0, 0, _END.pack(blocks.blocks, blocks.keys, blocks.chain))
 
 
@@ -146,7 +146,7 @@ def _parse(path: Path, offset: int, kind: int, database: int, count: int, body: 
             times = struct.unpack_from(f"<{count}q", body)
             body = body[8 * count :]
         keys, values = map(unpack_many, unpack_many(body))
-        if len(keys) != count or len(values) != count or kind & ~TIMED not in (STRINGS, VALUES, LEDGER):
+        if len(keys) != count or len(values) != count or kind & ~TIMED not in (STRINGS, VALUES, ONCE):
             raise CorruptValue("a block that does not hold what its header says")
     except (ValueError, struct.error) as error:
         raise StorageError(path, offset, str(error), REMEDY) from error
@@ -160,8 +160,8 @@ def load(path: Path, keyspace: Keyspace, expired_before: int = 0) -> Iterator[in
     follows may still use a key before it says that it expired.
     """
     for block in read(path):
-        if block.kind == LEDGER:
-            _load_ledger(path, block, keyspace)
+        if block.kind == ONCE:
+            _load_once_records(path, block, keyspace)
             continue
         if block.database >= len(keyspace):
             raise StorageError(path, block.offset, f"database {block.database}: raise `databases` to load this", "")
@@ -185,9 +185,9 @@ def load(path: Path, keyspace: Keyspace, expired_before: int = 0) -> Iterator[in
         yield len(block.keys)
 
 
-def _load_ledger(path: Path, block: Block, keyspace: Keyspace) -> None:
+def _load_once_records(path: Path, block: Block, keyspace: Keyspace) -> None:
     try:
-        for client, account in zip(block.keys, block.values, strict=True):
-            keyspace.ledger.load(client, account)
+        for client, dump in zip(block.keys, block.values, strict=True):
+            keyspace.once_records.load(client, dump)
     except CorruptValue as error:
         raise StorageError(path, block.offset, str(error), REMEDY) from error

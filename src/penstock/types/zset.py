@@ -155,7 +155,7 @@ class SortedSet:
         """Do now what the next ordered read would have to do first; a thread may, while nobody changes the set."""
         self._ordered()
 
-    def settle(self) -> None:
+    def build_index(self) -> None:
         """Make sure that reading changes nothing but the one place where a finished order is put.
 
         To be called before a thread reads the set, which others may read on the loop meanwhile: a SortedList makes its

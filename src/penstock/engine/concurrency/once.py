@@ -1,6 +1,6 @@
 """What ONCE needs between commands: clients that are gone for long are forgotten, and the figures for INFO.
 
-What is kept lives in `keyspace.ledger`, with the data, because it is logged and saved with the data: a snapshot that
+What is kept lives in `keyspace.once_records`, with the data, because it is logged and saved with the data: a snapshot that
 had one without the other would run a command twice, or never.
 """
 
@@ -31,17 +31,19 @@ class Once:
         passed = now - self._looked
         if not 0 <= passed < LOOK_EVERY and not self._engine.loading:
             if self._looked and not 0 <= passed <= STOOD_STILL:  # the server stood still, or the clock was set
-                self._engine.keyspace.ledger.postpone(passed)
+                self._engine.keyspace.once_records.postpone(passed)
             self._looked = now
-            self.forgotten += self._engine.keyspace.ledger.forget_idle(now - self._engine.config.once_idle_timeout)
+            self.forgotten += self._engine.keyspace.once_records.forget_idle(
+                now - self._engine.config.once_idle_timeout
+            )
 
     def info(self) -> dict[str, int | str]:
         """The fields of INFO once."""
-        ledger = self._engine.keyspace.ledger
+        records = self._engine.keyspace.once_records
         return {
-            "once_clients": len(ledger.accounts),
-            "once_replies": ledger.replies,
-            "once_bytes": ledger.bytes,
+            "once_clients": len(records.clients),
+            "once_replies": records.replies,
+            "once_bytes": records.bytes,
             "once_repeated": self.repeated,
             "once_forgotten_clients": self.forgotten,
         }

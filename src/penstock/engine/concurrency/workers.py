@@ -276,7 +276,7 @@ class Workers:
             job.seen.append((database, held.key, database.data.get(held.key)))
         for _, _, value in job.seen:
             if type(value) is SortedSet:
-                value.settle()  # the one type whose reads put something in order that others see (valkey#4604)
+                value.build_index()  # the one type whose reads put something in order that others see (valkey#4604)
         thread_switching.begin()
         self.jobs[job] = None
         self._reserve(job)

@@ -23,7 +23,7 @@ from penstock.engine.keyspace.random_keys import KeySampler
 from penstock.freeing import GIANT, dispose, take_apart
 from penstock.protocol.errors import WrongType
 from penstock.types.kernels import consume
-from penstock.types.once_records import Ledger
+from penstock.types.once_records import OnceRecords
 
 if TYPE_CHECKING:
     from penstock.engine.blocking import Waiter
@@ -68,7 +68,7 @@ class Keyspace:
         self.before_expiry: Callable[[Database, bytes], bool] | None = None
         self.expired_count = 0
         self.databases = [Database(self, index) for index in range(count)]
-        self.ledger = Ledger()  # the replies ONCE keeps: no database's, and no FLUSHALL empties it
+        self.once_records = OnceRecords()  # the replies ONCE keeps: no database's, and no FLUSHALL empties it
         self._expiry_turn = 0  # the database that active expiry looks at next
 
     def __getitem__(self, index: int) -> Database:

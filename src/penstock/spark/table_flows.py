@@ -1,13 +1,13 @@
-"""Which flow has filled each table of files: a line in the project's state, for what Spark itself does not notice.
+"""The file that says which flow has filled each table of files, because Spark itself does not notice.
 
-A table of files keeps with its files which numbers of batches it has, and a flow of another name begins with batch 0. So rows of a flow
-that was renamed would be taken for rows that are there, and lost without a word. The ledger knows the name of the flow that the
-table has its batches from; another is refused until the table is emptied.
+A table of files keeps the numbers of its batches with its files, and a flow of another name begins with batch 0. Spark
+would take the rows of a renamed flow for rows that the table has, and lose them without an error. This file has the
+name of the flow that filled the table; a flow of another name is refused until the table is emptied.
 
-A table that is new is entered before its first run, one that is emptied after: a run that dies in between leaves a ledger that is too
-strict, never one that is too lax.
+A new table is entered before its first run, an emptied one after its run. If a run dies in between, the file refuses
+too much, never too little.
 
-Rejected: looking into Spark's checkpoints. They say which flows there ever were, not which of them the table has its batches from.
+Rejected: looking into Spark's checkpoints. They say which flows there ever were, not which of them filled the table.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 
-class Ledger:
+class TableFlows:
     """The names of flows by table, both in full, in a file."""
 
     def __init__(self, file: Path) -> None:
@@ -32,13 +32,13 @@ class Ledger:
         return known
 
     def enter_new(self, flows: Mapping[str, str], emptied: Iterable[str]) -> None:
-        """A run begins: tables that nobody has filled yet."""
+        """A run begins: enter the tables that no flow has filled yet."""
         known = self.flows()
         left = set(emptied)
         self._write({**{table: flow for table, flow in flows.items() if table not in left}, **known})
 
     def enter_emptied(self, flows: Mapping[str, str], emptied: Iterable[str]) -> None:
-        """A run has come to its end: tables that it emptied and filled anew."""
+        """A run has ended: enter the tables that it emptied and filled again."""
         self._write({**self.flows(), **{table: flows[table] for table in emptied if table in flows}})
 
     def _write(self, flows: Mapping[str, str]) -> None:
