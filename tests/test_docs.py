@@ -9,19 +9,14 @@ from typing import Any
 
 import pytest
 import redis
+from tests.support.docs import DOCS, blocks
 
 from penstock import Server
 from penstock.engine.declarations import REGISTRY
 from penstock.testing.cluster import RedisCluster
 
-DOCS = Path(__file__).parent.parent / "docs"
 STREAMS = (DOCS / "streams.md").read_text(encoding="utf-8")
 SESSIONS = {"client.md": 10, "streams.md": 25, "lazy.md": 8}  # guides, and how many examples each has at the least
-
-
-def blocks(page: str, language: str) -> list[str]:
-    """The code blocks of a language."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
 
 
 def on(server: Server, code: str) -> str:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent / "src" / "penstock"
+TESTS = Path(__file__).parent
+ROOT = TESTS.parent / "src" / "penstock"
 
 # What each layer may import of the others; its own modules it always may.
 ALLOWED: dict[str, set[str]] = {
@@ -26,8 +27,8 @@ ALLOWED: dict[str, set[str]] = {
 }
 
 
-def _imports(path: Path) -> set[str]:
-    """Layers that a module imports, also inside functions and for types only."""
+def _modules(path: Path) -> set[str]:
+    """Modules that a module imports, and names of them, also inside functions and for types only."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -35,7 +36,12 @@ def _imports(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             names.add(node.module)
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return {name.split(".")[1] for name in names if name.startswith("penstock.")}
+    return names
+
+
+def _imports(path: Path) -> set[str]:
+    """Layers that a module imports."""
+    return {name.split(".")[1] for name in _modules(path) if name.startswith("penstock.")}
 
 
 def test_every_folder_is_a_layer() -> None:
@@ -49,3 +55,14 @@ def test_imports_point_one_way(layer: str) -> None:
     for path in (ROOT / layer).rglob("*.py"):
         wrong = (_imports(path) & folders) - ALLOWED[layer] - {layer}
         assert not wrong, f"{path.relative_to(ROOT)} imports {', '.join(sorted(wrong))}"
+
+
+def test_tests_share_by_way_of_support_alone() -> None:
+    """A test or a conftest imports no other, and what they share, in tests/support, imports neither."""
+    for path in TESTS.rglob("*.py"):
+        is_shared = path.is_relative_to(TESTS / "support")
+        is_test = path.name.startswith("test_") or path.name == "conftest.py"
+        assert is_shared != is_test, f"{path.relative_to(TESTS)} is on the wrong side of tests/support"
+        found = {name for name in _modules(path) if name.startswith("tests.")}
+        wrong = {name for name in found if not f"{name}.".startswith("tests.support.")}
+        assert not wrong, f"{path.relative_to(TESTS)} imports {', '.join(sorted(wrong))}"

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import gc
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
-from tests.support.client.clients import MAKERS
+from tests.support.client.clients import MAKERS, Connect
 from tests.support.client.door import Door
 
 from penstock import Server
+from penstock.client.drivers import sync as sync_link
 from penstock.testing.proxy import FaultProxy
-
-Connect = Callable[..., Any]
 
 
 @pytest.fixture(params=list(MAKERS))
@@ -62,3 +62,13 @@ def witness(ours: Server) -> Iterator[redis.Redis]:
     with redis.Redis.from_url(ours.url) as plain:
         plain.flushall()
         yield plain
+
+
+@pytest.fixture
+def no_patrol(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A thread that waits never looks after itself."""
+    monkeypatch.setattr(sync_link, "PATROL", 600.0)
+    gc.disable()  # the end of an earlier client is not what is to be interrupted
+    yield
+    gc.enable()
+    gc.collect()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
-from tests.client.conftest import Connect
+from tests.support.client.clients import Connect
 
 from penstock import Client, State, aio
 from penstock.client.api.shared import OPTIONS

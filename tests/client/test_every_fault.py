@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 import redis
-from tests.client.conftest import Connect
-from tests.support.client.clients import result_of_silence
+from tests.support.client.clients import Connect, result_of_silence
 
 from penstock import State
 from penstock.client.errors import NoReplyInTime, NotSent, OutcomeUnknown

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import redis
-from tests.client.conftest import Connect
+from tests.support.client.clients import Connect
 from tests.support.client.door import Door
 from tests.support.client.interrupts import ask_interrupted
 from tests.support.client.scripted import World, many, single

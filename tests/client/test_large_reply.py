@@ -10,7 +10,7 @@ import redis
 import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.client.conftest import Connect
+from tests.support.client.clients import Connect
 from tests.support.client.scripted import many, single
 
 from penstock import Server, aio

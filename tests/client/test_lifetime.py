@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import redis
-from tests.client.conftest import Connect
+from tests.support.client.clients import Connect
 from tests.support.client.door import Door
 
 from penstock import Client, aio

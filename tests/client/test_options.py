@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.client.conftest import Connect
+from tests.support.client.clients import Connect
 
 import penstock
 from penstock import Server, aio

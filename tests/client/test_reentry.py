@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
 import pytest
 import redis
+from tests.support.waiting import wait_until
 
 from penstock import Client, Delivery
 from penstock.client.delivery import Command
@@ -31,11 +31,6 @@ def in_between(_: Command) -> bool:
     """A filter is asked with the lock of the connection held, and so is a handler that comes now."""
     signal.raise_signal(signal.SIGALRM)
     return False
-
-
-def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        time.sleep(0.001)
 
 
 def test_a_signal_handler_may_close_the_client_that_it_interrupts(
@@ -60,7 +55,7 @@ def test_a_signal_handler_may_change_the_level_in_the_middle_of_anything(
         proxy.cut_after_execution(b"INCRBY")
         with suppress(DeliveryError):  # it had no number, and the new level counts as soon as it can
             client.incr("n")
-        until(lambda: client.delivery is Delivery.EXACTLY_ONCE)
+        wait_until(lambda: client.delivery is Delivery.EXACTLY_ONCE)
         client.replay_filter = None
         before = int(witness.get("n") or 0)
         assert client.incr("n") == before + 1
@@ -83,7 +78,7 @@ def test_a_filter_that_is_asked_when_it_is_set_may_use_the_client(proxy: FaultPr
         counting = threading.Thread(target=lambda: answers.append(client.incr("n")))
         counting.start()
         fault.wait()
-        until(lambda: not client._link.engine.up)
+        wait_until(lambda: not client._link.engine.up)
         client.replay_filter = use
         counting.join()
         assert answers[0] == b"right" and answers[1] == 2

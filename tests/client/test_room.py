@@ -7,24 +7,18 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
-from tests.client.test_interrupts import Echo, Interrupt, interrupt_at, no_patrol
+from tests.support.client.echo import Echo
+from tests.support.client.interrupts import Interrupt, interrupt_at
+from tests.support.waiting import wait_until
 
 from penstock import Client
 from penstock.client.errors import BufferFull, ClientClosed
 from penstock.testing.redis import RedisServer
-
-__all__ = ["no_patrol"]  # a fixture
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Until something is so, for as long as that takes."""
-    while not condition():
-        threading.Event().wait(0.001)
 
 
 def queue_of(client: Client) -> list[Any]:

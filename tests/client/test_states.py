@@ -13,7 +13,7 @@ import pytest
 import redis
 from redis.asyncio.sentinel import Sentinel as AioSentinel
 from redis.sentinel import Sentinel
-from tests.client.conftest import Connect
+from tests.support.client.clients import Connect
 
 from penstock import Client, State, aio
 from penstock.testing.redis import RedisServer, find_redis, free_port

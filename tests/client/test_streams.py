@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import redis
-from tests.client.conftest import Connect
+from tests.support.client.clients import Connect
 from tests.support.client.door import Door
 
 from penstock import Client, Server, aio

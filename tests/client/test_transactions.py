@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import redis
-from tests.client.conftest import Connect
+from tests.support.client.clients import Connect
 
 from penstock import State
 from penstock.client.delivery import Command

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import redis
-from tests.client.conftest import Connect
-from tests.server.test_tls import Authority, tls_server
+from tests.support.client.clients import Connect
+from tests.support.tls import Authority, tls_server
 
 from penstock import Client, Server
 from penstock.testing.redis import RedisServer

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 import redis
-from tests.integration.test_kill import Process, free_port
-from tests.storage.test_persistence import info, running, wait_until
 from tests.support.everything_long import everything_long
 from tests.support.raw_client import RawClient
+from tests.support.server_process import Process
+from tests.support.storage.running import info, running
+from tests.support.waiting import wait_until
 
 from penstock import Server
 from penstock.server.app import App
+from penstock.testing.redis import free_port
 
 NEVER = {"lazy_queue_enabled": 0, "lazy_max_age": 0}  # nothing runs that nobody needs
 ENQUEUED = b"LAZY-ENQUEUED"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import redis
-from tests.commands.test_transactions import Line
+from tests.support.commands.line import Line
 
 from penstock import commands
 from penstock.engine.dispatch import Engine

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import redis
 from hypothesis import strategies as st
-from tests.commands.test_blocking_sorted_sets import answer, call, waiting
 from tests.support.commands.bench import Bench
+from tests.support.commands.blocking import answer, call, waiting
 from tests.support.comparison import Argv, comparison_machine
 from tests.support.replies import error_of, raw
 from tests.support.word_strategies import several, words

@@ -19,10 +19,10 @@ from typing import Any
 
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from tests.integration.test_replay import FORMS, NOW, Life
 from tests.support.commands.stream_world import BLOCKED, Client, decoded
 from tests.support.comparison import comparison_machine
 from tests.support.everything_long import everything_long
+from tests.support.integration.replay import FORMS, NOW, Life
 
 from penstock.commands.dumping import to_payload
 from penstock.engine.concurrency.lazy_rules import refusal

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.raw_client import Closed, RawClient
+from tests.support.waiting import wait_until
 
 from penstock import Server
 from penstock.engine.access.users import User
@@ -24,14 +25,6 @@ from penstock.protocol.resp import pack
 from penstock.server.app import App
 from penstock.server.limits import is_exposed
 from penstock.testing.redis import free_port
-
-
-def until(condition: object, seconds: float = 60) -> None:
-    """Wait for something that another thread does."""
-    deadline = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.005)
 
 
 def test_one_client_too_many_is_told_and_closed() -> None:
@@ -43,7 +36,7 @@ def test_one_client_too_many_is_told_and_closed() -> None:
         assert server.call(lambda app: app.engine.stats.rejected_connections) == 1
         assert one.ask("CLIENT LIST").count(b"\n") == 2
         two.close()
-        until(lambda: server.call(lambda app: len(app.connections)) == 1)
+        wait_until(lambda: server.call(lambda app: len(app.connections)) == 1)
         with RawClient(server.port) as another:
             assert another.ask("PING") == b"PONG"
 
@@ -78,7 +71,7 @@ def server_with_descriptors(folder: Path, soft: int, hard: int, maxclients: int)
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard)),
         )  # fmt: skip
     try:
-        until(lambda: b"Ready to accept" in log.read_bytes() or process.poll() is not None)
+        wait_until(lambda: b"Ready to accept" in log.read_bytes() or process.poll() is not None)
         yield port, log
     finally:
         process.terminate()
@@ -101,7 +94,7 @@ def test_as_many_idle_clients_as_fit_leave_descriptors_for_a_snapshot(tmp_path: 
                 assert str(too_many.read()) == "ERR max number of clients reached"
         assert client.ask("SET k v") == b"OK"
         assert client.ask("BGSAVE") == b"Background saving started"
-        until(lambda: b"rdb_bgsave_in_progress:0" in client.ask("INFO persistence"))
+        wait_until(lambda: b"rdb_bgsave_in_progress:0" in client.ask("INFO persistence"))
         assert b"rdb_last_bgsave_status:ok" in client.ask("INFO persistence")
         assert client.ask("SET k w") == b"OK"
         refused = client.ask("CONFIG SET maxclients 1000")
@@ -157,7 +150,7 @@ def test_idle_clients_are_closed_but_not_those_that_wait_for_something() -> None
         blocked.command("BLPOP", "k", "0")
         listener.ask("SUBSCRIBE c")
         monitor.ask("MONITOR")
-        until(lambda: server.call(lambda app: app.engine.blocking.count) == 1)
+        wait_until(lambda: server.call(lambda app: app.engine.blocking.count) == 1)
         server.call(lambda app: set_timeout(app, "1"))
         assert idle.is_closed()
         server.call(lambda app: set_timeout(app, "0"))  # those who ask now may take their time
@@ -213,7 +206,7 @@ def test_a_soft_limit_closes_after_its_seconds() -> None:
         assert client.ask(f"PUBLISH c {message}") == 1
         for _ in range(11):  # more than the kernel takes
             client.ask(f"PUBLISH c {message}")
-        until(lambda: client.ask("PUBSUB NUMSUB c") == [b"c", 0])
+        wait_until(lambda: client.ask("PUBSUB NUMSUB c") == [b"c", 0])
         assert time.monotonic() - started >= 1
         deaf.close()
 
@@ -284,7 +277,7 @@ class StuckDisk:
         """Have every reply wait, from the client's next write on."""
         server.call(lambda app: setattr(app.persistence._aof.writer, "_sync", self.sync))
         client.command("SET", "a", "1")
-        until(lambda: server.call(lambda app: app.engine.commit.pending))
+        wait_until(lambda: server.call(lambda app: app.engine.commit.pending))
 
 
 def test_a_client_whose_replies_wait_for_the_disk_is_not_served_into_memory(tmp_path: Path) -> None:
@@ -299,7 +292,7 @@ def test_a_client_whose_replies_wait_for_the_disk_is_not_served_into_memory(tmp_
         disk.hold_up(server, writer)
         before = server.call(lambda app: app.engine.stats.commands)
         reader.send(pack(b"GET", b"k") * 500 + pack(b"ECHO", b"last"))
-        until(lambda: server.call(lambda app: any(each._owed for each in app.connections)))
+        wait_until(lambda: server.call(lambda app: any(each._owed for each in app.connections)))
         ran = server.call(lambda app: app.engine.stats.commands) - before
         assert ran < 20, f"{ran} replies of {len(value)} bytes wait in memory"
         disk.go.set()
@@ -322,7 +315,7 @@ def test_a_subscriber_whose_messages_wait_for_the_disk_has_the_limit_of_others(t
         disk.hold_up(server, client)
         for _ in range(30):
             client.command("PUBLISH", "c", b"x" * 50_000)
-        until(lambda: server.call(lambda app: len(app.connections)) == 1)
+        wait_until(lambda: server.call(lambda app: len(app.connections)) == 1)
         disk.go.set()
         assert client.read() == b"OK"
         assert {client.read() for _ in range(30)} <= {0, 1}

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.spark.conftest import World
-from tests.test_docs import DOCS, blocks
+from tests.support.docs import DOCS, blocks
+from tests.support.spark.world import World
 
 
 def snippets(page: str, places: dict[str, str]) -> list[str]:

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType, _parse_datatype_string
-from tests.spark.conftest import World
+from tests.support.spark.world import World
 
 import penstock
 from penstock.protocol.slots import key_slot

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import redis
-from tests.spark.conftest import ClassArchive
+from tests.support.docs import DOCS, blocks
+from tests.support.spark.class_archive import ClassArchive
 from tests.support.spark.projects import HEAD, entries, project, write
-from tests.test_docs import DOCS, blocks
 
 from penstock import Server
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
-from tests.spark.conftest import World
+from tests.support.spark.world import World
 
 from penstock.spark import sink
 from penstock.spark.options import parse

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.base import StreamingQueryException
-from tests.spark.conftest import World
+from tests.support.spark.world import World
 
 from penstock import Server
 from penstock.client.api.streams import arrow_stream

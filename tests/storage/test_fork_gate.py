@@ -7,9 +7,10 @@ import threading
 from pathlib import Path
 
 import pyarrow as pa
-from tests.storage.test_persistence import info, running, wait_until
 from tests.support.engine.lock_world import slow_commands
 from tests.support.raw_client import RawClient
+from tests.support.storage.running import info, running
+from tests.support.waiting import wait_until
 
 from penstock import Server
 from penstock.engine.concurrency.locks import KeyLock, Kind

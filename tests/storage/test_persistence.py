@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,6 +17,8 @@ import pyarrow as pa
 import pytest
 import redis
 from tests.support.commands.stream_world import ipc
+from tests.support.storage.running import info, running
+from tests.support.waiting import wait_until
 
 from penstock import Server
 from penstock.engine.config import Config
@@ -25,23 +27,6 @@ from penstock.storage import batches, blocks, persistence
 from penstock.storage.files import StorageError
 from penstock.storage.folder_lock import FolderInUse, FolderLock
 from penstock.storage.persistence import Persistence
-
-
-def wait_until(condition: Callable[[], object], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.01)
-
-
-@contextmanager
-def running(folder: Path, **directives: object) -> Iterator[tuple[Server, redis.Redis]]:
-    with Server(dir=folder, **directives) as server, redis.Redis.from_url(server.url) as client:
-        yield server, client
-
-
-def info(server: Server) -> dict[str, int | str]:
-    return server.call(lambda app: app.persistence.info())
 
 
 def test_a_background_snapshot_is_there_after_a_restart(tmp_path: Path) -> None:

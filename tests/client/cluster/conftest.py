@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.support.client.cluster.clients import MAKERS, Proxied
+from tests.support.client.cluster.clients import MAKERS, Connect, Proxied
 
 from penstock.testing.cluster import RedisCluster
-
-Connect = Callable[..., Any]
 
 
 @pytest.fixture(params=list(MAKERS))

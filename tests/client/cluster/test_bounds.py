@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from tests.client.cluster.conftest import Connect
+from tests.support.client.cluster.clients import Connect
 from tests.support.client.cluster.model import TABLE, Model
 from tests.support.client.memory import awaited_until_full
 

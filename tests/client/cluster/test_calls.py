@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import redis
-from tests.client.cluster.conftest import Connect
-from tests.client.cluster.test_changes import meanwhile, other_than
-from tests.support.client.cluster.clients import Proxied
+from tests.support.client.cluster.clients import Connect, Proxied
 from tests.support.client.cluster.model import Model
+from tests.support.client.cluster.nodes import other_than
+from tests.support.meanwhile import meanwhile
 
 import penstock
 from penstock.client.cluster.pipeline import Packed

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
 import pytest
 import redis
-from tests.client.cluster.conftest import Connect
-from tests.support.client.cluster.clients import Proxied
+from tests.support.client.cluster.clients import Connect, Proxied
+from tests.support.client.cluster.nodes import other_than
+from tests.support.meanwhile import meanwhile
 
 from penstock.client.cluster.errors import CrossSlotRefused, WatchLost
 from penstock.client.cluster.slot_map import SlotMap
@@ -23,33 +21,8 @@ from penstock.testing.cluster import ClusterNode, RedisCluster
 T = key_slot(b"t")
 
 
-@contextmanager
-def meanwhile(act: Callable[[], object]) -> Iterator[threading.Thread]:
-    """Something that happens in another thread while the block runs."""
-    failures: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            act()
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield thread
-    finally:
-        thread.join(150)
-        assert not thread.is_alive()
-    assert not failures, failures
-
-
 def as_text(reply: Any) -> str:
     return reply if isinstance(reply, str) else reply.decode()
-
-
-def other_than(cluster: RedisCluster, node: ClusterNode) -> ClusterNode:
-    return next(master for master in cluster.masters if master is not node)
 
 
 # -- slots that move ------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import redis
-from tests.client.cluster.conftest import Connect
+from tests.support.client.cluster.clients import Connect
 
 import penstock
 from penstock import aio

@@ -8,7 +8,7 @@ import threading
 from typing import Any
 
 import pytest
-from tests.client.cluster.conftest import Connect
+from tests.support.client.cluster.clients import Connect
 
 from penstock import State, aio
 from penstock.client.cluster.errors import WatchLost

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 import redis
-from tests.client.cluster.conftest import Connect
-from tests.client.cluster.test_sharing import connections
-from tests.support.client.cluster.clients import Proxied
+from tests.support.client.cluster.clients import Connect, Proxied
+from tests.support.client.cluster.nodes import connections
 from tests.support.client.interrupts import ask_interrupted
 
 import penstock

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import redis
 from redis.exceptions import AskError, ClusterCrossSlotError, TryAgainError
-from tests.client.cluster.conftest import Connect
+from tests.support.client.cluster.clients import Connect
 
 from penstock import State
 from penstock.client.cluster.errors import WatchLost

@@ -8,8 +8,7 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from tests.client.cluster.conftest import Connect
-from tests.support.client.cluster.clients import Proxied
+from tests.support.client.cluster.clients import Connect, Proxied
 from tests.support.client.cluster.model import NODES, TABLE, Model
 
 from penstock.client.cluster.bounds import ClusterCounters

@@ -11,9 +11,8 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from tests.client.cluster.conftest import Connect
 from tests.support.client.clients import result_of_silence
-from tests.support.client.cluster.clients import Proxied
+from tests.support.client.cluster.clients import Connect, Proxied
 
 from penstock.client.cluster.errors import WatchLost
 from penstock.client.delivery import Command, State

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import redis
 from redis.cluster import ClusterNode
-from tests.client.cluster.conftest import Connect
-from tests.support.client.cluster.clients import Proxied
+from tests.support.client.cluster.clients import Connect, Proxied
 
 import penstock
 from penstock import aio

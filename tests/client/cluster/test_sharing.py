@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import redis
 from tests.support.client.cluster.clients import Proxied
+from tests.support.client.cluster.nodes import connections
 
 from penstock import aio
 from penstock.client.errors import OutcomeUnknown
@@ -24,10 +25,6 @@ def with_client(cluster: RedisCluster, body: Callable[[aio.Cluster], Awaitable[N
             await body(client)
 
     asyncio.run(main())
-
-
-def connections(cluster: RedisCluster) -> int:
-    return sum(len(node.ask("CLIENT", "LIST", "TYPE", "normal").splitlines()) for node in cluster.masters)
 
 
 def test_a_thousand_calls_at_once_need_one_connection_a_node(cluster: RedisCluster) -> None:

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 import redis
-from tests.client.cluster.conftest import Connect
 from tests.support.client.clients import result_of_silence
-from tests.support.client.cluster.clients import Proxied
+from tests.support.client.cluster.clients import Connect, Proxied
 from tests.support.client.cluster.model import NODES, TABLE, Model
 
 from penstock.client.cluster.bounds import Hold

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.client.cluster.conftest import Connect
-from tests.server.test_tls import Authority
+from tests.support.client.cluster.clients import Connect
+from tests.support.tls import Authority
 
 from penstock.client.cluster.slot_map import Address
 from penstock.testing.cluster import RedisCluster

@@ -15,6 +15,9 @@ import penstock
 from penstock import aio
 from penstock.client.engine.connection import Engine
 
+Connect = Callable[..., Any]
+"""The type of the fixtures that make clients."""
+
 
 class AioFace:
     """An aio.Client with blocking methods; calls may come from any thread."""

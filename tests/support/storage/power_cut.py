@@ -23,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.storage.test_aof import Life
+from tests.support.storage.life import Life
 
 Note = list[Any]
 

@@ -17,6 +17,9 @@ from penstock.client.cluster.slot_map import Address
 from penstock.testing.cluster import ClusterNode, RedisCluster
 from penstock.testing.proxy import FaultProxy
 
+Connect = Callable[..., Any]
+"""The type of the fixtures that make clients."""
+
 
 class AioFace:
     """An aio.Cluster with blocking methods, in a loop of its own thread."""
