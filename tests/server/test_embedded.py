@@ -30,6 +30,45 @@ def test_several_live_side_by_side() -> None:
         assert redis.Redis.from_url(other.url).get("a") is None
 
 
+def test_streams_of_servers_side_by_side_are_kept_as_their_own_server_says(tmp_path: Path) -> None:
+    def cold_nodes(client: redis.Redis, key: str) -> tuple[int, int]:
+        info = client.execute_command("TINFO", key)
+        facts = dict(zip(info[::2], info[1::2], strict=True)) if isinstance(info, list) else info
+        return int(facts[b"nodes-hot"]), int(facts[b"nodes-cold"])
+
+    def fill(client: redis.Redis, key: str) -> None:
+        pipe = client.pipeline(transaction=False)
+        for number in range(4000):
+            pipe.execute_command("TWRITE", key, "tag", b"%d" % number * 20)
+        pipe.execute()
+
+    stays = {"stream_hot_nodes": 100, "stream_compression": "none", "stream_compression_backlog": 0}
+    cools = {"stream_hot_nodes": 1, "stream_compression": "lz4", "stream_compression_backlog": 0}
+    with (
+        penstock.Server(dir=tmp_path, **cools) as first,
+        penstock.Server(**stays) as second,
+        redis.Redis.from_url(first.url) as one,
+        redis.Redis.from_url(second.url) as other,
+    ):
+        fill(one, "s")
+        fill(other, "s")
+        assert cold_nodes(one, "s") == (1, 3)
+        assert cold_nodes(other, "s") == (4, 0)
+        assert one.memory_usage("s") < other.memory_usage("s")
+        # A value that comes from the other server is kept as its new server says.
+        one.restore("moved", 0, other.dump("s"))
+        assert cold_nodes(one, "moved") == (1, 3)
+        # So are copies, a setting changed later, and what is loaded from a file.
+        one.copy("s", "copy")
+        assert cold_nodes(one, "copy") == (1, 3)
+        other.config_set("stream-hot-nodes", 2)
+        one.execute_command("DEBUG", "RELOAD")
+        fill(one, "s")
+        fill(other, "new")
+        assert cold_nodes(one, "s") == (1, 7)
+        assert cold_nodes(other, "new") == (2, 2)
+
+
 def test_directives_are_keyword_arguments(tmp_path: Path) -> None:
     folder = tmp_path / "a folder with spaces"
     folder.mkdir()

@@ -27,7 +27,6 @@ from penstock.protocol.requests import RequestReader
 from penstock.protocol.resp import RawPieces, encode, pack
 from penstock.server import inner_loop
 from penstock.testing.clock import ManualClock
-from penstock.types.stream.stream import Stream
 
 commands.load()
 
@@ -134,7 +133,7 @@ def test_a_plain_read_of_a_stream_is_quick_and_one_with_options_takes_the_whole_
     loop = _loop(KINDS[kind])
     if logged:  # under `always` no write takes this way
         loop.engine.log_to(Unlogged(), strict=True)
-    stream = loop.session.db.obtain(b"s", Stream)
+    stream = loop.session.db.obtain_stream(b"s")
     stream.log.append_many(1, [b"tag"] * 2500, [b"entry"] * 2500)
     reads = [
         (b"s", b"1", b"2500"),

@@ -477,7 +477,7 @@ def test_a_failed_check_tells_what_the_stream_looked_like() -> None:
 
 
 def test_the_size_grows_with_messages_leases_and_stages() -> None:
-    stream = Stream()
+    stream = Stream(Storage())
     sizes = [stream.size()]
     stream.log.append(1, b"", b"x" * 10_000)
     sizes.append(stream.size())
@@ -495,7 +495,7 @@ def test_the_size_grows_with_messages_leases_and_stages() -> None:
 
 
 def test_an_emptied_stream_keeps_its_counter_and_gives_its_memory_back() -> None:
-    stream = Stream()
+    stream = Stream(Storage())
     stream.log.append_many(1, [b""] * 500, [b"x" * 1000] * 500)
     stream.log.evict_through(500)
     stream = Stream.load(stream.dump())
@@ -506,7 +506,7 @@ def test_an_emptied_stream_keeps_its_counter_and_gives_its_memory_back() -> None
 
 def test_a_group_position_survives_a_restart() -> None:
     """redis#7105: the position was lost when the log was rewritten."""
-    stream = Stream()
+    stream = Stream(Storage())
     stream.log.append_many(1, [b""] * 10, [b"x"] * 10)
     stream.group(b"g", 1).deliver(stream.log, 1, 4)
     stream = Stream.load(stream.dump())
@@ -514,7 +514,7 @@ def test_a_group_position_survives_a_restart() -> None:
 
 
 def test_what_compaction_remembers_of_tags_counts_in_the_size() -> None:
-    stream = Stream()
+    stream = Stream(Storage())
     stream.log.append_many(0, [b"tag %d" % number for number in range(5000)], [b""] * 5000)
     before = stream.size()
     stream.retain(Retention(compact=True))
@@ -526,7 +526,7 @@ def test_what_compaction_remembers_of_tags_counts_in_the_size() -> None:
 def test_a_dump_whose_offsets_are_nearly_used_up_is_refused() -> None:
     """Beyond 64 bits nothing could be written any more: neither the stream nor a snapshot of the others."""
     for last, refused in ((MOST, False), (MOST + 1, True), (2**63 - 2, True)):
-        stream = Stream()
+        stream = Stream(Storage())
         stream.log.last, stream.log.first = last, last + 1
         stream.log.lowest, stream.log.active = last // NODE, Active(last + 1, 0)
         assert len(stream.log) == 0

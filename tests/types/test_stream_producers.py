@@ -6,6 +6,7 @@ import pytest
 
 from penstock.types.packing import CorruptValue
 from penstock.types.stream import producers
+from penstock.types.stream.nodes import Storage
 from penstock.types.stream.producers import Commit, ProducerFenced, Producers, Stages, UnknownStage
 from penstock.types.stream.stream import Stream
 from penstock.types.stream.wire import Column, column_of
@@ -65,7 +66,7 @@ def test_a_repeat_leaves_no_trace_that_a_replica_would_miss() -> None:
 
 
 def test_staged_entries_are_not_visible_until_they_are_committed() -> None:
-    stream = Stream()
+    stream = Stream(Storage())
     staged(stream, b"one", b"a", b"b")
     assert len(stream.log) == 0
     assert stream.commit(b"p", 0, [b"one"], now=9) == Commit(1, 2)
@@ -74,7 +75,7 @@ def test_staged_entries_are_not_visible_until_they_are_committed() -> None:
 
 
 def test_tokens_are_committed_in_the_order_given_and_contiguously() -> None:
-    stream = Stream()
+    stream = Stream(Storage())
     stream.log.append(0, b"", b"before")
     staged(stream, b"one", b"1")
     staged(stream, b"two", b"2a", b"2b")
@@ -84,7 +85,7 @@ def test_tokens_are_committed_in_the_order_given_and_contiguously() -> None:
 
 
 def test_a_repeated_commit_appends_nothing_and_answers_the_same() -> None:
-    stream = Stream()
+    stream = Stream(Storage())
     staged(stream, b"one", b"a")
     first = stream.commit(b"p", 7, [b"one"], now=9)
     staged(stream, b"retried", b"a")
@@ -93,7 +94,7 @@ def test_a_repeated_commit_appends_nothing_and_answers_the_same() -> None:
 
 
 def test_an_older_epoch_is_fenced() -> None:
-    stream = Stream()
+    stream = Stream(Storage())
     stream.commit(b"p", 7, [], now=9)
     staged(stream, b"late", b"a")
     with pytest.raises(ProducerFenced, match="epoch 6 is older than 7"):
@@ -104,7 +105,7 @@ def test_an_older_epoch_is_fenced() -> None:
 
 @pytest.mark.parametrize("tokens", [[b"one", b"unknown"], [b"one", b"one"]])
 def test_a_commit_with_a_token_it_cannot_have_changes_nothing(tokens: list[bytes]) -> None:
-    stream = Stream()
+    stream = Stream(Storage())
     staged(stream, b"one", b"a")
     with pytest.raises(UnknownStage):
         stream.commit(b"p", 0, tokens, now=9)
@@ -124,7 +125,7 @@ def test_stale_stages_expire_and_those_still_growing_do_not() -> None:
 
 
 def test_staged_entries_count_in_the_size() -> None:
-    stream = Stream()
+    stream = Stream(Storage())
     before = stream.size()
     staged(stream, b"one", b"x" * 10_000)
     assert stream.size() > before + 10_000
@@ -150,7 +151,7 @@ def test_entries_that_are_too_many_bytes_for_one_batch_are_staged_in_several(mon
         return column_of(values, wide)
 
     monkeypatch.setattr(producers, "column_of", short_columns)
-    stream = Stream()
+    stream = Stream(Storage())
     entries = [b"%d" % number for number in range(7)]
     assert stream.stages.stage_entries(b"token", [b"tag"] * 7, entries, now=5) == 7
     stream.check()

@@ -21,6 +21,7 @@ from penstock.protocol.errors import BusyKey, ReplyError, syntax_error
 from penstock.protocol.resp import OK, RawPieces
 from penstock.types import codec
 from penstock.types.packing import CorruptValue, OversizedValue
+from penstock.types.stream.nodes import Storage
 
 VERSION = 1
 _VERSION_BYTES = VERSION.to_bytes(2, "little")
@@ -42,14 +43,17 @@ def to_payload(value: Value) -> bytes:
     return body + _checksum(body)
 
 
-def from_payload(payload: bytes, limit: int | None = None) -> Value:
-    """The value in a payload, or the error RESTORE answers; `limit` bounds what a compressed part may unpack to."""
+def from_payload(payload: bytes, limit: int | None = None, storage: Storage | None = None) -> Value:
+    """The value in a payload, or the error RESTORE answers; `limit` bounds what a compressed part may unpack to.
+
+    A stream is kept as `storage` says.
+    """
     body = payload[:-_CHECKSUM_SIZE]
     intact = len(payload) > _FOOTER_SIZE and _checksum(body) == payload[-_CHECKSUM_SIZE:]
     if not intact or not body.endswith(_VERSION_BYTES):
         raise ReplyError("DUMP payload version or checksum are wrong")
     try:
-        return codec.load(body[:-2], limit)
+        return codec.load(body[:-2], limit, storage)
     except OversizedValue as error:
         raise ReplyError(f"serialized-value refused: {error}, and proto-max-bulk-len allows {limit}") from None
     except CorruptValue:
@@ -97,7 +101,8 @@ def restore(session: Session, argv: Argv) -> Reply:
     if when < 0:
         raise ReplyError("Invalid TTL value, must be >= 0")
     engine = session.engine
-    value = from_payload(payload, None if engine.loading else engine.config.proto_max_bulk_len)
+    limit = None if engine.loading else engine.config.proto_max_bulk_len
+    value = from_payload(payload, limit, engine.keyspace.stream_storage)
     engine.acl.check_value(session, value)
     if when and b"ABSTTL" not in options:
         when = min(when + db.clock.now, INT64_MAX)

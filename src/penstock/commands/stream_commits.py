@@ -28,11 +28,11 @@ def tstage(session: Session, argv: Argv) -> Reply:
     found = db.find(argv[1], Stream)
     if form == b"ENTRIES":
         tags, entries = parse_entries(argv, 4)
-        stream = found if found is not None else db.obtain(argv[1], Stream)
+        stream = found if found is not None else db.obtain_stream(argv[1])
         count = stream.stages.stage_entries(argv[2], tags, entries, now)
     elif form == b"ARROW" and len(argv) == 5:
         batches = to_batches(session, argv[4])
-        stream = found if found is not None else db.obtain(argv[1], Stream)
+        stream = found if found is not None else db.obtain_stream(argv[1])
         count = stream.stages.stage(argv[2], batches, now)
     else:
         raise ReplyError("TSTAGE takes ENTRIES tag entry ..., or ARROW and one payload")
@@ -110,7 +110,7 @@ def tapply(session: Session, argv: Argv) -> Reply:
         if not change.fits(stream.log.last if stream is not None else 0):
             raise ReplyError("TAPPLY: a group change has leases of messages that were never written")
         session.engine.acl.check_value(session, change)
-        stream = stream if stream is not None else db.obtain(argv[1], Stream)
+        stream = stream if stream is not None else db.obtain_stream(argv[1])
         stream.group(argv[3], change.position).apply(change)
         stream.expiry_from = 0
         session.engine.streams.note(db, argv[1], stream)

@@ -138,7 +138,7 @@ def _twrite_together(session: Session, run: list[Argv]) -> int:
     """Several `TWRITE key tag entry` with the same key, as if one came after the other; logged as one with ENTRIES."""
     db = session.db
     name = run[0][1]
-    stream = db.obtain(name, Stream)
+    stream = db.obtain_stream(name)
     first = stream.log.first
     offset = stream.log.append_many(db.clock.now, [argv[2] for argv in run], [argv[3] for argv in run])
     retain(session, name, stream, offset)
@@ -170,7 +170,7 @@ def twrite(session: Session, argv: Argv) -> Reply:
     if len(argv) == 4:
         stream = db.get(name)
         if type(stream) is not Stream:
-            stream = db.obtain(name, Stream)
+            stream = db.obtain_stream(name)
         log: Log = stream.log
         offset = log.append(db.clock.now, argv[2], argv[3])
         # A message between seals has nothing to free, unless it is a large one, nor to log.
@@ -185,7 +185,7 @@ def twrite(session: Session, argv: Argv) -> Reply:
             repeated = _repeated(found, *write.producer)
             if repeated is not None:
                 return repeated
-        stream = found if found is not None else db.obtain(name, Stream)
+        stream = found if found is not None else db.obtain_stream(name)
         log = stream.log
         first = log.first
         offset = _append(session, stream, write)
@@ -453,7 +453,7 @@ def _read_group(session: Session, read: _Read) -> Reply:
     known = found is not None and read.group in found.groups
     if not known:
         engine.require_memory([read.key, read.group])
-    stream = found or db.obtain(read.key, Stream)
+    stream = found or db.obtain_stream(read.key)
     log = stream.log
     if not known and _still_waiting(session, stream):
         raise Unblocked(f"the group '{read.group.decode(errors='replace')}' was deleted while this read waited")

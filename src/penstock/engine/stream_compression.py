@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from penstock.types.stream.cooling import Packing
-from penstock.types.stream.log import STORAGE, Log
+from penstock.types.stream.log import Log
 
 if TYPE_CHECKING:
     from penstock.engine.dispatch import Engine
@@ -38,6 +38,7 @@ class Compression:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._storage = engine.keyspace.stream_storage
         self._resting: WeakKeyDictionary[Log, int] = (
             WeakKeyDictionary()
         )  # logs, and the node they had come to last round
@@ -49,8 +50,8 @@ class Compression:
         engine.config.on_change("stream-compression-backlog", lambda _: self._share_backlog())
         self._share_backlog()
         for name, attribute in (("stream-compression", "compression"), ("stream-hot-nodes", "hot_nodes")):
-            setattr(STORAGE, attribute, engine.config[name])
-            engine.config.on_change(name, partial(setattr, STORAGE, attribute))
+            setattr(self._storage, attribute, engine.config[name])
+            engine.config.on_change(name, partial(setattr, self._storage, attribute))
 
     def later(self, log: Log) -> None:
         """Something was written: compress what cools of it, in time."""
@@ -80,7 +81,7 @@ class Compression:
         self._share_backlog()
 
     def _share_backlog(self) -> None:
-        STORAGE.backlog = self._engine.config.stream_compression_backlog // max(len(self._resting), 1)
+        self._storage.backlog = self._engine.config.stream_compression_backlog // max(len(self._resting), 1)
 
     def _plan_round(self) -> None:
         if self._resting and not self._round_planned:
@@ -148,4 +149,4 @@ class Compression:
 
 def _is_pressed(log: Log) -> bool:
     """Whether half of the backlog waits."""
-    return 2 * log.cooling.waiting > STORAGE.backlog
+    return 2 * log.cooling.waiting > log.storage.backlog

@@ -233,10 +233,10 @@ class Streams:
             if message.offset >= lease.end:
                 break
             letter = _letter(key, name, message.offset, lease.attempts, message.entry)
-            database.obtain(target, Stream).log.append(now, message.tag, letter)
+            database.obtain_stream(target).log.append(now, message.tag, letter)
             effects.append([b"TAPPLY", target, b"AT", b"%d" % now, b"TWRITE", target, message.tag, letter])
         if effects:
-            letters = database.obtain(target, Stream)
+            letters = database.obtain_stream(target)
             first = letters.log.first
             self._engine.compression.later(letters.log)
             letters.log.apply_retention(letters.retention, now)

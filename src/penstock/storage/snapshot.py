@@ -45,6 +45,7 @@ from penstock.storage.blocks import (
 from penstock.storage.files import StorageError, replace_file
 from penstock.types import codec
 from penstock.types.packing import CorruptValue, EmptyValue, pack_many, unpack_many
+from penstock.types.stream.nodes import Storage
 
 log = logging.getLogger("penstock.storage")
 
@@ -66,14 +67,14 @@ class Block:
     values: list[bytes]
     times: tuple[int, ...]  # as many as keys, or none
 
-    def decoded(self) -> list[Value]:
+    def decoded(self, storage: Storage | None = None) -> list[Value]:
         """The values; None for a collection of no elements, which a module may have left where it should have removed it."""
-        return self.values if self.kind == STRINGS else [_load_unless_empty(value) for value in self.values]
+        return self.values if self.kind == STRINGS else [_load_unless_empty(value, storage) for value in self.values]
 
 
-def _load_unless_empty(data: bytes) -> Value | None:
+def _load_unless_empty(data: bytes, storage: Storage | None) -> Value | None:
     try:
-        return codec.load(data)
+        return codec.load(data, storage=storage)
     except EmptyValue:
         return None
 
@@ -167,7 +168,7 @@ def load(path: Path, keyspace: Keyspace, expired_before: int = 0) -> Iterator[in
             raise StorageError(path, block.offset, f"database {block.database}: raise `databases` to load this", "")
         database = keyspace[block.database]
         try:
-            values = block.decoded()
+            values = block.decoded(keyspace.stream_storage)
         except CorruptValue as error:
             raise StorageError(path, block.offset, str(error), REMEDY) from error
         rows = zip(block.keys, values, strict=True)

@@ -13,6 +13,7 @@ from penstock.types.hash import Hash
 from penstock.types.list import List
 from penstock.types.packing import AN_OBJECT, CorruptValue, EmptyValue, count_packed
 from penstock.types.set import Set
+from penstock.types.stream.nodes import Storage
 from penstock.types.stream.stream import Stream
 from penstock.types.xstream import XStream
 from penstock.types.zset import SortedSet
@@ -66,10 +67,11 @@ def dump(value: Any) -> bytes:
     return bytes((_TAGS[type(value)],)) + body
 
 
-def load(data: bytes, limit: int | None = None) -> Any:
+def load(data: bytes, limit: int | None = None, storage: Storage | None = None) -> Any:
     """What `dump` wrote; CorruptValue for anything else, EmptyValue for a collection of no elements.
 
-    Only streams are compressed: OversizedValue if a part of one would unpack to more than `limit` bytes.
+    Only streams are compressed: OversizedValue if a part of one would unpack to more than `limit` bytes. `storage` are
+    the settings of the server that a stream is for.
     """
     if not data:
         raise CorruptValue("a value of no bytes")
@@ -79,7 +81,7 @@ def load(data: bytes, limit: int | None = None) -> Any:
         raise CorruptValue(f"unknown type tag {data[0]}")
     name, kind = TYPES[data[0]]
     if kind is Stream:
-        return Stream.load(data[1:], limit)
+        return Stream.load(data[1:], limit, storage)
     value = kind.load(data[1:])
     if kind in _NEVER_EMPTY and not value:
         raise EmptyValue(f"an empty {name}")

@@ -24,6 +24,8 @@ from penstock.freeing import GIANT, dispose, take_apart
 from penstock.protocol.errors import WrongType
 from penstock.types.kernels import consume
 from penstock.types.once_records import OnceRecords
+from penstock.types.stream.nodes import Storage
+from penstock.types.stream.stream import Stream
 
 if TYPE_CHECKING:
     from penstock.engine.blocking import Waiter
@@ -69,6 +71,7 @@ class Keyspace:
         self.expired_count = 0
         self.databases = [Database(self, index) for index in range(count)]
         self.once_records = OnceRecords()  # the replies ONCE keeps: no database's, and no FLUSHALL empties it
+        self.stream_storage = Storage()  # how the streams of this server are kept; its settings edit it
         self._expiry_turn = 0  # the database that active expiry looks at next
 
     def __getitem__(self, index: int) -> Database:
@@ -182,6 +185,15 @@ class Database:
                 self.persist(key)  # of what a pause keeps there unseen
         elif type(value) is not kind:
             raise WrongType
+        return value
+
+    def obtain_stream(self, key: bytes) -> Stream:
+        """The same for a stream, which is kept as the settings of this server say."""
+        value = self.find(key, Stream)
+        if value is None:
+            value = self.data[key] = Stream(self.keyspace.stream_storage)
+            if self.expires:
+                self.persist(key)
         return value
 
     def __contains__(self, key: bytes) -> bool:

@@ -30,7 +30,6 @@ from penstock.types.stream.nodes import NODE, OVERHEAD, Active, Block, Node, Ran
 
 NULL = b"$-1\r\n"
 MOST = 1 << 53  # messages: three centuries of a million a second, and far from where 64 bits end
-STORAGE = Storage()  # of every log that is not given its own; the server's settings edit it
 
 
 class Message(NamedTuple):
@@ -89,8 +88,8 @@ class Log:
         "sealed_rows", "storage",
     )  # fmt: skip
 
-    def __init__(self, storage: Storage = STORAGE) -> None:
-        self.storage = storage
+    def __init__(self, storage: Storage | None = None) -> None:
+        self.storage = storage if storage is not None else Storage()
         self.first = 1  # the first offset that can still be read
         self.last = 0  # the last offset given out
         self.nodes: dict[int, Node] = {}

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from penstock.types.packing import CorruptValue, pack_many, unpack_many
 from penstock.types.stream.groups import Group
-from penstock.types.stream.log import STORAGE, Log, Retention
+from penstock.types.stream.log import Log, Retention
 from penstock.types.stream.nodes import Active, Storage, check_unpacked, load_node
 from penstock.types.stream.producers import Commit, Producers, Stages
 
@@ -28,7 +28,9 @@ _NODE = struct.Struct("<qq???")
 class Stream:
     """A stream.
 
-    >>> stream = Stream()
+    Its server gives it `storage`, which the streams of the server share and its settings edit.
+
+    >>> stream = Stream(Storage())
     >>> stream.log.append(1000, b"tag", b"entry")
     1
     >>> stream.log.read(1, 10)
@@ -38,7 +40,7 @@ class Stream:
     # Who waits for the stream at a key remembers which one it was, and must not keep a deleted one alive.
     __slots__ = ("__weakref__", "expiry_from", "groups", "log", "producers", "retention", "stages")
 
-    def __init__(self, storage: Storage = STORAGE) -> None:
+    def __init__(self, storage: Storage) -> None:
         self.log = Log(storage)
         self.groups: dict[bytes, Group] = {}
         self.producers = Producers()
@@ -105,11 +107,14 @@ class Stream:
         yield from self.stages.dump()
 
     @classmethod
-    def load(cls, data: bytes, limit: int | None = None) -> Self:
-        """The value that `dump` wrote; CorruptValue for anything else, OversizedValue for a node that unpacks to over `limit`."""
+    def load(cls, data: bytes, limit: int | None = None, storage: Storage | None = None) -> Self:
+        """The value that `dump` wrote; CorruptValue for anything else, OversizedValue for a node that unpacks to over `limit`.
+
+        Without `storage` it is kept as the defaults say.
+        """
         parts = iter(unpack_many(data))
         try:
-            stream = cls._load(parts, limit)
+            stream = cls._load(parts, limit, storage if storage is not None else Storage())
         except (struct.error, StopIteration, OverflowError) as error:
             raise CorruptValue(f"a stream is damaged: {error!r}") from error
         if next(parts, None) is not None:
@@ -117,8 +122,8 @@ class Stream:
         return stream
 
     @classmethod
-    def _load(cls, parts: Iterator[bytes], limit: int | None) -> Self:
-        stream = cls()
+    def _load(cls, parts: Iterator[bytes], limit: int | None, storage: Storage) -> Self:
+        stream = cls(storage)
         log = stream.log
         version, nodes, groups, producers, stages, *kept = _HEAD.unpack(next(parts))
         if version != _FORMAT:
