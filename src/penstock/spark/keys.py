@@ -35,9 +35,10 @@ from penstock.client.engine.encoding import Encoded
 from penstock.protocol.columns import Column, column_slots, pack_rows
 from penstock.protocol.slots import SLOTS, key_slot
 from penstock.spark.executor import freeze_imports
+from penstock.spark.json_values import is_simple
 from penstock.spark.nodes import Nodes
 from penstock.spark.options import OptionError, Options
-from penstock.spark.rows import SIMPLE, BadEntry
+from penstock.spark.rows import BadEntry
 
 KEYS_A_READ = 1000
 ROWS_A_WRITE = 5000
@@ -171,7 +172,7 @@ def _check_readable(options: Options, schema: StructType) -> None:
         is_key, is_bytes = column.name == options.keyColumn, isinstance(column.dataType, BinaryType)
         if is_key and not isinstance(column.dataType, (StringType, BinaryType)):
             raise OptionError(f"column {column.name} is the key, which is a string or binary")
-        if not isinstance(column.dataType, SIMPLE):
+        if not is_simple(column.dataType):
             raise OptionError(
                 f"column {column.name} is {column.dataType.simpleString()} in the schema; read it as a string, and convert that"
             )

@@ -1,0 +1,313 @@
+"""One entry as Spark's `from_json` would read it: the specification of what a JSON entry means under a schema.
+
+`Parser.parse` gives the value of each field, in the form in which pyarrow builds arrays (dates as days, timestamps as microseconds), or
+says why the entry does not fit. It is an entry's meaning by itself, so it cannot depend on the entries around it. `json_entries.py`
+reads many entries at once, and must give the same.
+
+A test compares this with a real `from_json`. It is stricter in a few places where Spark guesses: text after the object, quotes of the
+kind '...', a number too large for a tinyint or smallint (Spark takes its last bits), an entry that is empty or null.
+
+Rejected: options for a lenient and a strict mode. An entry would mean something else in each query.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+import re
+from collections.abc import Callable, Iterator
+from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
+from typing import Any
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from penstock.spark import json_times
+
+Reader = Callable[[Any], Any]
+"""Makes a value of a column of what json.loads gave, which is not null; ValueError if it does not fit."""
+_BITS: dict[type[DataType], int] = {ByteType: 7, ShortType: 15, IntegerType: 31, LongType: 63}
+_NOT_FINITE = {
+    "NaN": math.nan, "Infinity": math.inf, "+Infinity": math.inf, "+INF": math.inf,
+    "-Infinity": -math.inf, "-INF": -math.inf,
+}  # fmt: skip
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+_EXACT = Context(prec=400)
+_SHOWN = 60
+
+
+class Parser:
+    """Reads entries under one schema."""
+
+    def __init__(self, fields: StructType) -> None:
+        self._read = _struct_reader(fields, "")
+        exact = any(isinstance(kind, DecimalType) for kind in kinds_in(fields))
+        self._decoder = json.JSONDecoder(parse_float=Decimal if exact else None)
+
+    def parse(self, entry: bytes) -> dict[str, Any]:
+        """The fields of an entry; ValueError says why it does not fit."""
+        try:
+            value = self._decoder.decode(entry.decode())
+        except ValueError as error:
+            raise ValueError(f"the entry is not JSON: {error}") from None
+        except RecursionError:
+            raise TooDeep("the entry is not JSON: its brackets are nested too deeply") from None
+        if not isinstance(value, dict):
+            raise ValueError(f"the entry is not a JSON object but {_shown(value)}")
+        found: dict[str, Any] = self._read(value)
+        return found
+
+
+class TooDeep(ValueError):
+    """An entry that Python's own parser cannot read, and another one might."""
+
+
+def kinds_in(kind: DataType) -> Iterator[DataType]:
+    """A type and all types in it."""
+    yield kind
+    if isinstance(kind, ArrayType):
+        yield from kinds_in(kind.elementType)
+    elif isinstance(kind, MapType):
+        yield from kinds_in(kind.keyType)
+        yield from kinds_in(kind.valueType)
+    elif isinstance(kind, StructType):
+        for field in kind:
+            yield from kinds_in(field.dataType)
+
+
+def can_read(kind: DataType) -> bool:
+    """Whether a field of JSON can be had as a type."""
+    return all(
+        isinstance(each.keyType, StringType)
+        if isinstance(each, MapType)
+        else isinstance(each, (ArrayType, StructType)) or is_simple(each)
+        for each in kinds_in(kind)
+    )
+
+
+def is_simple(kind: DataType) -> bool:
+    """Whether a type is a value by itself that a text can say."""
+    return isinstance(kind, DecimalType) or type(kind) in _READERS or type(kind) in _BITS
+
+
+# -- readers of types ---------------------------------------------------------------------------------------------
+
+
+def _reader(kind: DataType, path: str) -> Reader:
+    if isinstance(kind, StructType):
+        return _struct_reader(kind, f"{path}.")
+    if isinstance(kind, ArrayType):
+        return _array_reader(kind, path)
+    if isinstance(kind, MapType):
+        return _map_reader(kind, path)
+    if isinstance(kind, DecimalType):
+        return _decimal_reader(kind.precision, kind.scale)
+    if type(kind) in _BITS:
+        return _integer_reader(2 ** _BITS[type(kind)])
+    return _READERS[type(kind)]
+
+
+def _field_reader(field: StructField, path: str) -> Reader:
+    """Adds the path of the field to what is wrong with its value."""
+    read, kind = _reader(field.dataType, path), field.dataType.simpleString()
+
+    def read_field(value: Any) -> Any:
+        if value is None:
+            if not field.nullable:
+                raise ValueError(f"there is no {path}, which is NOT NULL in the schema")
+            return None
+        try:
+            return read(value)
+        except _Misfit as error:
+            raise ValueError(f"{path} is {error}, which is no {kind}") from None
+
+    return read_field
+
+
+class _Misfit(ValueError):
+    """A value that is not of its type; the text shows the value. The nearest field adds its name."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__(_shown(value))
+
+
+def _struct_reader(kind: StructType, prefix: str) -> Reader:
+    readers = [(field.name, _field_reader(field, prefix + field.name)) for field in kind]
+
+    def read(value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise _Misfit(value)
+        return {name: read_field(value.get(name)) for name, read_field in readers}
+
+    return read
+
+
+def _array_reader(kind: ArrayType, path: str) -> Reader:
+    read_element = _field_reader(StructField("element", kind.elementType, kind.containsNull), f"an element of {path}")
+
+    def read(value: Any) -> list[Any]:
+        if not isinstance(value, list):
+            raise _Misfit(value)
+        return [read_element(each) for each in value]
+
+    return read
+
+
+def _map_reader(kind: MapType, path: str) -> Reader:
+    read_value = _field_reader(StructField("value", kind.valueType, kind.valueContainsNull), f"a value of {path}")
+
+    def read(value: Any) -> list[tuple[str, Any]]:
+        if not isinstance(value, dict):
+            raise _Misfit(value)
+        return [(_string(key), read_value(each)) for key, each in value.items()]
+
+    return read
+
+
+def _integer_reader(limit: int) -> Reader:
+    def read(value: Any) -> int:
+        if type(value) is not int or not -limit <= value < limit:
+            raise _Misfit(value)
+        return value
+
+    return read
+
+
+def _decimal_reader(precision: int, scale: int) -> Reader:
+    unit, limit = Decimal(1).scaleb(-scale), Decimal(10) ** (precision - scale)
+
+    def read(value: Any) -> Decimal:
+        if type(value) is str and _NUMBER.fullmatch(plain := value.replace(",", "")):
+            exact = Decimal(plain)
+        elif type(value) in (int, Decimal):
+            exact = Decimal(value)
+        else:
+            raise _Misfit(value)
+        try:
+            rounded = exact.quantize(unit, ROUND_HALF_UP, _EXACT)
+        except InvalidOperation:
+            raise _Misfit(value) from None
+        if abs(rounded) >= limit:
+            raise _Misfit(value)
+        return rounded
+
+    return read
+
+
+def _boolean(value: Any) -> bool:
+    if type(value) is not bool:
+        raise _Misfit(value)
+    return value
+
+
+def _double(value: Any) -> float:
+    if type(value) in (float, Decimal):
+        return float(value)
+    if type(value) is int:
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf if value > 0 else -math.inf
+    if type(value) is str and value in _NOT_FINITE:
+        return _NOT_FINITE[value]
+    raise _Misfit(value)
+
+
+def _string(value: Any) -> str:
+    """A string as it is; anything else as compact JSON."""
+    text = value if type(value) is str else _compact(value)
+    # Half a surrogate pair is no character. Java writes a question mark for it.
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def _compact(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{_compact(key)}:{_compact(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_compact, value)) + "]"
+    if isinstance(value, (float, Decimal)):
+        return _as_java_writes(float(value))
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _as_java_writes(number: float) -> str:
+    if not math.isfinite(number):
+        return '"NaN"' if math.isnan(number) else '"Infinity"' if number > 0 else '"-Infinity"'
+    if number == 0 or 1e-3 <= abs(number) < 1e7:
+        return repr(number)
+    sign, digits, _ = Decimal(repr(number)).as_tuple()
+    exponent = Decimal(repr(number)).adjusted()
+    mantissa = "".join(map(str, digits)).rstrip("0") or "0"
+    return f"{'-' if sign else ''}{mantissa[0]}.{mantissa[1:] or '0'}E{exponent}"
+
+
+def _binary(value: Any) -> bytes:
+    if type(value) is not str:
+        raise _Misfit(value)
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        raise _Misfit(value) from None
+
+
+def _date(value: Any) -> int:
+    if type(value) is not str:
+        raise _Misfit(value)
+    try:
+        found = json_times.days(value)
+    except ValueError:
+        raise _Misfit(value) from None
+    return found
+
+
+def _timestamp(value: Any) -> int:
+    if type(value) is int and abs(value) < 2**63 // 1_000_000:
+        return value * 1_000_000
+    return _microseconds(value, with_zone=True)
+
+
+def _timestamp_without_zone(value: Any) -> int:
+    return _microseconds(value, with_zone=False)
+
+
+def _microseconds(value: Any, with_zone: bool) -> int:
+    if type(value) is not str:
+        raise _Misfit(value)
+    try:
+        found = json_times.microseconds(value, with_zone)
+    except ValueError:
+        raise _Misfit(value) from None
+    if not -(2**63) <= found < 2**63:
+        raise _Misfit(value)
+    return found
+
+
+_READERS: dict[type[DataType], Reader] = {
+    BooleanType: _boolean, FloatType: _double, DoubleType: _double, StringType: _string, BinaryType: _binary,
+    DateType: _date, TimestampType: _timestamp, TimestampNTZType: _timestamp_without_zone,
+}  # fmt: skip
+
+
+def _shown(value: Any) -> str:
+    text = _compact(value)
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
