@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import redis
 from tests.support.client.clients import MAKERS, Connect
-from tests.support.client.door import Door
 
 from penstock import Server
 from penstock.client.drivers import sync as sync_link
@@ -38,21 +37,16 @@ def client(connect: Connect, peer: str) -> Any:
 
 
 @pytest.fixture
-def door(peer: str) -> Iterator[Door]:
-    with Door(int(peer.rpartition(":")[2].split("/")[0])) as made:
-        yield made
-
-
-@pytest.fixture
-def ours_door(ours: Server) -> Iterator[Door]:
-    """A door to our server alone, for what a Redis does not have."""
-    with Door(ours.port) as made:
-        yield made
-
-
-@pytest.fixture
 def proxy(ours: Server) -> Iterator[FaultProxy]:
+    """A proxy before our server."""
     with FaultProxy(("127.0.0.1", ours.port)) as made:
+        yield made
+
+
+@pytest.fixture
+def peer_proxy(peer: str) -> Iterator[FaultProxy]:
+    """A proxy before our server, and then one before a real Redis."""
+    with FaultProxy(("127.0.0.1", int(peer.rpartition(":")[2].split("/")[0]))) as made:
         yield made
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import redis
-from tests.support.client.door import Door
 from tests.support.client.memory import awaited_until_full
 
 from penstock import aio
@@ -165,13 +164,12 @@ client.close()
 """
 
 
-def test_a_million_commands_are_held_within_their_bytes_and_all_run_in_the_end(theirs: RedisServer) -> None:
+def test_a_million_commands_are_held_within_their_bytes_and_all_run_in_the_end() -> None:
     """The memory of the process is measured, with what the caller itself keeps of the commands."""
     bound = Settings().max_buffered_bytes
-    with redis.Redis(port=theirs.port) as witness, Door(theirs.port) as door:
-        witness.flushall()
+    with RedisServer() as server:
         program = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, door.url, str(bound)],
+            [sys.executable, "-c", PROGRAM, server.url, str(bound)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -179,17 +177,16 @@ def test_a_million_commands_are_held_within_their_bytes_and_all_run_in_the_end(t
         try:
             assert program.stdin is not None and program.stdout is not None
             assert program.stdout.readline() == "connected\n"
-            door.shut()
+            server.stop()
             print(file=program.stdin, flush=True)
             counted, resident = map(int, program.stdout.readline().split())
             assert (
                 counted <= bound and 0.5 * bound < resident <= 1.05 * bound
             )  # memory that could be used again is a part of it
             assert program.stdout.readline() == "full\n"
-            door.open()
-            print(file=program.stdin, flush=True)
-            assert program.stdout.readline() == "1000000 0\n"
+            with RedisServer(port=str(server.port)):
+                print(file=program.stdin, flush=True)
+                assert program.stdout.readline() == "1000000 0\n"
         finally:
             program.kill()
             program.communicate()
-        witness.flushall()

@@ -1,4 +1,4 @@
-"""Both clients on both servers through a door that slams: what ran, how often, and what the caller was told."""
+"""Both clients on both servers behind the fault proxy: what ran, how often, and what the caller was told."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 import redis
 from tests.support.client.clients import Connect
-from tests.support.client.door import Door
 from tests.support.client.interrupts import Interrupt, interrupting
 
 from penstock import Client, Server, State, aio
@@ -30,6 +29,7 @@ from penstock.client.errors import (
     NotSentInTime,
     OutcomeUnknown,
 )
+from penstock.testing.proxy import FaultProxy
 from penstock.testing.redis import RedisServer
 
 QUICK = {"backoff_base": 0.01, "backoff_cap": 0.05}
@@ -37,88 +37,89 @@ QUICK = {"backoff_base": 0.01, "backoff_cap": 0.05}
 
 @pytest.fixture
 def witness(peer: str) -> Any:
-    """A client that does not go through the door."""
+    """A client that does not go through the proxy."""
     with redis.Redis.from_url(peer) as plain:
         plain.flushall()
         yield plain
 
 
-def test_at_least_once_runs_again_what_lost_its_reply(connect: Connect, door: Door, witness: Any) -> None:
-    client = connect(door.url, **QUICK)
+def test_at_least_once_runs_again_what_lost_its_reply(connect: Connect, peer_proxy: FaultProxy, witness: Any) -> None:
+    client = connect(peer_proxy.url, **QUICK)
     client.ping()
-    door.cut_reply()
+    peer_proxy.cut_after_execution()
     assert client.incr("a") == 2 and witness.get("a") == b"2"
     assert client.counters.replayed == 1 and client.counters.reconnects == 1
 
 
-def test_at_most_once_does_not(connect: Connect, door: Door, witness: Any) -> None:
+def test_at_most_once_does_not(connect: Connect, peer_proxy: FaultProxy, witness: Any) -> None:
     """redis-py 8.1 runs this twice, silently."""
-    client = connect(door.url, delivery="at-most-once")
+    client = connect(peer_proxy.url, delivery="at-most-once")
     client.ping()
-    door.cut_reply()
+    peer_proxy.cut_after_execution()
     with pytest.raises(OutcomeUnknown) as failure:
         client.incr("a")
     assert failure.value.state is State.WRITTEN and isinstance(failure.value, redis.ConnectionError)
     assert witness.get("a") == b"1" and client.incr("a") == 2  # and it goes on
 
 
-def test_a_request_that_was_cut_is_sent_again(connect: Connect, door: Door, witness: Any) -> None:
-    client = connect(door.url, **QUICK)
+def test_a_request_that_was_cut_is_sent_again(connect: Connect, peer_proxy: FaultProxy, witness: Any) -> None:
+    client = connect(peer_proxy.url, **QUICK)
     client.ping()
-    door.cut_request()
+    peer_proxy.cut_before_forwarding()
     assert client.incr("a") == 1
 
 
-def test_the_replay_filter_stops_it(connect: Connect, door: Door, witness: Any) -> None:
-    client = connect(door.url, replay_filter=lambda command: command.name == "INCRBY", **QUICK)
+def test_the_replay_filter_stops_it(connect: Connect, peer_proxy: FaultProxy, witness: Any) -> None:
+    client = connect(peer_proxy.url, replay_filter=lambda command: command.name == "INCRBY", **QUICK)
     client.ping()
-    door.cut_reply()
+    peer_proxy.cut_after_execution()
     with pytest.raises(NotReplayed):
         client.incr("a")
     assert witness.get("a") == b"1" and client.counters.filtered == 1
     client.replay_filter = None
     client.ping()
-    door.cut_reply()
+    peer_proxy.cut_after_execution()
     assert client.incr("a") == 3
 
 
-def test_levels_change_at_run_time(connect: Connect, door: Door, witness: Any) -> None:
-    client = connect(door.url, **QUICK)
+def test_levels_change_at_run_time(connect: Connect, peer_proxy: FaultProxy, witness: Any) -> None:
+    client = connect(peer_proxy.url, **QUICK)
     client.ping()
     client.delivery = "at-most-once"
-    door.cut_reply()
+    peer_proxy.cut_after_execution()
     with pytest.raises(OutcomeUnknown):
         client.incr("a")
     client.delivery = "at-least-once"
     client.ping()
-    door.cut_reply()
+    peer_proxy.cut_after_execution()
     assert client.incr("a") == 3
 
 
 @pytest.mark.parametrize("raised", ["at-least-once", "exactly-once"])
 def test_a_level_that_is_raised_in_flight_does_not_count_for_what_was_handed_over(
-    connect: Connect, ours_door: Door, ours: Server, raised: str
+    connect: Connect, proxy: FaultProxy, ours: Server, raised: str
 ) -> None:
-    client = connect(ours_door.url, delivery="at-most-once", **QUICK)
+    client = connect(proxy.url, delivery="at-most-once", **QUICK)
     with redis.Redis.from_url(ours.url) as witness, ThreadPoolExecutor(1) as pool:
         witness.delete("a")
         client.ping()
-        ours_door.hold()
+        proxy.hold_replies()
         running = pool.submit(client.incr, "a")
-        while not ours_door.is_holding:
+        while not proxy.is_holding:
             time.sleep(0.001)
         client.delivery = raised
-        ours_door.drop()
+        proxy.cut_connections()
+        proxy.release_replies()
         with pytest.raises(OutcomeUnknown):
             running.result()
         assert witness.get("a") == b"1" and client.incr("a") == 2
 
 
-def test_a_transaction_is_not_run_twice_at_most_once(connect: Connect, door: Door, witness: Any) -> None:
+def test_a_transaction_is_not_run_twice_at_most_once(connect: Connect, peer_proxy: FaultProxy, witness: Any) -> None:
     """redis-py 8.1 runs the whole transaction twice."""
-    client = connect(door.url, delivery="at-most-once")
+    client = connect(peer_proxy.url, delivery="at-most-once")
     client.ping()
-    door.cut_reply()
+    peer_proxy.cut_after_execution(b"EXEC")
     pipe = client.pipeline()
     pipe.incr("a")
     pipe.incr("b")
@@ -127,10 +128,10 @@ def test_a_transaction_is_not_run_twice_at_most_once(connect: Connect, door: Doo
     assert list(failure.value.states) == [State.WRITTEN] * 2 and witness.mget("a", "b") == [b"1", b"1"]
 
 
-def test_a_pipeline_says_how_far_each_command_came(connect: Connect, door: Door, witness: Any) -> None:
-    client = connect(door.url, delivery="at-most-once")
+def test_a_pipeline_says_how_far_each_command_came(connect: Connect, peer_proxy: FaultProxy, witness: Any) -> None:
+    client = connect(peer_proxy.url, delivery="at-most-once")
     client.ping()
-    door.cut_reply(after=len(b":1\r\n") * 2)
+    peer_proxy.cut_after_execution(nth=4, replies=2)
     pipe = client.pipeline(transaction=False)
     for _ in range(4):
         pipe.incr("a")
@@ -141,23 +142,26 @@ def test_a_pipeline_says_how_far_each_command_came(connect: Connect, door: Door,
     assert failure.value.replies[:2] == [1, 2]
 
 
-def test_what_a_pipeline_has_replies_for_does_not_run_again(connect: Connect, door: Door, witness: Any) -> None:
+def test_what_a_pipeline_has_replies_for_does_not_run_again(
+    connect: Connect, peer_proxy: FaultProxy, witness: Any
+) -> None:
     """redis-py's cluster pipeline ran all hundred again, of which fifty were answered."""
-    client = connect(door.url, **QUICK)
+    client = connect(peer_proxy.url, **QUICK)
     client.ping()
-    door.cut_reply(after=len(b":1\r\n") * 3)
+    peer_proxy.cut_after_execution(nth=6, replies=3)
     pipe = client.pipeline(transaction=False)
     for number in range(6):
         pipe.incr(f"k{number}")
     assert pipe.execute() == [1, 1, 1, 2, 2, 2]
 
 
-def test_a_watch_that_is_lost_before_exec_is_a_watch_error(connect: Connect, door: Door, witness: Any) -> None:
-    client = connect(door.url, **QUICK)
+def test_a_watch_that_is_lost_before_exec_is_a_watch_error(
+    connect: Connect, peer_proxy: FaultProxy, witness: Any
+) -> None:
+    client = connect(peer_proxy.url, **QUICK)
     pipe = client.pipeline()
     pipe.watch("a")
-    door.shut()
-    door.open()
+    peer_proxy.cut_connections()
     pipe.multi()
     pipe.incr("a")
     with pytest.raises((redis.WatchError, OutcomeUnknown)):
@@ -169,23 +173,26 @@ def test_a_watch_that_is_lost_before_exec_is_a_watch_error(connect: Connect, doo
     assert pipe.execute() == [1]
 
 
-def test_an_exec_that_may_have_run_is_no_watch_error(connect: Connect, door: Door, witness: Any) -> None:
+def test_an_exec_that_may_have_run_is_no_watch_error(connect: Connect, peer_proxy: FaultProxy, witness: Any) -> None:
     """redis-py says WatchError, on which every program tries again."""
-    client = connect(door.url, **QUICK)
+    client = connect(peer_proxy.url, **QUICK)
     pipe = client.pipeline()
     pipe.watch("a")
     pipe.multi()
     pipe.incr("a")
-    door.cut_reply()
+    peer_proxy.cut_after_execution(b"EXEC")
     with pytest.raises(OutcomeUnknown):
         pipe.execute()
     assert witness.get("a") == b"1"
 
 
-def test_commands_wait_while_the_server_is_away_and_run_in_order(connect: Connect, door: Door, witness: Any) -> None:
-    client = connect(door.url, **QUICK)
+def test_commands_wait_while_the_server_is_away_and_run_in_order(
+    connect: Connect, peer_proxy: FaultProxy, witness: Any
+) -> None:
+    client = connect(peer_proxy.url, **QUICK)
     client.ping()
-    door.shut()
+    peer_proxy.refuse_connections()
+    peer_proxy.cut_connections()
     threads = []
     for number in range(20):
         thread = threading.Thread(target=lambda number=number: client.rpush("list", number))
@@ -193,7 +200,7 @@ def test_commands_wait_while_the_server_is_away_and_run_in_order(connect: Connec
         threads.append(thread)
         while client.counters.buffered_commands < number + 1:
             time.sleep(0.001)
-    door.open()
+    peer_proxy.accept_connections()
     for thread in threads:
         thread.join()
     order = [int(item) for item in witness.lrange("list", 0, -1)]
@@ -231,10 +238,10 @@ WITH_A_CONNECTION_OF_THEIR_OWN: dict[str, tuple[Callable[[Any], Any], Any]] = {
 
 @pytest.mark.parametrize("which", WITH_A_CONNECTION_OF_THEIR_OWN)
 def test_what_needs_a_connection_of_its_own_waits_for_the_server_like_all_others(
-    connect: Connect, ours_door: Door, ours: Server, which: str
+    connect: Connect, proxy: FaultProxy, ours: Server, which: str
 ) -> None:
     ask, expected = WITH_A_CONNECTION_OF_THEIR_OWN[which]
-    client = connect(ours_door.url, **QUICK)
+    client = connect(proxy.url, **QUICK)
     with Client.from_url(ours.url) as witness, ThreadPoolExecutor(1) as pool:
         witness.flushall()
         witness.set("a", 1)
@@ -242,34 +249,38 @@ def test_what_needs_a_connection_of_its_own_waits_for_the_server_like_all_others
         witness.xadd("stream", {"f": "v"})
         witness.twrite("log", "tag", "tea")
         client.ping()
-        ours_door.shut()
+        proxy.refuse_connections()
+        proxy.cut_connections()
         running = pool.submit(ask, client)
-        while ours_door.refused < 3 and not running.done():
+        while proxy.refused < 3 and not running.done():
             time.sleep(0.001)
         assert not running.done(), running.exception()
-        ours_door.open()
+        proxy.accept_connections()
         assert running.result() == expected
 
 
-def test_before_the_first_connection_of_a_client_failure_is_told_at_once(connect: Connect, ours_door: Door) -> None:
-    ours_door.shut()
+def test_before_the_first_connection_of_a_client_failure_is_told_at_once(connect: Connect, proxy: FaultProxy) -> None:
+    proxy.refuse_connections()
+    proxy.cut_connections()
     for ask, _ in WITH_A_CONNECTION_OF_THEIR_OWN.values():
         with pytest.raises(redis.ConnectionError) as failure:
-            ask(connect(ours_door.url, **QUICK))
+            ask(connect(proxy.url, **QUICK))
         assert failure.value.state is State.QUEUED  # type: ignore[attr-defined]
 
 
-def test_events_tell_of_a_reconnect(connect: Connect, door: Door, witness: Any) -> None:
+def test_events_tell_of_a_reconnect(connect: Connect, peer_proxy: FaultProxy, witness: Any) -> None:
     seen: list[Any] = []
-    client = connect(door.url, on_reconnect=seen.append, on_replay=seen.append, **QUICK)
+    client = connect(peer_proxy.url, on_reconnect=seen.append, on_replay=seen.append, **QUICK)
     client.ping()
-    door.cut_reply()
+    peer_proxy.cut_after_execution()
     client.incr("a")
     assert [type(event).__name__ for event in seen] == ["Reconnected", "Replayed"]
     assert [command.name for command in seen[1].commands] == ["INCRBY"]
 
 
-def test_a_listener_may_use_the_client_and_may_fail(connect: Connect, door: Door, witness: Any, caplog: Any) -> None:
+def test_a_listener_may_use_the_client_and_may_fail(
+    connect: Connect, peer_proxy: FaultProxy, witness: Any, caplog: Any
+) -> None:
     seen: list[Any] = []
 
     def listen(event: Any) -> None:
@@ -279,30 +290,31 @@ def test_a_listener_may_use_the_client_and_may_fail(connect: Connect, door: Door
             seen.append(client.get("a"))
         raise RuntimeError("listener")
 
-    client = connect(door.url, on_reconnect=listen, **QUICK)
+    client = connect(peer_proxy.url, on_reconnect=listen, **QUICK)
     client.ping()
-    door.cut_reply()
+    peer_proxy.cut_after_execution()
     assert client.incr("a") == 2 and len(seen) == 1 and client.ping()
     assert "a listener failed on Reconnected" in caplog.text
 
 
-def test_a_command_that_outlives_its_time_was_not_sent(connect: Connect, door: Door, witness: Any) -> None:
-    client = connect(door.url, **QUICK)
+def test_a_command_that_outlives_its_time_was_not_sent(connect: Connect, peer_proxy: FaultProxy, witness: Any) -> None:
+    client = connect(peer_proxy.url, **QUICK)
     client.ping()
-    door.shut()
+    peer_proxy.refuse_connections()
+    peer_proxy.cut_connections()
     client.settings.command_timeout = 0.3
     with pytest.raises(NotSent) as failure:
         client.incr("a")
     assert isinstance(failure.value, NotSentInTime) and isinstance(failure.value, redis.TimeoutError)
     client.settings.command_timeout = 60
-    door.open()
+    peer_proxy.accept_connections()
     assert client.incr("b") == 1
 
 
-def test_a_half_open_connection_is_given_up(connect: Connect, door: Door, witness: Any) -> None:
-    client = connect(door.url, socket_timeout=60, **QUICK)
+def test_a_half_open_connection_is_given_up(connect: Connect, peer_proxy: FaultProxy, witness: Any) -> None:
+    client = connect(peer_proxy.url, socket_timeout=60, **QUICK)
     client.ping()
-    door.freeze()
+    peer_proxy.swallow()
     client.settings.silence_timeout = 0.3
     with pytest.raises(NoReplyInTime):
         client.incr("a")
@@ -310,33 +322,36 @@ def test_a_half_open_connection_is_given_up(connect: Connect, door: Door, witnes
     assert client.incr("a") == 1 and client.counters.reconnects == 1
 
 
-def test_a_timed_out_command_leaves_the_connection_in_step(connect: Connect, door: Door, witness: Any) -> None:
-    client = connect(door.url, socket_timeout=60, **QUICK)
+def test_a_timed_out_command_leaves_the_connection_in_step(
+    connect: Connect, peer_proxy: FaultProxy, witness: Any
+) -> None:
+    client = connect(peer_proxy.url, socket_timeout=60, **QUICK)
     client.set("a", "right")
-    door.hold()
+    peer_proxy.hold_replies()
     client.settings.command_timeout = 0.2
     with pytest.raises(NoReplyInTime):
         client.get("other")
     client.settings.command_timeout = 60
-    door.release()
+    peer_proxy.release_replies()
     assert client.get("a") == b"right" and client.counters.reconnects == 0
 
 
-def test_session_state_survives(connect: Connect, door: Door, witness: Any) -> None:
-    client = connect(door.url, **QUICK)
+def test_session_state_survives(connect: Connect, peer_proxy: FaultProxy, witness: Any) -> None:
+    client = connect(peer_proxy.url, **QUICK)
     client.select(2)
     client.client_setname("worker")
-    door.cut_reply()
+    peer_proxy.cut_after_execution()
     client.set("a", 1)
     assert client.client_getname() in ("worker", b"worker")
     witness.select(2)
     assert witness.get("a") == b"1"
 
 
-def test_a_full_buffer_raises_or_waits(connect: Connect, door: Door, witness: Any) -> None:
-    client = connect(door.url, max_buffered_commands=1, when_full="raise", **QUICK)
+def test_a_full_buffer_raises_or_waits(connect: Connect, peer_proxy: FaultProxy, witness: Any) -> None:
+    client = connect(peer_proxy.url, max_buffered_commands=1, when_full="raise", **QUICK)
     client.ping()
-    door.shut()
+    peer_proxy.refuse_connections()
+    peer_proxy.cut_connections()
     thread = threading.Thread(target=lambda: client.incr("a"))
     thread.start()
     while not client.counters.buffered_commands:
@@ -346,27 +361,27 @@ def test_a_full_buffer_raises_or_waits(connect: Connect, door: Door, witness: An
     client.settings.when_full = "block"
     second = threading.Thread(target=lambda: client.incr("b"))
     second.start()
-    door.open()
+    peer_proxy.accept_connections()
     thread.join()
     second.join()
     assert witness.mget("a", "b") == [b"1", b"1"]
 
 
 def test_a_server_that_is_killed_and_comes_back(connect: Connect) -> None:
-    with RedisServer() as server, RedisServer() as heir, Door(server.port) as door:
-        client = connect(door.url, **QUICK)
+    with RedisServer() as server, RedisServer() as heir, FaultProxy(("127.0.0.1", server.port)) as proxy:
+        client = connect(proxy.url, **QUICK)
         client.set("a", 1)
         os.kill(server.pid, signal.SIGKILL)
         answers: list[Any] = []
         thread = threading.Thread(target=lambda: answers.append(client.incr("a")))
         thread.start()
-        door.redirect(heir.port)
+        proxy.target = ("127.0.0.1", heir.port)
         thread.join()
         assert answers == [1]
 
 
-def test_many_threads_through_many_cuts_lose_nothing(connect: Connect, door: Door, witness: Any) -> None:
-    client = connect(door.url, **QUICK)
+def test_many_threads_through_many_cuts_lose_nothing(connect: Connect, peer_proxy: FaultProxy, witness: Any) -> None:
+    client = connect(peer_proxy.url, **QUICK)
     client.ping()
     failures: list[Exception] = []
 
@@ -382,7 +397,7 @@ def test_many_threads_through_many_cuts_lose_nothing(connect: Connect, door: Doo
         thread.start()
     for _ in range(5):
         time.sleep(0.02)
-        door.cut_reply()
+        peer_proxy.cut_after_execution()
     for thread in threads:
         thread.join()
     assert not failures
@@ -437,31 +452,33 @@ def interrupt_when() -> Iterator[Callable[[Callable[[], bool]], None]]:
             waiter.join()
 
 
-def test_an_interrupted_thread_leaves_the_others_in_step(door: Door, witness: Any, interrupt_when: Any) -> None:
-    with Client.from_url(door.url, **QUICK) as client:
+def test_an_interrupted_thread_leaves_the_others_in_step(
+    peer_proxy: FaultProxy, witness: Any, interrupt_when: Any
+) -> None:
+    with Client.from_url(peer_proxy.url, **QUICK) as client:
         client.set("a", "right")
-        door.hold()
+        peer_proxy.hold_replies()
         with pytest.raises(Interrupt):
-            interrupt_when(lambda: door.is_holding)
+            interrupt_when(lambda: peer_proxy.is_holding)
             client.get("a")
-        door.release()
+        peer_proxy.release_replies()
         assert client.get("a") == b"right" and client.counters.buffered_commands == 0
 
 
-def test_a_signal_handler_may_use_the_client_that_it_interrupts(door: Door, interrupt_when: Any) -> None:
+def test_a_signal_handler_may_use_the_client_that_it_interrupts(peer_proxy: FaultProxy, interrupt_when: Any) -> None:
     """The thread that reads for all is the one that the handler runs in: it must not wait for itself."""
     answers: list[Any] = []
-    with Client.from_url(door.url) as client:
+    with Client.from_url(peer_proxy.url) as client:
         client.set("a", "right")
 
         def use(*_: object) -> None:
-            door.release()
+            peer_proxy.release_replies()
             answers.append(client.get("a"))
 
         before = signal.signal(signal.SIGALRM, use)
         try:
-            door.hold()
-            interrupt_when(lambda: door.is_holding)
+            peer_proxy.hold_replies()
+            interrupt_when(lambda: peer_proxy.is_holding)
             assert client.get("a") == b"right" and answers == [b"right"]
         finally:
             signal.signal(signal.SIGALRM, before)
@@ -499,14 +516,14 @@ def test_a_signal_handler_among_threads_that_share_the_client_holds_nobody_up(pe
 
 
 def test_an_interrupted_follower_leaves_the_connection_alone(
-    door: Door, witness: Any, interrupt_when: Any, monkeypatch: pytest.MonkeyPatch
+    peer_proxy: FaultProxy, witness: Any, interrupt_when: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the others, each of whom is woken by the one before."""
     monkeypatch.setattr(sync_link, "PATROL", 600.0)
     thread_of_the_test = threading.get_ident()
-    with Client.from_url(door.url, delivery="at-most-once", socket_timeout=60) as client:
+    with Client.from_url(peer_proxy.url, delivery="at-most-once", socket_timeout=60) as client:
         client.set("a", "right")
-        door.hold()
+        peer_proxy.hold_replies()
         answers: list[Any] = []
         others = [threading.Thread(target=lambda: answers.append(client.get("a"))) for _ in range(9)]
 
@@ -530,7 +547,7 @@ def test_an_interrupted_follower_leaves_the_connection_alone(
         with pytest.raises(Interrupt):
             interrupt_when(all_wait)
             client.get("b")
-        door.release()
+        peer_proxy.release_replies()
         for thread in others:
             thread.join()
         assert answers == [b"right"] * 9 and client.get("a") == b"right" and client.counters.reconnects == 0

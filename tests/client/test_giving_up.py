@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import redis
 from tests.support.client.clients import Connect
-from tests.support.client.door import Door
 from tests.support.client.interrupts import ask_interrupted
 from tests.support.client.scripted import World, many, single
 
@@ -336,12 +335,11 @@ def test_one_who_takes_bytes_is_not_silent() -> None:
 
 
 def test_a_large_value_may_take_longer_than_the_server_may_be_silent(connect: Connect, theirs: RedisServer) -> None:
-    with Door(theirs.port) as door:
-        client = connect(door.url, socket_timeout=60, max_buffered_bytes=1 << 30)
+    with FaultProxy(("127.0.0.1", theirs.port)) as proxy:
+        client = connect(proxy.url, socket_timeout=60, max_buffered_bytes=1 << 30)
         client.ping()
-        client.settings.silence_timeout = 2
-        # 32 MiB in 2.5 seconds and more, of which the kernel hides less than one
-        door.slow_down(bytes_a_turn=1 << 20, pause=0.08)
+        client.settings.silence_timeout = 4
+        proxy.slow_down(bytes_per_second=6 << 20)  # 32 MiB take five seconds, of which the kernel hides less than one
         assert client.set("large", bytes(32 << 20))
         assert client.counters.reconnects == 0
         client.close()

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import redis
 from tests.support.client.clients import Connect
-from tests.support.client.door import Door
 
 from penstock import Client, aio
 from penstock.client.drivers.socket_io import Wire
 from penstock.client.errors import ClientClosed
+from penstock.testing.proxy import FaultProxy
 
 
 def test_a_closed_client_says_so_and_how_to_open_it(connect: Connect, peer: str) -> None:
@@ -99,13 +99,15 @@ def test_an_asyncio_client_says_whether_its_connection_is_its_own(peer: str, cho
     assert client.single_connection_client is choice and client.client().single_connection_client
 
 
-def test_an_asyncio_client_that_is_left_while_it_connects_leaves_nothing_open(peer: str, door: Door) -> None:
+def test_an_asyncio_client_that_is_left_while_it_connects_leaves_nothing_open(
+    peer: str, peer_proxy: FaultProxy
+) -> None:
     """The connection would be there when nobody knows of it any more, for as long as the loop runs."""
 
     async def give_up_connecting() -> None:
-        client = aio.Client.from_url(door.url, socket_timeout=600)
+        client = aio.Client.from_url(peer_proxy.url, socket_timeout=600)
         waiting = asyncio.ensure_future(client.ping())
-        while not door.is_holding:
+        while not peer_proxy.is_holding:
             await asyncio.sleep(0.001)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -113,10 +115,10 @@ def test_an_asyncio_client_that_is_left_while_it_connects_leaves_nothing_open(pe
 
     async def work(control: redis.Redis) -> None:
         before = len(control.client_list())
-        door.hold()
+        peer_proxy.hold_replies()
         await give_up_connecting()
         gc.collect()
-        door.release()
+        peer_proxy.release_replies()
         while len(control.client_list()) > before:
             await asyncio.sleep(0.001)
 

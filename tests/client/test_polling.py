@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from tests.support.client.door import Door
 
 import penstock
 from penstock import Client, Server
 from penstock.client.drivers.polling import POLLIN, POLLNVAL, POLLOUT, SelectPoll, new_poll
 from penstock.testing.cluster import RedisCluster
+from penstock.testing.proxy import FaultProxy
 
 MAKERS: list[Any] = [SelectPoll, select.poll]
 
@@ -44,13 +44,13 @@ def test_both_kinds_of_poll_say_the_same(make: Any) -> None:
 
 def test_a_client_works_without_poll(no_poll: None, ours: Server) -> None:
     assert isinstance(new_poll(), SelectPoll)
-    with Door(ours.port) as door, Client.from_url(door.url, backoff_base=0.001) as client:
+    with FaultProxy(("127.0.0.1", ours.port)) as proxy, Client.from_url(proxy.url, backoff_base=0.001) as client:
         client.flushall()
         with ThreadPoolExecutor(8) as pool:
             assert sorted(pool.map(lambda _: client.incr("a"), range(200))) == list(range(1, 201))
         client.set("large", b"x" * 5_000_000)  # more than a socket takes at once
         assert client.strlen("large") == 5_000_000 and len(client.get("large")) == 5_000_000
-        door.cut_reply()
+        proxy.cut_after_execution()
         assert client.get("a") == b"200" and client.counters.reconnects == 1
         assert client.blpop("nothing", 0.01) is None
 

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 import redis
 from tests.support.client.clients import Connect
-from tests.support.client.door import Door
 
 from penstock import Client, Server, aio
 from penstock.client.api.streams import Committed, Lease, Message, Reading
 from penstock.protocol.errors import Fenced
 from penstock.testing.clock import ManualClock
+from penstock.testing.proxy import FaultProxy
 
 
 @pytest.fixture
@@ -285,13 +285,13 @@ def test_tasks_take_a_body_that_is_no_coroutine(ours: Server) -> None:
 
 def test_a_consumer_goes_on_through_lost_connections(ours: Server) -> None:
     fill(ours.url, 60)
-    with Door(ours.port) as door, Client.from_url(door.url, backoff_base=0.01) as client:
+    with FaultProxy(("127.0.0.1", ours.port)) as proxy, Client.from_url(proxy.url, backoff_base=0.01) as client:
         seen = set()
         with client.consumer("s", "g", count=5, retry_ms=50, block_ms=50) as consumer:
             for message in consumer:
                 seen.add(message.offset)
                 if message.offset % 20 == 0:
-                    door.cut_reply()
+                    proxy.cut_after_execution()
                 if len(seen) == 60:
                     consumer.stop()
         assert client.counters.reconnects >= 2

@@ -12,6 +12,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from tests.support.raw_client import Closed, RawClient
+from tests.support.waiting import wait_until
 
 from penstock.protocol.resp import pack
 from penstock.testing.proxy import FaultProxy
@@ -131,13 +132,52 @@ def test_a_swallowed_request_leaves_the_connection_half_open(
     assert server.ask("GET n") in ((b"2", b"3") if executed else (b"1",))
 
 
+def test_of_two_faults_at_the_same_request_one_hits_the_next(proxy: FaultProxy) -> None:
+    first, second = proxy.cut_after_execution(b"INCR"), proxy.cut_after_execution(b"INCR")
+    for fault in (first, second):
+        with RawClient(proxy.port) as client:
+            client.command("INCR", "n")
+            assert client.is_closed() and fault.has_fired
+    with RawClient(proxy.port) as client:
+        assert client.ask("INCR n") == 3
+
+
+def test_replies_are_held_back_until_they_are_released(proxy: FaultProxy, client: RawClient, server: RawClient) -> None:
+    proxy.hold_replies()
+    assert not proxy.is_holding
+    client.send(pack(b"INCR", b"n") * 2)
+    wait_until(lambda: proxy.forwarded[b"INCR"] == 2 and server.ask("GET n") == b"2" and proxy.is_holding)
+    assert proxy.answered[b"INCR"] == 0 and not select.select([client.socket], [], [], 0)[0]
+    proxy.release_replies()
+    assert [client.read(), client.read()] == [1, 2] and not proxy.is_holding
+    assert client.ask("INCR n") == 3 and proxy.answered[b"INCR"] == 3
+
+
+def test_replies_that_are_held_back_are_lost_with_their_connection(proxy: FaultProxy, client: RawClient) -> None:
+    proxy.hold_replies()
+    client.command("PING")
+    wait_until(lambda: proxy.is_holding)
+    proxy.cut_connections()
+    proxy.release_replies()
+    with pytest.raises(Closed):
+        client.read()
+
+
+def test_a_slow_connection_takes_no_more_than_it_was_told_to(proxy: FaultProxy, client: RawClient) -> None:
+    proxy.slow_down(bytes_per_second=1 << 22)
+    began = time.monotonic()
+    client.command("ECHO", b"x" * (6 << 20))
+    assert client.read() == b"x" * (6 << 20)
+    assert time.monotonic() - began > 0.5  # one second of it may be made up for
+
+
 def test_connections_can_be_cut_and_refused(proxy: FaultProxy, client: RawClient) -> None:
     assert client.ask("PING") == b"PONG"
     proxy.refuse_connections()
     proxy.cut_connections()
     assert client.is_closed()
     with RawClient(proxy.port) as refused:
-        assert refused.is_closed()
+        assert refused.is_closed() and proxy.refused == 1
     proxy.accept_connections()
     with RawClient(proxy.port) as accepted:
         assert accepted.ask("PING") == b"PONG"

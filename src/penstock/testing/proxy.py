@@ -64,7 +64,7 @@ class Fault:
     def fire(self) -> None:
         self._fired.set()
 
-    def wait(self, seconds: float = 10) -> bool:
+    def wait(self, seconds: float = 60) -> bool:
         """Wait until it fires; False if it did not."""
         return self._fired.wait(seconds)
 
@@ -85,11 +85,16 @@ class FaultProxy:
         self.target = target
         self.port = 0
         self.connections = 0  # accepted so far
+        self.refused = 0  # closed as soon as they came, because it refuses them or the server is away
         self.forwarded: Counter[bytes] = Counter()  # requests the server got whole, by name
         self.answered: Counter[bytes] = Counter()  # replies the client was sent whole, by the name of the request
         self._faults: list[Fault] = []
         self._lock = threading.Lock()
         self._refusing = False
+        self.bytes_per_second = 0.0  # of requests, on each connection; 0 is no limit
+        self._held: list[tuple[_Link, bytes, bytes | None]] | None = (
+            None  # replies that are kept back, and for what command
+        )
         self._links: set[_Link] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="penstock-fault-proxy", daemon=True)
@@ -133,9 +138,26 @@ class FaultProxy:
         """A half-open connection: from this request on nothing passes, and nobody is told."""
         return self._arm(Fault(Kind.SWALLOW, command, nth, executed=executed))
 
+    def hold_replies(self) -> None:
+        """Keep replies back, on all connections, until `release_replies`. A connection that is cut loses them."""
+        self._held = []
+
+    def release_replies(self) -> None:
+        """Send the replies that were kept back, and keep none back any more."""
+        asyncio.run_coroutine_threadsafe(self._release(), self._loop).result(60)
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether there is a reply that is kept back."""
+        return bool(self._held)
+
+    def slow_down(self, bytes_per_second: float) -> None:
+        """From now on take no more than so many bytes of requests in a second, on each connection."""
+        self.bytes_per_second = bytes_per_second
+
     def cut_connections(self) -> None:
         """Cut every connection there is; when this returns, both sides can see it."""
-        asyncio.run_coroutine_threadsafe(self._end_all(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._end_all(), self._loop).result(60)
 
     def refuse_connections(self) -> None:
         """Close new connections as soon as they come, until `accept_connections`."""
@@ -149,7 +171,10 @@ class FaultProxy:
         with self._lock:
             self._faults.clear()
         self._refusing = False
-        self.connections = 0
+        self.bytes_per_second = 0.0
+        if self._held is not None:
+            self.release_replies()
+        self.connections = self.refused = 0
         self.forwarded.clear()
         self.answered.clear()
 
@@ -159,14 +184,18 @@ class FaultProxy:
     def address(self) -> tuple[str, int]:
         return ("127.0.0.1", self.port)
 
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
     def start(self) -> FaultProxy:
         self._thread.start()
-        self._listening.wait(10)
+        self._listening.wait(60)
         return self
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._stopping.set)
-        self._thread.join(10)
+        self._thread.join(60)
 
     def __enter__(self) -> FaultProxy:
         return self.start()
@@ -193,13 +222,20 @@ class FaultProxy:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._refusing:
+            self.refused += 1
             writer.close()
             return
         self.connections += 1
         try:
             upstream = await asyncio.open_connection(*self.target)
         except OSError:
+            self.refused += 1
             writer.close()
+            return
+        if self._refusing:  # since it was accepted
+            self.refused += 1
+            writer.close()
+            upstream[1].close()
             return
         link = _Link(self, (reader, writer), upstream)
         self._links.add(link)
@@ -211,6 +247,19 @@ class FaultProxy:
     async def _end_all(self) -> None:
         await asyncio.gather(*[link.end() for link in self._links])
         await asyncio.sleep(0)  # their tasks end, too
+
+    async def _release(self) -> None:
+        held, self._held = self._held or [], None
+        for link, data, command in held:
+            if link in self._links:
+                link.deliver(data, command)
+
+    def keep_back(self, link: _Link, data: bytes, command: bytes | None) -> bool:
+        """Whether replies are held, and so is this one now."""
+        if (held := self._held) is None:
+            return False
+        held.append((link, data, command))
+        return True
 
     # -- faults -------------------------------------------------------------------------------------------------
 
@@ -224,14 +273,14 @@ class FaultProxy:
         return fault
 
     def request(self, command: bytes) -> _Request:
-        """Count the request against every armed fault; the one whose turn it is hits it."""
+        """Count the request against every armed fault; the one whose turn it is hits it. If it is the turn of two, the second hits the next."""
         with self._lock:
             for fault in self._faults:
                 if fault.command is None or fault.command == command:
                     fault.seen += 1
             for fault in self._faults:
                 if fault.command is None or fault.command == command:
-                    if fault.seen == fault.nth:
+                    if fault.seen >= fault.nth:
                         self._faults.remove(fault)
                         return _Request(command, fault, fault.seen)
                     if 0 < fault.first_withheld <= fault.seen:
@@ -281,6 +330,7 @@ class _Link:
     async def _forward(self) -> None:
         """Requests, until one side ends or a fault says so."""
         buffer = bytearray()
+        now, due = asyncio.get_running_loop().time, 0.0
         while data := await _read(self._from_client):
             buffer += data
             start = 0
@@ -291,6 +341,9 @@ class _Link:
                     return
             del buffer[:start]
             await self._to_server.drain()
+            if self._proxy.bytes_per_second:
+                due = max(due, now() - 1) + len(data) / self._proxy.bytes_per_second
+                await asyncio.sleep(max(due - now(), 0))
 
     async def _forward_one(self, frame: bytes, request: _Request) -> bool:
         """Whether the connection goes on."""
@@ -322,7 +375,7 @@ class _Link:
                 frame = bytes(buffer[start:end])
                 start = end
                 if frame[0] == _PUSH or not self._waiting:
-                    self._deliver(frame)
+                    self.deliver(frame)
                 elif not await self._answer_one(frame, self._waiting.popleft()):
                     return
             del buffer[:start]
@@ -334,7 +387,7 @@ class _Link:
         if not self._waiting:
             self._settled.set()
         if fault is None:
-            self._deliver(frame, request.command)
+            self.deliver(frame, request.command)
             return True
         match fault.kind:
             case Kind.CUT_AFTER_EXECUTION:
@@ -345,23 +398,23 @@ class _Link:
                 return False
             case Kind.CUT_MID_REPLY:
                 fault.fire()
-                self._deliver(frame[: fault.after_bytes])
+                self.deliver(frame[: fault.after_bytes])
                 return False
             case Kind.DELAY:
                 fault.fire()
                 await asyncio.sleep(fault.seconds)
-                self._deliver(frame, request.command)
+                self.deliver(frame, request.command)
             case Kind.REPLACE:
                 fault.fire()
-                self._deliver(fault.instead)
+                self.deliver(fault.instead)
             case Kind.SWALLOW:
                 self._silent = True
                 fault.fire()
         return True
 
-    def _deliver(self, data: bytes, command: bytes | None = None) -> None:
+    def deliver(self, data: bytes, command: bytes | None = None) -> None:
         """Send it to the client, counted as the reply to `command` before the client can see it."""
-        if not self._silent and not self._withholding:
+        if not self._silent and not self._withholding and not self._proxy.keep_back(self, data, command):
             if command is not None:
                 self._proxy.answered[command] += 1
             self._to_client.write(data)

@@ -98,7 +98,7 @@ class RedisServer:
 
     def start(self, seconds: float = 20) -> RedisServer:
         self._folder = tempfile.TemporaryDirectory(prefix="penstock-redis-")
-        self.port = free_port()
+        self.port = int(self._directives.get("port") or free_port())
         settings = {
             "port": str(self.port), "bind": "127.0.0.1", "save": "", "dir": self._folder.name,
             **{name.replace("_", "-"): value for name, value in self._directives.items()},
