@@ -66,3 +66,10 @@ def test_tests_share_by_way_of_support_alone() -> None:
         found = {name for name in _modules(path) if name.startswith("tests.")}
         wrong = {name for name in found if not f"{name}.".startswith("tests.support.")}
         assert not wrong, f"{path.relative_to(TESTS)} imports {', '.join(sorted(wrong))}"
+
+
+def test_types_know_no_resp() -> None:
+    for path in (ROOT / "types").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            found = isinstance(node, ast.Constant) and isinstance(node.value, bytes) and b"\r\n" in node.value
+            assert not found, f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)} writes RESP"

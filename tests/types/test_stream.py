@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.support.stream_reading import NULL, read, read_runs
 
 from penstock.types.packing import CorruptValue, pack_many, unpack_many
 from penstock.types.stream import compaction, log, nodes
 from penstock.types.stream.groups import Change, Group
-from penstock.types.stream.log import MOST, NULL, Retention
+from penstock.types.stream.log import MOST, Retention
 from penstock.types.stream.nodes import NODE, Active, Storage
 from penstock.types.stream.producers import ProducerFenced, UnknownStage
 from penstock.types.stream.stream import Stream
@@ -156,7 +157,7 @@ class StreamMachine(RuleBasedStateMachine):
             _, tag, entry = self.messages.get(at, (0, b"", b""))
             expected.append(resp(at, tag, entry) if at in self.messages else NULL)
             cost += 16 + len(tag) + len(entry)
-        assert self.stream.log.read(offset, count, max_bytes) == (b"".join(expected), len(expected))
+        assert read(self.stream.log, offset, count, max_bytes) == (b"".join(expected), len(expected))
 
     @rule(offset=st.integers(1, 120), count=st.integers(0, 60), max_bytes=limits)
     def read_messages(self, offset: int, count: int, max_bytes: int | None) -> None:
@@ -309,7 +310,7 @@ class StreamMachine(RuleBasedStateMachine):
             model.position += 1
         assert [offset for run in delivery.runs for offset in range(*run)] == delivered
         assert sorted(offset for lease in delivery.expired for offset in range(*lease[:2])) == sorted(expired)
-        assert self.stream.log.wire_of(delivery.runs) == b"".join(
+        assert read_runs(self.stream.log, delivery.runs) == b"".join(
             resp(at, self.messages[at][1], self.messages[at][2]) for at in delivered
         )
         table = pa.ipc.open_stream(b"".join(self.stream.log.arrow_of(delivery.runs).pieces)).read_all()
@@ -402,7 +403,7 @@ def test_a_dumped_stream_loads_as_it_was() -> None:
     loaded = Stream.load(stream.dump())
     loaded.check()
     assert loaded.dump() == stream.dump()
-    assert loaded.log.read(1, 5000) == stream.log.read(1, 5000)
+    assert read(loaded.log, 1, 5000) == read(stream.log, 1, 5000)
     assert loaded.producers.repeated(b"p", 3) == 4200
     assert loaded.commit(b"q", 0, [], 20) == (4301, 2)
     assert loaded.commit(b"q", 1, [b"token"], 20) == (4303, 1)
@@ -448,7 +449,7 @@ def test_damage_to_any_part_of_a_dump_is_refused_or_harmless() -> None:
             refused += 1
         else:
             stream.check()
-            stream.log.read(1, 5000)
+            read(stream.log, 1, 5000)
             size, pieces = stream.log.read_arrow(1, 5000)
             assert len(b"".join(pieces)) == size
             stream.groups and next(iter(stream.groups.values())).deliver(stream.log, 10**6, 100, (1, 0))

@@ -10,11 +10,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.stream_reading import NULL, read, read_runs
 
+from penstock.protocol import stream_messages
 from penstock.types.packing import CorruptValue
 from penstock.types.stream.arrow import LARGE_SCHEMA, READ_SCHEMA, parse_arrow
 from penstock.types.stream.cooling import Packing
-from penstock.types.stream.log import NULL, Compacted, Log, Retention
+from penstock.types.stream.log import Compacted, Log, Retention
 from penstock.types.stream.nodes import NODE, Node, Storage, load_node
 from penstock.types.stream.stream import Stream
 
@@ -78,44 +80,44 @@ def test_an_emptied_log_goes_on_counting() -> None:
 def test_a_message_is_its_offset_tag_and_entry() -> None:
     log = Log()
     log.append(7, b"tag", b"entry")
-    assert log.read(1, 1) == (b"*3\r\n:1\r\n$3\r\ntag\r\n$5\r\nentry\r\n", 1)
+    assert read(log, 1, 1) == (b"*3\r\n:1\r\n$3\r\ntag\r\n$5\r\nentry\r\n", 1)
 
 
 def test_a_read_is_positional_and_evicted_messages_are_null() -> None:
     log = filled(2500)
     log.evict_through(3)
-    data, count = log.read(2, 4)
+    data, count = read(log, 2, 4)
     assert (data[:10], count) == (NULL * 2, 4)
-    assert log.read(2, 4, null=b"_\r\n")[0].startswith(b"_\r\n_\r\n*3\r\n:4\r\n")
+    assert read(log, 2, 4, null=b"_\r\n")[0].startswith(b"_\r\n_\r\n*3\r\n:4\r\n")
 
 
 def test_a_read_stops_at_the_last_offset() -> None:
     log = filled(2500)
-    assert log.read(2499, 10)[1] == 2
-    assert log.read(2501, 10) == (b"", 0)
-    assert log.read(1, 0) == (b"", 0)
+    assert read(log, 2499, 10)[1] == 2
+    assert read(log, 2501, 10) == (b"", 0)
+    assert read(log, 1, 0) == (b"", 0)
 
 
 def test_a_read_of_nothing_but_evicted_messages_is_answered() -> None:
     """redis#5299: reading an emptied stream must not look like reading one that never was."""
     log = filled(1200)
     log.evict_through(1200)
-    assert log.read(1, 5000) == (NULL * 1200, 1200)
+    assert read(log, 1, 5000) == (NULL * 1200, 1200)
 
 
 @pytest.mark.parametrize("start", [1, 990, 1000, 1001, 2100])
 def test_a_read_is_the_same_from_every_form_of_a_node(start: int) -> None:
     log = filled(2500, Storage("zstd", hot_nodes=0))
-    single = b"".join(log.read(offset, 1)[0] for offset in range(start, start + 30))
-    assert log.read(start, 30) == (single, 30)
-    assert log.wire_of([(start, start + 10), (start + 10, start + 30)]) == single
+    single = b"".join(read(log, offset, 1)[0] for offset in range(start, start + 30))
+    assert read(log, start, 30) == (single, 30)
+    assert read_runs(log, [(start, start + 10), (start + 10, start + 30)]) == single
 
 
 def test_max_bytes_ends_with_the_message_that_reaches_it() -> None:
     log = Log()
     log.append_many(0, [b""] * 1500, [b"x" * 84] * 1500)  # 100 bytes each by the log's count
     for offset in (1, 1200):
-        assert [log.read(offset, 100, limit)[1] for limit in (1, 100, 101, 1000)] == [1, 1, 2, 10]
+        assert [read(log, offset, 100, limit)[1] for limit in (1, 100, 101, 1000)] == [1, 1, 2, 10]
         assert [len([*log.messages(offset, 100, limit)]) for limit in (1, 100, 101)] == [1, 1, 2]
         assert [read_arrow(log, offset, 100, limit).num_rows for limit in (1, 100, 101)] == [1, 1, 2]
 
@@ -123,8 +125,8 @@ def test_max_bytes_ends_with_the_message_that_reaches_it() -> None:
 def test_max_bytes_bounds_the_nulls_of_a_long_evicted_past() -> None:
     log = filled(3000)
     log.evict_through(2999)
-    assert [log.read(1, 3000, limit)[1] for limit in (1, 16, 17, 160, 161)] == [1, 1, 2, 10, 11]
-    assert log.read(1, 3000, 160) == (NULL * 10, 10)
+    assert [read(log, 1, 3000, limit)[1] for limit in (1, 16, 17, 160, 161)] == [1, 1, 2, 10, 11]
+    assert read(log, 1, 3000, 160) == (NULL * 10, 10)
 
 
 def test_times_and_tags_come_back() -> None:
@@ -150,7 +152,7 @@ def test_nodes_wait_for_compression_up_to_a_number_of_bytes() -> None:
     log = filled(9000, Storage("lz4", hot_nodes=2, backlog=3 * node))
     assert [node.compressed for node in log.nodes.values()] == [True] * 5 + [False] * 4
     assert log.cooling.waiting == 2 * node < log.storage.backlog
-    log.read(6001, 1000)
+    read(log, 6001, 1000)
     assert [log.settle(), log.settle(), log.settle()] == [True, False, False]
     assert [node.compressed for node in log.nodes.values()] == [True] * 7 + [False] * 2
     assert log.cooling.waiting == 0
@@ -161,7 +163,7 @@ def test_what_waits_for_compression_may_be_evicted_dumped_and_copied() -> None:
     stream = Stream(Storage("lz4", hot_nodes=1, backlog=1 << 20))
     stream.log.append_many(1000, [b"tag"] * 5000, [b"entry"] * 5000)
     assert stream.log.cooling.waiting == 4 * 24_000
-    assert Stream.load(stream.dump()).log.read(1, 5000) == stream.log.read(1, 5000)
+    assert read(Stream.load(stream.dump()).log, 1, 5000) == read(stream.log, 1, 5000)
     copy = stream.copy()
     stream.log.evict_through(2500)
     assert stream.log.cooling.waiting == 2 * 24_000
@@ -174,49 +176,78 @@ def test_what_waits_for_compression_may_be_evicted_dumped_and_copied() -> None:
 def test_only_recently_read_cold_nodes_stay_decoded() -> None:
     log = filled(8000, Storage("lz4", hot_nodes=2))
     for offset in (1, 1001, 2001, 1001, 3001):
-        log.read(offset, 1)
+        read(log, offset, 1)
     log.check()
     assert [number for number, node in log.nodes.items() if node.compressed and node.batch is not None] == [1, 3]
 
 
 def test_without_compression_a_cold_node_only_lacks_its_wire() -> None:
     log = filled(3000, Storage("none", hot_nodes=1))
-    log.read(1, 3000)
+    read(log, 1, 3000)
     log.append_many(0, [b""] * 3000, [b""] * 3000)
     log.check()
     assert not any(node.compressed for node in log.nodes.values())
-    assert log.nodes[2].wire is None
+    assert log.nodes[2].encoded is None
 
 
 def test_a_node_that_was_read_while_active_is_sealed_with_its_wire() -> None:
     log = filled(999)
-    log.read(1, 999)
+    read(log, 1, 999)
     log.append(0, b"", b"last")
-    assert log.nodes[0].wire is not None
+    assert log.nodes[0].encoded is not None
     log.check()
-    assert log.read(1000, 1)[0].endswith(b"$4\r\nlast\r\n")
+    assert read(log, 1000, 1)[0].endswith(b"$4\r\nlast\r\n")
+
+
+def test_readers_of_two_encodings_get_each_their_own() -> None:
+    class Plain:
+        """Offset and entry, a line a message."""
+
+        def encode_more(
+            self, encoded: bytearray, begins: array[int], start: int, tags: list[bytes], entries: list[bytes], end: int
+        ) -> None:
+            for row in range(len(begins) - 1, end):
+                encoded += b"%d %b\n" % (start + row, entries[row])
+                begins.append(len(encoded))
+
+        def encode_columns(
+            self, start: int, offsets: Any, tags: Any, entries: Any, first: int, end: int, wide: bool
+        ) -> Any:
+            rows = [b"%d entry %d\n" % (start + row, start + row) for row in range(first, end)]
+            return b"".join(rows), array("Q", [sum(map(len, rows[:at])) for at in range(len(rows) + 1)])
+
+    log, plain = filled(1500), Plain()
+    for _ in range(2):
+        for offset in (1, 1101):
+            pieces, count = log.read(offset, 400, plain, b"gone\n")
+            assert b"".join(pieces) == b"".join(b"%d entry %d\n" % (n, n) for n in range(offset, offset + count))
+            log.check()
+            assert read(log, offset, 1)[0] == b"*3\r\n:%d\r\n$3\r\ntag\r\n$%d\r\nentry %d\r\n" % (
+                offset, len(f"entry {offset}"), offset
+            )  # fmt: skip
+            log.check()
 
 
 def test_pieces_that_are_held_neither_change_nor_keep_the_log_from_growing() -> None:
     log = filled(1010)
-    pieces, count = log.read_pieces(1, 1010)
+    pieces, count = log.read(1, 1010, stream_messages, NULL)
     before = b"".join(pieces)
     log.append(0, b"", b"new")
-    assert log.read(1011, 1)[0].endswith(b"$3\r\nnew\r\n")
+    assert read(log, 1011, 1)[0].endswith(b"$3\r\nnew\r\n")
     log.evict_through(1011)
     assert (b"".join(pieces), count) == (before, 1010)
 
 
 def test_a_node_gets_its_wire_once_a_quarter_of_it_was_asked_for() -> None:
     log = filled(2000)
-    pieces = [log.read(1, 100)[0], log.read(301, 149)[0]]
+    pieces = [read(log, 1, 100)[0], read(log, 301, 149)[0]]
     log.check()
-    assert log.nodes[0].wire is None
-    pieces += [log.read(450, 1)[0]]
+    assert log.nodes[0].encoded is None
+    pieces += [read(log, 450, 1)[0]]
     log.check()
-    assert log.nodes[0].wire is not None
-    assert log.nodes[1].wire is None
-    assert pieces == [log.read(1, 100)[0], log.read(301, 149)[0], log.read(450, 1)[0]]
+    assert log.nodes[0].encoded is not None
+    assert log.nodes[1].encoded is None
+    assert pieces == [read(log, 1, 100)[0], read(log, 301, 149)[0], read(log, 450, 1)[0]]
 
 
 def test_lowering_the_hot_nodes_takes_effect_with_later_seals() -> None:
@@ -246,8 +277,8 @@ def test_a_node_over_two_gigabytes_reads_as_any_other() -> None:
     for compression in ("none", "zstd"):
         node.freeze(compression)
         node.check()
-        assert log.read(3, 1) == (b"*3\r\n:3\r\n$1\r\nt\r\n$2\r\ne2\r\n", 1)
-        assert log.read(1, 10, 20)[1] == 2
+        assert read(log, 3, 1) == (b"*3\r\n:3\r\n$1\r\nt\r\n$2\r\ne2\r\n", 1)
+        assert read(log, 1, 10, 20)[1] == 2
         assert read_arrow(log, 2, 3).to_pydict() == {
             "offset": [2, 3, 4],
             "time": [5, 5, 5],
@@ -385,7 +416,7 @@ def test_damaged_arrow_bytes_never_get_past_the_door(compression: str | None) ->
         else:
             log.append_arrow(1, batches)
             log.check()
-            log.read(1, 100)
+            read(log, 1, 100)
     assert refused > 50
 
 
@@ -446,7 +477,7 @@ def test_an_arrow_read_of_whole_nodes_leaves_them_cold() -> None:
     cold = [node for node in log.nodes.values() if node.compressed]
     assert len(cold) == 3
     assert read_arrow(log, 1, 4000).num_rows == 4000
-    assert all(node.batch is None and node.wire is None for node in cold)
+    assert all(node.batch is None and node.encoded is None for node in cold)
 
 
 def test_what_is_left_of_an_arrow_reply_does_not_change_with_the_log() -> None:
@@ -505,7 +536,7 @@ def test_whatever_happens_while_nodes_are_compressed_elsewhere_nobody_can_tell(s
             log, copied = log.copy(), log
             copied.check()
         elif step == "read":
-            log.read(log.first, 1200)
+            read(log, log.first, 1200)
         for twin in (plain, log):
             if step == "append":
                 twin.append_many(2, [b"3", b""] * 700, [b"more"] * 1400)
@@ -518,7 +549,7 @@ def test_whatever_happens_while_nodes_are_compressed_elsewhere_nobody_can_tell(s
                     pass
         log.check()
     assert log.info()[:-1] == plain.info()[:-1]
-    assert log.read(1, log.last) == plain.read(1, plain.last)
+    assert read(log, 1, log.last) == read(plain, 1, plain.last)
     log.cooling.recall()
     while log.settle():
         pass
@@ -621,7 +652,7 @@ def test_nodes_share_an_upload_only_until_there_is_time(compression: Any, times:
         assert twin.info()[:-1] == plain.info()[:-1]
         assert [*twin.copy().messages(1, 6000)] == [*plain.messages(1, 6000)]
         assert twin.copy().seek_time(3000) == plain.seek_time(3000)
-    assert sharing.read(1, 6000) == plain.read(1, 6000)
+    assert read(sharing, 1, 6000) == read(plain, 1, 6000)
 
 
 def test_a_sealed_node_does_not_keep_the_table_it_came_from() -> None:
@@ -751,9 +782,9 @@ def test_compaction_keeps_the_newest_of_every_tag_and_all_without_one() -> None:
 def test_compacted_messages_read_as_null_and_offsets_stay() -> None:
     log = Log()
     log.append_many(0, [b"k"] * 1500, [b"%d" % n for n in range(1, 1501)])
-    data, count = compacted(log).read(998, 5)
+    data, count = read(compacted(log), 998, 5)
     assert count == 5
-    assert data == NULL * 2 + log.wire_of([(1000, 1003)])
+    assert data == NULL * 2 + read_runs(log, [(1000, 1003)])
     assert read_arrow(log, 1, 1002).column("offset").to_pylist() == [1000, 1001, 1002]
 
 
@@ -848,7 +879,7 @@ def test_an_emptied_log_remembers_the_latest_time_it_saw() -> None:
 def test_a_seek_costs_the_same_at_any_length() -> None:
     """Blocks looked at, not time: a read far inside a long log touches one node."""
     log = filled(50_000, Storage("lz4", hot_nodes=0))
-    log.read(25_500, 10)
+    read(log, 25_500, 10)
     assert [*log.recent] == [25]
     log.seek_time(1000)
     assert [*log.recent] == [0]

@@ -6,10 +6,11 @@ import pytest
 
 from penstock.types.packing import CorruptValue
 from penstock.types.stream import producers
+from penstock.types.stream.column_buffers import column_of
+from penstock.types.stream.encoding import Column
 from penstock.types.stream.nodes import Storage
 from penstock.types.stream.producers import Commit, ProducerFenced, Producers, Stages, UnknownStage
 from penstock.types.stream.stream import Stream
-from penstock.types.stream.wire import Column, column_of
 
 
 def staged(stream: Stream, token: bytes, *entries: bytes) -> None:

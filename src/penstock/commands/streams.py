@@ -16,8 +16,10 @@ from penstock.engine.arguments import INT64_MAX, to_integer
 from penstock.engine.declarations import Access, Argv, Flag, KeySpec, NotLazy, Reply, command, key
 from penstock.engine.keyspace.databases import Database, Value
 from penstock.engine.session import Session
+from penstock.protocol import stream_messages
 from penstock.protocol.errors import Fenced, ReplyError, Unblocked
 from penstock.protocol.resp import NULL_ARRAY, RawPieces
+from penstock.protocol.stream_messages import NULL2, NULL3
 from penstock.types.stream.arrow import INVALID, InvalidArrow, parse_arrow
 from penstock.types.stream.arrow_size import unpacked_size
 from penstock.types.stream.groups import Change, Group
@@ -439,8 +441,8 @@ def _messages(
 ) -> RawPieces:
     if log.first - offset > MAX_NULLS:
         count = min(count, MAX_NULLS)
-    null = b"$-1\r\n" if session.protocol == 2 else b"_\r\n"
-    pieces, count = log.read_pieces(offset, count, max_bytes, null)
+    null = NULL2 if session.protocol == 2 else NULL3
+    pieces, count = log.read(offset, count, stream_messages, null, max_bytes)
     return _array(pieces, count, log if with_info else None)
 
 
@@ -476,7 +478,7 @@ def _read_group(session: Session, read: _Read) -> Reply:
     if read.arrow:
         return _bulk(log.arrow_of(delivery.runs, read.compressed, read.with_info))
     count = sum(end - start for start, end in delivery.runs)
-    return _array(log.pieces_of(delivery.runs), count, log if read.with_info else None)
+    return _array(log.read_runs(delivery.runs, stream_messages), count, log if read.with_info else None)
 
 
 def _place(session: Session, stream: Stream, read: _Read) -> int:

@@ -205,7 +205,7 @@ class Cooling:
         assert self.waiting == sum(map(_compressible, waiting))
         for number, node in nodes.items():
             if number < self.cooled and number not in recent:
-                assert node.wire is None
+                assert node.encoded is None
                 assert node.batch is None or not node.compressed
             assert node.source is None or node in waiting or self.shared[number] is node
 

@@ -4,8 +4,8 @@ Offsets are contiguous from 1 and never reused; an emptied log keeps its counter
 numbers follow from offsets, so a seek is a division and a dictionary look-up at any length: the RCP's skiplist is not
 needed. `first` is exact: what lies below it is gone for every reader, though memory goes back by whole nodes.
 
-Costs, here and in limits, are counted as a message's tag and entry plus 16 bytes, whatever the protocol or the
-compression: a reader's MAXBYTES means the same in RESP2, RESP3 and Arrow, and retention the same on every replica.
+Costs, here and in limits, are counted as a message's tag and entry plus 16 bytes, whatever the encoding or the
+compression: a reader's MAXBYTES means the same in every form, and retention the same on every replica.
 
 Invariants: nodes has every number from `lowest` up to the active node's; sealed_rows and sealed_raw are their sums; a
 node that is cold (cooling.py) and not in `recent` holds nothing that can be made again. Owned by the loop thread:
@@ -25,10 +25,10 @@ import pyarrow.compute as pc
 
 from penstock.types.stream.compaction import Compactor
 from penstock.types.stream.cooling import Cooling, Packing
+from penstock.types.stream.encoding import Encoding
 from penstock.types.stream.ipc import ArrowPart, Piece, stream_of
 from penstock.types.stream.nodes import NODE, OVERHEAD, Active, Block, Node, Range, Storage, raw_of, tables_of
 
-NULL = b"$-1\r\n"
 MOST = 1 << 53  # messages: three centuries of a million a second, and far from where 64 bits end
 
 
@@ -286,20 +286,20 @@ class Log:
 
     # Reading.
 
-    def read(self, offset: int, count: int, max_bytes: int | None = None, null: bytes = NULL) -> tuple[bytes, int]:
-        """The RESP items of offset, offset + 1, ...: `null` for each that is gone; stops at the last offset."""
-        pieces, count = self.read_pieces(offset, count, max_bytes, null)
-        return b"".join(pieces), count
-
-    def read_pieces(
-        self, offset: int, count: int, max_bytes: int | None = None, null: bytes = NULL
+    def read(
+        self, offset: int, count: int, encoding: Encoding, null: bytes, max_bytes: int | None = None
     ) -> tuple[list[Piece], int]:
-        """As read, for who joins the pieces with something else."""
+        """The messages of offset, offset + 1, ..., in pieces to be joined, and how many they are.
+
+        `null` stands for each message that is gone. Stops at the last offset.
+        """
         stop = min(offset + count, self.last + 1)
         if offset >= stop:
             return [], 0
         if max_bytes is None and offset >= self.first and self.sealed_rows == NODE * len(self.nodes):
-            return [block.wire_slice(a, b) for block, a, b in self._blocks(offset, stop)], stop - offset  # none is gone
+            return [
+                block.encoded_slice(a, b, encoding) for block, a, b in self._blocks(offset, stop)
+            ], stop - offset  # none is gone
         left = max_bytes
         pieces: list[Piece] = []
         at = offset
@@ -312,12 +312,12 @@ class Log:
                     return pieces, at - offset
             if left is not None:
                 end, cost = block.fit(a, b, left)
-                pieces.append(block.wire_slice(a, end))
+                pieces.append(block.encoded_slice(a, end, encoding))
                 at, left = end, max(left - cost, 0)
                 if left == 0:
                     return pieces, at - offset
             else:
-                pieces.append(block.wire_slice(a, b))
+                pieces.append(block.encoded_slice(a, b, encoding))
                 at = b
         if at < stop:
             gone, _ = _affordable(stop - at, left)
@@ -325,13 +325,9 @@ class Log:
             at += gone
         return pieces, at - offset
 
-    def wire_of(self, runs: Iterable[Range]) -> bytes:
-        """The RESP items of runs of available messages, as `take` found them."""
-        return b"".join(self.pieces_of(runs))
-
-    def pieces_of(self, runs: Iterable[Range]) -> list[Piece]:
-        """As wire_of, for who joins the pieces with something else."""
-        return [block.wire_slice(a, b) for run in runs for block, a, b in self._blocks(*run)]
+    def read_runs(self, runs: Iterable[Range], encoding: Encoding) -> list[Piece]:
+        """Runs of available messages, as `take` found them, in pieces to be joined."""
+        return [block.encoded_slice(a, b, encoding) for run in runs for block, a, b in self._blocks(*run)]
 
     def messages(self, offset: int, count: int, max_bytes: int | None = None) -> Iterator[Message]:
         """Up to `count` available messages from an offset on, one by one."""
@@ -355,7 +351,7 @@ class Log:
         return self.arrow_of(runs, compressed, with_bounds)
 
     def arrow_of(self, runs: Iterable[Range], compressed: bool = False, with_bounds: bool = False) -> ArrowPart:
-        """As pieces_of, in Arrow. Its pieces may be made later, whatever happens to the log meanwhile."""
+        """As read_runs, in Arrow. Its pieces may be made later, whatever happens to the log meanwhile."""
         parts = (block.arrow(a, b, compressed) for run in runs for block, a, b in self._blocks(*run))
         return stream_of(parts, (self.first, self.last) if with_bounds else None)
 

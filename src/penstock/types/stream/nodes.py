@@ -2,8 +2,8 @@
 
 The RCP's "one blob and a table of 32-bit offsets" is Arrow's variable-length binary layout, so a sealed `Node` is an
 Arrow record batch of (time, tag, entry), held as one encapsulated IPC message (`payload`): what a snapshot writes is
-what memory holds. A node may also hold the decoded `batch` (a view of an uncompressed payload costs nothing) and the
-`wire`: all its messages as RESP, with a table of ends, so that any range is one slice. A new node has no payload yet: it
+what memory holds. A node may also hold the decoded `batch` (a view of an uncompressed payload costs nothing) and its
+messages as readers get them (`encoded`), with a table of ends, so that any range is one slice. A new node has no payload yet: it
 holds the batch it was sealed from, or the place in an upload that it was cut from (`source`), until it goes cold or, for
 the latter, is read or told to let go. `Active` is the node being written: plain lists, since appending to them is the
 cheapest thing Python does.
@@ -31,12 +31,13 @@ import pyarrow.compute as pc
 from penstock.types.packing import CorruptValue, OversizedValue
 from penstock.types.stream.arrow import LARGE_SCHEMA, SCHEMA, binaries, int64s, offsets_from
 from penstock.types.stream.arrow_size import unpacked_size
+from penstock.types.stream.column_buffers import column_of, counted, latest
+from penstock.types.stream.encoding import Encoded, Encoding, encoded_one_by_one
 from penstock.types.stream.ipc import ArrowPart, Layout, Piece, decoded, messages, node_part, rows_part
-from penstock.types.stream.wire import Wire, column_of, columns_wire, counted, extend_wire, formatted, latest
 
 NODE = 1000
 OVERHEAD = 16  # what a message takes beside its tag and entry: its time and two table slots
-WORTH = 4  # a node gets its wire when one in so many of its messages was asked for: they would soon be formatted twice
+WORTH = 4  # a node is encoded whole when one in so many of its messages was asked for: they would soon be encoded twice
 
 Range = tuple[int, int]  # offsets, the end excluded
 
@@ -124,6 +125,7 @@ class Node:
         "before",
         "compressed",
         "count",
+        "encoded",
         "large",
         "newest",
         "number",
@@ -131,7 +133,6 @@ class Node:
         "payload",
         "raw",
         "source",
-        "wire",
     )
 
     number: int
@@ -145,15 +146,15 @@ class Node:
     source: Source | None  # where it was cut from, while it shares that
     compressed: bool
     batch: Any | None  # decoded payload
-    wire: tuple[memoryview, array[int]] | None  # all messages, and where each begins (one more: the end)
-    asked: int  # messages formatted one by one since there was no wire
+    encoded: tuple[Encoding, memoryview, array[int]] | None  # all messages, and where each begins (one more: the end)
+    asked: int  # messages encoded for one read only since they are not kept encoded
 
     @classmethod
     def of(cls, number: int, batch: Any, before: int, newest: int, offsets: array[int] | None = None) -> Self:
         """Seal a batch that is nobody else's, and no slice."""
         node = cls()
         node.number, node.before, node.newest, node.offsets = number, before, newest, offsets
-        node.payload, node.source, node.compressed, node.wire, node.asked = b"", None, False, None, 0
+        node.payload, node.source, node.compressed, node.encoded, node.asked = b"", None, False, None, 0
         node.count, node.raw, node.batch = batch.num_rows, raw_of(tables_of(batch), 0, batch.num_rows), batch
         node.large = batch.schema.field(1).type == pa.large_binary()
         return node
@@ -165,7 +166,7 @@ class Node:
         node.number, node.before, node.newest, node.offsets = number, before, newest, None
         node.source, node.count, node.raw = source, NODE, raw
         node.payload, node.batch, node.compressed, node.large = b"", None, False, False
-        node.wire, node.asked = None, 0
+        node.encoded, node.asked = None, 0
         return node
 
     def own(self) -> None:
@@ -244,32 +245,34 @@ class Node:
             batch = self.batch = decoded(self.payload, LARGE_SCHEMA if self.large else SCHEMA)
         return batch
 
-    def wire_slice(self, start: int, end: int) -> Piece:
-        """The RESP form of a run of messages: one slice, once a good part of the node was asked for.
+    def encoded_slice(self, start: int, end: int, encoding: Encoding) -> Piece:
+        """A run of messages as readers get them: one slice, once a good part of the node was asked for.
 
-        Until then only those asked for are formatted: a look at one message of a cold node should not pay for all.
+        Until then only those asked for are encoded: a look at one message of a cold node should not pay for all.
         """
         if self.offsets is None:
             before = self.number * NODE + 1
             a, b = start - before, end - before
         else:
             a, b = self.row(start), self.row(end)
-        wire = self.wire
-        if wire is None:
+        kept = self.encoded
+        if kept is None or kept[0] is not encoding:
             self.asked += b - a
             if self.asked * WORTH < self.count:
-                return self._rows(a, b)[0]
-            whole, begins = self._rows(0, self.count)
-            wire = self.wire = memoryview(whole), begins
-        data, begins = wire
+                return self._rows(a, b, encoding)[0]
+            whole, begins = self._rows(0, self.count, encoding)
+            kept = self.encoded = encoding, memoryview(whole), begins
+        _, data, begins = kept
         return data[begins[a] : begins[b]]
 
-    def _rows(self, first: int, end: int) -> Wire:
-        """The RESP form of some rows."""
+    def _rows(self, first: int, end: int, encoding: Encoding) -> Encoded:
+        """Some rows as readers get them."""
         batch = self.opened()
         _, tag_table, tags = batch.column(1).buffers()
         _, entry_table, entries = batch.column(2).buffers()
-        return columns_wire(self.start, self.offsets, (tag_table, tags), (entry_table, entries), first, end, self.large)
+        return encoding.encode_columns(
+            self.start, self.offsets, (tag_table, tags), (entry_table, entries), first, end, self.large
+        )
 
     def arrow(self, start: int, end: int, compressed: bool = False) -> ArrowPart:
         """The messages between two offsets in Arrow's form, compressed if they are and may be.
@@ -305,21 +308,21 @@ class Node:
         return bisect_left(range(self.count), ms, key=lambda row: peaks[row].as_py())
 
     def freeze(self, compression: str) -> None:
-        """Go cold: no wire, and compressed if asked."""
+        """Go cold: not kept encoded, and compressed if asked."""
         if compression != "none" and not self.compressed:
             self.take_compressed(compressed([self._cut()], compression)[0])
         self.own()
         self.rest()
 
     def take_compressed(self, payload: bytes) -> None:
-        """Be what somebody made of this node meanwhile."""
+        """Take over the payload that a thread compressed."""
         self.payload = payload
         self.compressed, self.source = True, None
         self.rest()
 
     def rest(self) -> None:
         """Let go of what can be made again."""
-        self.wire = None
+        self.encoded = None
         self.asked = 0
         if self.compressed:
             self.batch = None
@@ -329,7 +332,7 @@ class Node:
         self.offsets = array("q", [self.offset_at(row) for row in rows])
         batch = self.opened().take(int64s(array("q", rows)))
         cold = self.compressed
-        self.wire, self.asked = None, 0
+        self.encoded, self.asked = None, 0
         self._hold(batch)
         if cold:
             self.freeze(compression)
@@ -343,12 +346,12 @@ class Node:
 
     def size(self) -> int:
         """Bytes of memory."""
-        wire = len(self.wire[0]) + 8 * len(self.wire[1]) if self.wire else 0
+        encoded = len(self.encoded[1]) + 8 * len(self.encoded[2]) if self.encoded else 0
         decoded = self.raw if self.compressed and self.batch is not None else 0
         return (
             250
             + (len(self.payload) or self.raw)
-            + wire
+            + encoded
             + decoded
             + (8 * len(self.offsets) if self.offsets is not None else 0)
         )
@@ -358,7 +361,7 @@ class Node:
         batch = pa.ipc.read_record_batch(self.message(), LARGE_SCHEMA if self.large else SCHEMA)
         batch.validate(full=True)
         assert batch.num_rows == self.count
-        assert 0 <= self.asked * WORTH < max(self.count, 1) or self.wire is not None
+        assert 0 <= self.asked * WORTH < max(self.count, 1) or self.encoded is not None
         assert self.batch is None or self.batch.equals(batch)
         assert all(column.null_count == 0 for column in batch)
         offsets, times, tags, entries = self.copy().lists()  # of a copy: checking must not leave it decoded
@@ -368,8 +371,9 @@ class Node:
             assert all(self.start <= offset < self.start + NODE for offset in offsets)
         assert self.raw == sum(map(len, tags)) + sum(map(len, entries)) + OVERHEAD * self.count
         assert not times or self.newest >= max(times)
-        if self.wire:
-            assert (bytes(self.wire[0]), self.wire[1]) == formatted(offsets, tags, entries)
+        if self.encoded:
+            encoding, data, begins = self.encoded
+            assert (bytes(data), begins.tolist()) == encoded_one_by_one(encoding, offsets, tags, entries)
 
 
 def _ascending(offsets: array[int]) -> bool:
@@ -393,7 +397,7 @@ def load_node(
     node = Node()
     node.number, node.before, node.newest = number, before, newest
     node.compressed, node.large, node.offsets, node.payload = compressed, large, offsets, payload
-    node.source = node.batch = node.wire = None
+    node.source = node.batch = node.encoded = None
     node.asked = 0
     try:
         batch = node.batch = pa.ipc.read_record_batch(payload, LARGE_SCHEMA if large else SCHEMA)
@@ -420,9 +424,9 @@ def load_node(
 
 
 class Active:
-    """The node being written. Its wire grows when it is read: each message is formatted once."""
+    """The node being written. What is kept encoded of it grows when it is read: each message is encoded once."""
 
-    __slots__ = ("before", "begins", "entries", "start", "tags", "times", "wire")
+    __slots__ = ("before", "begins", "encoded", "encoding", "entries", "start", "tags", "times")
 
     def __init__(self, start: int, before: int) -> None:
         self.start = start  # offset of the first message in the lists
@@ -430,7 +434,8 @@ class Active:
         self.times = array("q")
         self.tags: list[bytes] = []
         self.entries: list[bytes] = []
-        self.wire = bytearray()  # of the first messages
+        self.encoding: Encoding | None = None  # of the last reader
+        self.encoded = bytearray()  # the first messages, as it makes them
         self.begins = array("Q", (0,))  # where each begins in it (one more: the end)
 
     @property
@@ -471,13 +476,15 @@ class Active:
                 return self.start + row + 1, cost
         return end, cost
 
-    def wire_slice(self, start: int, end: int) -> bytes:
-        """A copy: who holds a view of the wire would keep it from growing."""
+    def encoded_slice(self, start: int, end: int, encoding: Encoding) -> bytes:
+        """A run of messages as readers get them. A copy: a view of what is encoded would keep it from growing."""
         a, b = start - self.start, end - self.start
+        if encoding is not self.encoding:
+            self.encoding, self.encoded, self.begins = encoding, bytearray(), array("Q", (0,))
         begins = self.begins
         if b >= len(begins):
-            extend_wire(self.wire, begins, self.start, self.tags, self.entries, b)
-        return bytes(self.wire[begins[a] : begins[b]])
+            encoding.encode_more(self.encoded, begins, self.start, self.tags, self.entries, b)
+        return bytes(self.encoded[begins[a] : begins[b]])
 
     def arrow(self, start: int, end: int, compressed: bool = False) -> ArrowPart:
         rows = slice(start - self.start, end - self.start)
@@ -492,7 +499,7 @@ class Active:
         return bisect_left([*accumulate(self.times, max, initial=self.before)], ms, 1) - 1
 
     def seal(self) -> Node:
-        """The finished node; it has its wire already if someone is reading along."""
+        """The finished node; it is encoded already if a reader follows the stream."""
         end = (self.number + 1) * NODE + 1
         whole = len(self.entries) == NODE
         node = Node.of(
@@ -502,9 +509,9 @@ class Active:
             latest(self.times),
             None if whole else array("q", range(self.start, end)),
         )
-        if self.wire:
-            extend_wire(self.wire, self.begins, self.start, self.tags, self.entries, len(self.entries))
-            node.wire = memoryview(bytes(self.wire)), self.begins
+        if self.encoding is not None:
+            self.encoding.encode_more(self.encoded, self.begins, self.start, self.tags, self.entries, len(self.entries))
+            node.encoded = self.encoding, memoryview(bytes(self.encoded)), self.begins
         return node
 
     def copy(self) -> Active:
@@ -514,13 +521,14 @@ class Active:
 
     def size(self) -> int:
         """Bytes of memory."""
-        return self.raw + len(self.wire) + (2 * 41 + 8) * len(self.entries) + 8 * len(self.begins) + 400
+        return self.raw + len(self.encoded) + (2 * 41 + 8) * len(self.entries) + 8 * len(self.begins) + 400
 
     def check(self) -> None:
         assert len(self.times) == len(self.tags) == len(self.entries) < NODE
         known = len(self.begins) - 1
-        offsets = range(self.start, self.start + known)
-        assert (bytes(self.wire), self.begins) == formatted(offsets, self.tags[:known], self.entries[:known])
+        offsets, tags, entries = [*range(self.start, self.start + known)], self.tags[:known], self.entries[:known]
+        expected = (b"", [0]) if self.encoding is None else encoded_one_by_one(self.encoding, offsets, tags, entries)
+        assert (bytes(self.encoded), self.begins.tolist()) == expected
 
 
 Block = Node | Active

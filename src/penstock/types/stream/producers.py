@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from penstock.types.packing import CorruptValue
 from penstock.types.stream.arrow import binaries, parse_arrow
-from penstock.types.stream.wire import column_of
+from penstock.types.stream.column_buffers import column_of
 
 REMEMBERED = 8  # answers a producer: as many writes as it may have in flight and still repeat
 _PRODUCER = struct.Struct("<qqqqI")

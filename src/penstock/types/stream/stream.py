@@ -33,8 +33,8 @@ class Stream:
     >>> stream = Stream(Storage())
     >>> stream.log.append(1000, b"tag", b"entry")
     1
-    >>> stream.log.read(1, 10)
-    (b'*3\\r\\n:1\\r\\n$3\\r\\ntag\\r\\n$5\\r\\nentry\\r\\n', 1)
+    >>> next(stream.log.messages(1, 10))
+    Message(offset=1, time=1000, tag=b'tag', entry=b'entry')
     """
 
     # Who waits for the stream at a key remembers which one it was, and must not keep a deleted one alive.

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""The compiled twin of wire.py; that file says what the functions do, and the same tests run on both.
+"""The compiled twin of stream_messages.py; that file says what the functions do, and the same tests run on both.
 
 Each measures first and then writes: the bytes it makes have exactly the size that they need.
 """
@@ -8,65 +8,29 @@ from cpython cimport array
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t
 from libc.string cimport memcpy
+
+from penstock.protocol._resp cimport bulk_size, header_size, put_bulk, put_header
 
 import array as _array
 
 cdef array.array _BEGINS = _array.array("Q")
-cdef array.array _NARROW = _array.array("i")
-cdef array.array _WIDE = _array.array("q")
-cdef enum:
-    FRAME = 17  # bytes of a message's RESP form beside its three numbers, its tag and its entry
-
-
-cdef inline Py_ssize_t digits_of(int64_t number) noexcept nogil:
-    cdef Py_ssize_t count = 1
-    while number >= 10:
-        number //= 10
-        count += 1
-    return count
-
-
-cdef inline char *put_number(char *at, int64_t number) noexcept nogil:
-    cdef char *end = at + digits_of(number)
-    cdef char *place = end
-    while True:
-        place -= 1
-        place[0] = <char>(48 + number % 10)
-        number //= 10
-        if number == 0:
-            return end
-
-
-cdef inline char *put_bulk(char *at, const char *data, Py_ssize_t size) noexcept nogil:
-    at[0] = 36  # $
-    at = put_number(at + 1, size)
-    memcpy(at, b"\r\n", 2)
-    if size:
-        memcpy(at + 2, data, size)
-    at += 2 + size
-    memcpy(at, b"\r\n", 2)
-    return at + 2
 
 
 cdef inline char *put_message(
     char *at, int64_t offset, const char *tag, Py_ssize_t tag_size, const char *entry, Py_ssize_t entry_size
 ) noexcept nogil:
-    memcpy(at, b"*3\r\n:", 5)
-    at = put_number(at + 5, offset)
-    memcpy(at, b"\r\n", 2)
-    return put_bulk(put_bulk(at + 2, tag, tag_size), entry, entry_size)
+    memcpy(at, b"*3\r\n", 4)
+    return put_bulk(put_bulk(put_header(at + 4, 58, offset), tag, tag_size), entry, entry_size)
 
 
 cdef inline Py_ssize_t size_of(int64_t offset, Py_ssize_t tag_size, Py_ssize_t entry_size) noexcept nogil:
-    return (
-        FRAME + digits_of(offset) + digits_of(tag_size) + tag_size + digits_of(entry_size) + entry_size
-    )
+    return 4 + header_size(offset) + bulk_size(tag_size) + bulk_size(entry_size)
 
 
-def extend_wire(bytearray wire, array.array begins, int64_t start, list tags, list entries, Py_ssize_t end):
-    cdef Py_ssize_t first = len(begins) - 1, row, base = PyByteArray_GET_SIZE(wire), size = base
+def encode_more(bytearray encoded, array.array begins, int64_t start, list tags, list entries, Py_ssize_t end):
+    cdef Py_ssize_t first = len(begins) - 1, row, base = PyByteArray_GET_SIZE(encoded), size = base
     cdef bytes tag, entry
     cdef char *at
     if not (begins.ob_descr.typecode == c"Q" and first >= 0 and end <= len(tags) and end <= len(entries)):
@@ -80,15 +44,18 @@ def extend_wire(bytearray wire, array.array begins, int64_t start, list tags, li
         if tag is None or entry is None:
             raise TypeError("a message is bytes")
         size += size_of(start + row, PyBytes_GET_SIZE(tag), PyBytes_GET_SIZE(entry))
-    PyByteArray_Resize(wire, size)
+    PyByteArray_Resize(encoded, size)
     array.resize_smart(begins, end + 1)
-    at = PyByteArray_AS_STRING(wire) + base
+    at = PyByteArray_AS_STRING(encoded) + base
     for row in range(first, end):
         tag, entry = tags[row], entries[row]
         at = put_message(
-            at, start + row, PyBytes_AS_STRING(tag), PyBytes_GET_SIZE(tag), PyBytes_AS_STRING(entry), PyBytes_GET_SIZE(entry)
+            at,
+            start + row,
+            PyBytes_AS_STRING(tag), PyBytes_GET_SIZE(tag),
+            PyBytes_AS_STRING(entry), PyBytes_GET_SIZE(entry),
         )
-        begins.data.as_ulonglongs[row + 1] = at - PyByteArray_AS_STRING(wire)
+        begins.data.as_ulonglongs[row + 1] = at - PyByteArray_AS_STRING(encoded)
 
 
 cdef class Table:
@@ -128,14 +95,16 @@ cdef class Table:
         return <const char *>self.data.buf + self.begin(row)
 
 
-def columns_wire(int64_t start, offsets, tuple tag_column, tuple entry_column, Py_ssize_t first, Py_ssize_t end, bint wide):
+def encode_columns(
+    int64_t start, offsets, tuple tag_column, tuple entry_column, Py_ssize_t first, Py_ssize_t end, bint wide
+):
     cdef Py_ssize_t row, size = 0
     cdef array.array begins = array.clone(_BEGINS, max(end - first, 0) + 1, False)
     cdef array.array known = offsets
     cdef long long *listed = NULL
     cdef int64_t offset
     cdef Table tags, entries
-    cdef bytes wire
+    cdef bytes encoded
     cdef char *at
     begins.data.as_ulonglongs[0] = 0
     if end <= first:
@@ -153,8 +122,8 @@ def columns_wire(int64_t start, offsets, tuple tag_column, tuple entry_column, P
         if offset < 0:
             raise OverflowError("an offset does not fit")
         size += size_of(offset, tags.size(row), entries.size(row))
-    wire = PyBytes_FromStringAndSize(NULL, size)
-    at = PyBytes_AS_STRING(wire)
+    encoded = PyBytes_FromStringAndSize(NULL, size)
+    at = PyBytes_AS_STRING(encoded)
     for row in range(first, end):
         at = put_message(
             at,
@@ -162,53 +131,5 @@ def columns_wire(int64_t start, offsets, tuple tag_column, tuple entry_column, P
             tags.value(row), tags.begin(row + 1) - tags.begin(row),
             entries.value(row), entries.begin(row + 1) - entries.begin(row),
         )
-        begins.data.as_ulonglongs[row + 1 - first] = at - PyBytes_AS_STRING(wire)
-    return wire, begins
-
-
-def column_of(list values, bint wide):
-    cdef Py_ssize_t row, count = len(values), size = 0
-    cdef array.array table
-    cdef bytes value, data
-    cdef char *at
-    for value in values:
-        if value is None:
-            raise TypeError("a message is bytes")
-        size += PyBytes_GET_SIZE(value)
-    if size > INT32_MAX and not wide:
-        raise OverflowError("32 bits are not enough for so many bytes")
-    table = array.clone(_WIDE if wide else _NARROW, count + 1, True)
-    data = PyBytes_FromStringAndSize(NULL, size)
-    at = PyBytes_AS_STRING(data)
-    for row in range(count):
-        value = values[row]
-        memcpy(at, PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value))
-        at += PyBytes_GET_SIZE(value)
-        if wide:
-            table.data.as_longlongs[row + 1] = at - PyBytes_AS_STRING(data)
-        else:
-            table.data.as_ints[row + 1] = <int>(at - PyBytes_AS_STRING(data))
-    return table, data
-
-
-def counted(int64_t start, Py_ssize_t count):
-    cdef Py_ssize_t row
-    cdef bytes column
-    cdef int64_t *numbers
-    if count > 0 and start > INT64_MAX - (count - 1):
-        raise OverflowError("an offset does not fit")
-    column = PyBytes_FromStringAndSize(NULL, 8 * max(count, 0))
-    numbers = <int64_t *>PyBytes_AS_STRING(column)
-    for row in range(count):
-        numbers[row] = start + row
-    return column
-
-
-def latest(array.array times):
-    cdef Py_ssize_t row
-    if times.ob_descr.typecode != c"q" or len(times) == 0:
-        raise ValueError("there are no times")
-    cdef long long newest = times.data.as_longlongs[0]
-    for row in range(1, len(times)):
-        newest = max(newest, times.data.as_longlongs[row])
-    return newest
+        begins.data.as_ulonglongs[row + 1 - first] = at - PyBytes_AS_STRING(encoded)
+    return encoded, begins

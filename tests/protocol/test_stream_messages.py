@@ -1,4 +1,4 @@
-"""Both versions of the wire functions, compiled and pure, do the same, and it is RESP."""
+"""Both versions of the encoding of stream messages, compiled and pure, do the same, and it is RESP."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.twins import is_compilation_expected, pure_twin
 
+from penstock.protocol import stream_messages
 from penstock.protocol.resp import encode
-from penstock.types.stream import wire
 
-KINDS: dict[str, Any] = {"chosen": wire, "pure": pure_twin(wire)}
+KINDS: dict[str, Any] = {"chosen": stream_messages, "pure": pure_twin(stream_messages)}
 both = pytest.mark.parametrize("kind", KINDS)
 
 LARGEST = 2**63 - 1
@@ -43,13 +43,13 @@ def _columns(rows: list[tuple[bytes, bytes]], wide: bool) -> list[tuple[Any, Any
 
 
 def test_the_compiled_functions_are_built_where_there_is_a_compiler() -> None:
-    assert is_compilation_expected() == wire.COMPILED, (
+    assert is_compilation_expected() == stream_messages.COMPILED, (
         "the extension was not built although it could be; try: make clean test"
     )
 
 
 def test_pure_can_be_chosen_by_the_environment() -> None:
-    code = "from penstock.types.stream import wire; print(wire.COMPILED)"
+    code = "from penstock.protocol import stream_messages; print(stream_messages.COMPILED)"
     environment = {**os.environ, "PENSTOCK_PURE": "1"}
     output = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert output.stdout.strip() == "False"
@@ -57,13 +57,13 @@ def test_pure_can_be_chosen_by_the_environment() -> None:
 
 @both
 @given(start=starts, rows=messages, cuts=st.lists(st.integers(0, 12), max_size=4))
-def test_a_growing_wire_is_the_same_in_one_step_or_many(
+def test_messages_are_encoded_the_same_in_one_step_or_many(
     kind: str, start: int, rows: list[tuple[bytes, bytes]], cuts: list[int]
 ) -> None:
     tags, entries = [tag for tag, _ in rows], [entry for _, entry in rows]
     data, begins = bytearray(), array("Q", [0])
     for end in [*sorted(min(cut, len(rows)) for cut in cuts), len(rows), 0]:
-        KINDS[kind].extend_wire(data, begins, start, tags, entries, end)
+        KINDS[kind].encode_more(data, begins, start, tags, entries, end)
     assert (data, list(begins)) == _expected(list(range(start, start + len(rows))), rows)
 
 
@@ -73,7 +73,7 @@ def test_any_rows_of_columns_are_formatted_with_offsets_that_follow(
     kind: str, start: int, rows: list[tuple[bytes, bytes]], part: tuple[int, int], wide: bool
 ) -> None:
     first, end = sorted(min(bound, len(rows)) for bound in part)
-    data, begins = KINDS[kind].columns_wire(start, None, *_columns(rows, wide), first, end, wide)
+    data, begins = KINDS[kind].encode_columns(start, None, *_columns(rows, wide), first, end, wide)
     assert type(data) is bytes
     assert begins.typecode == "Q"
     assert (data, list(begins)) == _expected(list(range(start + first, start + end)), rows[first:end])
@@ -89,63 +89,30 @@ def test_any_rows_of_columns_are_formatted_with_offsets_that_are_listed(
 ) -> None:
     offsets = [sum(gaps[: at + 1]) for at in range(len(rows))]
     first = min(first, len(rows))
-    data, begins = KINDS[kind].columns_wire(1, array("q", offsets), *_columns(rows, wide), first, len(rows), wide)
+    data, begins = KINDS[kind].encode_columns(1, array("q", offsets), *_columns(rows, wide), first, len(rows), wide)
     assert (data, list(begins)) == _expected(offsets[first:], rows[first:])
-
-
-@both
-@given(values=st.lists(words, max_size=12), wide=st.booleans())
-def test_a_column_is_what_arrow_makes_of_the_same_values(kind: str, values: list[bytes], wide: bool) -> None:
-    table, data = KINDS[kind].column_of(values, wide)
-    expected = pa.array(values, pa.large_binary() if wide else pa.binary())
-    buffers = [None, pa.py_buffer(table), pa.py_buffer(data)]
-    column = pa.Array.from_buffers(expected.type, len(values), buffers, 0)
-    column.validate(full=True)
-    assert column.equals(expected)
-
-
-@both
-def test_a_column_of_two_gigabytes_needs_a_wide_table(kind: str) -> None:
-    with pytest.raises(OverflowError):
-        KINDS[kind].column_of([b"x" * (1 << 20)] * 2048, False)
-
-
-@both
-@given(times=st.lists(st.integers(-(2**63), LARGEST), min_size=1))
-def test_the_latest_time_is_found_wherever_it_stands(kind: str, times: list[int]) -> None:
-    assert KINDS[kind].latest(array("q", times)) == max(times)
-
-
-@both
-@given(start=starts, count=st.integers(-1, 1200))
-def test_a_column_of_offsets_counts_from_the_first(kind: str, start: int, count: int) -> None:
-    if start + count - 1 > LARGEST:
-        with pytest.raises(OverflowError):
-            KINDS[kind].counted(start, count)
-    else:
-        assert array("q", KINDS[kind].counted(start, count)).tolist() == [*range(start, start + count)]
 
 
 @both
 def test_large_messages_are_formatted(kind: str) -> None:
     rows = [(b"t" * 70_000, b"e" * 3_000_000), (b"", b""), (b"tag", b"e" * 100_000)]
-    data, begins = KINDS[kind].columns_wire(999, None, *_columns(rows, False), 0, 3, False)
+    data, begins = KINDS[kind].encode_columns(999, None, *_columns(rows, False), 0, 3, False)
     assert (data, list(begins)) == _expected([999, 1000, 1001], rows)
 
 
 @both
 def test_the_largest_offset_is_formatted(kind: str) -> None:
-    data, _ = KINDS[kind].columns_wire(1, array("q", [LARGEST]), *_columns([(b"a", b"b")], False), 0, 1, False)
+    data, _ = KINDS[kind].encode_columns(1, array("q", [LARGEST]), *_columns([(b"a", b"b")], False), 0, 1, False)
     assert data == encode([LARGEST, b"a", b"b"])
 
 
 @both
-def test_a_growing_wire_that_somebody_looks_at_is_left_as_it_was(kind: str) -> None:
+def test_what_is_encoded_stays_as_it_was_while_there_is_a_view_of_it(kind: str) -> None:
     data, begins = bytearray(), array("Q", [0])
-    KINDS[kind].extend_wire(data, begins, 1, [b"a"], [b"b"], 1)
+    KINDS[kind].encode_more(data, begins, 1, [b"a"], [b"b"], 1)
     before = bytes(data)
     with memoryview(data), pytest.raises(BufferError):
-        KINDS[kind].extend_wire(data, begins, 1, [b"a", b"c"], [b"b", b"d"], 2)
+        KINDS[kind].encode_more(data, begins, 1, [b"a", b"c"], [b"b", b"d"], 2)
     assert (data, list(begins)) == (before, [0, len(before)])
 
 
@@ -154,10 +121,10 @@ def test_nothing_is_read_outside_of_what_is_given(kind: str) -> None:
     functions = KINDS[kind]
     good = _columns([(b"tag", b"entry")], False)
     with pytest.raises(ValueError):
-        functions.columns_wire(1, None, *good, 0, 100, False)
+        functions.encode_columns(1, None, *good, 0, 100, False)
     with pytest.raises(ValueError):
-        functions.columns_wire(1, array("q"), *good, 0, 1, False)
+        functions.encode_columns(1, array("q"), *good, 0, 1, False)
     with pytest.raises(ValueError, match="outside"):
-        functions.columns_wire(1, None, (array("i", [0, 9]), b"tag"), good[1], 0, 1, False)
+        functions.encode_columns(1, None, (array("i", [0, 9]), b"tag"), good[1], 0, 1, False)
     with pytest.raises(ValueError):
-        functions.extend_wire(bytearray(), array("Q", [0]), 1, [b"tag"], [], 1)
+        functions.encode_more(bytearray(), array("Q", [0]), 1, [b"tag"], [], 1)

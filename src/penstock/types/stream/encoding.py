@@ -1,0 +1,44 @@
+"""What a stream needs from whatever makes bytes of its messages for readers.
+
+A node keeps the bytes that an encoding made of it, because readers that follow a stream read the same messages. What
+those bytes mean is no matter of this package: the server gives it RESP (protocol/stream_messages.py).
+
+Rejected: keeping the bytes outside of the nodes. They would have to be found again for every read, and freed when a
+node goes cold, is rewritten or evicted.
+"""
+
+from __future__ import annotations
+
+from array import array
+from itertools import accumulate
+from typing import Any, Protocol
+
+Encoded = tuple[bytes, "array[int]"]  # messages, and where each begins (one more: the end)
+Column = tuple[Any, Any]  # Arrow's two buffers of a binary column that is no slice: the table, and the data
+
+
+class Encoding(Protocol):
+    """Two functions, of a module or an object. What they make of a message must always be the same."""
+
+    def encode_more(
+        self, encoded: bytearray, begins: array[int], start: int, tags: list[bytes], entries: list[bytes], end: int, /
+    ) -> None:
+        """Add the messages that are not encoded yet, up to row `end`; row 0 has the offset `start`."""
+
+    def encode_columns(
+        self, start: int, offsets: array[int] | None, tags: Column, entries: Column, first: int, end: int, wide: bool, /
+    ) -> Encoded:
+        """The rows from `first` to before `end` of two columns; row n has offsets[n], or start + n if there are none.
+
+        The columns' tables have 64 bits a place if `wide`, else 32.
+        """
+
+
+def encoded_one_by_one(
+    encoding: Encoding, offsets: list[int], tags: list[bytes], entries: list[bytes]
+) -> tuple[bytes, list[int]]:
+    """Messages, and where each begins, made without any of the two short cuts; for checks."""
+    pieces = [bytearray() for _ in offsets]
+    for piece, offset, tag, entry in zip(pieces, offsets, tags, entries, strict=True):
+        encoding.encode_more(piece, array("Q", (0,)), offset, [tag], [entry], 1)
+    return b"".join(pieces), [*accumulate(map(len, pieces), initial=0)]
