@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support import stream_reading
 from tests.support.twins import is_compilation_expected, pure_twin
 
 from penstock import commands
@@ -145,7 +146,7 @@ def test_a_plain_read_of_a_stream_is_quick_and_one_with_options_takes_the_whole_
     for read in reads:
         loop.data_received(pack(b"TREAD", *read))
     whole = b"".join(b"*3\r\n:%d\r\n$3\r\ntag\r\n$5\r\nentry\r\n" % n for n in range(1, 2501))
-    some = [whole, stream.log.read(999, 3)[0], stream.log.read(2500, 1)[0], b"", b""]
+    some = [whole, stream_reading.read(stream.log, 999, 3)[0], stream_reading.read(stream.log, 2500, 1)[0], b"", b""]
     counts = [2500, 3, 1, 0, 0]
     assert loop.sent == b"".join(b"*%d\r\n%b" % found for found in zip(counts, some, strict=True))
     assert loop.others_seen == []
