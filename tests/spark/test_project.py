@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -83,6 +84,15 @@ def test_options_that_exclude_each_other_are_refused(tmp_path: Path, options: li
     ran = CliRunner().invoke(app, ["run", str(tmp_path), *options])
     assert ran.exit_code == 2
     assert "exclude" in ran.stderr
+
+
+def test_tables_are_named_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr("penstock.cli.run._run", lambda project, url, selection, *rest: asked.append(selection))
+    folder = project(tmp_path, a_sql="")
+    ran = CliRunner().invoke(app, ["run", str(folder), "--refresh", "a", "--refresh", "b", "--full-refresh", "c"])
+    assert ran.exit_code == 0, ran.stderr
+    assert [(each.refresh, each.full_refresh, each.full_refresh_all) for each in asked] == [(["a", "b"], ["c"], False)]
 
 
 def test_what_sql_files_declare_is_found_with_its_line() -> None:

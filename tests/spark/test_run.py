@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,8 +14,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import psutil
+import pyarrow.parquet as pq
 import pytest
 import redis
 from tests.support.spark.projects import entries, project, write
@@ -43,7 +46,7 @@ def without_java(tmp_path: Path) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "JAVA_HOME"} | {"PATH": str(tools)}
 
 
-def test_a_new_project_runs_at_once_without_any_java_stops_whole_and_goes_on_with_what_is_new(
+def test_a_new_project_runs_at_once_without_any_java_stops_whole_and_its_copy_goes_on_with_what_is_new(
     tmp_path: Path, without_java: dict[str, str]
 ) -> None:
     folder = tmp_path / "odd names" / """my "own" clicks (50%) #1 für's $HOME"""
@@ -75,13 +78,31 @@ def test_a_new_project_runs_at_once_without_any_java_stops_whole_and_goes_on_wit
     ):
         slow = [json.loads(entry) for entry in entries(client, "slow_clicks")]
         assert len([each for each in slow if each["user"] == NOBODY]) in (0, 7), "half of a batch is there"
+        copy = shutil.copytree(folder, tmp_path / "my copy", ignore=shutil.ignore_patterns("server"))
+        original = files_of(folder)
         click(client, 5)
-        again = penstock("run", folder, "--url", server.url, "--refresh", "clicks", "--full-refresh", "pages")
+        again = penstock("run", copy, "--url", server.url)
         assert again.returncode == 0, again.stdout + again.stderr
+        assert f"this is a copy of {folder}" in "".join(again.stdout.splitlines())
         assert "clicks: completed, 5 rows" in again.stdout
-        assert "pages: completed" in again.stdout
-        assert "clicks_a_minute: completed" not in again.stdout
-        assert len(entries(client, "slow_clicks")) == len(slow), "a flow that is not selected does not run"
+        assert files_of(folder) == original, "the copy writes to the tables of the original"
+        assert rows_of(copy, "clicks") == 1012
+        pages = pq.read_table(copy / ".penstock" / "warehouse" / "pages")
+        assert sum(pages["clicks"].to_pylist()) == 1012, "the view was made of other files"
+        slow_ones = [entry for entry in entries(client, "slow_clicks") if json.loads(entry)["user"] == NOBODY]
+        assert len(slow_ones) == 12, "a flow of the copy read files again that the original had read, or lost some"
+
+
+def files_of(folder: Path) -> set[Path]:
+    """Everything that a run leaves behind."""
+    return {path for path in (folder / ".penstock").rglob("*") if "server" not in path.parts}
+
+
+def rows_of(folder: Path, table: str) -> int:
+    """The rows of a table of files, by its own log."""
+    log = (folder / ".penstock" / "warehouse" / table / "_spark_metadata").glob("[0-9]*")
+    lines = {line for file in log for line in file.read_text().splitlines()[1:]}
+    return sum(pq.read_metadata(unquote(urlsplit(json.loads(line)["path"]).path)).num_rows for line in lines)
 
 
 NOBODY = -1

@@ -163,6 +163,7 @@ def _server(project: Project, url: str | None, port: int) -> Iterator[str]:
 def _run(project: Project, url: str, selection: Selection, stop: _Stop | None, trigger: float) -> None:
     from penstock.spark.options import URL_VARIABLE
     from penstock.spark.progress import Progress
+    from penstock.spark.relocation import settle
     from penstock.spark.runner import Runner
     from penstock.spark.session import Session
 
@@ -178,6 +179,8 @@ def _run(project: Project, url: str, selection: Selection, stop: _Stop | None, t
         Progress(session, url, display.changed) as progress,
         display.show(progress),
     ):
+        if said := settle(project, session, url):
+            console.print(f"{project.spec.name}: {said}", highlight=False, markup=False)
         runner = Runner(project, session, progress)
         if stop is None:
             runner.run(selection)

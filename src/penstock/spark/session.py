@@ -35,6 +35,8 @@ from pyspark.sql import SparkSession
 from penstock.spark.java import set_java_home
 
 SECONDS_TO_END = 30
+METASTORE, WAREHOUSE = "metastore", "warehouse"
+"""Folders of a session: which tables there are, and their files."""
 
 
 class SparkDidNotStart(RuntimeError):
@@ -74,9 +76,9 @@ def settings(folder: Path) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.local.dir": str(folder / "tmp"),
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.sql.warehouse.dir": str(folder / WAREHOUSE),
         "spark.sql.catalogImplementation": "hive",
-        "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={folder / 'metastore'};create=true",
+        "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={folder / METASTORE};create=true",
         "spark.driver.extraJavaOptions": " ".join(
             [
                 _java_option("derby.stream.error.file", folder / "derby.log"),
@@ -173,7 +175,7 @@ class Session:
     def _connect(self) -> Any:
         from pyspark.sql.connect.session import SparkSession as ConnectSession
 
-        service = getattr(self._context._jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")
+        service = getattr(self.jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")
         port = getattr(service, "MODULE$").localPort()
         os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # pyspark.sql.functions and SparkSession.active() go by it
         spark = ConnectSession.builder.remote(f"sc://localhost:{port}").create()
@@ -200,6 +202,11 @@ class Session:
 
     def __exit__(self, *exc: object) -> None:
         self.stop()
+
+    @property
+    def jvm(self) -> Any:
+        """What is in the JVM, by its name there."""
+        return self._context._jvm
 
     @property
     def alive(self) -> bool:
