@@ -19,7 +19,7 @@ from penstock.client.api.calls import call
 from penstock.client.api.pipeline import bulk_batch
 from penstock.client.delivery import Settings
 from penstock.client.engine.batch import Batch
-from penstock.client.engine.connection import Engine
+from penstock.client.engine.connection import ConnectionCore
 from penstock.client.errors import BufferFull
 from penstock.testing.redis import RedisServer
 
@@ -59,17 +59,17 @@ def wide(value: int) -> Iterator[Batch]:
 @pytest.mark.parametrize("make", [singles, pipelines, wide])
 @pytest.mark.parametrize("value", [10, 1000, 100_000])
 def test_the_bound_on_bytes_is_a_bound_on_memory(make: Callable[[int], Iterator[Batch]], value: int) -> None:
-    engine = Engine(Settings(max_buffered_bytes=BOUND))
-    engine.connecting()
-    engine.connected(0.0)
-    engine.lost(redis.ConnectionError("cut"), 0.0)
+    core = ConnectionCore(Settings(max_buffered_bytes=BOUND))
+    core.connecting()
+    core.connected(0.0)
+    core.lost(redis.ConnectionError("cut"), 0.0)
     batches = make(value)
     next(batches)  # whatever is made once
     tracemalloc.start()
     try:
         with pytest.raises(BufferFull):
             while True:
-                engine.submit(next(batches), 0.0)
+                core.submit(next(batches), 0.0)
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -112,7 +112,7 @@ def test_the_bound_on_bytes_is_a_bound_on_the_memory_of_tasks_that_wait(name: st
     async def main() -> int:
         async with aio.Client(port=1, max_buffered_bytes=SMALL_BOUND, when_full="raise") as client:
             client._link._move_to(asyncio.get_running_loop())
-            client._link.engine.connecting()  # it never comes to that
+            client._link.core.connecting()  # it never comes to that
             make = AWAITED[name]
             first = make(client, 0, value)  # whatever is made once
             first.send(None)

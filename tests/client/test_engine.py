@@ -13,8 +13,8 @@ from tests.support.client.scripted import World, many, single, transaction
 
 from penstock.client.delivery import Acquaintance, Command, Delivery, State
 from penstock.client.engine.batch import Batch
-from penstock.client.engine.handshake import PrefaceRefused
-from penstock.client.engine.replies import Replies
+from penstock.client.engine.handshake import HandshakeRefused
+from penstock.client.engine.replies import ReplyReader
 from penstock.client.errors import (
     BufferFull,
     ClientClosed,
@@ -35,7 +35,7 @@ AT_MOST, AT_LEAST, EXACTLY = Delivery.AT_MOST_ONCE, Delivery.AT_LEAST_ONCE, Deli
 def up(**settings: object) -> World:
     world = World(**settings)
     world.connect()
-    world.settle_down()
+    world.run_until_idle()
     world.server.log.clear()
     return world
 
@@ -43,9 +43,9 @@ def up(**settings: object) -> World:
 def test_replies_go_to_their_commands_in_order() -> None:
     world = up()
     batches = [world.submit(single("INCR", "a")) for _ in range(3)]
-    world.settle_down()
+    world.run_until_idle()
     assert [batch.results for batch in batches] == [[1], [2], [3]]
-    assert world.settled == batches and batches[0].state(0) is State.REPLIED
+    assert world.finished == batches and batches[0].state(0) is State.REPLIED
 
 
 def test_all_that_is_queued_is_written_at_once() -> None:
@@ -72,16 +72,16 @@ def test_at_most_once_rejects_new_commands_until_the_next_attempt() -> None:
     world = up(delivery=AT_MOST)
     world.cut()
     world.submit(single("INCR", "a"))  # the first attempt after a loss is made at once
-    world.engine.connecting()
-    world.engine.connect_failed(redis.ConnectionError("refused"), world.now)
+    world.core.connecting()
+    world.core.connect_failed(redis.ConnectionError("refused"), world.now)
     world.collect()
-    assert isinstance(world.settled[-1].results[0], NotSent)
+    assert isinstance(world.finished[-1].results[0], NotSent)
     with pytest.raises(NotSent, match="holds nothing"):
         world.submit(single("INCR", "a"))
     world.now += 10
     world.submit(single("INCR", "a"))
-    world.settle_down()
-    assert world.settled[-1].results == [1]
+    world.run_until_idle()
+    assert world.finished[-1].results == [1]
 
 
 def test_at_least_once_replays_in_order_and_new_commands_wait_behind() -> None:
@@ -91,10 +91,10 @@ def test_at_least_once_replays_in_order_and_new_commands_wait_behind() -> None:
     world.serve()
     world.cut()
     later = world.submit(single("SET", "k", 3))
-    world.settle_down()
+    world.run_until_idle()
     assert [argv[2] for argv in world.server.log] == [b"0", b"1", b"2", b"0", b"1", b"2", b"3"]
     assert all(batch.results == [b"OK"] for batch in (*first, later))
-    assert world.engine.counters.replayed == 3 and world.engine.counters.reconnects == 1
+    assert world.core.counters.replayed == 3 and world.core.counters.reconnects == 1
 
 
 def test_what_was_replied_is_never_sent_again() -> None:
@@ -104,7 +104,7 @@ def test_what_was_replied_is_never_sent_again() -> None:
     world.serve()
     world.read(len(b":1\r\n") + 2)  # the reply to the first, and a part of the second
     world.cut()
-    world.settle_down()
+    world.run_until_idle()
     assert world.server.runs == {b"a": 1, b"b": 2, b"c": 2} and pipeline.results == [1, 2, 2]
 
 
@@ -115,7 +115,7 @@ def test_a_transaction_is_replayed_whole() -> None:
     world.serve(len(batch.data) - 5)
     world.read()
     world.cut()
-    world.settle_down()
+    world.run_until_idle()
     assert batch.results == [b"OK", b"QUEUED", b"QUEUED", [1, 1]] and world.server.runs == {b"a": 1, b"b": 1}
 
 
@@ -126,9 +126,9 @@ def test_a_filtered_command_fails_and_the_others_are_replayed() -> None:
     unsent = world.submit(single("DECR", "z"))
     world.cut()
     assert isinstance(decr.results[0], NotReplayed) and decr.results[0].state is State.WRITTEN
-    world.settle_down()
+    world.run_until_idle()
     assert incr.results == [1] and unsent.results == [b"OK"]  # the filter is for what was written
-    assert world.engine.counters.filtered == 1
+    assert world.core.counters.filtered == 1
 
 
 def test_a_filter_on_everything_is_reconnecting_without_replay() -> None:
@@ -136,9 +136,9 @@ def test_a_filter_on_everything_is_reconnecting_without_replay() -> None:
     batch = world.submit(many(("INCR", "a"), ("INCR", "b")))
     world.write(len(batch.encoded(0)))
     world.cut()
-    world.settle_down()
+    world.run_until_idle()
     assert isinstance(batch.results[0], NotReplayed) and batch.results[1] == 1
-    assert world.submit(single("INCR", "a")) and world.engine.up
+    assert world.submit(single("INCR", "a")) and world.core.up
 
 
 def test_a_filter_on_a_part_of_a_transaction_fails_all_of_it() -> None:
@@ -146,7 +146,7 @@ def test_a_filter_on_a_part_of_a_transaction_fails_all_of_it() -> None:
     batch = world.submit(transaction(("INCR", "a"), ("INCR", "b")))
     world.write()
     world.cut()
-    world.settle_down()
+    world.run_until_idle()
     assert all(isinstance(result, NotReplayed) for result in batch.results) and not world.server.runs
 
 
@@ -163,7 +163,7 @@ def test_a_filter_may_be_set_while_there_is_no_connection() -> None:
     batch = world.submit(single("INCR", "a"))
     world.write()
     world.cut()
-    world.engine.set_replay_filter(lambda command: True)
+    world.core.set_replay_filter(lambda command: True)
     world.collect()
     assert isinstance(batch.results[0], NotReplayed)
 
@@ -174,7 +174,7 @@ def test_switching_to_at_most_once_while_down_cancels_what_is_held() -> None:
     world.write()
     world.cut()
     held = world.submit(single("INCR", "b"))
-    world.engine.set_delivery(AT_MOST, world.now)
+    world.core.set_delivery(AT_MOST, world.now)
     world.collect()
     assert isinstance(written.results[0], OutcomeUnknown) and isinstance(held.results[0], NotSent)
 
@@ -187,11 +187,11 @@ def test_a_command_handed_over_at_most_once_keeps_to_that_when_the_level_is_rais
     world.serve()
     world.read(len(b":1\r\n"))
     queued = world.submit(single("INCR", "b"))
-    world.engine.set_delivery(raised, world.now)
+    world.core.set_delivery(raised, world.now)
     later = world.submit(single("INCR", "c"))
     world.cut()
-    assert type(written.results[0]) is OutcomeUnknown and type(queued.results[0]) is NotSent and not later.settled
-    world.settle_down()
+    assert type(written.results[0]) is OutcomeUnknown and type(queued.results[0]) is NotSent and not later.is_finished
+    world.run_until_idle()
     assert replied.results == [1] and later.results == [1]
     assert world.server.runs == {b"a": 2, b"c": 1}
 
@@ -200,13 +200,13 @@ def test_a_command_handed_over_at_most_once_makes_one_attempt_to_connect_when_th
     world = up(delivery=AT_MOST)
     world.cut()
     first = world.submit(single("INCR", "a"))
-    world.engine.connecting()
-    world.engine.set_delivery(AT_LEAST, world.now)
+    world.core.connecting()
+    world.core.set_delivery(AT_LEAST, world.now)
     later = world.submit(single("INCR", "b"))
-    world.engine.connect_failed(redis.ConnectionError("refused"), world.now)
+    world.core.connect_failed(redis.ConnectionError("refused"), world.now)
     world.collect()
-    assert type(first.results[0]) is NotSent and not later.settled
-    world.settle_down()
+    assert type(first.results[0]) is NotSent and not later.is_finished
+    world.run_until_idle()
     assert later.results == [1] and world.server.runs == {b"b": 1}
 
 
@@ -215,17 +215,17 @@ def test_a_cancelled_command_leaves_the_connection_in_step() -> None:
     world = up()
     first, second = world.submit(single("INCR", "a")), world.submit(single("INCR", "b"))
     world.write()
-    world.engine.cancel(first, world.now)
-    world.settle_down()
+    world.core.cancel(first, world.now)
+    world.run_until_idle()
     assert isinstance(first.results[0], OutcomeUnknown) and second.results == [1]
-    assert world.settled.count(first) == 1
+    assert world.finished.count(first) == 1
 
 
 def test_a_command_cancelled_before_it_is_written_is_not_written() -> None:
     world = up()
     batch = world.submit(single("INCR", "a"))
-    world.engine.cancel(batch, world.now)
-    world.settle_down()
+    world.core.cancel(batch, world.now)
+    world.run_until_idle()
     assert isinstance(batch.results[0], NotSent) and not world.server.runs
 
 
@@ -233,9 +233,9 @@ def test_a_cancelled_command_is_not_replayed() -> None:
     world = up()
     batch, other = world.submit(single("INCR", "a")), world.submit(single("INCR", "b"))
     world.write()
-    world.engine.cancel(batch, world.now)
+    world.core.cancel(batch, world.now)
     world.cut()
-    world.settle_down()
+    world.run_until_idle()
     assert world.server.runs == {b"b": 1} and other.results == [1]
 
 
@@ -243,10 +243,10 @@ def test_a_command_that_waits_too_long_for_a_connection_was_not_sent() -> None:
     world = up(command_timeout=10)
     world.cut()
     batch = world.submit(single("INCR", "a"))
-    assert world.engine.next_tick == world.now + 10
+    assert world.core.next_tick == world.now + 10
     world.now += 10
-    assert world.engine.tick(world.now) is False
-    world.settle_down()
+    assert world.core.tick(world.now) is False
+    world.run_until_idle()
     assert isinstance(batch.results[0], NotSentInTime) and isinstance(batch.results[0], redis.TimeoutError)
     assert not world.server.runs
 
@@ -256,8 +256,8 @@ def test_silence_ends_the_connection_and_the_command_at_its_head() -> None:
     slow, behind = world.submit(single("INCR", "slow")), world.submit(single("INCR", "b"))
     world.write()
     world.now += 5
-    assert world.engine.tick(world.now) is True and not world.engine.up
-    world.settle_down()
+    assert world.core.tick(world.now) is True and not world.core.up
+    world.run_until_idle()
     assert isinstance(slow.results[0], NoReplyInTime) and slow.results[0].state is State.WRITTEN
     assert behind.results == [1] and b"slow" not in world.server.runs
 
@@ -269,9 +269,9 @@ def test_a_blocking_command_may_be_silent_for_as_long_as_it_blocks() -> None:
     world.submit(batch)
     world.write()
     world.now += 34
-    assert world.engine.tick(world.now) is False
+    assert world.core.tick(world.now) is False
     world.now += 1
-    assert world.engine.tick(world.now) is True
+    assert world.core.tick(world.now) is True
 
 
 def test_an_idle_connection_is_asked_before_anything_is_sent() -> None:
@@ -280,9 +280,9 @@ def test_an_idle_connection_is_asked_before_anything_is_sent() -> None:
     batch = world.submit(single("INCR", "a"))
     assert world.write() and world.upstream == b"*1\r\n$4\r\nPING\r\n"
     world.now += 5
-    assert world.engine.tick(world.now) is True  # half open: and the command is provably unsent
+    assert world.core.tick(world.now) is True  # half open: and the command is provably unsent
     assert not batch.was_written
-    world.settle_down()
+    world.run_until_idle()
     assert batch.results == [1] and world.server.runs == {b"a": 1}
 
 
@@ -290,14 +290,14 @@ def test_session_state_is_restored_before_anything_is_replayed() -> None:
     world = up()
     world.submit(single("SELECT", 3))
     world.submit(single("CLIENT SETNAME", "worker"))
-    world.settle_down()
+    world.run_until_idle()
     world.server.log.clear()
     world.submit(single("INCR", "a"))
     world.submit(single("SELECT", 4))
     world.submit(single("INCR", "b"))
     world.write()
     world.cut()
-    world.settle_down()
+    world.run_until_idle()
     expected = [b"SELECT 3", b"CLIENT SETNAME worker", b"INCR a", b"SELECT 4", b"INCR b"]
     assert [b" ".join(argv) for argv in world.server.log] == expected
 
@@ -310,28 +310,28 @@ def test_a_select_inside_a_pipeline_that_is_cut_after_it_is_restored() -> None:
     world.read(5)
     world.cut()
     world.server.log.clear()
-    world.settle_down()
+    world.run_until_idle()
     assert [b" ".join(argv) for argv in world.server.log] == [b"SELECT 3", b"INCR a", b"INCR b"]
 
 
 def test_a_refused_restore_fails_what_waits_with_the_servers_own_words() -> None:
     world = up()
     world.submit(single("AUTH", "secret"))
-    world.settle_down()
+    world.run_until_idle()
     batch = world.submit(single("INCR", "a"))
     world.cut()
     world.connect()
     world.write()
-    with pytest.raises(PrefaceRefused) as refusal:
-        world.engine.received(b"-WRONGPASS invalid\r\n", world.now)
-    world.engine.refused(refusal.value.error, world.now)
-    assert isinstance(batch.results[0], redis.AuthenticationError) and not world.engine.up
+    with pytest.raises(HandshakeRefused) as refusal:
+        world.core.received(b"-WRONGPASS invalid\r\n", world.now)
+    world.core.refused(refusal.value.error, world.now)
+    assert isinstance(batch.results[0], redis.AuthenticationError) and not world.core.up
 
 
 def test_nothing_runs_outside_of_a_transaction_whose_connection_is_gone() -> None:
     world = up()
     world.submit(single("WATCH", "k"))
-    world.settle_down()
+    world.run_until_idle()
     reading = world.submit(single("GET", "k"))
     world.write()
     world.cut()
@@ -343,11 +343,11 @@ def test_nothing_runs_outside_of_a_transaction_whose_connection_is_gone() -> Non
 
 def test_an_undecodable_reply_is_the_loss_of_its_command_alone() -> None:
     world = World()
-    world.engine._replies = Replies("utf-8", "strict")
+    world.core._reader = ReplyReader("utf-8", "strict")
     world.connect()
     bad, good = world.submit(many(("GET", "a"), ("GET", "b"))), world.submit(single("GET", "c"))
     world.write()
-    world.engine.received(b"$2\r\n\xff\xfe\r\n$1\r\nb\r\n$1\r\nc\r\n", world.now)
+    world.core.received(b"$2\r\n\xff\xfe\r\n$1\r\nb\r\n$1\r\nc\r\n", world.now)
     assert isinstance(bad.results[0], UnicodeDecodeError) and bad.state(0) is State.REPLIED
     assert bad.results[1] == "b" and good.results == ["c"]
 
@@ -358,14 +358,14 @@ def test_replies_that_cannot_be_right_end_the_connection(garbage: bytes) -> None
     world.submit(single("INCR", "a"))
     world.write()
     with pytest.raises(redis.InvalidResponse):
-        world.engine.received(garbage, world.now)
+        world.core.received(garbage, world.now)
 
 
 def test_pushes_are_no_replies() -> None:
     world = up()
     batch = world.submit(single("INCR", "a"))
     world.write()
-    world.engine.received(b">2\r\n+invalidate\r\n*0\r\n:7\r\n>1\r\n+x\r\n", world.now)
+    world.core.received(b">2\r\n+invalidate\r\n*0\r\n:7\r\n>1\r\n+x\r\n", world.now)
     assert batch.results == [7]
 
 
@@ -374,21 +374,21 @@ def test_bounds_count_commands_and_bytes() -> None:
     world.submit(many(("INCR", "a"), ("INCR", "b")))
     with pytest.raises(BufferFull, match="max_buffered_commands=2"):
         world.submit(single("INCR", "c"))
-    world.settle_down()
+    world.run_until_idle()
     world.settings.max_buffered_bytes = 100
     world.submit(single("SET", "k", b"x" * 1000))  # alone, it may be larger than the bound
     with pytest.raises(BufferFull, match="max_buffered_bytes=100"):
         world.submit(single("INCR", "c"))
-    world.settle_down()
-    assert (world.engine.counters.buffered_commands, world.engine.counters.buffered_bytes) == (0, 0)
+    world.run_until_idle()
+    assert (world.core.counters.buffered_commands, world.core.counters.buffered_bytes) == (0, 0)
 
 
 def test_before_the_first_connection_a_failure_is_told_at_once() -> None:
     world = World()
     batch = world.submit(single("INCR", "a"))
-    world.engine.connecting()
-    world.engine.connect_failed(redis.ConnectionError("refused"), world.now)
-    assert isinstance(batch.results[0], NotSent) and world.engine.connect_at is None
+    world.core.connecting()
+    world.core.connect_failed(redis.ConnectionError("refused"), world.now)
+    assert isinstance(batch.results[0], NotSent) and world.core.connect_at is None
 
 
 def test_attempts_to_reconnect_are_further_and_further_apart() -> None:
@@ -397,11 +397,11 @@ def test_attempts_to_reconnect_are_further_and_further_apart() -> None:
     world.cut()
     delays = []
     for _ in range(5):
-        assert world.engine.connect_at is not None
-        delays.append(world.engine.connect_at - world.now)
-        world.now = world.engine.connect_at
-        world.engine.connecting()
-        world.engine.connect_failed(redis.ConnectionError("refused"), world.now)
+        assert world.core.connect_at is not None
+        delays.append(world.core.connect_at - world.now)
+        world.now = world.core.connect_at
+        world.core.connecting()
+        world.core.connect_failed(redis.ConnectionError("refused"), world.now)
     assert delays == [0, 1, 2, 4, 4]
 
 
@@ -412,16 +412,16 @@ def test_events_tell_of_reconnects_and_replays() -> None:
     world.submit(single("INCR", "b"))
     world.cut()
     world.now += 3
-    world.settle_down()
-    assert world.engine.take_events() == [Reconnected(3, 1), Replayed([Command("INCR", ("a",), State.WRITTEN)])]
+    world.run_until_idle()
+    assert world.core.take_events() == [Reconnected(3, 1), Replayed([Command("INCR", ("a",), State.WRITTEN)])]
 
 
-def test_closing_settles_everything() -> None:
+def test_closing_finishes_everything() -> None:
     world = up()
     written = world.submit(single("INCR", "a"))
     world.write()
     queued = world.submit(single("INCR", "b"))
-    world.engine.close()
+    world.core.close()
     assert isinstance(written.results[0], OutcomeUnknown) and isinstance(queued.results[0], ClientClosed)
     with pytest.raises(ClientClosed):
         world.submit(single("INCR", "c"))
@@ -443,10 +443,10 @@ def test_a_server_that_is_still_loading_is_tried_again(delivery: Delivery) -> No
         with pytest.raises(redis.InvalidResponse):
             world.read()
         world.cut()
-        assert not batch.settled
+        assert not batch.is_finished
     world.server.is_loading = False
     world.now += 10
-    world.settle_down()
+    world.run_until_idle()
     assert batch.results == [1]
 
 
@@ -457,8 +457,8 @@ def test_a_new_connection_of_a_client_waits_for_a_server_that_is_still_loading(h
     world.server.is_loading = True
     batch = world.submit(single("INCR", "a"))
     if has_failed:
-        world.engine.connecting()
-        world.engine.connect_failed(redis.ConnectionError("refused"), world.now)
+        world.core.connecting()
+        world.core.connect_failed(redis.ConnectionError("refused"), world.now)
     world.connect()
     world.write()
     world.serve()
@@ -467,7 +467,7 @@ def test_a_new_connection_of_a_client_waits_for_a_server_that_is_still_loading(h
     world.cut()
     world.server.is_loading = False
     world.now += 10
-    world.settle_down()
+    world.run_until_idle()
     assert batch.results == [1]
 
 
@@ -475,11 +475,11 @@ def test_a_lower_level_cancels_at_once_what_waits_for_a_first_connection() -> No
     """One for a blocking command, say, of a client that knows the server from before."""
     world = World(Acquaintance(was_reached=True))
     batch = world.submit(single("INCR", "a"))
-    world.engine.connecting()
-    world.engine.connect_failed(redis.ConnectionError("refused"), world.now)
-    assert not batch.settled
-    world.engine.set_delivery(AT_MOST, world.now)
-    assert isinstance(batch.results[0], NotSent) and world.engine.connect_at is None
+    world.core.connecting()
+    world.core.connect_failed(redis.ConnectionError("refused"), world.now)
+    assert not batch.is_finished
+    world.core.set_delivery(AT_MOST, world.now)
+    assert isinstance(batch.results[0], NotSent) and world.core.connect_at is None
 
 
 def test_exactly_once_numbers_writes_and_not_reads() -> None:
@@ -487,7 +487,7 @@ def test_exactly_once_numbers_writes_and_not_reads() -> None:
     world.submit(many(("INCR", "a"), ("GET", "a"), ("INCR", "b")))
     world.write()
     assert world.upstream.count(b"ONCE") == 2 and world.upstream.count(b"GET") == 1
-    world.settle_down()
+    world.run_until_idle()
     world.submit(single("INCR", "a"))
     world.write()
     assert b"$1\r\n4\r\n$1\r\n4\r\n$4\r\nINCR" in world.upstream  # the floor follows the replies
@@ -500,9 +500,9 @@ def test_exactly_once_against_a_server_without_it_is_refused() -> None:
     world.connect()
     world.write()
     world.serve()
-    with pytest.raises(PrefaceRefused) as refusal:
+    with pytest.raises(HandshakeRefused) as refusal:
         world.read()
-    world.engine.refused(refusal.value.error, world.now)
+    world.core.refused(refusal.value.error, world.now)
     assert isinstance(batch.results[0], ExactlyOnceUnavailable) and not world.server.runs
 
 
@@ -514,7 +514,7 @@ def test_a_repeat_the_server_has_forgotten_has_an_unknown_outcome(make: Callable
     world.cut()
     world.server.is_forgetful = True
     new = world.submit(single("INCR", "c"))
-    world.settle_down()
+    world.run_until_idle()
     results = sent_before.results[-1] if sent_before.atomic else sent_before.results
     assert all(isinstance(result, OutcomeUnknown) for result in results)
     assert isinstance(new.results[0], redis.ResponseError)  # that one is known: it did not run
@@ -526,7 +526,7 @@ def test_a_command_that_may_wait_for_ever_has_no_time_limit() -> None:
     batch.patience = math.inf
     world.submit(batch)
     world.write()
-    assert world.engine.next_tick == math.inf and world.engine.tick(world.now + 1e9) is False
+    assert world.core.next_tick == math.inf and world.core.tick(world.now + 1e9) is False
 
 
 STEPS = st.one_of(
@@ -572,20 +572,20 @@ class Machine:
         elif action == "cut":
             world.cut()
         elif action == "connect":
-            if world.engine.connect_at is not None:
-                world.now = max(world.now, world.engine.connect_at)
+            if world.core.connect_at is not None:
+                world.now = max(world.now, world.core.connect_at)
                 world.connect()
         elif action == "cancel":
             if size < len(self.keys):
-                world.engine.cancel(self.keys[size][0], world.now)
+                world.core.cancel(self.keys[size][0], world.now)
                 world.collect()
                 self.cancelled.add(self.keys[size][0])
         elif action == "wait":
             world.now += size
-            if world.engine.tick(world.now):
+            if world.core.tick(world.now):
                 world.cut()
             world.collect()
-        elif world.engine.up:
+        elif world.core.up:
             getattr(world, action)(size)
 
     def check_unsent(self, keys: list[bytes]) -> None:
@@ -593,11 +593,11 @@ class Machine:
 
     def check(self, delivery: Delivery) -> None:
         world = self.world
-        world.settle_down()
-        assert sorted(map(id, world.settled)) == sorted(id(batch) for batch, _ in self.keys), (
-            "each settles exactly once"
+        world.run_until_idle()
+        assert sorted(map(id, world.finished)) == sorted(id(batch) for batch, _ in self.keys), (
+            "each is finished exactly once"
         )
-        assert (world.engine.counters.buffered_commands, world.engine.counters.buffered_bytes) == (0, 0)
+        assert (world.core.counters.buffered_commands, world.core.counters.buffered_bytes) == (0, 0)
         for batch, keys in self.keys:
             results = batch.results[1:-1] if batch.atomic else batch.results
             for key, result in zip(keys, results, strict=True):
@@ -628,7 +628,7 @@ def test_any_interleaving_of_sending_cutting_replying_and_cancelling(
 ) -> None:
     machine = Machine(delivery)
     machine.world.connect()
-    machine.world.settle_down()
+    machine.world.run_until_idle()
     for action, size in steps:
         machine.step(action, size)
     machine.check(delivery)
@@ -638,13 +638,13 @@ def test_an_identity_ends_with_a_pause_in_writing_whatever_is_read_meanwhile() -
     """The server counts a client as idle when it sends no writes."""
     world = up(delivery=EXACTLY)
     world.submit(single("INCR", "a"))
-    world.settle_down()
+    world.run_until_idle()
     for _ in range(5):
         world.now += 400
         world.submit(single("GET", "a"))
-        world.settle_down()
+        world.run_until_idle()
     world.submit(single("INCR", "a"))
-    world.settle_down()
+    world.run_until_idle()
     assert len(world.server.kept) == 2 and len({client for client, _ in world.server.kept}) == 2
 
 
@@ -654,7 +654,7 @@ def test_a_new_identity_is_known_to_the_server_before_it_is_used() -> None:
     for pause in (0, 3600, 3600):
         world.now += pause
         batch = world.submit(single("INCR", "a"))
-        while not batch.settled:
+        while not batch.is_finished:
             world.write()
             assert b"ONCEBEGIN" not in world.upstream or b"INCR" not in world.upstream
             world.serve()
@@ -671,11 +671,11 @@ def test_a_repeat_of_the_first_command_of_all_does_not_run_again_however_long_we
     world.cut()
     world.server.known.clear()
     world.server.kept.clear()
-    world.settle_down()
+    world.run_until_idle()
     assert isinstance(batch.results[0], OutcomeUnknown) and batch.results[0].state is State.WRITTEN
     assert world.server.runs[b"a"] == 1
     batch = world.submit(single("INCR", "b"))
-    world.settle_down()
+    world.run_until_idle()
     assert batch.results == [1]
 
 
@@ -685,26 +685,26 @@ def test_a_refused_welcome_lets_reads_pass_and_runs_no_write() -> None:
     world.cut()
     world.submit(single("GET", "a"))
     world.connect()
-    while world.engine.has_output and b"ONCEBEGIN" not in world.upstream:
+    while world.core.has_output and b"ONCEBEGIN" not in world.upstream:
         world.write()
     world.serve()
     world.server.known.clear()
     world.downstream = world.downstream.replace(b"+OK\r\n", b"-ONCEFULL no room\r\n")
-    world.settle_down()
+    world.run_until_idle()
     refused = world.submit(single("INCR", "a"))
-    world.settle_down()
+    world.run_until_idle()
     assert "ONCEUNKNOWN" in str(refused.results[0]) and not world.server.runs
     ran = world.submit(single("INCR", "a"))  # by then another identity was tried
-    world.settle_down()
+    world.run_until_idle()
     assert ran.results == [1]
 
 
 def test_a_level_that_was_taken_back_in_time_refuses_nothing() -> None:
     world = up()
     world.server.has_once = False
-    world.engine.set_delivery(EXACTLY, world.now)
+    world.core.set_delivery(EXACTLY, world.now)
     world.write()
-    world.engine.set_delivery(AT_LEAST, world.now)
+    world.core.set_delivery(AT_LEAST, world.now)
     batch = world.submit(single("INCR", "a"))
-    world.settle_down()
-    assert batch.results == [1] and world.engine.counters.reconnects == 0
+    world.run_until_idle()
+    assert batch.results == [1] and world.core.counters.reconnects == 0

@@ -217,7 +217,7 @@ def test_a_server_that_has_forgotten_us_is_no_error_after_a_pause(
     exact: Any, ours: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     every_pause_is_long = lambda numbers, now, seconds: numbers._floor == numbers._next > 2  # noqa: E731
-    monkeypatch.setattr("penstock.client.engine.once_numbers.Numbers.is_idle", every_pause_is_long)
+    monkeypatch.setattr("penstock.client.engine.once_numbers.OnceNumbers.is_idle", every_pause_is_long)
     for times in range(1, 4):
         assert exact.incr("n") == times
         forget(ours)

@@ -30,7 +30,7 @@ from penstock.testing.redis import RedisServer
 def up(**settings: Any) -> World:
     world = World(**settings)
     world.connect()
-    world.settle_down()
+    world.run_until_idle()
     return world
 
 
@@ -46,10 +46,10 @@ def test_the_connection_of_a_blocked_command_ends_with_it() -> None:
     world = up()
     batch, behind = blocked(world), world.submit(single("INCR", "b"))
     world.write()
-    assert world.engine.cancel(batch, world.now) and not world.engine.up
-    world.settle_down()
+    assert world.core.cancel(batch, world.now) and not world.core.up
+    world.run_until_idle()
     assert isinstance(batch.results[0], OutcomeUnknown) and behind.results == [1]
-    assert world.engine.counters.reconnects == 0  # nothing was wrong
+    assert world.core.counters.reconnects == 0  # nothing was wrong
 
 
 def test_a_blocked_command_that_was_not_sent_leaves_the_connection_alone() -> None:
@@ -57,7 +57,7 @@ def test_a_blocked_command_that_was_not_sent_leaves_the_connection_alone() -> No
     batch = single("BLPOP", "a", 30)
     batch.blocks = True
     world.submit(batch)
-    assert not world.engine.cancel(batch, world.now) and world.engine.up
+    assert not world.core.cancel(batch, world.now) and world.core.up
     assert isinstance(batch.results[0], NotSent)
 
 
@@ -65,7 +65,7 @@ def test_a_blocked_command_whose_time_is_up_is_taken_back() -> None:
     world = up(silence_timeout=None, command_timeout=10)
     batch = blocked(world)
     world.now += 40
-    assert world.engine.tick(world.now) and not world.engine.up
+    assert world.core.tick(world.now) and not world.core.up
     assert isinstance(batch.results[0], NoReplyInTime) and "command_timeout=10" in str(batch.results[0])
 
 
@@ -73,9 +73,9 @@ def test_commands_given_up_again_and_again_slow_nothing_down() -> None:
     world = up(delivery=Delivery.AT_MOST_ONCE, backoff_base=1)
     for _ in range(5):
         batch = blocked(world)
-        world.engine.cancel(batch, world.now)
+        world.core.cancel(batch, world.now)
         world.submit(single("INCR", "a"))  # not refused
-        world.settle_down()
+        world.run_until_idle()
     assert world.server.runs[b"a"] == 5
 
 
@@ -86,7 +86,7 @@ def test_a_shutdown_is_not_sent_to_whoever_comes_back() -> None:
     world.submit(batch)
     world.write()
     world.cut()
-    world.settle_down()
+    world.run_until_idle()
     assert batch.results[0] == 1 and isinstance(batch.results[1], NotReplayed) and batch.results[2] == 1
     assert (b"SHUTDOWN",) not in world.server.log
 
@@ -99,9 +99,9 @@ def test_a_command_that_ends_every_connection_is_sent_less_and_less_often() -> N
     for _ in range(5):
         assert world.write()  # the command
         world.cut()
-        assert world.engine.connect_at is not None
-        delays.append(world.engine.connect_at - world.now)
-        world.now = world.engine.connect_at
+        assert world.core.connect_at is not None
+        delays.append(world.core.connect_at - world.now)
+        world.now = world.core.connect_at
         world.connect()
         world.write()
         world.serve()
@@ -327,10 +327,10 @@ def test_one_who_takes_bytes_is_not_silent() -> None:
     batch = world.submit(single("SET", "a", "x" * 100))
     for _ in range(4):
         world.write(20)
-        world.engine.takes_bytes(world.now)
+        world.core.takes_bytes(world.now)
         world.now += 3
-        assert not world.engine.tick(world.now) and world.engine.up
-    world.settle_down()
+        assert not world.core.tick(world.now) and world.core.up
+    world.run_until_idle()
     assert batch.results == [b"OK"]
 
 

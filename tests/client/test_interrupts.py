@@ -171,9 +171,9 @@ def test_an_interrupt_at_any_line_of_the_engine_costs_others_no_command(level: D
     while where:
         world = World(delivery=level, replay_filter=lambda command: False)
         world.connect()
-        world.settle_down()
+        world.run_until_idle()
         world.server.runs.clear()
-        engine = world.engine
+        core = world.core
         mine, *others = (world.submit(single("INCR", key)) for key in "mabc")
         others.append(world.submit(many(("INCR", "d"), ("INCR", "e"))))
         if work != "write":
@@ -186,24 +186,24 @@ def test_an_interrupt_at_any_line_of_the_engine_costs_others_no_command(level: D
             world.serve()
             world.read()
         if work.startswith("write"):
-            where = interrupted(step, engine.output)
+            where = interrupted(step, core.output)
         elif work == "read":
-            where = interrupted(step, partial(engine.received, world.downstream, world.now))
+            where = interrupted(step, partial(core.received, world.downstream, world.now))
         else:
-            where = interrupted(step, partial(engine.lost, redis.ConnectionError("cut"), world.now))
+            where = interrupted(step, partial(core.lost, redis.ConnectionError("cut"), world.now))
         world.upstream = world.downstream = b""
-        engine.cancel(mine, world.now)
-        engine.interrupted(world.now)
-        engine.rescue([mine, *others], True, world.now)
+        core.cancel(mine, world.now)
+        core.interrupted(world.now)
+        core.rescue([mine, *others], True, world.now)
         world.collect()
-        world.settle_down()
+        world.run_until_idle()
         results = [result for batch in others for result in batch.results]
         assert not any(isinstance(result, Exception) for result in results), (where, results)
         if level is Delivery.EXACTLY_ONCE:
             assert results == [1] * 5 and all(world.server.runs[key] == 1 for key in (b"a", b"b", b"c", b"d", b"e")), (
                 where
             )
-        assert engine.counters.buffered_commands == 0, where
+        assert core.counters.buffered_commands == 0, where
         step += 1
     assert step > 20
 
@@ -254,7 +254,7 @@ def test_what_one_was_interrupted_in_giving_out_is_followed_by_nothing_on_that_c
     with Client.from_url(theirs.url) as client:
         client.ping()
         link, me, replies, given = client._link, threading.get_ident(), list[Any](), list[Any]()
-        output, handle = link.engine.output, link._interrupted
+        output, handle = link.core.output, link._interrupted
 
         def interrupted_output() -> bytes:
             data = output()
@@ -265,13 +265,13 @@ def test_what_one_was_interrupted_in_giving_out_is_followed_by_nothing_on_that_c
         def handle_later(*arguments: Any) -> None:
             monkeypatch.undo()
             other.start()
-            while not link.engine._held.pending and len(link.engine._awaiting) == 1:
+            while not link.core._pending.queue and len(link.core._awaiting) == 1:
                 pass
-            given.extend(batch.commands[0][1] for batch in link.engine._awaiting)
+            given.extend(batch.commands[0][1] for batch in link.core._awaiting)
             handle(*arguments)
 
         other = threading.Thread(target=lambda: replies.append(client.echo(b"other")))
-        monkeypatch.setattr(link.engine, "output", interrupted_output)
+        monkeypatch.setattr(link.core, "output", interrupted_output)
         monkeypatch.setattr(link, "_interrupted", handle_later)
         with pytest.raises(Interrupt):
             client.echo(b"mine")

@@ -15,8 +15,8 @@ from tests.support.client.scripted import many, single
 
 from penstock import Server, aio
 from penstock.client.delivery import Settings, State
-from penstock.client.engine.connection import Engine
-from penstock.client.engine.large_reply import LARGE, LARGEST, Landing
+from penstock.client.engine.connection import ConnectionCore
+from penstock.client.engine.large_reply import LARGE, LARGEST, LargeReply
 
 BULK = b"0123456789abcdef" * (LARGE // 16)
 _ONE_REPLY: st.SearchStrategy[tuple[bytes, Any]] = st.sampled_from(
@@ -32,28 +32,28 @@ _ONE_REPLY: st.SearchStrategy[tuple[bytes, Any]] = st.sampled_from(
 )
 
 
-def _asked(count: int, **options: Any) -> tuple[Engine, Any]:
+def _asked(count: int, **options: Any) -> tuple[ConnectionCore, Any]:
     """An engine that has sent so many commands in one batch, and the batch."""
-    engine = Engine(Settings(), **options)
-    engine.connected(0.0)
+    core = ConnectionCore(Settings(), **options)
+    core.connected(0.0)
     batch = many(*[("GET", "key")] * count)
-    engine.submit(batch, 0.0)
-    size = len(engine.output())
-    engine.begin_write(size)
-    engine.end_write(size)
-    return engine, batch
+    core.submit(batch, 0.0)
+    size = len(core.output())
+    core.begin_write(size)
+    core.end_write(size)
+    return core, batch
 
 
-def _give(engine: Engine, chunk: bytes) -> None:
+def _give(core: ConnectionCore, chunk: bytes) -> None:
     """As a driver does: into the room there is, and what does not fit there another time."""
     while chunk:
-        room = engine.room()
+        room = core.room()
         if room is None:
-            engine.received(chunk, 0.0)
+            core.received(chunk, 0.0)
             return
         count = min(len(room), len(chunk))
         room[:count] = chunk[:count]
-        engine.filled(count, 0.0)
+        core.filled(count, 0.0)
         chunk = chunk[count:]
 
 
@@ -64,73 +64,73 @@ def test_replies_are_the_same_wherever_the_bytes_are_cut(replies: list[tuple[byt
     ends = [sum(len(sent) for sent, _ in replies[: at + 1]) for at in range(len(replies))]
     near = st.sampled_from(ends).flatmap(lambda end: st.integers(max(end - 3, 0), min(end + 12, len(wire))))
     cuts = sorted(data.draw(st.sets(st.one_of(near, st.integers(0, len(wire))), max_size=8)))
-    engine, batch = _asked(len(replies))
+    core, batch = _asked(len(replies))
     for start, end in zip([0, *cuts], [*cuts, len(wire)], strict=True):
-        _give(engine, wire[start:end])
-    assert batch.settled and batch.results == [value for _, value in replies]
-    assert engine.take_settled() == [batch] and engine.room() is None
+        _give(core, wire[start:end])
+    assert batch.is_finished and batch.results == [value for _, value in replies]
+    assert core.take_finished() == [batch] and core.room() is None
 
 
 def test_a_large_reply_is_not_copied() -> None:
-    engine, batch = _asked(1)
-    engine.received(b"$%d\r\n" % len(BULK) + BULK[:2000], 0.0)
-    room = engine.room()
+    core, batch = _asked(1)
+    core.received(b"$%d\r\n" % len(BULK) + BULK[:2000], 0.0)
+    room = core.room()
     assert room is not None and len(room) == len(BULK) - 2000
     room[:] = BULK[2000:]
-    engine.filled(len(room), 0.0)
+    core.filled(len(room), 0.0)
     address = pa.py_buffer(room).address
     room.release()
-    assert not batch.settled and engine.room() is None
-    engine.received(b"\r\n", 0.0)
+    assert not batch.is_finished and core.room() is None
+    core.received(b"\r\n", 0.0)
     assert batch.results == [BULK]
     assert pa.py_buffer(batch.results[0]).address + 2000 == address
 
 
 def test_a_reply_that_does_not_end_as_it_should_ends_the_connection() -> None:
-    engine, batch = _asked(1)
-    engine.received(b"$%d\r\n" % len(BULK) + BULK[:-100], 0.0)
+    core, batch = _asked(1)
+    core.received(b"$%d\r\n" % len(BULK) + BULK[:-100], 0.0)
     with pytest.raises(redis.InvalidResponse, match="behind a bulk string"):
-        engine.received(BULK[-100:] + b"x", 0.0)
-    engine.lost(redis.ConnectionError("gone"), 0.0)
-    assert engine.room() is None and not batch.settled
+        core.received(BULK[-100:] + b"x", 0.0)
+    core.lost(redis.ConnectionError("gone"), 0.0)
+    assert core.room() is None and not batch.is_finished
 
 
 def test_after_a_lost_connection_the_reply_begins_anew() -> None:
-    engine, batch = _asked(1)
-    engine.received(b"$%d\r\n" % len(BULK) + BULK[:5000], 0.0)
-    engine.lost(redis.ConnectionError("gone"), 0.0)
-    assert engine.room() is None
-    engine.connected(1.0)
-    while data := engine.output():
-        engine.begin_write(len(data))
-        engine.end_write(len(data))
+    core, batch = _asked(1)
+    core.received(b"$%d\r\n" % len(BULK) + BULK[:5000], 0.0)
+    core.lost(redis.ConnectionError("gone"), 0.0)
+    assert core.room() is None
+    core.connected(1.0)
+    while data := core.output():
+        core.begin_write(len(data))
+        core.end_write(len(data))
         if batch.connection != 2:
-            engine.received(b"+PONG\r\n", 1.0)
-    _give(engine, b"$%d\r\n%b\r\n" % (len(BULK), BULK))
+            core.received(b"+PONG\r\n", 1.0)
+    _give(core, b"$%d\r\n%b\r\n" % (len(BULK), BULK))
     assert batch.results == [BULK]
 
 
 def test_large_text_is_decoded_and_what_cannot_be_fails_alone() -> None:
-    engine, batch = _asked(2, encoding="utf-8")
+    core, batch = _asked(2, encoding="utf-8")
     bad = b"\xff" + BULK
-    _give(engine, (b"$%d\r\n%b\r\n" % (len(bad), bad))[:3000])
-    _give(engine, (b"$%d\r\n%b\r\n" % (len(bad), bad))[3000:])
-    _give(engine, b"$%d\r\n" % len(BULK) + BULK[:3000])
-    _give(engine, BULK[3000:] + b"\r\n")
+    _give(core, (b"$%d\r\n%b\r\n" % (len(bad), bad))[:3000])
+    _give(core, (b"$%d\r\n%b\r\n" % (len(bad), bad))[3000:])
+    _give(core, b"$%d\r\n" % len(BULK) + BULK[:3000])
+    _give(core, BULK[3000:] + b"\r\n")
     failed, text = batch.results
     assert isinstance(failed, UnicodeDecodeError) and text == BULK.decode()
     assert batch.state(0) is State.REPLIED
 
 
 def test_bytes_that_are_not_to_be_decoded_stay_bytes() -> None:
-    engine = Engine(Settings(), encoding="utf-8")
-    engine.connected(0.0)
+    core = ConnectionCore(Settings(), encoding="utf-8")
+    core.connected(0.0)
     batch = single("GET", "key")
     batch.raw = (0,)
-    engine.submit(batch, 0.0)
-    engine.output()
-    engine.received(b"$%d\r\n" % len(BULK) + BULK[:3000], 0.0)
-    _give(engine, BULK[3000:] + b"\r\n")
+    core.submit(batch, 0.0)
+    core.output()
+    core.received(b"$%d\r\n" % len(BULK) + BULK[:3000], 0.0)
+    _give(core, BULK[3000:] + b"\r\n")
     assert batch.results == [BULK]
 
 
@@ -138,7 +138,7 @@ def test_bytes_that_are_not_to_be_decoded_stay_bytes() -> None:
     "head", [b"$%d\r\n" % (LARGE - 1), b"$%d\r\n" % (LARGEST + 1), b"$-1\r\n", b"$12", b"$x\r\n", b"*2\r\n"]
 )
 def test_only_what_is_large_and_says_so_lands(head: bytes) -> None:
-    assert Landing.of(head + b"x" * 2000) is None
+    assert LargeReply.of(head + b"x" * 2000) is None
 
 
 def test_large_values_and_small_ones_come_back_in_order(connect: Connect, ours: Server) -> None:

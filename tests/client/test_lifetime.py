@@ -180,7 +180,7 @@ def test_a_connection_that_the_server_ended_while_it_was_left_is_forgotten(peer:
         client = aio.Client(connection_pool=pool)
         number = await client.client_id()
         await client.aclose()
-        (place,) = client._parking._places
+        (place,) = client._handoff._left
         with redis.Redis.from_url(peer) as control:
             control.client_kill_filter(_id=number)
         while place.connection._writer.transport.get_protocol() is not None:
@@ -218,11 +218,11 @@ def test_a_connection_that_was_changed_or_is_busy_or_lost_is_not_left_to_others(
     number = lost.client_id()
     lost.close()
     connect(peer).client_kill_filter(_id=number)
-    while Wire.is_usable(lost._parking._places[-1].connection):
+    while Wire.is_usable(lost._handoff._left[-1].connection):
         time.sleep(0.001)
     with Client(connection_pool=pool) as client:
         assert client.client_info()["db"] == 0 and client.client_id() > number
-        assert client.counters.reconnects == 0 and len(client._parking._places) == 0
+        assert client.counters.reconnects == 0 and len(client._handoff._left) == 0
 
 
 def test_a_connection_that_was_left_is_not_that_of_a_child(peer: str) -> None:

@@ -43,7 +43,7 @@ def test_a_signal_handler_may_close_the_client_that_it_interrupts(
         with pytest.raises(DeliveryError, match="closed"):
             while True:  # it is closed as soon as that can be
                 client.incr("n")
-        assert client._link.engine.is_closed
+        assert client._link.core.is_closed
 
 
 def test_a_signal_handler_may_change_the_level_in_the_middle_of_anything(
@@ -78,7 +78,7 @@ def test_a_filter_that_is_asked_when_it_is_set_may_use_the_client(proxy: FaultPr
         counting = threading.Thread(target=lambda: answers.append(client.incr("n")))
         counting.start()
         fault.wait()
-        wait_until(lambda: not client._link.engine.up)
+        wait_until(lambda: not client._link.core.up)
         client.replay_filter = use
         counting.join()
         assert answers[0] == b"right" and answers[1] == 2

@@ -47,7 +47,7 @@ class Calls:
         self.outcomes: dict[int, Any] = {}
 
     def push(self, number: int, count: int = 1, seconds: float | None = None) -> None:
-        self.client._link.engine.settings.command_timeout = seconds
+        self.client._link.core.settings.command_timeout = seconds
 
         def work() -> None:
             try:

@@ -4,9 +4,9 @@ Both clients are subclasses of redis-py's, so every command method, URL and opti
 
     delivery, errors, events, choice_by_name    levels and states, what went wrong, what is told of connections
       ^
-    engine/     sans I/O: bytes and the time go in, bytes and settled commands come out
+    engine/     sans I/O: bytes and the time go in, bytes and finished commands come out
         connection       one logical connection: the states of its commands, replay
-        batch            one or more commands that are settled together
+        batch            one or more commands that are finished together
         pending          the queue and its bounds
         writing          what goes out next, and how far it came
         replies          bytes to replies, each to its command

@@ -55,7 +55,7 @@ ReplayFilter = Callable[[Command], bool]
 
 @dataclass(slots=True)
 class Settings:
-    """What an engine goes by; `delivery` and `replay_filter` are changed through the engine, which acts on the change."""
+    """What a core goes by; `delivery` and `replay_filter` are changed through the core, which acts on the change."""
 
     delivery: Delivery = Delivery.AT_LEAST_ONCE
     replay_filter: ReplayFilter | None = None
@@ -111,7 +111,7 @@ class Acquaintance:
 
 @dataclass(slots=True)
 class Counters:
-    """What an engine has done since it was made."""
+    """What a core has done since it was made."""
 
     sent: int = 0
     """Commands written for the first time."""

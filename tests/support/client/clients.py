@@ -13,7 +13,7 @@ from typing import Any
 
 import penstock
 from penstock import aio
-from penstock.client.engine.connection import Engine
+from penstock.client.engine.connection import ConnectionCore
 
 Connect = Callable[..., Any]
 """The type of the fixtures that make clients."""
@@ -90,9 +90,9 @@ MAKERS: dict[str, Callable[..., Any]] = {"sync": penstock.Client.from_url, "aio"
 def fall_silent(client: Any) -> None:
     """Make it so that nothing has come for longer than a server may be silent, on first connections where a reply is owed."""
 
-    def age(engine: Engine, now: float) -> None:
-        if engine._awaiting and not engine.counters.reconnects:
-            engine._heard, engine.next_tick = -1e9, now
+    def age(core: ConnectionCore, now: float) -> None:
+        if core._awaiting and not core.counters.reconnects:
+            core._heard, core.next_tick = -1e9, now
 
     for link in client._links() if callable(client._links) else client._links._shared.values():  # those of a cluster
         link.change(age)

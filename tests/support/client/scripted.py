@@ -14,7 +14,7 @@ import redis
 from penstock.client.delivery import Acquaintance, Settings
 from penstock.client.engine.batch import Batch
 from penstock.client.engine.command_kinds import Kind, kind_of
-from penstock.client.engine.connection import Engine
+from penstock.client.engine.connection import ConnectionCore
 from penstock.client.engine.encoding import pack, pack_many
 
 _MORE = object()
@@ -124,33 +124,33 @@ class World:
     def __init__(self, acquaintance: Acquaintance | None = None, **settings: Any) -> None:
         self.now = 1000.0
         self.settings = Settings(**settings)
-        self.engine = Engine(self.settings, jitter=lambda: 1.0, acquaintance=acquaintance)
+        self.core = ConnectionCore(self.settings, jitter=lambda: 1.0, acquaintance=acquaintance)
         self.server = ScriptedServer()
         self.upstream = b""  # written by the engine, not yet at the server
         self.downstream = b""  # answered by the server, not yet at the engine
-        self.settled: list[Batch] = []
+        self.finished: list[Batch] = []
 
     def submit(self, batch: Batch) -> Batch:
-        self.engine.submit(batch, self.now)
+        self.core.submit(batch, self.now)
         self.collect()
         return batch
 
     def collect(self) -> None:
-        self.settled += self.engine.take_settled()
+        self.finished += self.core.take_finished()
 
     def connect(self) -> None:
         self.upstream = self.downstream = b""
         self.server.connect()
-        self.engine.connecting()
-        self.engine.connected(self.now)
+        self.core.connecting()
+        self.core.connected(self.now)
         self.collect()
 
     def write(self, limit: int | None = None) -> int:
         """Have the engine write, at most `limit` bytes of what it wants to."""
-        data = self.upstream_rest + self.engine.output()
+        data = self.upstream_rest + self.core.output()
         part = data[:limit]
-        self.engine.begin_write(len(part))
-        self.engine.end_write(len(part))
+        self.core.begin_write(len(part))
+        self.core.end_write(len(part))
         self._rest = data[len(part) :]
         self.upstream += part
         return len(part)
@@ -169,24 +169,24 @@ class World:
     def read(self, limit: int | None = None) -> None:
         part, self.downstream = self.downstream[:limit], self.downstream[len(self.downstream[:limit]) :]
         if part:
-            self.engine.received(part, self.now)
+            self.core.received(part, self.now)
             self.collect()
 
     def cut(self) -> None:
         self._rest = b""
         self.upstream = self.downstream = b""
-        self.engine.lost(redis.ConnectionError("cut"), self.now)
+        self.core.lost(redis.ConnectionError("cut"), self.now)
         self.collect()
 
-    def settle_down(self) -> None:
+    def run_until_idle(self) -> None:
         """Let everything finish: reconnect if wanted, write, serve and read until nothing moves."""
         for _ in range(1000):
-            if self.engine.connect_at is not None:
-                self.now = max(self.now, self.engine.connect_at)
+            if self.core.connect_at is not None:
+                self.now = max(self.now, self.core.connect_at)
                 self.connect()
             before = (self.write(), len(self.upstream), len(self.downstream))
             self.serve()
             self.read()
-            if before == (0, 0, 0) and self.engine.connect_at is None:
+            if before == (0, 0, 0) and self.core.connect_at is None:
                 return
-        raise AssertionError("it never settles")
+        raise AssertionError("it never becomes idle")

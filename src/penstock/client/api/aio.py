@@ -1,4 +1,4 @@
-"""penstock.aio.Client: redis.asyncio.Redis on our engine; what sync.py is for threads, this is for tasks.
+"""penstock.aio.Client: redis.asyncio.Redis on our core; what sync.py is for threads, this is for tasks.
 
 from penstock import aio
 async with aio.Client.from_url("redis://localhost") as client:
@@ -71,8 +71,8 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.asyncio.Redi
     _driver = Wire
 
     def _make_link(self) -> Link:
-        make, parking = connection_maker(self.connection_pool, Retry(NoBackoff(), 0)), self._parking
-        return Link(self._make_engine, lambda: parking.take() or make(), self._listeners.tell)
+        make, handoff = connection_maker(self.connection_pool, Retry(NoBackoff(), 0)), self._handoff
+        return Link(self._make_core, lambda: handoff.take() or make(), self._listeners.tell)
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         if args[0] == "HIMPORT SET":  # what redis-py sends for it depends on its own connection
@@ -93,7 +93,7 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.asyncio.Redi
             return bulk_results(batch, raise_on_error)
 
     def run(self, batch: Batch) -> Awaitable[None]:
-        """Have a batch settled, on a connection that suits it. No coroutine by itself: one less for each call that waits."""
+        """Have a batch finished, on a connection that suits it. No coroutine by itself: one less for each call that waits."""
         if batch.blocks and self._is_shared:
             return self._run_alone(batch)
         batch.size += AWAITED_BYTES if batch.lengths is None else AWAITED_MANY_BYTES
@@ -133,19 +133,19 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.asyncio.Redi
         """End all connections. Commands that have no reply fail; so do later ones, until `async with client:` opens it again."""
         closes_pool = self.auto_close_connection_pool if close_connection_pool is None else close_connection_pool
         for link in self._links():
-            await link.aclose(None if closes_pool else self._parking.leave)
+            await link.aclose(None if closes_pool else self._handoff.leave)
         await super().aclose(close_connection_pool)
 
     def __del__(self, _warn: Any = warnings.warn, _grl: Any = None) -> None:
         if not hasattr(self, "_link"):
             return  # the constructor failed
-        leave = None if self.auto_close_connection_pool else self._parking.leave
+        leave = None if self.auto_close_connection_pool else self._handoff.leave
         if sum(link.forsake(leave) for link in self._links()):
             _warn(f"unclosed client {self!r}: use `async with`, or await aclose()", ResourceWarning, source=self)
 
 
 class Pipeline(PipelineBody, StreamCommands, QuickCommands, redis.asyncio.client.Pipeline):  # type: ignore[misc]
-    """redis-py's asyncio pipeline, written in one go and settled by the engine."""
+    """redis-py's asyncio pipeline, written in one go and finished by the core."""
 
     def __init__(self, client: Client, transaction: bool, shard_hint: Any) -> None:
         super().__init__(client.connection_pool, client.response_callbacks, transaction, shard_hint)

@@ -1,4 +1,4 @@
-"""One call of a command method, without the waiting: arguments to a batch, a settled batch to what the method returns.
+"""One call of a command method, without the waiting: arguments to a batch, a finished batch to what the method returns.
 
 The same functions serve the sync and the asyncio client; between the two lies the only difference, how one waits.
 """
@@ -81,7 +81,7 @@ def split_name(arguments: Sequence[Any]) -> Sequence[Any]:
 
 
 def answer(batch: Batch, options: dict[str, Any], callbacks: Any) -> Any:
-    """What a command method returns for a settled batch of one; raises what it failed with."""
+    """What a command method returns for a finished batch of one; raises what it failed with."""
     result = batch.results[0]
     name = batch.commands[0][0]
     if isinstance(result, Exception):

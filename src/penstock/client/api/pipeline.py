@@ -1,4 +1,4 @@
-"""Pipelines and bulk calls, without the waiting: a stack of commands to one batch, a settled batch to their results.
+"""Pipelines and bulk calls, without the waiting: a stack of commands to one batch, a finished batch to their results.
 
 A pipeline without a transaction is one batch whose commands count one by one; with one it is an atomic batch. Either is
 encoded before any of it is queued, written in one go, and on failure its error has the state of every command.
@@ -105,7 +105,7 @@ def refusal_of(batch: Batch, raised: bool) -> Iterator[None]:
     except NotSent as error:
         if raised:
             raise
-        batch.results, batch.settled = [error] * batch.count, True
+        batch.results, batch.is_finished = [error] * batch.count, True
 
 
 def batch_of(stack: Stack, is_transaction: bool, decodes: bool) -> Batch:
@@ -162,7 +162,7 @@ _LOOK_CLOSER = frozenset(
 
 
 def results_of(batch: Batch, stack: Stack, callbacks: Any, raise_on_error: bool, pipeline: Any) -> list[Any]:
-    """What `execute` returns for a settled batch; raises the first failure if asked to."""
+    """What `execute` returns for a finished batch; raises the first failure if asked to."""
     results = _transaction_replies(batch, stack, pipeline) if batch.atomic else batch.results
     found: dict[Any, Any] = {}
     answers: list[Any] = []
@@ -241,7 +241,7 @@ def _decoded(reply: Any, encoding: str, errors: str) -> Any:
 
 
 def bulk_results(batch: Batch, raise_on_error: bool) -> list[Any]:
-    """What `execute_many` returns for a settled batch; raises the first failure if asked to."""
+    """What `execute_many` returns for a finished batch; raises the first failure if asked to."""
     results = batch.results
     if raise_on_error and any(issubclass(kind, Exception) for kind in set(map(type, results))):
         raise _with_all(batch, results)
@@ -259,6 +259,6 @@ def _with_all(batch: Batch, answers: list[Any]) -> Exception:
 
 
 def total(counters: Iterable[Counters]) -> Counters:
-    """The sum of several engines' counters."""
+    """The sum of several cores' counters."""
     every = list(counters)
     return Counters(*(sum(getattr(one, field.name) for one in every) for field in fields(Counters)))

@@ -1,6 +1,6 @@
 """What the two clients have in common: their options, the delivery settings, the links they own, the counters.
 
-A link is a driver of one engine: sync_link.Link or aio_link.Link. A client has one that everybody shares, and makes others
+A link is a driver of one core: sync_link.Link or aio_link.Link. A client has one that everybody shares, and makes others
 for what must not be shared; those are kept and used again.
 """
 
@@ -19,8 +19,8 @@ from penstock.client.api.pipeline import total
 from penstock.client.api.streams import CALLBACKS
 from penstock.client.delivery import Acquaintance, Counters, Delivery, ReplayFilter, Settings, check_called
 from penstock.client.drivers.connecting import SETTINGS, encoding_of, settings_from
-from penstock.client.drivers.pool_handoff import Driver, Parking
-from penstock.client.engine.connection import Engine
+from penstock.client.drivers.pool_handoff import Driver, PoolHandoff
+from penstock.client.engine.connection import ConnectionCore
 from penstock.client.errors import NotSent
 from penstock.client.events import Listeners
 
@@ -52,9 +52,9 @@ def shown_with_arguments_of(theirs: Callable[..., None]) -> Callable[[F], F]:
 class AnyLink(Protocol):
     """What the body asks of a link."""
 
-    engine: Engine
+    core: ConnectionCore
 
-    def change(self, change: Callable[[Engine, float], object]) -> None: ...
+    def change(self, change: Callable[[ConnectionCore, float], object]) -> None: ...
 
 
 L = TypeVar("L", bound=AnyLink)
@@ -70,7 +70,7 @@ class ClientBody(ABC, Generic[L]):
 
     @abstractmethod
     def _make_link(self) -> L:
-        """A connection, with its engine, of the kind that this client drives."""
+        """A connection, with its core, of the kind that this client drives."""
 
     def _set_up(self, options: dict[str, Any], is_shared: bool) -> None:
         self._is_shared = is_shared
@@ -81,10 +81,10 @@ class ClientBody(ABC, Generic[L]):
         encoding, errors = encoding_of(self.connection_pool)
         self.decoding = None if encoding is None else (encoding, errors)
         # Links must not refer to the client: it would then be closed at some collection, not when its last user is gone.
-        self._make_engine = partial(
-            Engine, self.settings, encoding=encoding, encoding_errors=errors, acquaintance=self._acquaintance
+        self._make_core = partial(
+            ConnectionCore, self.settings, encoding=encoding, encoding_errors=errors, acquaintance=self._acquaintance
         )
-        self._parking = Parking(self.connection_pool, self._driver, self.settings.health_check_interval)
+        self._handoff = PoolHandoff(self.connection_pool, self._driver, self.settings.health_check_interval)
         # Changed only by append and pop, which need no lock; a lock could be held by another thread at a fork.
         self._own_links: list[L] = []
         self._idle_links: list[L] = []
@@ -92,8 +92,8 @@ class ClientBody(ABC, Generic[L]):
         self._before = Counters()  # of connections that were closed, if there are others since
 
     def _reopen(self) -> None:
-        """If this client was closed: let it connect again, as redis-py's do. What was held is settled, and stays so."""
-        if self._link.engine.is_closed:
+        """If this client was closed: let it connect again, as redis-py's do. What was held is finished, and stays so."""
+        if self._link.core.is_closed:
             self._before, self._own_links, self._idle_links = self.counters, [], []
             self._link = self._make_link()
 
@@ -119,7 +119,7 @@ class ClientBody(ABC, Generic[L]):
     def delivery(self, level: Delivery | str) -> None:
         chosen = Delivery.of(level)
         for link in self._links():
-            link.change(lambda engine, now: engine.set_delivery(chosen, now))
+            link.change(lambda core, now: core.set_delivery(chosen, now))
 
     @property
     def replay_filter(self) -> ReplayFilter | None:
@@ -130,12 +130,12 @@ class ClientBody(ABC, Generic[L]):
     def replay_filter(self, replay_filter: ReplayFilter | None) -> None:
         check_called("replay_filter", replay_filter)
         for link in self._links():
-            link.change(lambda engine, now: engine.set_replay_filter(replay_filter))
+            link.change(lambda core, now: core.set_replay_filter(replay_filter))
 
     @property
     def counters(self) -> Counters:
         """What this client has done, on all its connections."""
-        return total((self._before, *(link.engine.counters for link in self._links())))
+        return total((self._before, *(link.core.counters for link in self._links())))
 
     def _links(self) -> list[L]:
         return [self._link, *self._own_links]
@@ -155,7 +155,7 @@ class ClientBody(ABC, Generic[L]):
             link = self._make_link()
             self._own_links.append(link)
         try:
-            link.change(lambda engine, now: engine.adopt_session(self._link.engine.session))
+            link.change(lambda core, now: core.adopt_session(self._link.core.session))
             yield link
         finally:
             idle.append(link)

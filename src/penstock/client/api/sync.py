@@ -1,4 +1,4 @@
-"""penstock.Client: redis.Redis on our engine.
+"""penstock.Client: redis.Redis on our core.
 
     import penstock
     client = penstock.Client.from_url("redis://localhost", delivery="at-most-once")
@@ -71,8 +71,8 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.Redis):
     _driver = Wire
 
     def _make_link(self) -> Link:
-        make, parking = connection_maker(self.connection_pool, Retry(NoBackoff(), 0)), self._parking
-        return Link(self._make_engine, lambda: parking.take() or make(), self._listeners.tell)
+        make, handoff = connection_maker(self.connection_pool, Retry(NoBackoff(), 0)), self._handoff
+        return Link(self._make_core, lambda: handoff.take() or make(), self._listeners.tell)
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         if args[0] == "HIMPORT SET":  # what redis-py sends for it depends on its own connection
@@ -95,7 +95,7 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.Redis):
             return bulk_results(batch, raise_on_error)
 
     def run(self, batch: Batch) -> None:
-        """Have a batch settled, on a connection that suits it."""
+        """Have a batch finished, on a connection that suits it."""
         if not (batch.blocks and self._is_shared):  # it does not hold the connection up for others
             try:
                 self._link.run(batch)
@@ -143,14 +143,14 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.Redis):
     def close(self) -> None:
         """End all connections. Commands that have no reply fail; so do later ones, until `with client:` opens it again."""
         if hasattr(self, "_link"):  # not if the constructor failed
-            leave = None if self.auto_close_connection_pool else self._parking.leave
+            leave = None if self.auto_close_connection_pool else self._handoff.leave
             for link in self._links():
                 link.close(leave)
         super().close()
 
 
 class Pipeline(PipelineBody, StreamCommands, QuickCommands, redis.client.Pipeline):
-    """redis-py's pipeline, written in one go and settled by the engine."""
+    """redis-py's pipeline, written in one go and finished by the core."""
 
     def __init__(self, client: Client, transaction: bool, shard_hint: Any) -> None:
         super().__init__(client.connection_pool, client.response_callbacks, transaction, shard_hint)

@@ -101,7 +101,7 @@ def table_read(words: Words) -> Batch:
 
 
 def table_of(batch: Batch, callbacks: Any) -> Any:
-    """The table of a settled one."""
+    """The table of a finished one."""
     return answer(batch, {"reading": "arrow"}, callbacks)
 
 

@@ -28,7 +28,7 @@ from penstock.client.cluster.replies import Replies
 from penstock.client.cluster.sharing import (
     as_single,
     closed,
-    engine_maker,
+    core_maker,
     goes_shared,
     may_share,
     out_of_time,
@@ -150,7 +150,7 @@ class Links(Pool[Link, aio_link.Link]):
 
     def __init__(self, arguments: Mapping[str, Any], rules: Rules, ledger: Ledger, encoder: Any) -> None:
         self._arguments = {**connection_arguments(arguments), "retry": Retry(NoBackoff(), 0)}
-        super().__init__(rules, ledger, partial(aio_link.Link, engine_maker(self._arguments, encoder)))
+        super().__init__(rules, ledger, partial(aio_link.Link, core_maker(self._arguments, encoder)))
         self._silence: float | None = self._arguments.get("socket_timeout", 5.0)
         self._clients: dict[Address, redis.asyncio.Redis] = {}
 
@@ -229,7 +229,7 @@ class Links(Pool[Link, aio_link.Link]):
         """As `forget`, and what was shared."""
         self.forget(known)
         for key, link in list(self._shared.items()):
-            if key[0] not in known and not link.engine.counters.buffered_commands:
+            if key[0] not in known and not link.core.counters.buffered_commands:
                 del self._shared[key]
                 await link.aclose()
         for address in [address for address in self._clients if address not in known]:

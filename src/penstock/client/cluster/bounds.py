@@ -1,6 +1,6 @@
 """What a cluster client holds and has done: the bounds on what waits for replies, and the counters.
 
-A call enters with what it is about to send and leaves when every command of it is settled, at its end or at the end of its
+A call enters with what it is about to send and leaves when every command of it is finished, at its end or at the end of its
 caller. Who finds no room queues, and whoever leaves lets in those who come next, in the order they came: nobody overtakes a large
 batch. All calls of all threads and tasks share one ledger; one lock, held for a few additions, keeps it right.
 
@@ -50,7 +50,7 @@ class ClusterCounters(Counters):
     refreshes: int = 0
     """How often the topology was asked for."""
 
-    def settle(self, results: list[Any]) -> None:
+    def count_results(self, results: list[Any]) -> None:
         """Count commands by what they ended with."""
         failed = unsent = 0
         if any(issubclass(kind, DeliveryError) for kind in set(map(type, results))):

@@ -87,7 +87,7 @@ class Packed:
         self._shunned: set[Address] = set()  # replicas that did not serve a read
         self._written: set[int] = set()  # slots that were written to, when reads may go to replicas
         self._turn = 0  # which master gets commands without a key
-        self._progress: float | None = None  # when a command was last settled, or the first trouble began
+        self._progress: float | None = None  # when a command was last finished, or the first trouble began
         # No doubt about order or place, as long as nothing goes wrong: one key each, of a slot, from its master.
         self._is_plain = not (plan.several or plan.pinned or plan.raw or plan.has_unkeyed or rules.read_from_replicas)
 
@@ -135,7 +135,7 @@ class Packed:
                 yield Pause(max(min(wake, self._until) - now, 0.0))
         if self._moves or self._stale:  # what was learned last is of use to the next pipeline
             yield Refresh(self._moves, self._map, self._until)
-        self._done.settle(self.results)
+        self._done.count_results(self.results)
         return self.results
 
     def _without_result(self, indices: Sequence[int]) -> list[int]:
@@ -234,7 +234,7 @@ class Packed:
     # -- after a batch ------------------------------------------------------------------------------------------
 
     def _take(self, batch: Batch, outcome: Outcome) -> list[Batch]:
-        """Settle a batch. If its slots have moved, and nothing else is the matter, what they refused follows them at once.
+        """Finish a batch. If its slots have moved, and nothing else is the matter, what they refused follows them at once.
 
         All pending commands of a slot are in one batch of a plain round, so their order is kept. Whatever needs a wait, a new map or
         a second redirect is for the next round.
@@ -250,7 +250,7 @@ class Packed:
                 return [self._follow_whole(batch, *places)]
         self._note_followed()
         self._refused = []
-        followed = self._settle(batch, outcome, kinds)
+        followed = self._take_each(batch, outcome, kinds)
         if not followed or not self._is_plain:
             return []
         (place, *others), packed = set(followed.values()), self._plan.packed
@@ -285,7 +285,7 @@ class Packed:
             self._last_error.update(dict.fromkeys(indices, place))
         self._followed = ()
 
-    def _settle(self, batch: Batch, outcome: Outcome, kinds: set[type[Any]]) -> dict[int, Address]:
+    def _take_each(self, batch: Batch, outcome: Outcome, kinds: set[type[Any]]) -> dict[int, Address]:
         """Take in what came; where to send the commands that may follow their slots now."""
         results, indices, replies = self.results, batch.indices, outcome.replies
         if outcome.error is None and kinds == {Moved} and _ALONG not in indices:

@@ -168,7 +168,7 @@ class Pool(ABC, Generic[L, S]):
             return self._shared[key]
 
     def refuse(self, made: single.Batch, error: NotSent) -> None:
-        """The engine did not take a batch: this client was closed, or another thread has just closed the connection of a node that has left."""
+        """The core did not take a batch: this client was closed, or another thread has just closed the connection of a node that has left."""
         made.results = [ClientClosed(WAS_CLOSED) if self.is_closed else NotSent(str(error))] * made.count
 
     def outcome(self, made: single.Batch, address: Address, until: float) -> Outcome:
@@ -200,7 +200,7 @@ class Pool(ABC, Generic[L, S]):
             self._events.append(Reconnected(self.rules.clock() - outage.since, outage.attempts, address))
 
     def shared_again(self, address: Address, event: Event) -> None:
-        """The engine of a shared connection tells that it has a new one."""
+        """The core of a shared connection tells that it has a new one."""
         self.outages.pop(address, None)
         self.ledger.reconnected()
         self.rules.listeners.tell(replace(event, node=address))

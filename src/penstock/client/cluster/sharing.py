@@ -1,7 +1,7 @@
 """Calls of many threads, or tasks, to one node over one connection: what goes over it, and what comes back from it.
 
 The connection is the one of penstock.Client, with its engine (engine/connection.py): whoever waits reads for all, and what is ready travels together. Here the
-engine never repeats anything by itself (at-most-once) and holds nothing without a connection: where a command goes next, and whether it may,
+core never repeats anything by itself (at-most-once) and holds nothing without a connection: where a command goes next, and whether it may,
 only the logic of the cluster knows.
 
 What may hold it up has a connection of its own: commands that block, WATCH, and large batches, of which one thread serves many nodes
@@ -25,7 +25,7 @@ from penstock.client.cluster.slot_map import Address, shown
 from penstock.client.delivery import Delivery, Settings, State
 from penstock.client.drivers.connecting import HEALTH_CHECK_INTERVAL
 from penstock.client.engine import batch as single
-from penstock.client.engine.connection import Engine
+from penstock.client.engine.connection import ConnectionCore
 from penstock.client.engine.encoding import Packed
 from penstock.client.errors import ClientClosed, DeliveryError
 
@@ -45,19 +45,19 @@ def may_share(batch: Batch) -> bool:
     return batch.lane is None and batch.patience == 0.0
 
 
-def engine_maker(arguments: Mapping[str, Any], encoder: Any) -> Callable[[], Engine]:
-    """Engines for shared connections."""
+def core_maker(arguments: Mapping[str, Any], encoder: Any) -> Callable[[], ConnectionCore]:
+    """Cores for shared connections."""
     settings = Settings(
         Delivery.AT_MOST_ONCE, command_timeout=None, silence_timeout=arguments.get("socket_timeout", 5.0),
         health_check_interval=arguments.get("health_check_interval") or HEALTH_CHECK_INTERVAL,
         max_buffered_commands=_UNBOUNDED, max_buffered_bytes=_UNBOUNDED, backoff_base=0.0, backoff_cap=0.0,
     )  # fmt: skip
     encoding = encoder.encoding if encoder.decode_responses else None
-    return partial(Engine, settings, encoding=encoding, encoding_errors=encoder.encoding_errors)
+    return partial(ConnectionCore, settings, encoding=encoding, encoding_errors=encoder.encoding_errors)
 
 
 def as_single(batch: Batch, deadline: float) -> single.Batch:
-    """A batch as the engine wants it."""
+    """A batch as the core wants it."""
     pieces = batch.pieces
     if len(pieces) == 1:
         made = single.Batch(_NAMELESS, pieces[0])
@@ -72,7 +72,7 @@ def as_single(batch: Batch, deadline: float) -> single.Batch:
 
 
 def outcome_of(done: single.Batch) -> Outcome:
-    """What became of a batch that the engine has settled."""
+    """What became of a batch that the core has finished."""
     replies = done.results
     if not isinstance(replies[-1], Exception) and len(replies) == 1:
         return Outcome(replies)
@@ -98,7 +98,7 @@ def closed() -> Outcome:
 
 
 def reason(failure: Exception, address: Address, left: float) -> Exception:
-    """Why there is no reply, without the engine's words about a command it does not know; `left` is how much time there was still."""
+    """Why there is no reply, without the core's words about a command it does not know; `left` is how much time there was still."""
     if isinstance(failure.__cause__, Exception):
         return failure.__cause__
     if not isinstance(failure, redis.TimeoutError):

@@ -73,7 +73,7 @@ def sequential(
         if isinstance(result, DeliveryError):
             text = f"not sent, because command {position + 1} of the pipeline ended without a reply"
             rest = [NotSent(f"{name_of(rest)} was {text}", command=name_of(rest)) for rest in calls[position + 1 :]]
-            done.settle(rest)
+            done.count_results(rest)
             results += rest
             break
         slot_map = yield Refresh(suspect=None)  # what the last command learned
@@ -128,7 +128,7 @@ def two_step(
             why = f"the cluster was not at rest after {attempt} looks at it: {'; '.join(doubts[:3])}"
             names = [name_of(call) for call in plan.commands]
             results = [unsent(f"{name} was not sent: {why}", name, None, is_late=now >= until) for name in names]
-            (done or ClusterCounters()).settle(results)
+            (done or ClusterCounters()).count_results(results)
             return plan.collect(results)
         slot_map = yield Refresh(suspect=slot_map, until=until)
         yield Pause(min(rules.backoff(attempt), until - rules.clock()))

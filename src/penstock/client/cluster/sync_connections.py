@@ -28,7 +28,7 @@ from penstock.client.cluster.replies import Replies
 from penstock.client.cluster.sharing import (
     as_single,
     closed,
-    engine_maker,
+    core_maker,
     goes_shared,
     may_share,
     out_of_time,
@@ -177,7 +177,7 @@ class Links(Pool[Link, sync_link.Link]):
 
     def __init__(self, arguments: Mapping[str, Any], rules: Rules, ledger: Ledger, encoder: Any) -> None:
         self._arguments = connection_arguments(arguments)
-        super().__init__(rules, ledger, partial(sync_link.Link, engine_maker(self._arguments, encoder)))
+        super().__init__(rules, ledger, partial(sync_link.Link, core_maker(self._arguments, encoder)))
         self.silence: float | None = self._arguments.get("socket_timeout", 5.0)
         self._clients: dict[Address, redis.Redis] = {}
 
@@ -232,7 +232,7 @@ class Links(Pool[Link, sync_link.Link]):
         super().forget(known)
         with self._lock:
             for key, link in list(self._shared.items()):
-                if key[0] not in known and not link.engine.counters.buffered_commands:
+                if key[0] not in known and not link.core.counters.buffered_commands:
                     del self._shared[key]
                     link.close()  # whoever has it in hand already finds it closed, and looks again
             for address in [address for address in self._clients if address not in known]:

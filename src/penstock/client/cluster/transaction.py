@@ -176,9 +176,9 @@ class Transaction:
         try:
             results = yield from logic
         except redis.RedisError as error:
-            self._done.settle([error] * count)
+            self._done.count_results([error] * count)
             raise
-        self._done.settle(results)
+        self._done.count_results(results)
         return results
 
     def _told(self, reason: Exception) -> Exception:

@@ -1,1 +1,1 @@
-"""What drives an engine: threads over one socket (sync.py), or tasks over one transport (aio.py)."""
+"""What drives a core: threads over one socket (sync.py), or tasks over one transport (aio.py)."""

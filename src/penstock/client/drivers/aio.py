@@ -1,10 +1,10 @@
 """The asyncio driver: any number of tasks, one transport.
 
-Commands submitted in one turn of the loop are written together at its end, and replies that arrive together are settled
+Commands submitted in one turn of the loop are written together at its end, and replies that arrive together are finished
 together. Everything happens in the loop's thread, so nothing is locked.
 
 redis-py opens the connection with streams; once it is open its transport gets our protocol, which hands bytes to the
-engine without a task in between.
+core without a task in between.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import redis
 
 from penstock.client.drivers.connecting import as_lost, give_up_soon, is_refusal, limit_opening, not_opened
 from penstock.client.engine.batch import Batch
-from penstock.client.engine.connection import Engine
-from penstock.client.engine.handshake import PrefaceRefused
+from penstock.client.engine.connection import ConnectionCore
+from penstock.client.engine.handshake import HandshakeRefused
 from penstock.client.errors import BufferFull
 from penstock.client.events import Event
 
@@ -34,15 +34,18 @@ _of_parents: list[Wire] = []  # in a child: what must not even be collected
 
 
 class Link:
-    """One engine on one transport at a time."""
+    """One core on one transport at a time."""
 
     def __init__(
-        self, make_engine: Callable[[], Engine], make_connection: Callable[[], Any], on_event: Callable[[Event], None]
+        self,
+        make_core: Callable[[], ConnectionCore],
+        make_connection: Callable[[], Any],
+        on_event: Callable[[Event], None],
     ) -> None:
-        self._make_engine = make_engine
+        self._make_core = make_core
         self._make_connection = make_connection
         self._on_event = on_event
-        self.engine = make_engine()
+        self.core = make_core()
         self._begin()
         _links.add(self)
 
@@ -56,41 +59,41 @@ class Link:
         self._is_forsaken = False
 
     async def run(self, batch: Batch) -> None:
-        """Submit a batch and return when it is settled. Raises NotSent if it was not taken."""
+        """Submit a batch and return when it is finished. Raises NotSent if it was not taken."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._move_to(loop)
-        engine = self.engine
+        core = self.core
         try:
             if self._for_room:
-                raise engine.full()  # who came first is first
-            engine.submit(batch, loop.time())
+                raise core.full()  # who came first is first
+            core.submit(batch, loop.time())
         except BufferFull:
             await self._wait_for_room(batch)
-            engine.submit(batch, loop.time())
+            core.submit(batch, loop.time())
         waiter = batch.waiter = loop.create_future()
         self._act(loop)
         try:
             await waiter
         finally:
-            if not batch.settled:
-                if engine.cancel(batch, loop.time()):
+            if not batch.is_finished:
+                if core.cancel(batch, loop.time()):
                     self._drop()
                     self._act(loop)
-                self._wake_settled()
+                self._wake_finished()
 
-    def change(self, change: Callable[[Engine, float], object]) -> None:
-        """Let the engine's settings change, and wake whom that settles."""
+    def change(self, change: Callable[[ConnectionCore, float], object]) -> None:
+        """Let the core's settings change, and wake whom that finishes."""
         loop = self._loop
-        change(self.engine, 0.0 if loop is None else loop.time())
-        self._wake_settled()
+        change(self.core, 0.0 if loop is None else loop.time())
+        self._wake_finished()
         if loop is not None and not loop.is_closed():  # else the next call moves to a loop that runs
             self._act(loop)
 
     async def aclose(self, leave: Callable[[Any], bool] | None = None) -> None:
-        """Settle everything and end the connection, or leave it to another if it is as new."""
+        """Finish everything and end the connection, or leave it to another if it is as new."""
         self._leave(leave)
-        self.engine.close()
+        self.core.close()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -99,12 +102,12 @@ class Link:
             connector.cancel()
             await asyncio.wait([connector])
         self._drop()
-        self._wake_settled()
+        self._wake_finished()
         await asyncio.sleep(0)  # the transport closes in the loop's next turn
 
     def _leave(self, leave: Callable[[Any], bool] | None) -> None:
         wire = self._wire
-        if leave is not None and wire is not None and self.engine.is_as_new and leave(wire.connection):
+        if leave is not None and wire is not None and self.core.is_as_new and leave(wire.connection):
             self._wire = None
 
     def forsake(self, leave: Callable[[Any], bool] | None = None) -> bool:
@@ -122,19 +125,19 @@ class Link:
 
     async def _wait_for_room(self, batch: Batch) -> None:
         """Until the batch fits. Raises BufferFull if that is not wanted, or takes too long."""
-        engine, loop = self.engine, self._loop
+        core, loop = self.core, self._loop
         assert loop is not None
-        if engine.settings.when_full == "raise":
-            raise engine.full()
+        if core.settings.when_full == "raise":
+            raise core.full()
         waiting, room = self._for_room, asyncio.Event()
         waiting.append(room)
         try:
-            async with asyncio.timeout(engine.settings.command_timeout):
-                while waiting[0] is not room or not engine.has_room(batch):
+            async with asyncio.timeout(core.settings.command_timeout):
+                while waiting[0] is not room or not core.has_room(batch):
                     room.clear()
                     await room.wait()
         except TimeoutError:
-            raise engine.full() from None
+            raise core.full() from None
         finally:
             waiting.remove(room)
             if waiting:
@@ -148,27 +151,27 @@ class Link:
             raise RuntimeError(
                 "this client is at work in another event loop, which is still running; make one client for each loop"
             )
-        self.engine.cancel_all("its event loop has ended")
+        self.core.cancel_all("its event loop has ended")
         if self._wire is not None:
-            self.engine.lost(redis.ConnectionError("the event loop of the connection has ended"), loop.time())
+            self.core.lost(redis.ConnectionError("the event loop of the connection has ended"), loop.time())
             self._drop()
         self._loop, self._connector, self._timer, self._flushing = loop, None, None, False
         self._for_room = deque()
-        self._wake_settled()
+        self._wake_finished()
 
     def _act(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Arrange for what the engine wants next."""
-        engine = self.engine
+        """Arrange for what the core wants next."""
+        core = self.core
         if self._wire is not None:
             if not self._flushing:
                 self._flushing = True
                 loop.call_soon(self._flush)
-        elif engine.connect_at is not None and self._connector is None:
+        elif core.connect_at is not None and self._connector is None:
             self._connector = loop.create_task(self._connect())
         self._arm(loop)
 
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
-        at = self.engine.next_tick
+        at = self.core.next_tick
         if at != math.inf and (self._timer is None or self._timer.when() > at):
             if self._timer is not None:
                 self._timer.cancel()
@@ -185,38 +188,38 @@ class Link:
         self._timer = None
         if self._wire is not None:
             self._wire.look_at_progress(self._loop.time())
-        if self.engine.tick(self._loop.time() + 0.001):  # loops round their time
+        if self.core.tick(self._loop.time() + 0.001):  # loops round their time
             self._drop()
-        self._wake_settled()
+        self._wake_finished()
         self._act(self._loop)
 
-    def _wake_settled(self) -> None:
-        for batch in self.engine.take_settled():
+    def _wake_finished(self) -> None:
+        for batch in self.core.take_finished():
             waiter = batch.waiter
             if waiter is not None and not waiter.done() and not waiter.get_loop().is_closed():
                 waiter.set_result(None)
         if self._for_room:  # as many as may fit; each looks whether it is the first by then
-            free = self.engine.settings.max_buffered_commands - self.engine.counters.buffered_commands
+            free = self.core.settings.max_buffered_commands - self.core.counters.buffered_commands
             for room in islice(self._for_room, max(free, 1)):
                 room.set()
-        for event in self.engine.take_events():
+        for event in self.core.take_events():
             self._on_event(event)
 
     # -- the connection ---------------------------------------------------------------------------------------
 
     async def _connect(self) -> None:
         """Until there is a connection, or nobody needs one."""
-        engine, loop = self.engine, self._loop
+        core, loop = self.core, self._loop
         assert loop is not None
         try:
-            while engine.connect_at is not None:
-                delay = engine.connect_at - loop.time()
+            while core.connect_at is not None:
+                delay = core.connect_at - loop.time()
                 if delay > 0:
                     await asyncio.sleep(delay)
                     continue
-                engine.connecting()
+                core.connecting()
                 await self._open(loop)
-                self._wake_settled()
+                self._wake_finished()
         finally:
             if self._connector is asyncio.current_task():
                 self._connector = None
@@ -226,25 +229,25 @@ class Link:
         try:
             connection = self._make_connection()
         except Exception as error:  # an option that redis-py does not know
-            self.engine.refused(error, loop.time())
+            self.core.refused(error, loop.time())
             return
-        limit_opening(connection, self.engine.time_left(loop.time()))
+        limit_opening(connection, self.core.time_left(loop.time()))
         try:
             await connection.connect()
         except Exception as error:
-            failed = self.engine.refused if is_refusal(error) else self.engine.connect_failed
+            failed = self.core.refused if is_refusal(error) else self.core.connect_failed
             failed(error if is_refusal(error) else not_opened(error, connection), loop.time())
             return
         except BaseException:
             await connection.disconnect(nowait=True)
-            self.engine.connect_failed(redis.ConnectionError("connecting was interrupted"), loop.time())
+            self.core.connect_failed(redis.ConnectionError("connecting was interrupted"), loop.time())
             raise
         if self._is_forsaken:  # Python 3.11 may lose the cancelling of a task that waits with a limit, as redis-py does
             await connection.disconnect(nowait=True)
             return
         self._wire = Wire(self, connection)
-        give_up_soon(self._wire.transport.get_extra_info("socket"), self.engine.settings.silence_timeout)
-        self.engine.connected(loop.time())
+        give_up_soon(self._wire.transport.get_extra_info("socket"), self.core.settings.silence_timeout)
+        self.core.connected(loop.time())
         self._act(loop)
 
     def received(self, wire: Wire, data: memoryview | bytes) -> None:
@@ -252,28 +255,28 @@ class Link:
         if wire is not self._wire or loop is None:
             return
         try:
-            self.engine.received(data, loop.time())
-        except PrefaceRefused as refusal:
-            self.engine.refused(refusal.error, loop.time())
+            self.core.received(data, loop.time())
+        except HandshakeRefused as refusal:
+            self.core.refused(refusal.error, loop.time())
             self._drop()
         except redis.InvalidResponse as error:
-            self.engine.lost(error, loop.time())
+            self.core.lost(error, loop.time())
             self._drop()
-        self._wake_settled()
-        if self.engine.has_output or self._wire is None:
+        self._wake_finished()
+        if self.core.has_output or self._wire is None:
             self._act(loop)
 
     def filled(self, wire: Wire, count: int) -> None:
         if wire is self._wire and self._loop is not None:
-            self.engine.filled(count, self._loop.time())
+            self.core.filled(count, self._loop.time())
 
     def lost(self, wire: Wire, error: Exception) -> None:
         loop = self._loop
         if wire is not self._wire or loop is None:
             return
-        self.engine.lost(error, loop.time())
+        self.core.lost(error, loop.time())
         self._drop()
-        self._wake_settled()
+        self._wake_finished()
         self._act(loop)
 
     def _drop(self) -> None:
@@ -282,13 +285,13 @@ class Link:
             wire.close()
 
     def after_fork(self) -> None:
-        """In a child: as in sync_link. Closing the transport would reach into the parent's loop, whose epoll we share."""
-        wire, old = self._wire, self.engine
+        """In a child: as in sync.py. Closing the transport would reach into the parent's loop, whose epoll we share."""
+        wire, old = self._wire, self.core
         if wire is not None:
             _of_parents.append(wire)
             wire.let_go()
-        self.engine = self._make_engine()
-        self.engine.inherit(old)
+        self.core = self._make_core()
+        self.core.inherit(old)
         self._begin()
 
 
@@ -316,13 +319,13 @@ class Wire(asyncio.BufferedProtocol):
 
     @staticmethod
     def is_usable(connection: Any) -> bool:
-        """See parking.Driver; it must also be of this loop."""
+        """See pool_handoff.Driver; it must also be of this loop."""
         wire = connection._writer.transport.get_protocol()  # None once the transport is closed
         return wire is not None and wire._loop is asyncio.get_running_loop() and not wire.transport.is_closing()
 
     @staticmethod
     def discard(connection: Any) -> None:
-        """See parking.Driver; its loop may run in another thread, or have ended."""
+        """See pool_handoff.Driver; its loop may run in another thread, or have ended."""
         wire = connection._writer.transport.get_protocol()
         if wire is None:
             connection._reader = connection._writer = None
@@ -337,38 +340,38 @@ class Wire(asyncio.BufferedProtocol):
             wire.close()
 
     def flush(self) -> None:
-        """Write what the engine has, until the transport has to keep some of it."""
-        engine, transport = self._link.engine, self.transport
+        """Write what the core has, until the transport has to keep some of it."""
+        core, transport = self._link.core, self.transport
         while not self._is_full:
-            data = engine.output()
+            data = core.output()
             if not data:
                 return
-            engine.begin_write(len(data))
+            core.begin_write(len(data))
             transport.write(data)
             if self._is_full:
                 self._unwritten = len(data)
             else:
-                engine.end_write(len(data))
+                core.end_write(len(data))
 
     def pause_writing(self) -> None:
         self._is_full = True
         self._left = self.transport.get_write_buffer_size()
 
     def look_at_progress(self, now: float) -> None:
-        """Tell the engine if some of what the transport keeps has gone since the last look."""
+        """Tell the core if some of what the transport keeps has gone since the last look."""
         if self._is_full and (left := self.transport.get_write_buffer_size()) < self._left:
             self._left = left
-            self._link.engine.takes_bytes(now)
+            self._link.core.takes_bytes(now)
 
     def resume_writing(self) -> None:
         self._is_full = False
-        self._link.engine.takes_bytes(asyncio.get_running_loop().time())
-        self._link.engine.end_write(self._unwritten)
+        self._link.core.takes_bytes(asyncio.get_running_loop().time())
+        self._link.core.end_write(self._unwritten)
         self._unwritten = 0
         self.flush()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        self._room = self._link.engine.room()
+        self._room = self._link.core.room()
         return self._buffer if self._room is None else self._room
 
     def buffer_updated(self, nbytes: int) -> None:

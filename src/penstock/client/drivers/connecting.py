@@ -1,7 +1,7 @@
 """How a connection is opened: by redis-py, whose handshake (TLS, HELLO, AUTH, SELECT, SETNAME) is taken as it is.
 
 redis-py's connection object opens the socket and shakes hands; then the socket is ours. It must not retry anything by
-itself: that is the engine's to decide, who knows what is at stake.
+itself: that is the core's to decide, who knows what is at stake.
 """
 
 from __future__ import annotations

@@ -27,18 +27,18 @@ class Driver(Protocol):
         """Close it."""
 
 
-class _Place(NamedTuple):
+class _LeftConnection(NamedTuple):
     connection: Any
     since: float
     process: int
 
 
-class Parking:
+class PoolHandoff:
     """What a pool keeps for us. Only appended to and popped from, which needs no lock."""
 
     def __init__(self, pool: Any, driver: Driver, interval: float) -> None:
         self._pool = pool
-        self._places: list[_Place] = pool.__dict__.setdefault("_penstock_parking", [])
+        self._left: list[_LeftConnection] = pool.__dict__.setdefault("_penstock_left", [])
         self._driver = driver
         self._interval = interval
         """Seconds after which one would have to be asked whether it still lives; a new one is as good."""
@@ -46,36 +46,36 @@ class Parking:
     def leave(self, connection: Any) -> bool:
         """Keep an open connection; False if there is no room for it."""
         pool = self._pool
-        if len(self._places) >= pool.max_connections or _is_of_sentinel(pool):
+        if len(self._left) >= pool.max_connections or _is_of_sentinel(pool):
             return False
         if "disconnect" not in pool.__dict__:
             pool.disconnect = self._disconnect
-        self._places.append(_Place(connection, monotonic(), os.getpid()))
+        self._left.append(_LeftConnection(connection, monotonic(), os.getpid()))
         return True
 
     def take(self) -> Any:
         """The one that was left last, if it can be used; else None."""
-        while (place := self._pop()) is not None:
-            if monotonic() - place.since < self._interval and self._driver.is_usable(place.connection):
-                return place.connection
-            self._driver.discard(place.connection)
+        while (left := self._pop()) is not None:
+            if monotonic() - left.since < self._interval and self._driver.is_usable(left.connection):
+                return left.connection
+            self._driver.discard(left.connection)
         return None
 
     def _disconnect(self, *args: Any, **options: Any) -> Any:
         """For the pool's own, which it calls: a coroutine, if that is one."""
-        while (place := self._pop()) is not None:
-            self._driver.discard(place.connection)
+        while (left := self._pop()) is not None:
+            self._driver.discard(left.connection)
         return type(self._pool).disconnect(self._pool, *args, **options)
 
-    def _pop(self) -> _Place | None:
-        while self._places:
+    def _pop(self) -> _LeftConnection | None:
+        while self._left:
             try:
-                place = self._places.pop()
+                left = self._left.pop()
             except IndexError:  # another thread was quicker
                 break
-            if place.process == os.getpid():
-                return place
-            _of_parents.append(place.connection)
+            if left.process == os.getpid():
+                return left
+            _of_parents.append(left.connection)
         return None
 
 

@@ -43,14 +43,14 @@ class Wire:
 
     @staticmethod
     def is_usable(connection: Any) -> bool:
-        """See parking.Driver: one that is still there has nothing to say."""
+        """See pool_handoff.Driver: one that is still there has nothing to say."""
         poll = new_poll()
         poll.register(connection._sock, POLLIN)
         return not poll.poll(0)
 
     @staticmethod
     def discard(connection: Any) -> None:
-        """See parking.Driver."""
+        """See pool_handoff.Driver."""
         connection.disconnect()
 
     @property

@@ -10,7 +10,7 @@ them would fight for the interpreter. Most of them call again at once, so while 
 writes; the last one writes for all. No call waits for that longer than PAUSE.
 
 A thread can be interrupted between any two steps (KeyboardInterrupt). Unless it only waited, its connection ends then. Commands of others are
-in one of the engine's queues at every step, so they go on as after any lost connection; it then wakes every thread that it may not have told. It may be interrupted in
+in one of the core's queues at every step, so they go on as after any lost connection; it then wakes every thread that it may not have told. It may be interrupted in
 that, too (Ctrl-C twice): it then stays in `_interrupted_in`, and the leader ends the connection in its place, after PATROL or at the next call.
 
 Who finds no room (max_buffered_...) waits in the order of calls (`_for_room`): a large batch is not overtaken by small ones. Whoever leaves
@@ -42,8 +42,8 @@ from penstock.client.drivers.polling import POLLIN, POLLOUT, Poll
 from penstock.client.drivers.socket_io import Wire
 from penstock.client.drivers.wake_up import Bell
 from penstock.client.engine.batch import Batch
-from penstock.client.engine.connection import Engine
-from penstock.client.engine.handshake import PrefaceRefused
+from penstock.client.engine.connection import ConnectionCore
+from penstock.client.engine.handshake import HandshakeRefused
 from penstock.client.errors import BufferFull, NotSent
 from penstock.client.events import Event
 
@@ -67,15 +67,18 @@ class Reentered(Exception):
 
 
 class Link:
-    """One engine on one socket at a time."""
+    """One core on one socket at a time."""
 
     def __init__(
-        self, make_engine: Callable[[], Engine], make_connection: Callable[[], Any], on_event: Callable[[Event], None]
+        self,
+        make_core: Callable[[], ConnectionCore],
+        make_connection: Callable[[], Any],
+        on_event: Callable[[Event], None],
     ) -> None:
-        self._make_engine = make_engine
+        self._make_core = make_core
         self._make_connection = make_connection
         self._on_event = on_event
-        self.engine = make_engine()
+        self.core = make_core()
         self._begin()
         _links.add(self)
 
@@ -84,7 +87,7 @@ class Link:
         self._leader: Batch | None = None
         self._inside: dict[int, Batch] = {}  # threads that are in `run`, and with what
         self._followers: deque[Batch] = deque()
-        self._asleep: deque[Batch] = deque()  # settled, and their threads not woken yet
+        self._asleep: deque[Batch] = deque()  # finished, and their threads not woken yet
         self._waking = False  # a thread was woken, and has not woken the next one yet
         self._interrupted_in: set[int] = (
             set()
@@ -101,7 +104,7 @@ class Link:
     # -- calls ------------------------------------------------------------------------------------------------
 
     def run(self, batch: Batch) -> None:
-        """Submit a batch and return when it is settled. Raises NotSent, or Reentered, if it was not taken."""
+        """Submit a batch and return when it is finished. Raises NotSent, or Reentered, if it was not taken."""
         thread, only_waits = get_ident(), False
         if thread in self._inside:
             raise Reentered
@@ -116,7 +119,7 @@ class Link:
                     waiter = None
                 self._wake_next()  # not woken: whoever should have woken us is held up, as by a signal handler
                 patience = PATROL
-            while not batch.settled:
+            while not batch.is_finished:
                 self._turn()
         except NotSent:
             raise
@@ -138,14 +141,14 @@ class Link:
                 raise
             finally:
                 self._inside.pop(thread, None)
-            if self.engine.events:
+            if self.core.events:
                 self._tell()  # not while leading: a listener may use this client
 
     def _submit(self, batch: Batch) -> threading.Lock | None:
-        """Give a batch to the engine and write if writing is free. None: we lead; else what wakes us."""
-        patience = self.engine.settings.command_timeout
+        """Give a batch to the core and write if writing is free. None: we lead; else what wakes us."""
+        patience = self.core.settings.command_timeout
         waiter = turn = until = None
-        while not batch.held:
+        while not batch.is_submitted:
             talks = room = None
             with self._lock:
                 if self._interrupted_in:
@@ -160,7 +163,7 @@ class Link:
                         if self._for_room:
                             self._enter_in_turn(batch)
                         else:
-                            self.engine.submit(batch, monotonic())
+                            self.core.submit(batch, monotonic())
                     except BufferFull:
                         if until is None:
                             until = math.inf if patience is None else monotonic() + patience
@@ -170,22 +173,22 @@ class Link:
                             waiter = batch.waiter = threading.Lock()
                             waiter.acquire()
                             self._followers.append(batch)
-                            if not self._leader.held:
+                            if not self._leader.is_submitted:
                                 self._bell.ring()  # it waits for room, and sleeps as long as could be when nobody else was in
                         turn = None if self._writing or self._waking else self._claim()
             if talks is not None:
                 self._exchange(talks)
-            elif until is not None and not batch.held:
+            elif until is not None and not batch.is_submitted:
                 self._wait_for_room(batch, room, until)
         self._send(turn)
         return waiter
 
     def _is_passed_over(self, batch: Batch) -> bool:
-        """Whether one who has waited for long need not: nobody told it that it is settled, or is to lead, or that nobody leads."""
+        """Whether one who has waited for long need not: nobody told it that it is finished, or is to lead, or that nobody leads."""
         with self._lock:
             if self._interrupted_in:
                 self._end_interrupted()
-            if not batch.settled and not self._leads(batch):
+            if not batch.is_finished and not self._leads(batch):
                 return False
             batch.waiter = None
             return True
@@ -201,31 +204,31 @@ class Link:
         return self._leader is not None and self._leader in list(self._inside.values())
 
     def close(self, leave: Callable[[Any], bool] | None = None) -> None:
-        """Settle everything and end the connection, or leave it to another if it is as new; for any thread."""
+        """Finish everything and end the connection, or leave it to another if it is as new; for any thread."""
         self._at_once_or_next(lambda: self._close(leave))
 
     def _close(self, leave: Callable[[Any], bool] | None) -> None:
         with self._lock:
             wire = self._wire
-            if leave and wire and self._leader is None and self.engine.is_as_new and leave(wire.connection):
+            if leave and wire and self._leader is None and self.core.is_as_new and leave(wire.connection):
                 self._wire, self._poll = None, self._bell.new_poll()
-            self.engine.close()
+            self.core.close()
             self._drop()
-            self._wake_settled()
+            self._wake_finished()
             if not self._is_led():
                 self._bell.close()
         self._bell.ring()
 
-    def change(self, change: Callable[[Engine, float], object]) -> None:
-        """Let the engine's settings change, and wake whom that settles."""
+    def change(self, change: Callable[[ConnectionCore, float], object]) -> None:
+        """Let the core's settings change, and wake whom that finishes."""
         self._at_once_or_next(lambda: self._change(change))
 
-    def _change(self, change: Callable[[Engine, float], object]) -> None:
+    def _change(self, change: Callable[[ConnectionCore, float], object]) -> None:
         thread = get_ident()
         try:
             with self._lock:
-                change(self.engine, monotonic())
-                self._wake_settled()
+                change(self.core, monotonic())
+                self._wake_finished()
                 turn = self._claim()
             self._bell.ring()  # the leader may be one of them
             self._send(turn)
@@ -257,15 +260,15 @@ class Link:
                 self._sending = None  # nobody is in `send` any more
             if batch is not None:
                 self._leave_queue(batch)
-                if self.engine.cancel(batch, monotonic()):
+                if self.core.cancel(batch, monotonic()):
                     self._drop()
             if self._interrupted_in:
                 self._end_interrupted()
-            self._wake_all_settled()
+            self._wake_all_finished()
         self._wake_next()  # it may have been our turn to
 
     def _end_interrupted(self) -> None:
-        """With the lock held: end the connection that a thread was interrupted in using, and settle whatever is in no queue any more; nobody knows
+        """With the lock held: end the connection that a thread was interrupted in using, and finish whatever is in no queue any more; nobody knows
         how much was read, written or noted down. The thread does so itself. If it could not, and has gone, the leader does, or any thread if none leads.
         """
         me, inside = get_ident(), self._inside
@@ -278,29 +281,29 @@ class Link:
             return
         if self._sender in gone:
             self._sending = None
-        self.engine.interrupted(monotonic())
+        self.core.interrupted(monotonic())
         self._drop()
         others = [*self._followers] if self._leader is None else [self._leader, *self._followers]
-        self.engine.rescue(others, is_leading, monotonic())
-        self._wake_all_settled()
+        self.core.rescue(others, is_leading, monotonic())
+        self._wake_all_finished()
         self._interrupted_in.difference_update(gone)
 
-    def _wake_all_settled(self) -> None:
+    def _wake_all_finished(self) -> None:
         """With the lock held: also those that no thread owns after an interrupt, and the leader, which may be one of them."""
-        self._wake_settled()
+        self._wake_finished()
         for other in list(self._inside.values()):
-            if other.settled and other.waiter is not None:
+            if other.is_finished and other.waiter is not None:
                 _wake(other.waiter)
         self._bell.ring()
 
     # -- room -------------------------------------------------------------------------------------------------
 
     def _enter_in_turn(self, batch: Batch) -> None:
-        """With the lock held: as the engine's `submit`, where some wait for room already."""
+        """With the lock held: as the core's `submit`, where some wait for room already."""
         if self._first_for_room() not in (None, batch):
-            raise self.engine.full()
+            raise self.core.full()
         try:
-            self.engine.submit(batch, monotonic())
+            self.core.submit(batch, monotonic())
         except BufferFull:
             raise
         except NotSent:
@@ -317,10 +320,10 @@ class Link:
 
     def _queue_for_room(self, batch: Batch, until: float) -> threading.Lock | None:
         """With the lock held: what wakes us when it may be our turn, None if we lead. Raises BufferFull if waiting is not wanted, or over."""
-        engine = self.engine
-        if engine.settings.when_full == "raise" or monotonic() >= until:
+        core = self.core
+        if core.settings.when_full == "raise" or monotonic() >= until:
             self._leave_queue(batch)
-            raise engine.full()
+            raise core.full()
         if batch.waiter is None:
             batch.waiter = threading.Lock()
             batch.waiter.acquire()
@@ -368,11 +371,11 @@ class Link:
         writes what comes after it to this connection before it is ended.
         """
         self._writing, self._sending, self._sender = True, wire, get_ident()
-        data = rest or self.engine.output()
+        data = rest or self.core.output()
         if not data:
             self._writing, self._sending = False, None
             return None
-        self.engine.begin_write(len(data))
+        self.core.begin_write(len(data))
         return _Write(data, wire)
 
     def _send(self, turn: _Write | None) -> None:
@@ -385,11 +388,11 @@ class Link:
                     wire.close()  # it was lost while we were using it; its bytes are accounted for
                     return
                 self._sending = None
-                self.engine.end_write(count)
+                self.core.end_write(count)
                 if count < len(data):
                     self._rest = data[count:]
                     if count:
-                        self.engine.takes_bytes(monotonic())
+                        self.core.takes_bytes(monotonic())
                     self._bell.ring()  # the leader waits for the socket to take more
                     return
                 self._writing = False
@@ -399,11 +402,11 @@ class Link:
 
     def _turn(self) -> None:
         """Wait for one thing to happen, and deal with it."""
-        engine = self.engine
+        core = self.core
         with self._lock:
             if self._interrupted_in:
                 self._end_interrupted()
-            wire, poll, connect_at, next_tick = self._wire, self._poll, engine.connect_at, engine.next_tick
+            wire, poll, connect_at, next_tick = self._wire, self._poll, core.connect_at, core.next_tick
             waking = self._waking
             if wire is not None and self._rest:
                 poll.modify(wire.socket, POLLIN | POLLOUT)
@@ -418,11 +421,11 @@ class Link:
             self._exchange(wire)
         elif waking:
             self._wake_next()
-        if monotonic() >= engine.next_tick:
+        if monotonic() >= core.next_tick:
             with self._lock:
-                if engine.tick(monotonic()):
+                if core.tick(monotonic()):
                     self._drop()
-                self._wake_settled()
+                self._wake_finished()
 
     def _wait(self, poll: Poll, until: float, now: float) -> bool:
         """Sleep until the socket has something, somebody rings, or the time comes. True if it is the socket."""
@@ -436,7 +439,7 @@ class Link:
 
     def _exchange(self, wire: Wire) -> None:
         """The socket has something for us, or room: read once, and write what waits."""
-        room = self.engine.room()  # only who leads reads, so it stays what it is without the lock
+        room = self.core.room()  # only who leads reads, so it stays what it is without the lock
         data = failure = None
         try:
             data = wire.receive(room)
@@ -448,16 +451,16 @@ class Link:
             if failure is not None:
                 self._lose(failure)
             elif data and room is not None:
-                self.engine.filled(data, monotonic())
+                self.core.filled(data, monotonic())
             elif data:
                 try:
-                    self.engine.received(data, monotonic())
-                except PrefaceRefused as refusal:
-                    self.engine.refused(refusal.error, monotonic())
+                    self.core.received(data, monotonic())
+                except HandshakeRefused as refusal:
+                    self.core.refused(refusal.error, monotonic())
                     self._drop()
                 except redis.InvalidResponse as error:
                     self._lose(error)
-            self._wake_settled()
+            self._wake_finished()
             if self._rest:
                 self._poll.modify(wire.socket, POLLIN)
             turn = self._claim_rest()
@@ -465,29 +468,29 @@ class Link:
 
     def _open(self) -> None:
         with self._lock:
-            self.engine.connecting()
-            seconds = self.engine.time_left(monotonic())
+            self.core.connecting()
+            seconds = self.core.time_left(monotonic())
         try:
             connection = self._make_connection()
         except Exception as error:  # an option that redis-py does not know
             with self._lock:
-                self.engine.refused(error, monotonic())
+                self.core.refused(error, monotonic())
             return
         try:
-            wire = Wire(connection, seconds, self.engine.settings.silence_timeout)
+            wire = Wire(connection, seconds, self.core.settings.silence_timeout)
         except Exception as error:
             with self._lock:
-                failed = self.engine.refused if is_refusal(error) else self.engine.connect_failed
+                failed = self.core.refused if is_refusal(error) else self.core.connect_failed
                 failed(error if is_refusal(error) else not_opened(error, connection), monotonic())
             return
         try:
             with self._lock:
-                if self.engine.is_closed:  # meanwhile
+                if self.core.is_closed:  # meanwhile
                     wire.close()
                     return
                 self._writing, self._wire = True, wire
                 self._poll.register(wire.socket, POLLIN)
-                self.engine.connected(monotonic())
+                self.core.connected(monotonic())
                 turn = self._begin_write(wire)
         except BaseException:
             if self._wire is not wire:  # an interrupt: no other thread knows of it
@@ -497,7 +500,7 @@ class Link:
 
     def _lose(self, error: Exception) -> None:
         """With the lock held."""
-        self.engine.lost(error, monotonic())
+        self.core.lost(error, monotonic())
         self._drop()
 
     def _drop(self) -> None:
@@ -512,11 +515,11 @@ class Link:
             wire.close()  # else the one who is in `send` closes it: its number must not be given to another file before
         self._sending = None
 
-    def _wake_settled(self) -> None:
+    def _wake_finished(self) -> None:
         """With the lock held."""
-        settled = self.engine.take_settled()
-        if settled:
-            self._asleep += settled
+        finished = self.core.take_finished()
+        if finished:
+            self._asleep += finished
             if not self._waking:
                 self._wake_one()
         if self._for_room:
@@ -544,38 +547,38 @@ class Link:
         with self._lock:
             if self._leader is batch:
                 followers = self._followers
-                while followers and followers[0].settled:
+                while followers and followers[0].is_finished:
                     followers.popleft()
                 self._leader = followers[0] if followers else None
             leader = self._leader
             if leader is None:
                 self._tell_of_room()
-                if self.engine.is_closed:
+                if self.core.is_closed:
                     self._bell.close()
             elif leader.waiter is not None:
                 _wake(leader.waiter)
                 leader.waiter = None
 
     def _tell(self) -> None:
-        for event in self.engine.take_events():
+        for event in self.core.take_events():
             self._on_event(event)
 
     # -- fork -------------------------------------------------------------------------------------------------
 
     def after_fork(self) -> None:
-        """In a child: the connection is the parent's, and so is everything on it. A new engine has a new ONCE identity."""
-        old = self.engine
+        """In a child: the connection is the parent's, and so is everything on it. A new core has a new ONCE identity."""
+        old = self.core
         self._bell.close_in_child()
         if self._wire is not None:
             self._wire.close_in_child()
-        self.engine = self._make_engine()
-        self.engine.inherit(old)
+        self.core = self._make_core()
+        self.core.inherit(old)
         self._begin()
 
 
 _NOBODY = Batch(("NOBODY",), b"")
 """In the place of the batch of a thread that makes no call."""
-_NOBODY.settled = True
+_NOBODY.is_finished = True
 
 
 def _wake(waiter: threading.Lock) -> None:

@@ -1,4 +1,4 @@
-"""One or more commands that are encoded, queued, written and settled together: what the engine's FIFO is made of.
+"""One or more commands that are encoded, queued, written and finished together: what the core's FIFO is made of.
 
 A single command is a batch of one. A pipeline is a batch of many whose replies count one by one. A transaction is an
 atomic batch: MULTI, its commands and EXEC, which is replayed whole or not at all.
@@ -30,7 +30,7 @@ WORD_BYTES = 54
 
 
 class Batch:
-    """Commands on their way. Owned by the engine between `submit` and settling; then by whoever waits for it.
+    """Commands on their way. Owned by the core between `submit` and finishing; then by whoever waits for it.
 
     Most fields keep their defaults, which are the class's: one is made for every call.
     """
@@ -46,20 +46,20 @@ class Batch:
     """Commands that change the connection, by index."""
     lengths: Sequence[int] | None = None
     """How long each command is in `data`; None for the only one."""
-    is_preface = False
-    """One of the engine's own, which a new connection begins with."""
-    held = False
-    """The engine has taken it."""
+    is_handshake = False
+    """One of the core's own, which a new connection begins with."""
+    is_submitted = False
+    """The core has taken it."""
     is_at_most_once = False
     """It was handed over at that level, which stays its promise if the level is raised later."""
-    settled = False
+    is_finished = False
     """It has its results. One that still stands in the FIFO then is a tombstone: nobody waits for its replies."""
     results: list[Any]
-    """When settled, one for each command: a reply, an error the server replied, or a DeliveryError."""
+    """When finished, one for each command: a reply, an error the server replied, or a DeliveryError."""
     attempts = 0
     """How often it was written."""
     connection = 0
-    """On which of the engine's connections it was written last, with the next three:"""
+    """On which of the core's connections it was written last, with the next three:"""
     first = 0
     """Its first command that was written there."""
     start = 0
@@ -98,10 +98,10 @@ class Batch:
         return batch
 
     @classmethod
-    def preface(cls, *command: Any, raw: bool = False) -> Batch:
-        """A command of the engine's own."""
+    def handshake(cls, *command: Any, raw: bool = False) -> Batch:
+        """A command of the core's own."""
         batch = cls(command, pack(command))
-        batch.is_preface = True
+        batch.is_handshake = True
         batch.raw = (0,) if raw else None
         return batch
 
@@ -132,8 +132,8 @@ class Batch:
         return self.count - done, self.data[sum(self.lengths[:done]) :]
 
     def state(self, index: int) -> State:
-        """How far a command came, as of the last lost connection or settling."""
-        known = self.results if self.settled else () if self.atomic else self.replies
+        """How far a command came, as of the last lost connection or finishing."""
+        known = self.results if self.is_finished else () if self.atomic else self.replies
         if index < len(known):
             result = known[index]
             return getattr(result, "state", State.REPLIED) if isinstance(result, Exception) else State.REPLIED

@@ -1,7 +1,7 @@
-"""One logical connection, without the connection: the sans-I/O engine that sync.py and aio.py drive.
+"""One logical connection, without the connection: the sans-I/O core that sync.py and aio.py drive.
 
 Events go in (`submit`, `connected`, `received`, `lost`, `tick` ...), and three things come out: bytes to write (`output`),
-batches that are settled (`take_settled`), and when to do something next (`connect_at`, `next_tick`). The engine has no
+batches that are finished (`take_finished`), and when to do something next (`connect_at`, `next_tick`). The core has no
 clock, no socket, no thread and no lock: time is an argument, and a driver with threads calls it under one lock.
 
 A command moves through these states, and its error says how far it came:
@@ -10,30 +10,30 @@ A command moves through these states, and its error says how far it came:
     QUEUED    `submit`                                      NotSent                         stays queued
     WRITING   `begin_write` reaches its first byte          OutcomeUnknown                  written again, unless filtered
     WRITTEN   `end_write` passes its last byte              OutcomeUnknown                  written again, unless filtered
-    REPLIED   `received` completes its reply                settled: no change              settled: never written again
+    REPLIED   `received` completes its reply                finished: no change             finished: never written again
 
 The level is that of `submit`: raised later it counts for later commands only. Lowered, it counts at once for all: that is how a
 program cancels what is held.
 
 The law of this file: the FIFO `_awaiting` is exactly the batches whose bytes were given out on this connection and whose
 replies have not come, in the order of their bytes. Whoever loses interest (time-out, cancel) leaves a tombstone in
-it (a settled batch); replies are matched by position and nothing else. Every batch is settled exactly once.
+it (a finished batch); replies are matched by position and nothing else. Every batch is finished exactly once.
 
 How to drive it:
 
-    engine.submit(batch, now)            raises NotSent (BufferFull, ClientClosed ...) or takes the batch
-    engine.connect_at                    when to open a connection; None: not wanted
+    core.submit(batch, now)              raises NotSent (BufferFull, ClientClosed ...) or takes the batch
+    core.connect_at                      when to open a connection; None: not wanted
       -> connected(now) | connect_failed(error, now) | refused(error, now)
-    data = engine.output()               bytes to write next, b"" if none; given out once
+    data = core.output()                 bytes to write next, b"" if none; given out once
       -> begin_write(n) before giving n bytes to the system, end_write(m) when it has taken m
-    engine.received(data, now)           may raise redis.InvalidResponse: then drop the connection and call lost()
-    engine.room()                        where to receive instead, for as long as it is not None; then filled(n, now)
-    engine.lost(error, now)              the connection is gone, whoever ended it
-    engine.tick(now) at engine.next_tick time-outs; may answer that the connection is to be dropped, and so may cancel(batch, now)
-    engine.take_settled()                wake whoever waits for these
-    engine.take_events()                 Reconnected, Replayed: for callbacks, outside of any lock
+    core.received(data, now)             may raise redis.InvalidResponse: then drop the connection and call lost()
+    core.room()                          where to receive instead, for as long as it is not None; then filled(n, now)
+    core.lost(error, now)                the connection is gone, whoever ended it
+    core.tick(now) at core.next_tick     time-outs; may answer that the connection is to be dropped, and so may cancel(batch, now)
+    core.take_finished()                 wake whoever waits for these
+    core.take_events()                   Reconnected, Replayed: for callbacks, outside of any lock
 
-Its parts, each an idea of its own: pending.py (the queue, its bounds, settling), writing.py, replies.py (reading),
+Its parts, each an idea of its own: pending.py (the queue, its bounds, finishing), writing.py, replies.py (reading),
 handshake.py (what a connection begins with), session_state.py (what it must remember), exactly_once.py (ONCE).
 
 Rejected: a coroutine that reads and writes by turns. It cannot write while it reads, which is what sharing one
@@ -53,13 +53,13 @@ from penstock.client.delivery import Acquaintance, Counters, Delivery, ReplayFil
 from penstock.client.engine.backoff import Backoff
 from penstock.client.engine.batch import Batch
 from penstock.client.engine.command_kinds import Kind, name_of
-from penstock.client.engine.exactly_once import Numbering
-from penstock.client.engine.handshake import Preface
-from penstock.client.engine.once_numbers import doubt_forgotten
-from penstock.client.engine.pending import Held
-from penstock.client.engine.replies import Replies
-from penstock.client.engine.session_state import Session
-from penstock.client.engine.writing import Outgoing
+from penstock.client.engine.exactly_once import ExactlyOnce
+from penstock.client.engine.handshake import Handshake
+from penstock.client.engine.once_numbers import fail_forgotten
+from penstock.client.engine.pending import PendingBatches
+from penstock.client.engine.replies import ReplyReader
+from penstock.client.engine.session_state import SessionState
+from penstock.client.engine.writing import RequestWriter
 from penstock.client.errors import (
     BufferFull,
     ClientClosed,
@@ -77,7 +77,7 @@ _AT_MOST_ONCE = Delivery.AT_MOST_ONCE  # looked up for each command, which an en
 _INTERRUPTED = "the thread that used the connection was interrupted"
 
 
-class Engine:
+class ConnectionCore:
     """See the top of this file."""
 
     def __init__(
@@ -86,18 +86,18 @@ class Engine:
     ) -> None:  # fmt: skip
         self.settings = settings
         self._acquaintance = acquaintance or Acquaintance()
-        self._held = Held(settings)
-        self.session = Session()
+        self._pending = PendingBatches(settings)
+        self.session = SessionState()
         self.up = False
         self.connect_at: float | None = None
         """When a connection is to be opened; None if there is one, or nobody needs one."""
         self.next_tick = math.inf
         """When `tick` has something to do at the earliest."""
-        self._replies = Replies(encoding, encoding_errors)
-        self._preface = Preface()  # nothing else is given out before its replies
-        self._numbering = Numbering(self._preface)
-        self._outgoing = Outgoing(self._held, self._preface, self._numbering)
-        self._awaiting = self._outgoing.awaiting
+        self._reader = ReplyReader(encoding, encoding_errors)
+        self._handshake = Handshake()  # nothing else is given out before its replies
+        self._exactly_once = ExactlyOnce(self._handshake)
+        self._writer = RequestWriter(self._pending, self._handshake, self._exactly_once)
+        self._awaiting = self._writer.awaiting
         self.events: list[Event] = []
         """What `take_events` will give."""
         self._heard = 0.0  # when the last byte came, or the first reply became owed
@@ -110,7 +110,7 @@ class Engine:
 
     @property
     def counters(self) -> Counters:
-        return self._held.counters
+        return self._pending.counters
 
     # -- settings that may change at any time -----------------------------------------------------------------
 
@@ -123,50 +123,50 @@ class Engine:
         self.settings.delivery = level
         if level is Delivery.AT_MOST_ONCE and not self.up and (self._lost_at is not None or self._backoff.failures):
             self._fail_pending("there is no connection, and at-most-once holds nothing", NotSent, OutcomeUnknown)
-        if level is Delivery.EXACTLY_ONCE and self.up and not self._numbering.is_on:
-            self._numbering.prepare(now)
+        if level is Delivery.EXACTLY_ONCE and self.up and not self._exactly_once.is_on:
+            self._exactly_once.prepare(now)
             if not self._awaiting:
                 self._heard = now
         elif level is not Delivery.EXACTLY_ONCE:
-            self._numbering.stop()
+            self._exactly_once.stop()
 
     def set_replay_filter(self, replay_filter: ReplayFilter | None) -> None:
         """Change the filter; it is asked at once about what already waits to be written again."""
         self.settings.replay_filter = replay_filter
         if not self.up:
-            self._held.filter()
+            self._pending.filter()
 
-    def inherit(self, other: Engine) -> None:
+    def inherit(self, other: ConnectionCore) -> None:
         """In a child, of the parent's engine: have its connection state; what it watches is watched for the parent alone."""
         self.session.adopt(other.session)
         self._transaction_lost = other._transaction_lost or other.session.in_transaction
 
-    def adopt_session(self, session: Session) -> None:
-        """Have the connection state another engine's connection has, on this connection and later ones; and no WATCH."""
+    def adopt_session(self, session: SessionState) -> None:
+        """Have the connection state another core's connection has, on this connection and later ones; and no WATCH."""
         self._transaction_lost = False  # of whoever used it before
         if self.session.watching:  # its pipeline was never ended
             self.session.watching = False
             if self.up:
-                self._preface.ask("UNWATCH")
+                self._handshake.ask("UNWATCH")
         if self.session.adopt(session) and self.up:
-            self._preface.restore(self.session)
+            self._handshake.restore(self.session)
 
     # -- commands ---------------------------------------------------------------------------------------------
 
     def has_room(self, batch: Batch) -> bool:
         """Whether a batch fits within the bounds."""
-        return self._held.has_room(batch)
+        return self._pending.has_room(batch)
 
     def full(self) -> BufferFull:
-        return self._held.full()
+        return self._pending.full()
 
     def submit(self, batch: Batch, now: float) -> None:
         """Take a batch, at the end of the queue. Raises NotSent, and then has not taken it."""
         if self.is_closed:
             raise ClientClosed("the client is closed; enter it again (`with client:`), or make a new one")
-        settings, held = self.settings, self._held
-        if not held.has_room(batch):
-            raise held.full()
+        settings, pending = self.settings, self._pending
+        if not pending.has_room(batch):
+            raise pending.full()
         if self._transaction_lost:
             self._after_lost_transaction(batch)
         if not self.up and not self._connecting:
@@ -181,9 +181,9 @@ class Engine:
             batch.deadline = now + settings.command_timeout + batch.patience
         if batch.deadline is not None and batch.deadline < self.next_tick:
             self.next_tick = batch.deadline
-        if self.up and not self._awaiting and not held.pending:
+        if self.up and not self._awaiting and not pending.queue:
             self._wake(now)
-        held.add(batch)
+        pending.add(batch)
 
     def _after_lost_transaction(self, batch: Batch) -> None:
         name = name_of(batch.commands[0])
@@ -201,19 +201,19 @@ class Engine:
 
     def cancel_all(self, why: str) -> None:
         """Nobody is there any more who waits for any of it."""
-        for batch in [*self._awaiting, *self._held.pending]:
+        for batch in [*self._awaiting, *self._pending.queue]:
             self._abandon(batch, why, NotSent, OutcomeUnknown)
 
     def _abandon(self, batch: Batch, why: str, unsent: type[NotSent], unknown: type[OutcomeUnknown]) -> bool:
-        """Settle it without a reply. True if it blocks on the server meanwhile: then the connection has to go, too."""
-        if batch.settled or not batch.held:
+        """Finish it without a reply. True if it blocks on the server meanwhile: then the connection has to go, too."""
+        if batch.is_finished or not batch.is_submitted:
             return False
-        was_given = self.up and self._outgoing.has_given(batch)
+        was_given = self.up and self._writer.has_given(batch)
         if was_given:
-            batch.remember(self._outgoing.given, self._outgoing.sent)  # what was given out will be written
+            batch.remember(self._writer.given, self._writer.sent)  # what was given out will be written
         else:
             batch.data = b""  # it will be passed over in the queue; no need to keep its bytes there
-        self._held.settle(batch, batch.failures(why, unsent, unknown))
+        self._pending.finish(batch, batch.failures(why, unsent, unknown))
         return was_given and batch.blocks
 
     def interrupted(self, now: float) -> None:
@@ -223,7 +223,7 @@ class Engine:
             self.lost(redis.ConnectionError(_INTERRUPTED), now)
 
     def rescue(self, batches: Iterable[Batch], was_leading: bool, now: float) -> None:
-        """After an interrupt in the middle of the work here, and the end of the connection: settle those that are in no queue any more.
+        """After an interrupt in the middle of the work here, and the end of the connection: finish those that are in no queue any more.
 
         One who led may have been connecting, or just have learnt that the connection is lost; that is brought to its end.
         """
@@ -232,8 +232,8 @@ class Engine:
         if was_leading and not self.up:
             self._connecting = False
             self._hold_or_fail(redis.ConnectionError(_INTERRUPTED))
-            self.connect_at = max(now, self._backoff.retry_at) if self._held.pending and not self.is_closed else None
-        self._held.rescue(batches, _INTERRUPTED)
+            self.connect_at = max(now, self._backoff.retry_at) if self._pending.queue and not self.is_closed else None
+        self._pending.rescue(batches, _INTERRUPTED)
 
     def _take_back_blocked(self, now: float) -> None:
         """End the connection of a blocked command: left alone it would take, for nobody, what is pushed to its key next."""
@@ -251,24 +251,24 @@ class Engine:
     def connected(self, now: float) -> None:
         """A connection is open and shaken hands on."""
         self.up, self._connecting, self.connect_at = True, False, None
-        self._replies.begin()
-        self._outgoing.begin()
+        self._reader.begin()
+        self._writer.begin()
         self._heard = now
-        self._numbering.forget_server()
-        self._preface.restore(self.session)
+        self._exactly_once.forget_server()
+        self._handshake.restore(self.session)
         if self.settings.delivery is Delivery.EXACTLY_ONCE:
-            self._numbering.prepare(now)
+            self._exactly_once.prepare(now)
         if self._acquaintance.was_reached:
-            self._preface.ask("PING")  # a server that was restarted may be loading its data still
+            self._handshake.ask("PING")  # a server that was restarted may be loading its data still
         if self._lost_at is not None:
             self.counters.reconnects += 1
             self.events.append(Reconnected(now - self._lost_at, self._backoff.failures))
         self._acquaintance.was_reached, self._lost_at = True, None
-        self._held.filter()
+        self._pending.filter()
         again = [
             batch.described(index)
-            for batch in self._held.pending
-            if batch.attempts and not batch.settled
+            for batch in self._pending.queue
+            if batch.attempts and not batch.is_finished
             for index in batch.unanswered()
             if batch.state(index) is not State.QUEUED
         ]
@@ -313,47 +313,47 @@ class Engine:
             self._fail_pending(f"{why}, and with it the WATCH or MULTI", TransactionLost, NotReplayed, error)
         else:
             self._fail_at_most_once(why, NotSent, error)
-            self._held.filter()
+            self._pending.filter()
 
     def _take_back(self) -> None:
         """What was given out and has no reply goes back to the head of the queue, in order; tombstones go away.
 
         After an interrupt it is done again, from wherever it was: a batch may be in both queues then, and is in none at no time.
         """
-        self._preface.clear()
-        self._replies.end()
+        self._handshake.clear()
+        self._reader.end()
         for batch in self._awaiting:
             if batch.notable:
                 self.session.learn(batch)
-        queued = set(map(id, self._held.pending))
-        waiting = [batch for batch in self._awaiting if not batch.is_preface and id(batch) not in queued]
+        queued = set(map(id, self._pending.queue))
+        waiting = [batch for batch in self._awaiting if not batch.is_handshake and id(batch) not in queued]
         for batch in waiting:
-            if batch.settled:
+            if batch.is_finished:
                 continue
-            if len(batch.replies) == batch.count:  # an interrupt kept it from being settled
-                self._settle_replied(batch)
+            if len(batch.replies) == batch.count:  # an interrupt kept it from being finished
+                self._finish_replied(batch)
                 continue
-            batch.remember(self._outgoing.handed, self._outgoing.sent)
+            batch.remember(self._writer.handed, self._writer.sent)
             if batch.atomic:
                 batch.replies.clear()  # replies of a part of it count for nothing
             if batch.notable and Kind.FINAL in batch.notable.values():
                 batch.filter(lambda command: command.name == "SHUTDOWN", "it is not sent to whoever comes back")
                 if len(batch.replies) == batch.count:
-                    self._held.settle(batch, list(batch.replies))
-        self._held.pending.extendleft([batch for batch in reversed(waiting) if not batch.settled])
+                    self._pending.finish(batch, list(batch.replies))
+        self._pending.queue.extendleft([batch for batch in reversed(waiting) if not batch.is_finished])
         self._awaiting.clear()
 
     def _back_off(self, now: float) -> None:
         at = self._backoff.failed(now)
-        self.connect_at = at if self._held.pending and not self.is_closed else None
+        self.connect_at = at if self._pending.queue and not self.is_closed else None
 
     @property
     def is_as_new(self) -> bool:
         """Whether another could take the connection over: nothing is under way on it, and nobody has changed what it is."""
-        return self.up and not (self._awaiting or self._held.pending or self._preface or self.session.is_changed)
+        return self.up and not (self._awaiting or self._pending.queue or self._handshake or self.session.is_changed)
 
     def close(self) -> None:
-        """Settle all that is held; take nothing any more."""
+        """Finish all that is held; take nothing any more."""
         if self.is_closed:
             return
         self._take_back()
@@ -365,14 +365,14 @@ class Engine:
     @property
     def has_output(self) -> bool:
         """Whether `output` may have something to give."""
-        return self.up and bool(self._preface or self._held.pending)
+        return self.up and bool(self._handshake or self._pending.queue)
 
     def output(self) -> bytes:
         """Bytes to write next; b"" if there are none, or none may be given out yet."""
         if not self.up:
             return b""
         was_idle = not self._awaiting
-        data = self._outgoing.take(self._heard)
+        data = self._writer.take(self._heard)
         if was_idle and data:
             self._owe()
         return data
@@ -383,12 +383,12 @@ class Engine:
 
     def begin_write(self, count: int) -> None:
         """`count` more bytes are about to be given to the operating system."""
-        self._outgoing.handed += count
+        self._writer.handed += count
 
     def end_write(self, count: int) -> None:
         """It has taken `count` of them; the others it has not, and they are to be offered again."""
-        self._outgoing.sent += count
-        self._outgoing.handed = self._outgoing.sent
+        self._writer.sent += count
+        self._writer.handed = self._writer.sent
 
     def takes_bytes(self, now: float) -> None:
         """The other side takes what is written, bit by bit: one who listens to something long is not silent."""
@@ -396,21 +396,21 @@ class Engine:
 
     def room(self) -> memoryview | None:
         """Where the next bytes are to be received, and no more than fit; None: anywhere, to be given to `received`."""
-        return self._replies.room()
+        return self._reader.room()
 
     def filled(self, count: int, now: float) -> None:
         """So many bytes came where `room` said."""
         self._heard = now
-        self._replies.filled(count)
+        self._reader.filled(count)
 
     def received(self, data: Any, now: float) -> None:
         """Bytes came. Raises redis.InvalidResponse if they are no replies to what was asked."""
         self._heard = now
-        self._replies.read(data, self._awaiting, self._complete)
+        self._reader.read(data, self._awaiting, self._complete)
 
     def _complete(self, batch: Batch) -> None:
-        if batch.is_preface:
-            self._take_preface_reply(batch)
+        if batch.is_handshake:
+            self._take_handshake_reply(batch)
             return
         self._backoff.failures = 0
         if batch.notable:
@@ -418,41 +418,41 @@ class Engine:
         elif batch.atomic:
             self.session.watching = False  # EXEC was answered
         if batch.numbered is not None:
-            self._numbering.answered(batch, self._heard)
-        if batch.settled:
+            self._exactly_once.answered(batch, self._heard)
+        if batch.is_finished:
             return
         if batch.attempts == 1:  # nearly always, so without another call
-            self._held.settle_replied(batch)
+            self._pending.finish_replied(batch)
         else:
-            self._settle_replied(batch)
+            self._finish_replied(batch)
 
-    def _settle_replied(self, batch: Batch) -> None:
+    def _finish_replied(self, batch: Batch) -> None:
         """All its replies are here, after more than one attempt or an interrupt."""
         if batch.numbered is not None:
-            doubt_forgotten(batch)
-        self._held.settle(batch, batch.replies)
+            fail_forgotten(batch)
+        self._pending.finish(batch, batch.replies)
 
-    def _take_preface_reply(self, batch: Batch) -> None:
-        name, reply = self._preface.answered(batch)
+    def _take_handshake_reply(self, batch: Batch) -> None:
+        name, reply = self._handshake.answered(batch)
         if name == "CONFIG GET":
-            self._numbering.take_timeout(reply)
+            self._exactly_once.take_timeout(reply)
         elif name == "COMMAND" and self.settings.delivery is Delivery.EXACTLY_ONCE:  # still
-            self._numbering.take_table(reply, self._held)
+            self._exactly_once.take_table(reply, self._pending)
         elif name == "ONCEBEGIN" and self.settings.delivery is Delivery.EXACTLY_ONCE:
-            self._numbering.take_welcome(reply)
+            self._exactly_once.take_welcome(reply)
 
     def _wake(self, now: float) -> None:
         """Nothing was owed until now. If nothing was heard for long, ask before sending what could not be taken back."""
         interval = self.settings.health_check_interval
-        if interval and now - self._heard >= interval and not self._preface:
-            self._preface.ask("PING")
+        if interval and now - self._heard >= interval and not self._handshake:
+            self._handshake.ask("PING")
         self._heard = now
 
-    # -- settling ---------------------------------------------------------------------------------------------
+    # -- finishing ---------------------------------------------------------------------------------------------
 
-    def take_settled(self) -> list[Batch]:
-        """Batches that were settled since the last call, in order."""
-        return self._held.take_settled()
+    def take_finished(self) -> list[Batch]:
+        """Batches that were finished since the last call, in order."""
+        return self._pending.take_finished()
 
     def take_events(self) -> list[Event]:
         events, self.events = self.events, []
@@ -462,7 +462,7 @@ class Engine:
         self, why: str, unsent: type[NotSent], unknown: type[OutcomeUnknown],
         cause: Exception | None = None, instead: Exception | None = None,
     ) -> None:  # fmt: skip
-        self._held.fail_pending(why, unsent, unknown, cause, instead)
+        self._pending.fail_pending(why, unsent, unknown, cause, instead)
         self.connect_at = None
 
     def _fail_at_most_once(self, why: str, unsent: type[NotSent], cause: Exception) -> None:
@@ -470,8 +470,8 @@ class Engine:
         if self.settings.delivery is Delivery.AT_MOST_ONCE:
             self._fail_pending(why, unsent, OutcomeUnknown, cause)
             return
-        self._held.fail_pending(why, unsent, OutcomeUnknown, cause, is_meant=lambda batch: batch.is_at_most_once)
-        if not self._held.pending:
+        self._pending.fail_pending(why, unsent, OutcomeUnknown, cause, is_meant=lambda batch: batch.is_at_most_once)
+        if not self._pending.queue:
             self.connect_at = None
 
     # -- time -------------------------------------------------------------------------------------------------
@@ -481,18 +481,18 @@ class Engine:
         if now < self.next_tick:
             return False
         blocked = False
-        for batch in [*self._awaiting, *self._held.pending]:
-            if batch.deadline is not None and batch.deadline <= now and not batch.settled:
+        for batch in [*self._awaiting, *self._pending.queue]:
+            if batch.deadline is not None and batch.deadline <= now and not batch.is_finished:
                 blocked |= self._abandon(batch, self._late(), NotSentInTime, NoReplyInTime)
         silent = now >= self._silent_at()
         if silent:
             head = self._awaiting[0]
-            if not head.is_preface and not head.settled:
+            if not head.is_handshake and not head.is_finished:
                 # It may be what the server is so busy with: sent again it would only make things worse.
-                head.remember(self._outgoing.handed, self._outgoing.sent)
+                head.remember(self._writer.handed, self._writer.sent)
                 head.fail_first("nothing came from the server")
                 if len(head.replies) == head.count:
-                    self._held.settle(head, list(head.replies))
+                    self._pending.finish(head, list(head.replies))
             self.lost(redis.TimeoutError("nothing came from the server"), now)
         elif blocked:
             self._take_back_blocked(now)
@@ -506,7 +506,7 @@ class Engine:
 
     def time_left(self, now: float) -> float | None:
         """Seconds until the first command that waits is given up; None: all may wait for ever."""
-        first = self._held.first_deadline()
+        first = self._pending.first_deadline()
         return None if first == math.inf else max(first - now, 0.001)
 
     def _silent_at(self) -> float:
@@ -517,6 +517,6 @@ class Engine:
         return self._heard + limit + self._awaiting[0].patience
 
     def _next_tick(self) -> float:
-        held = (batch for queue in (self._awaiting, self._held.pending) for batch in queue if not batch.settled)
-        deadlines = (batch.deadline for batch in held if batch.deadline is not None)
+        pending = (batch for queue in (self._awaiting, self._pending.queue) for batch in queue if not batch.is_finished)
+        deadlines = (batch.deadline for batch in pending if batch.deadline is not None)
         return min(self._silent_at(), min(deadlines, default=math.inf))

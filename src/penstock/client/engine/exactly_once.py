@@ -13,22 +13,22 @@ from redis.exceptions import NoPermissionError
 
 from penstock.client.delivery import Command
 from penstock.client.engine.batch import Batch
-from penstock.client.engine.handshake import Preface, PrefaceRefused
-from penstock.client.engine.once_numbers import REMEMBERS, Numbers, Writes, is_forgotten, new_client_id
-from penstock.client.engine.pending import Held
+from penstock.client.engine.handshake import Handshake, HandshakeRefused
+from penstock.client.engine.once_numbers import REMEMBERS, OnceNumbers, WriteCommands, is_forgotten, new_client_id
+from penstock.client.engine.pending import PendingBatches
 from penstock.client.errors import ExactlyOnceUnavailable
 
 
-class Numbering:
-    """Part of an engine; see the top of this file."""
+class ExactlyOnce:
+    """Part of a core; see the top of this file."""
 
-    def __init__(self, preface: Preface) -> None:
-        self._preface = preface
+    def __init__(self, handshake: Handshake) -> None:
+        self._handshake = handshake
         self._client_id = new_client_id()
         self._identities = 0
         self._remembers = REMEMBERS
-        self._numbers: Numbers | None = None
-        self._writes: Writes | None = None
+        self._numbers: OnceNumbers | None = None
+        self._writes: WriteCommands | None = None
 
     @property
     def is_on(self) -> bool:
@@ -45,15 +45,15 @@ class Numbering:
     def prepare(self, now: float) -> None:
         """The level is wanted on this connection."""
         if self._writes is None:
-            self._preface.ask("CONFIG GET", "once-idle-timeout", raw=True)
-            self._preface.ask("COMMAND", raw=True)
+            self._handshake.ask("CONFIG GET", "once-idle-timeout", raw=True)
+            self._handshake.ask("COMMAND", raw=True)
         self._begin(now)
 
     def _begin(self, now: float) -> None:
         self._identities += 1
         identity = f"{self._client_id}.{self._identities}"
-        self._numbers = Numbers(identity, now)
-        self._preface.ask("ONCEBEGIN", identity)
+        self._numbers = OnceNumbers(identity, now)
+        self._handshake.ask("ONCEBEGIN", identity)
 
     def renew(self, now: float) -> None:
         """Take another identity if this one was not used for so long that the server might forget it."""
@@ -70,7 +70,7 @@ class Numbering:
     def answered(self, batch: Batch, now: float) -> None:
         """All replies of a batch are here."""
         if self._numbers is not None and batch.numbered is not None:
-            self._numbers.settled(batch)
+            self._numbers.answered(batch)
             if batch.numbered[0] is self._numbers and is_forgotten(batch):
                 self._begin(now)
 
@@ -81,16 +81,16 @@ class Numbering:
         values = list(reply.values()) if isinstance(reply, dict) else reply[1:] if isinstance(reply, list) else ()
         self._remembers = int(values[0]) / 1000 if values else REMEMBERS
 
-    def take_table(self, reply: Any, held: Held) -> None:
+    def take_table(self, reply: Any, pending: PendingBatches) -> None:
         """To COMMAND. A write that may have run before, and has no number, is not to be written again."""
         if isinstance(reply, Exception):
             reply.args = (
                 f"{reply} (delivery level exactly-once asks COMMAND which commands write: let the user run it)",
             )
-            raise PrefaceRefused(reply)
-        writes = Writes(reply)
+            raise HandshakeRefused(reply)
+        writes = WriteCommands(reply)
         if not writes.has_once:
-            raise PrefaceRefused(
+            raise HandshakeRefused(
                 ExactlyOnceUnavailable(
                     "delivery level exactly-once needs the command ONCE, which this server does not have; use a Penstock "
                     "server, or the level at-least-once"
@@ -105,10 +105,10 @@ class Numbering:
             if batch.numbered is None:
                 batch.filter(is_write, "it was sent without a number")
 
-        held.review(look)
+        pending.review(look)
 
     def take_welcome(self, reply: Any) -> None:
         """To ONCEBEGIN. If it was refused, no harm is done: of a client that it does not know the server runs nothing."""
         if isinstance(reply, NoPermissionError):
             reply.args = (f"{reply} (delivery level exactly-once needs ONCE and ONCEBEGIN: let the user run them)",)
-            raise PrefaceRefused(reply)
+            raise HandshakeRefused(reply)

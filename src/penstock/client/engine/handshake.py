@@ -1,4 +1,4 @@
-"""What a connection of ours begins with: commands of the engine's own, answered before anything else is written.
+"""What a connection of ours begins with: commands of the core's own, answered before anything else is written.
 
 They restore the session, ask what the server can do, or only whether it is there. A server that refuses one refuses us.
 """
@@ -11,10 +11,10 @@ from typing import Any
 import redis
 
 from penstock.client.engine.batch import Batch
-from penstock.client.engine.session_state import Session
+from penstock.client.engine.session_state import SessionState
 
 
-class PrefaceRefused(Exception):
+class HandshakeRefused(Exception):
     """The server refused what a connection of ours must be told; the driver ends it and calls `refused`."""
 
     def __init__(self, error: Exception) -> None:
@@ -22,7 +22,7 @@ class PrefaceRefused(Exception):
         self.error = error
 
 
-class Preface:
+class Handshake:
     """The commands that have no reply yet."""
 
     def __init__(self) -> None:
@@ -32,13 +32,13 @@ class Preface:
         return bool(self._batches)
 
     def ask(self, *command: Any, raw: bool = False) -> None:
-        self._batches.append(Batch.preface(*command, raw=raw))
+        self._batches.append(Batch.handshake(*command, raw=raw))
 
-    def restore(self, session: Session) -> None:
+    def restore(self, session: SessionState) -> None:
         """Bring a new connection into the state of the old one."""
         for command in session.restore():
             batch = Batch(("SESSION",), command)
-            batch.is_preface = True
+            batch.is_handshake = True
             self._batches.append(batch)
 
     def clear(self) -> None:
@@ -58,7 +58,7 @@ class Preface:
         if isinstance(reply, redis.exceptions.BusyLoadingError):
             raise redis.InvalidResponse(str(reply))  # not now: another connection will do
         if isinstance(reply, Exception) and name not in _MAY_FAIL:
-            raise PrefaceRefused(reply)
+            raise HandshakeRefused(reply)
         return name, reply
 
 

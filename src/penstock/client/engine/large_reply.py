@@ -34,7 +34,7 @@ _BULK = ord("$")
 _new_bytes = PYFUNCTYPE(py_object, c_char_p, c_ssize_t)(("PyBytes_FromStringAndSize", pythonapi))
 
 
-class Landing:
+class LargeReply:
     """One bulk string on its way."""
 
     __slots__ = ("_at", "_bytes", "_end", "_view")
@@ -46,7 +46,7 @@ class Landing:
         self._end = b""  # what has come of the line end behind it
 
     @classmethod
-    def of(cls, data: Any) -> Landing | None:
+    def of(cls, data: Any) -> LargeReply | None:
         """For the reply that begins with these bytes, if it is a large bulk string and they are not all of it.
 
         >>> landing = Landing.of(b"$100000\\r\\nabc")
@@ -59,11 +59,11 @@ class Landing:
         if not line_end or not size.isdigit() or not max(LARGE, len(data)) <= int(size) <= LARGEST:
             return None
         try:
-            landing = cls(int(size))
+            large = cls(int(size))
         except MemoryError:
             return None
-        landing.take(memoryview(data)[1 + len(size) + 2 :])
-        return landing
+        large.take(memoryview(data)[1 + len(size) + 2 :])
+        return large
 
     def room(self) -> memoryview:
         """Where the next bytes go."""

@@ -35,7 +35,7 @@ OnceUnknown = type(reply_error("ONCEUNKNOWN"))
 _UNFLAGGED_WRITES = frozenset(["EVAL", "EVALSHA", "FCALL", "PUBLISH", "SPUBLISH"])
 
 
-class Writes:
+class WriteCommands:
     """The server's commands that change something."""
 
     def __init__(self, table: Iterable[Sequence[Any]]) -> None:
@@ -75,7 +75,7 @@ class Writes:
         return "ONCEBEGIN" in self._known
 
 
-class Numbers:
+class OnceNumbers:
     """The numbers of one client-id."""
 
     def __init__(self, identity: str, now: float) -> None:
@@ -87,7 +87,7 @@ class Numbers:
         """Whether nothing is under way with this id, nor was for so long."""
         return self._floor == self._next and now - self._used >= seconds
 
-    def number(self, batch: Batch, writes: Writes, now: float) -> None:
+    def number(self, batch: Batch, writes: WriteCommands, now: float) -> None:
         """Give each write of a batch its number; a batch that has one keeps it. `now` may be early, but not late."""
         if batch.attempts or batch.numbered is not None:
             return
@@ -106,13 +106,13 @@ class Numbers:
             batch.data, batch.lengths, batch.numbered = data, batch.lengths and lengths, (self, last)
             self._next, self._used = last + 1, now
 
-    def settled(self, batch: Batch) -> None:
+    def answered(self, batch: Batch) -> None:
         """Its replies are here; as they come in order, so are those of all lower numbers."""
         if batch.numbered is not None and batch.numbered[0] is self:
             self._floor = batch.numbered[1] + 1
 
 
-def doubt_forgotten(batch: Batch) -> None:
+def fail_forgotten(batch: Batch) -> None:
     """A repeat that the server cannot place, having forgotten us, did not run now; nobody knows of the first time."""
     replies = _inner_replies(batch)
     for index, reply in enumerate(replies):

@@ -1,7 +1,7 @@
-"""What a logical connection holds: its queue, within its bounds, and the settling of what is in it.
+"""What a logical connection holds: its queue, within its bounds, and the finishing of what is in it.
 
-A batch is held from `add` until it is settled, whether it waits to be written or for its replies; `counters` say how much
-that is. Every held batch is settled exactly once, and goes through `settle` or `settle_replied` then.
+A batch is held from `add` until it is finished, whether it waits to be written or for its replies; `counters` say how much
+that is. Every held batch is finished exactly once, and goes through `finish` or `finish_replied` then.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from penstock.client.engine.batch import Batch
 from penstock.client.errors import BufferFull, DeliveryError, NotSent, OutcomeUnknown
 
 
-class Held:
-    """Part of an engine; see the top of this file."""
+class PendingBatches:
+    """Part of a core; see the top of this file."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.counters = Counters()
-        self.pending: deque[Batch] = deque()
-        """Batches to be written, in order; some may be settled already, and are passed over."""
-        self._settled: list[Batch] = []
+        self.queue: deque[Batch] = deque()
+        """Batches to be written, in order; some may be finished already, and are passed over."""
+        self._finished: list[Batch] = []
 
     # -- bounds -----------------------------------------------------------------------------------------------
 
@@ -49,81 +49,81 @@ class Held:
         counters = self.counters
         counters.buffered_commands += batch.count
         counters.buffered_bytes += batch.size
-        batch.held = True
-        self.pending.append(batch)
+        batch.is_submitted = True
+        self.queue.append(batch)
 
     def first_deadline(self) -> float:
         """When the first of those that wait to be written is given up."""
-        deadlines = (batch.deadline for batch in self.pending if batch.deadline is not None and not batch.settled)
+        deadlines = (batch.deadline for batch in self.queue if batch.deadline is not None and not batch.is_finished)
         return min(deadlines, default=math.inf)
 
-    # -- settling ---------------------------------------------------------------------------------------------
+    # -- finishing ---------------------------------------------------------------------------------------------
 
-    def settle_replied(self, batch: Batch) -> None:
-        """The usual end, without the questions that `settle` asks: written once, and every command has its reply."""
-        batch.results, batch.settled = batch.replies, True
+    def finish_replied(self, batch: Batch) -> None:
+        """The usual end, without the questions that `finish` asks: written once, and every command has its reply."""
+        batch.results, batch.is_finished = batch.replies, True
         counters = self.counters
         counters.replied += batch.count
         counters.buffered_commands -= batch.count
         counters.buffered_bytes -= batch.size
-        self._settled.append(batch)
+        self._finished.append(batch)
 
-    def settle(self, batch: Batch, results: list[Any]) -> None:
+    def finish(self, batch: Batch, results: list[Any]) -> None:
         batch.results = results
-        batch.settled = True
+        batch.is_finished = True
         counters = self.counters
         counters.buffered_commands -= batch.count
         counters.buffered_bytes -= batch.size
         failed = sum(isinstance(result, DeliveryError) for result in results)
         counters.failed += failed
         counters.replied += batch.count - failed
-        self._settled.append(batch)
+        self._finished.append(batch)
 
-    def take_settled(self) -> list[Batch]:
-        """Batches that were settled since the last call, in order."""
-        settled, self._settled = self._settled, []
-        return settled
+    def take_finished(self) -> list[Batch]:
+        """Batches that were finished since the last call, in order."""
+        finished, self._finished = self._finished, []
+        return finished
 
     def fail_pending(
         self, why: str, unsent: type[NotSent], unknown: type[OutcomeUnknown],
         cause: Exception | None = None, instead: Exception | None = None, is_meant: Callable[[Batch], bool] = lambda batch: True,
     ) -> None:  # fmt: skip
-        """Settle what waits to be written, as far as it is meant: with `unsent`, or `instead` of it, or `unknown` if it had been written before."""
-        for batch in list(self.pending):
-            if batch.settled or not is_meant(batch):
+        """Finish what waits to be written, as far as it is meant: with `unsent`, or `instead` of it, or `unknown` if it had been written before."""
+        for batch in list(self.queue):
+            if batch.is_finished or not is_meant(batch):
                 continue
             results = batch.failures(why, unsent, unknown, instead)
             for result in results:
                 if isinstance(result, DeliveryError) and result.__cause__ is None:
                     result.__cause__ = cause
-            self.settle(batch, results)
-        self._drop_settled()
+            self.finish(batch, results)
+        self._drop_finished()
 
     def rescue(self, batches: Iterable[Batch], why: str) -> None:
-        """Settle those that are neither settled nor in the queue: they may have been written, and nobody will find them again.
+        """Finish those that are neither finished nor in the queue: they may have been written, and nobody will find them again.
 
         Then count anew what is held: that, too, may have been interrupted.
         """
-        queued = set(map(id, self.pending))
+        queued = set(map(id, self.queue))
         for batch in batches:
-            if batch.held and not batch.settled and id(batch) not in queued:
+            if batch.is_submitted and not batch.is_finished and id(batch) not in queued:
                 if batch.reached is State.QUEUED:
                     batch.reached = State.WRITING
-                self.settle(batch, batch.failures(why, NotSent, OutcomeUnknown))
-        waiting = [batch for batch in self.pending if not batch.settled]
+                self.finish(batch, batch.failures(why, NotSent, OutcomeUnknown))
+        waiting = [batch for batch in self.queue if not batch.is_finished]
         self.counters.buffered_commands = sum(batch.count for batch in waiting)
         self.counters.buffered_bytes = sum(batch.size for batch in waiting)
 
     def review(self, look: Callable[[Batch], object]) -> None:
-        """Let `look` skip commands of what waits to be written again; settle batches of which that leaves nothing."""
-        for batch in list(self.pending):
-            if batch.settled:
+        """Let `look` skip commands of what waits to be written again; finish batches of which that leaves nothing."""
+        for batch in list(self.queue):
+            if batch.is_finished:
                 continue
             if batch.was_written:
                 look(batch)
             if len(batch.replies) == batch.count:
-                self.settle(batch, list(batch.replies))
-        self._drop_settled()
+                self.finish(batch, list(batch.replies))
+        self._drop_finished()
 
     def filter(self) -> None:
         """Ask the replay filter about all that would be written again; what it names fails here and now."""
@@ -136,6 +136,6 @@ class Held:
 
         self.review(look)
 
-    def _drop_settled(self) -> None:
-        """Let go of what is settled. The queue is never empty in between: an interrupt would lose what others wait for."""
-        self.pending = deque([batch for batch in self.pending if not batch.settled])
+    def _drop_finished(self) -> None:
+        """Let go of what is finished. The queue is never empty in between: an interrupt would lose what others wait for."""
+        self.queue = deque([batch for batch in self.queue if not batch.is_finished])

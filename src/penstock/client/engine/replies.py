@@ -15,20 +15,20 @@ import redis
 
 from penstock.client.delivery import State
 from penstock.client.engine.batch import Batch
-from penstock.client.engine.large_reply import HINT, Landing
+from penstock.client.engine.large_reply import HINT, LargeReply
 from penstock.client.errors import reply_error, stated
 
 _MORE: Final = object()
 
 
-class Replies:
-    """The reading side of an engine."""
+class ReplyReader:
+    """The reading side of a core."""
 
     def __init__(self, encoding: str | None, encoding_errors: str) -> None:
         self._options = {"encoding": encoding, "errors": encoding_errors}
         self._reader: Any = None
         self._between = True  # the reader holds no part of a reply
-        self._landing: Landing | None = None  # of the reply that is coming in, if it is a large one
+        self._large: LargeReply | None = None  # of the reply that is coming in, if it is a large one
 
     def begin(self) -> None:
         """A new connection."""
@@ -39,29 +39,29 @@ class Replies:
 
     def end(self) -> None:
         """The connection is gone, and with it what has come of a reply."""
-        self._landing = None
+        self._large = None
 
     def room(self) -> memoryview | None:
-        """See Engine."""
-        return None if self._landing is None else self._landing.room() or None
+        """See ConnectionCore."""
+        return None if self._large is None else self._large.room() or None
 
     def filled(self, count: int) -> None:
-        """See Engine."""
-        assert self._landing is not None
-        self._landing.filled(count)
+        """See ConnectionCore."""
+        assert self._large is not None
+        self._large.filled(count)
 
     def read(self, data: Any, awaiting: deque[Batch], complete: Callable[[Batch], None]) -> None:
         """Give the replies in `data` to those who wait for them, in order; a batch that has all of its own is complete."""
-        if self._landing is not None:
-            data = self._landing.take(data)
-            if not self._landing.is_whole:
+        if self._large is not None:
+            data = self._large.take(data)
+            if not self._large.is_whole:
                 return
-            self._land(awaiting, complete)
+            self._take_large(awaiting, complete)
             if not data:
                 return
         if self._between and len(data) >= HINT and awaiting:
-            self._landing = Landing.of(data)
-            if self._landing is not None:
+            self._large = LargeReply.of(data)
+            if self._large is not None:
                 return
         self._between = False
         reader = self._reader
@@ -103,11 +103,11 @@ class Replies:
                 raise redis.InvalidResponse(f"a reply nobody asked for: {reply!r}")
         self._between = True
 
-    def _land(self, awaiting: deque[Batch], complete: Callable[[Batch], None]) -> None:
+    def _take_large(self, awaiting: deque[Batch], complete: Callable[[Batch], None]) -> None:
         """A large reply is whole: what `read` does with one of the reader's."""
-        assert self._landing is not None
-        reply: Any = self._landing.value()
-        self._landing = None
+        assert self._large is not None
+        reply: Any = self._large.value()
+        self._large = None
         batch = awaiting[0]
         encoding = self._options["encoding"]
         if encoding is not None and (batch.raw is None or len(batch.replies) not in batch.raw):

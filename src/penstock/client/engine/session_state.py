@@ -14,7 +14,7 @@ _FIRST = ("HELLO", "AUTH")  # a server may refuse anything else before these
 _END = frozenset(["EXEC", "DISCARD"])
 
 
-class Session:
+class SessionState:
     """Connection state, as the replies so far have made it."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Session:
         first = [self._commands[name] for name in _FIRST if name in self._commands]
         return first + [command for name, command in self._commands.items() if name not in _FIRST]
 
-    def adopt(self, other: Session) -> bool:
+    def adopt(self, other: SessionState) -> bool:
         """Take over what another connection remembers; whether that differs from what was here."""
         if self._commands == other._commands:
             return False
