@@ -11,7 +11,7 @@ import redis
 from tests.support.client.clients import MAKERS, Connect
 
 from penstock import Server
-from penstock.client.drivers import sync as sync_link
+from penstock.client.drivers import sync as sync_driver
 from penstock.testing.proxy import FaultProxy
 
 
@@ -61,7 +61,7 @@ def witness(ours: Server) -> Iterator[redis.Redis]:
 @pytest.fixture
 def no_patrol(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A thread that waits never looks after itself."""
-    monkeypatch.setattr(sync_link, "PATROL", 600.0)
+    monkeypatch.setattr(sync_driver, "PATROL", 600.0)
     gc.disable()  # the end of an earlier client is not what is to be interrupted
     yield
     gc.enable()

@@ -111,8 +111,8 @@ def test_the_bound_on_bytes_is_a_bound_on_the_memory_of_tasks_that_wait(name: st
 
     async def main() -> int:
         async with aio.Client(port=1, max_buffered_bytes=SMALL_BOUND, when_full="raise") as client:
-            client._link._move_to(asyncio.get_running_loop())
-            client._link.core.connecting()  # it never comes to that
+            client._connection._move_to(asyncio.get_running_loop())
+            client._connection.core.connecting()  # it never comes to that
             make = AWAITED[name]
             first = make(client, 0, value)  # whatever is made once
             first.send(None)

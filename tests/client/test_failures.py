@@ -20,7 +20,7 @@ from tests.support.client.clients import Connect
 from tests.support.client.interrupts import Interrupt, interrupting
 
 from penstock import Client, Server, State, aio
-from penstock.client.drivers import sync as sync_link
+from penstock.client.drivers import sync as sync_driver
 from penstock.client.errors import (
     BufferFull,
     NoReplyInTime,
@@ -519,7 +519,7 @@ def test_an_interrupted_follower_leaves_the_connection_alone(
     peer_proxy: FaultProxy, witness: Any, interrupt_when: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the others, each of whom is woken by the one before."""
-    monkeypatch.setattr(sync_link, "PATROL", 600.0)
+    monkeypatch.setattr(sync_driver, "PATROL", 600.0)
     thread_of_the_test = threading.get_ident()
     with Client.from_url(peer_proxy.url, delivery="at-most-once", socket_timeout=60) as client:
         client.set("a", "right")
@@ -530,7 +530,7 @@ def test_an_interrupted_follower_leaves_the_connection_alone(
         def waits() -> bool:
             """Whether the thread of the test does nothing but wait for another to wake it."""
             waiting = sys._current_frames()[thread_of_the_test].f_locals
-            return bool(waiting.get("only_waits")) and waiting.get("patience") == sync_link.PATROL
+            return bool(waiting.get("only_waits")) and waiting.get("patience") == sync_driver.PATROL
 
         def all_wait() -> bool:
             if not waits():

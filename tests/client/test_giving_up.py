@@ -140,7 +140,7 @@ def test_wait_is_about_the_writes_of_the_same_connection(client: Any) -> None:
     pipe = client.pipeline(transaction=False)
     assert pipe.set("a", 1).wait(0, 10).execute() == [True, 0]
     assert [int(row["id"]) for row in client.client_list() if row["cmd"] == "wait"] == []
-    assert client.client_id() == number and len(client._own_links) == 0
+    assert client.client_id() == number and len(client._own_connections) == 0
 
 
 def test_shutdown_ends_one_server_and_is_not_sent_to_the_next(connect: Connect) -> None:
@@ -385,7 +385,7 @@ def test_a_watch_that_was_forgotten_is_not_passed_on(peer: str) -> None:
                 await client.set("a", 1)
                 pipe.multi()
                 assert await pipe.set("b", 1).execute() == [True]
-            assert len(client._own_links) == 1
+            assert len(client._own_connections) == 1
 
     asyncio.run(main())
 

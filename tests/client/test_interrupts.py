@@ -24,8 +24,8 @@ from tests.support.client.scripted import World, many, single
 
 from penstock import Client
 from penstock.client.delivery import Delivery
-from penstock.client.drivers import sync as sync_link
-from penstock.client.drivers.socket_io import Wire
+from penstock.client.drivers import sync as sync_driver
+from penstock.client.drivers.socket_io import ClientSocket
 from penstock.testing.redis import RedisServer
 
 
@@ -78,7 +78,7 @@ def test_an_interrupt_at_any_line_leaves_nobody_waiting(no_patrol: None, is_conn
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
                 client.close()
-                assert client._link._bell._ear.fileno() == -1, where
+                assert client._connection._wake_up._receiver.fileno() == -1, where
         finally:
             server.close()
         step += 1
@@ -90,7 +90,7 @@ def test_a_second_interrupt_while_the_first_is_dealt_with_leaves_nobody_waiting(
     level: Delivery, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when Ctrl-C is pressed twice. The connection, of which nobody knows how far it was used, is then ended by another thread."""
-    monkeypatch.setattr(sync_link, "PATROL", 0.01)
+    monkeypatch.setattr(sync_driver, "PATROL", 0.01)
     step, where = 0, ["begin"]
     while where:
         server, where = Echo(False), []
@@ -127,10 +127,10 @@ def _echo(client: Client, word: bytes) -> Any:
 
 def _interrupt_twice(client: Client, method: str, step: int, where: list[str]) -> None:
     """A thread is interrupted when it has used the socket, and so many lines later again."""
-    use = getattr(Wire, method)
+    use = getattr(ClientSocket, method)
 
-    def used(wire: Wire, data: Any) -> Any:
-        use(wire, data)
+    def used(sock: ClientSocket, data: Any) -> Any:
+        use(sock, data)
         sys.settrace(interrupt_at(step, where.append))  # in what is called from now on
         raise Interrupt
 
@@ -143,7 +143,7 @@ def _interrupt_twice(client: Client, method: str, step: int, where: list[str]) -
             sys.settrace(None)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Wire, method, used)
+        patch.setattr(ClientSocket, method, used)
         thread = threading.Thread(target=call, daemon=True)
         thread.start()
         thread.join(20)
@@ -211,18 +211,18 @@ def test_an_interrupt_at_any_line_of_the_engine_costs_others_no_command(level: D
 def test_an_interrupt_while_it_connects_leaves_no_socket_open(
     theirs: RedisServer, no_patrol: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened: list[Wire] = []
+    opened: list[ClientSocket] = []
 
-    def open_wire(*arguments: Any) -> Wire:
-        opened.append(Wire(*arguments))
+    def open_socket(*arguments: Any) -> ClientSocket:
+        opened.append(ClientSocket(*arguments))
         return opened[-1]
 
-    monkeypatch.setattr(sync_link, "Wire", open_wire)
+    monkeypatch.setattr(sync_driver, "ClientSocket", open_socket)
     step, where = 0, "begin"
     while where:
         with Client.from_url(theirs.url) as client:
             where = interrupted(step, client.ping)
-            left = [wire for wire in opened if wire.socket.fileno() >= 0 and wire is not client._link._wire]
+            left = [sock for sock in opened if sock.raw.fileno() >= 0 and sock is not client._connection._socket]
             assert not left, where
         step += 1
     assert opened and step > 60
@@ -253,8 +253,8 @@ def test_what_one_was_interrupted_in_giving_out_is_followed_by_nothing_on_that_c
     """Others may come between the interrupt and the end of the connection; a reply to them would be taken for that of what was never written."""
     with Client.from_url(theirs.url) as client:
         client.ping()
-        link, me, replies, given = client._link, threading.get_ident(), list[Any](), list[Any]()
-        output, handle = link.core.output, link._interrupted
+        connection, me, replies, given = client._connection, threading.get_ident(), list[Any](), list[Any]()
+        output, handle = connection.core.output, connection._interrupted
 
         def interrupted_output() -> bytes:
             data = output()
@@ -265,14 +265,14 @@ def test_what_one_was_interrupted_in_giving_out_is_followed_by_nothing_on_that_c
         def handle_later(*arguments: Any) -> None:
             monkeypatch.undo()
             other.start()
-            while not link.core._pending.queue and len(link.core._awaiting) == 1:
+            while not connection.core._pending.queue and len(connection.core._awaiting) == 1:
                 pass
-            given.extend(batch.commands[0][1] for batch in link.core._awaiting)
+            given.extend(batch.commands[0][1] for batch in connection.core._awaiting)
             handle(*arguments)
 
         other = threading.Thread(target=lambda: replies.append(client.echo(b"other")))
-        monkeypatch.setattr(link.core, "output", interrupted_output)
-        monkeypatch.setattr(link, "_interrupted", handle_later)
+        monkeypatch.setattr(connection.core, "output", interrupted_output)
+        monkeypatch.setattr(connection, "_interrupted", handle_later)
         with pytest.raises(Interrupt):
             client.echo(b"mine")
         other.join(30)

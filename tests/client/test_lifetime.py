@@ -14,7 +14,7 @@ import redis
 from tests.support.client.clients import Connect
 
 from penstock import Client, aio
-from penstock.client.drivers.socket_io import Wire
+from penstock.client.drivers.socket_io import ClientSocket
 from penstock.client.errors import ClientClosed
 from penstock.testing.proxy import FaultProxy
 
@@ -218,7 +218,7 @@ def test_a_connection_that_was_changed_or_is_busy_or_lost_is_not_left_to_others(
     number = lost.client_id()
     lost.close()
     connect(peer).client_kill_filter(_id=number)
-    while Wire.is_usable(lost._handoff._left[-1].connection):
+    while ClientSocket.is_usable(lost._handoff._left[-1].connection):
         time.sleep(0.001)
     with Client(connection_pool=pool) as client:
         assert client.client_info()["db"] == 0 and client.client_id() > number

@@ -43,7 +43,7 @@ def test_a_signal_handler_may_close_the_client_that_it_interrupts(
         with pytest.raises(DeliveryError, match="closed"):
             while True:  # it is closed as soon as that can be
                 client.incr("n")
-        assert client._link.core.is_closed
+        assert client._connection.core.is_closed
 
 
 def test_a_signal_handler_may_change_the_level_in_the_middle_of_anything(
@@ -78,7 +78,7 @@ def test_a_filter_that_is_asked_when_it_is_set_may_use_the_client(proxy: FaultPr
         counting = threading.Thread(target=lambda: answers.append(client.incr("n")))
         counting.start()
         fault.wait()
-        wait_until(lambda: not client._link.core.up)
+        wait_until(lambda: not client._connection.core.up)
         client.replay_filter = use
         counting.join()
         assert answers[0] == b"right" and answers[1] == 2
@@ -100,5 +100,5 @@ def test_a_client_that_is_closed_while_it_connects_leaves_nothing_open(proxy: Fa
     fault.wait()
     client.close()
     calling.join()
-    assert type(failures[0]) is ClientClosed and client._link._wire is None
+    assert type(failures[0]) is ClientClosed and client._connection._socket is None
     client.close()

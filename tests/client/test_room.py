@@ -23,7 +23,7 @@ from penstock.testing.redis import RedisServer
 
 def queue_of(client: Client) -> list[Any]:
     """The last word of each batch that waits for room."""
-    return [batch.commands[-1][-1] for batch in list(client._link._for_room)]
+    return [batch.commands[-1][-1] for batch in list(client._connection._for_room)]
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ class Calls:
         self.outcomes: dict[int, Any] = {}
 
     def push(self, number: int, count: int = 1, seconds: float | None = None) -> None:
-        self.client._link.core.settings.command_timeout = seconds
+        self.client._connection.core.settings.command_timeout = seconds
 
         def work() -> None:
             try:
@@ -183,13 +183,13 @@ def test_a_place_in_the_queue_that_nobody_gave_up_is_taken_away(calls: Calls, pa
     """Its thread was interrupted a second time, in the middle of leaving."""
     calls.push(0)
     calls.push(1, count=4)
-    link = calls.client._link
-    with link._lock:
-        (waiting,) = link._for_room
-        (thread,) = [ident for ident, batch in link._inside.items() if batch is waiting]
-        lost = link._inside.pop(thread)
+    connection = calls.client._connection
+    with connection._lock:
+        (waiting,) = connection._for_room
+        (thread,) = [ident for ident, batch in connection._inside.items() if batch is waiting]
+        lost = connection._inside.pop(thread)
     calls.push(2)
     wait_until(lambda: calls.client.counters.buffered_commands == 2)
-    link._inside[thread] = lost
+    connection._inside[thread] = lost
     paused.client_unpause()
     calls.join()

@@ -186,7 +186,7 @@ def test_commands_of_the_caller_do_not_wait_for_a_read(writer: Client, ours: Ser
     with Client.from_url(ours.url) as client:
         for _ in client.read_tables("s", 1, count=10):
             client.incr("tables")
-        assert client.get("tables") == b"10" and len(client._own_links) == 1
+        assert client.get("tables") == b"10" and len(client._own_connections) == 1
 
 
 def test_the_loop_may_be_left_at_any_table(writer: Client, ours: Server) -> None:

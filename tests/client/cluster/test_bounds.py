@@ -18,7 +18,7 @@ import penstock
 from penstock import aio
 from penstock.client.cluster.core import ClusterCore
 from penstock.client.cluster.effects import Exchange, Logic
-from penstock.client.cluster.sharing import as_single
+from penstock.client.cluster.sharing import as_batch
 from penstock.client.errors import BufferFull
 from penstock.testing.cluster import RedisCluster
 
@@ -47,7 +47,7 @@ def test_the_bound_on_bytes_is_a_bound_on_memory(make: Callable[[ClusterCore, in
         logic = make(core, number, value)
         effect = logic.send(None)
         assert isinstance(effect, Exchange)
-        return logic, effect, [as_single(batch, 1.0) for batch in effect.batches]
+        return logic, effect, [as_batch(batch, 1.0) for batch in effect.batches]
 
     begin(0)[0].close()
     held: list[Any] = []
@@ -62,7 +62,7 @@ def test_the_bound_on_bytes_is_a_bound_on_memory(make: Callable[[ClusterCore, in
     assert 0.5 * bound < used <= bound * 1.02 + 100 * value * 3  # the one that did not fit is still in our hands
     for logic, *_ in held:
         logic.close()
-    assert core.ledger.counters.buffered_commands == core.ledger.counters.buffered_bytes == 0
+    assert core.bounds.counters.buffered_commands == core.bounds.counters.buffered_bytes == 0
 
 
 @pytest.mark.parametrize("value", [10, 1000, 100_000])
@@ -73,7 +73,7 @@ def test_the_bound_on_bytes_is_a_bound_on_the_memory_of_tasks_that_wait(value: i
         async with aio.Cluster("127.0.0.1", 1, max_buffered_bytes=bound, when_full="raise") as client:
             client.core.topology.map, client.core.topology.table = Model().map, TABLE
             for master in client.core.topology.map.masters:
-                client._links.sharing((master, False))  # opened in the loop's next turn, to which it never comes
+                client._pool.sharing((master, False))  # opened in the loop's next turn, to which it never comes
             used = awaited_until_full(lambda number: client.set(f"key:{number}", "x" * value), bound)
             assert client.counters.buffered_commands == client.counters.buffered_bytes == 0
             return used

@@ -172,15 +172,15 @@ def test_links_to_nodes_that_have_left_are_closed(cluster: RedisCluster, client:
         [("GET", f"k{number}") for number in range(200)]
     )  # shared ones for topology, own ones for these
     real = getattr(client, "real", client)
-    links, topology = real._links, real.core.topology
+    pool, topology = real._pool, real.core.topology
     gone = topology.map.masters[0]
-    forget = links.forget_departed if hasattr(links, "forget_departed") else links.forget
+    forget = pool.forget_departed if hasattr(pool, "forget_departed") else pool.forget
     known = topology.addresses - {gone}
     client.get(next(cluster.keys_on(next(node for node in cluster.nodes if node.address == gone))))
-    assert any(key[0] == gone for key in links._shared) and any(key[0] == gone for key in links._idle)
+    assert any(key[0] == gone for key in pool._shared) and any(key[0] == gone for key in pool._idle)
     client.do(lambda: forget(known)) if hasattr(client, "do") else forget(known)
-    assert not any(key[0] == gone for table in (links._shared, links._idle) for key in table)
-    assert gone not in links._clients and gone not in links._open
+    assert not any(key[0] == gone for table in (pool._shared, pool._idle) for key in table)
+    assert gone not in pool._clients and gone not in pool._open
     assert client.execute_many([("GET", f"k{number}") for number in range(200)]) == [None] * 200, (
         "and opened when needed"
     )

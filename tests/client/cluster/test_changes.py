@@ -40,7 +40,7 @@ def test_a_pipeline_whose_every_slot_has_moved_needs_no_more_connections(cluster
     assert client.execute_many([("GET", f"key:{number}") for number in range(300)]) == [
         b"%d" % (2700 + number) for number in range(300)
     ]
-    assert [len(links) for links in client._links._idle.values()] == [1] * len(known.masters)
+    assert [len(idle) for idle in client._pool._idle.values()] == [1] * len(known.masters)
 
 
 @pytest.mark.parametrize("strategy", ["sequential", "packed", "two-step"])

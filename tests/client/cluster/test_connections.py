@@ -95,9 +95,9 @@ def test_the_hundred_and_first_connection_is_opened(cluster: RedisCluster, conne
 def test_a_wrong_password_is_told_at_once(cluster: RedisCluster, connect: Connect) -> None:
     client = connect()
     client.get("{t}n")
-    links = getattr(client, "real", client)._links
+    pool = getattr(client, "real", client)._pool
     node = cluster.owner(client.keyslot("{t}n"))
-    links.client(node.address).connection_pool.connection_kwargs.update(username="nobody", password="wrong")
+    pool.client(node.address).connection_pool.connection_kwargs.update(username="nobody", password="wrong")
     with client.pipeline(transaction=True) as pipe, pytest.raises(redis.AuthenticationError) as refused:
         pipe.watch("{t}n")
     assert refused.value.state is State.QUEUED  # type: ignore[attr-defined]
@@ -175,7 +175,7 @@ def test_a_child_makes_its_own_connections_also_if_other_threads_were_at_work_at
         def hold_everything() -> None:
             turn = client._turns.wait(0)
             assert turn is not None
-            with client.core.ledger._lock, client._links._lock:
+            with client.core.bounds._lock, client._pool._lock:
                 at_work.set()
                 forked.wait(30)
             turn.end()

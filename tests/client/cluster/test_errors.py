@@ -44,9 +44,9 @@ def test_a_node_that_does_not_want_us_leaves_commands_unsent_and_says_so(
 ) -> None:
     client = connect()
     client.get("{t}n")
-    links = getattr(client, "real", client)._links
+    pool = getattr(client, "real", client)._pool
     node = cluster.owner(client.keyslot("{t}n"))
-    links.client(node.address).connection_pool.connection_kwargs.update(username="nobody", password="wrong")
+    pool.client(node.address).connection_pool.connection_kwargs.update(username="nobody", password="wrong")
     pipe = client.pipeline()
     for number in range(200):  # more than go over the connection that is open already
         pipe.set(f"{{t}}{number}", number)

@@ -12,7 +12,7 @@ from tests.support.client.cluster.clients import Connect, Proxied
 from tests.support.client.cluster.model import NODES, TABLE, Model
 
 from penstock.client.cluster.bounds import ClusterCounters
-from penstock.client.cluster.effects import Batch, Logic, Pause
+from penstock.client.cluster.effects import Logic, NodeBatch, Pause
 from penstock.client.cluster.pipeline import Packed
 from penstock.client.cluster.plan import Plan
 from penstock.client.cluster.transaction import Transaction
@@ -38,7 +38,7 @@ def cut_once(executed: int, answered: int) -> Any:
 
 
 def test_a_replay_is_told_with_its_commands_and_the_node_that_gets_them_now() -> None:
-    def die(model: Model, batch: Batch) -> tuple[int, int] | None:
+    def die(model: Model, batch: NodeBatch) -> tuple[int, int] | None:
         if batch.address != NODES[0]:
             return None
         model.owners[key_slot(b"x")] = NODES[1]  # the replica has taken over
@@ -84,7 +84,7 @@ def test_a_transaction_that_is_sent_again_is_told_as_a_whole() -> None:
 # -- switching while commands wait to be sent again -----------------------------------------------------------
 
 
-def lost_then_down(model: Model, batch: Batch) -> tuple[int, int] | None:
+def lost_then_down(model: Model, batch: NodeBatch) -> tuple[int, int] | None:
     model.down.add(batch.address)
     return 1, 0
 
@@ -130,7 +130,7 @@ def test_a_level_that_is_raised_in_flight_does_not_count_for_what_was_handed_ove
     model = Model()
     rules = model.rules(delivery="at-most-once")
 
-    def cut(model: Model, batch: Batch) -> tuple[int, int]:
+    def cut(model: Model, batch: NodeBatch) -> tuple[int, int]:
         rules.delivery = Delivery.AT_LEAST_ONCE
         return 1, 0
 

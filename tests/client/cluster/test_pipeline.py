@@ -8,7 +8,7 @@ import pytest
 import redis
 from tests.support.client.cluster.model import NODES, TABLE, Model
 
-from penstock.client.cluster.effects import Batch, Exchange, Outcome, Refresh, Rules
+from penstock.client.cluster.effects import Exchange, NodeBatch, Outcome, Refresh, Rules
 from penstock.client.cluster.errors import CrossSlotRefused, NotRoutable
 from penstock.client.cluster.pipeline import Packed
 from penstock.client.cluster.plan import Plan
@@ -256,7 +256,7 @@ def test_patience_ends_what_is_refused_all_the_time() -> None:
 class _Failover(Model):
     """Node a is dead, and after 20.4 s, as long as Redis takes with its default of cluster-node-timeout, b has taken over."""
 
-    def exchange(self, batch: Batch) -> Outcome:
+    def exchange(self, batch: NodeBatch) -> Outcome:
         if self.now >= 20.4:
             self.owners = {key_slot(b"x"): B}
         return super().exchange(batch)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.client.cluster.model import NODES, TABLE, Model
 
-from penstock.client.cluster.effects import Batch
+from penstock.client.cluster.effects import NodeBatch
 from penstock.client.cluster.errors import REFUSALS
 from penstock.client.cluster.pipeline import PENDING, Packed
 from penstock.client.cluster.plan import Plan
@@ -133,7 +133,7 @@ def test_whatever_happens_the_promises_hold(
     model.between = happening(model, list(script))
     remaining = list(cuts)
 
-    def cut(model: Model, batch: Batch) -> tuple[int, int] | None:
+    def cut(model: Model, batch: NodeBatch) -> tuple[int, int] | None:
         where = remaining.pop() if remaining else None
         if where is None:
             return None

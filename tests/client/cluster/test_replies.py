@@ -11,9 +11,9 @@ import redis
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.client.cluster.effects import Batch
+from penstock.client.cluster.effects import NodeBatch
 from penstock.client.cluster.errors import Moved, decode_error
-from penstock.client.cluster.replies import Replies
+from penstock.client.cluster.replies import NodeReplyReader
 
 ENCODER = redis.Redis().get_encoder()
 
@@ -28,10 +28,10 @@ OTHERS = [
 ]
 
 
-def read(replies: Replies, data: bytes, cuts: Sequence[int], wanted: int) -> list[Any]:
+def read(replies: NodeReplyReader, data: bytes, cuts: Sequence[int], wanted: int) -> list[Any]:
     """The replies to a batch, from bytes that come in pieces."""
     into: list[Any] = []
-    batch = Batch(("a", 1), [b""] * wanted, [*range(wanted)])
+    batch = NodeBatch(("a", 1), [b""] * wanted, [*range(wanted)])
     ends = sorted({cut for cut in cuts if 0 < cut < len(data)} | {len(data)})
     for begin, end in zip([0, *ends], ends, strict=False):
         replies.take(memoryview(data)[begin:end], into, batch)
@@ -61,7 +61,7 @@ lines = st.one_of(
 @example([MOVED[:1] * 3], [3, 8, 15, 16])
 @example([OTHERS[4:5]], [4, 18])  # in the middle of an array, with MOVED at the head of what comes next
 def test_replies_are_what_hiredis_makes_of_them(batches: list[list[bytes]], cuts: list[int]) -> None:
-    replies = Replies(ENCODER)
+    replies = NodeReplyReader(ENCODER)
     for batch in batches:  # one after the other on a connection
         data = b"".join(batch)
         assert plain(read(replies, data, cuts, len(batch))) == plain(expected(data))
@@ -69,7 +69,7 @@ def test_replies_are_what_hiredis_makes_of_them(batches: list[list[bytes]], cuts
 
 def test_thousands_that_moved_to_one_place_are_one_object() -> None:
     data = b"".join(b"-MOVED %d 10.0.0.1:7000\r\n" % slot for slot in range(5000))
-    replies = read(Replies(ENCODER), data, range(65536, len(data), 65536), 5000)
+    replies = read(NodeReplyReader(ENCODER), data, range(65536, len(data), 65536), 5000)
     assert replies == [Moved("10.0.0.1:7000")] * 5000
     assert len(set(map(id, replies))) == 3, "one for each read"
 
@@ -77,4 +77,4 @@ def test_thousands_that_moved_to_one_place_are_one_object() -> None:
 @pytest.mark.parametrize("line", [b"-MOVED 7 a:1\r\n", b"+OK\r\n"])
 def test_a_reply_nobody_asked_for_is_an_error(line: bytes) -> None:
     with pytest.raises(redis.InvalidResponse, match="nobody asked for"):
-        read(Replies(ENCODER), line * 3, (), 2)
+        read(NodeReplyReader(ENCODER), line * 3, (), 2)

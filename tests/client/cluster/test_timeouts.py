@@ -16,7 +16,7 @@ from tests.support.client.cluster.model import NODES, TABLE, Model
 
 from penstock.client.cluster.bounds import Hold
 from penstock.client.cluster.core import ClusterCore
-from penstock.client.cluster.effects import Batch, Exchange
+from penstock.client.cluster.effects import Exchange, NodeBatch
 from penstock.client.cluster.pipeline import Packed
 from penstock.client.cluster.plan import Plan
 from penstock.client.cluster.routing import CommandTable
@@ -73,7 +73,7 @@ def test_a_slot_that_nobody_serves_is_waited_for_no_longer_than_the_command_may_
 
 
 def test_what_lost_its_reply_and_finds_no_node_in_time_may_have_run() -> None:
-    def cut(model: Model, batch: Batch) -> tuple[int, int]:
+    def cut(model: Model, batch: NodeBatch) -> tuple[int, int]:
         model.down.add(batch.address)
         return 1, 0
 
@@ -271,10 +271,10 @@ def test_time_that_is_up_while_waiting_for_room_is_a_full_buffer(connect: Connec
     client.get("k")
     core = getattr(client, "real", client).core
     others = Hold(1, 1)
-    assert core.ledger.enter(others)
+    assert core.bounds.enter(others)
     with impatient(client), pytest.raises(BufferFull, match="max_buffered_commands=1"):
         client.get("k")
-    core.ledger.leave(others)
+    core.bounds.leave(others)
     assert client.get("k") is None
 
 

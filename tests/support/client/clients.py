@@ -94,8 +94,9 @@ def fall_silent(client: Any) -> None:
         if core._awaiting and not core.counters.reconnects:
             core._heard, core.next_tick = -1e9, now
 
-    for link in client._links() if callable(client._links) else client._links._shared.values():  # those of a cluster
-        link.change(age)
+    is_cluster = hasattr(client, "_pool")
+    for connection in client._pool._shared.values() if is_cluster else client._connections():
+        connection.change(age)
 
 
 def result_of_silence(client: Any, running: Future[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Two ends joined by a fake link: an Engine, and a server that runs what has arrived whole, can be cut anywhere, and forgets nothing.
+"""Two ends joined by a fake link: a ConnectionCore, and a server that runs what has arrived whole, can be cut anywhere, and forgets nothing.
 
 The server counts every execution of every command, so that a test can say "never twice" and "never lost". It knows ONCE.
 """

@@ -34,7 +34,7 @@ from penstock.client.api.shared import ClientBody, shown_with_arguments_of, take
 from penstock.client.api.shortcuts import QuickCommands
 from penstock.client.api.streams import StreamCommands
 from penstock.client.api.tables import Span, Words, aio_read_tables, table_of, table_read
-from penstock.client.drivers.aio import Link, Wire
+from penstock.client.drivers.aio import AioConnection, ClientProtocol
 from penstock.client.drivers.connecting import connection_maker
 from penstock.client.engine.batch import Batch
 
@@ -44,7 +44,7 @@ AWAITED_MANY_BYTES = 1500
 """The same for one of many commands: those of pipelines and of `execute_many` keep more."""
 
 
-class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.asyncio.Redis):  # type: ignore[misc]
+class Client(ClientBody[AioConnection], StreamCommands, QuickCommands, redis.asyncio.Redis):  # type: ignore[misc]
     """The asyncio client; takes all arguments of redis.asyncio.Redis, and those of penstock.Client."""
 
     @shown_with_arguments_of(redis.asyncio.Redis.__init__)
@@ -68,11 +68,11 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.asyncio.Redi
         """A client with the same settings and a connection of its own, on which MULTI and WATCH may be used by hand."""
         return type(self)(**self._options_of_twin())
 
-    _driver = Wire
+    _driver = ClientProtocol
 
-    def _make_link(self) -> Link:
+    def _new_connection(self) -> AioConnection:
         make, handoff = connection_maker(self.connection_pool, Retry(NoBackoff(), 0)), self._handoff
-        return Link(self._make_core, lambda: handoff.take() or make(), self._listeners.tell)
+        return AioConnection(self._make_core, lambda: handoff.take() or make(), self._listeners.tell)
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         if args[0] == "HIMPORT SET":  # what redis-py sends for it depends on its own connection
@@ -97,12 +97,12 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.asyncio.Redi
         if batch.blocks and self._is_shared:
             return self._run_alone(batch)
         batch.size += AWAITED_BYTES if batch.lengths is None else AWAITED_MANY_BYTES
-        return self._link.run(batch)
+        return self._connection.run(batch)
 
     async def _run_alone(self, batch: Batch) -> None:
         """It may hold the connection up for others."""
-        with self.own_link() as link:
-            await link.run(batch)
+        with self.own_connection() as connection:
+            await connection.run(batch)
 
     def register_script(self, script: str | bytes) -> AioRegisteredScript:  # type: ignore[override]
         """A script to be called, with its keys and arguments, here or in a pipeline."""
@@ -132,15 +132,15 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.asyncio.Redi
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
         """End all connections. Commands that have no reply fail; so do later ones, until `async with client:` opens it again."""
         closes_pool = self.auto_close_connection_pool if close_connection_pool is None else close_connection_pool
-        for link in self._links():
-            await link.aclose(None if closes_pool else self._handoff.leave)
+        for connection in self._connections():
+            await connection.aclose(None if closes_pool else self._handoff.leave)
         await super().aclose(close_connection_pool)
 
     def __del__(self, _warn: Any = warnings.warn, _grl: Any = None) -> None:
-        if not hasattr(self, "_link"):
+        if not hasattr(self, "_connection"):
             return  # the constructor failed
         leave = None if self.auto_close_connection_pool else self._handoff.leave
-        if sum(link.forsake(leave) for link in self._links()):
+        if sum(connection.abandon(leave) for connection in self._connections()):
             _warn(f"unclosed client {self!r}: use `async with`, or await aclose()", ResourceWarning, source=self)
 
 
@@ -150,8 +150,10 @@ class Pipeline(PipelineBody, StreamCommands, QuickCommands, redis.asyncio.client
     def __init__(self, client: Client, transaction: bool, shard_hint: Any) -> None:
         super().__init__(client.connection_pool, client.response_callbacks, transaction, shard_hint)
         self._client = client
-        self._own: AbstractContextManager[Link] | None = None  # while watching, the hold on a link of our own
-        self._link: Link | None = None
+        self._own: AbstractContextManager[AioConnection] | None = (
+            None  # while watching, the hold on a connection of our own
+        )
+        self._connection: AioConnection | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -168,7 +170,7 @@ class Pipeline(PipelineBody, StreamCommands, QuickCommands, redis.asyncio.client
                     stack, self.is_transaction or self.explicit_transaction, self._client.decoding is not None
                 )
                 with refusal_of(batch, raise_on_error or self.watching):
-                    await (self._link or self._client).run(batch)
+                    await (self._connection or self._client).run(batch)
                 self.unwatched_by(batch)
                 results = results_of(batch, stack, self.response_callbacks, raise_on_error, self)
             return [await result if inspect.isawaitable(result) else result for result in results]
@@ -178,21 +180,21 @@ class Pipeline(PipelineBody, StreamCommands, QuickCommands, redis.asyncio.client
     async def immediate_execute_command(self, *args: Any, **options: Any) -> Any:
         if args[0] != "WATCH" and not self.watching:
             return await self._client.execute_command(*args, **options)
-        if self._link is None:
-            self._own = self._client.own_link()
-            self._link = self._own.__enter__()
+        if self._connection is None:
+            self._own = self._client.own_connection()
+            self._connection = self._own.__enter__()
         batch = call(args, options, is_shared=False)
         with self.as_watch_error():
-            await self._link.run(batch)
+            await self._connection.run(batch)
             return self.watched_answer(batch, options)
 
     async def reset(self) -> None:  # type: ignore[override]
-        link, own, was_watching = self._link, self._own, self.start_over()
-        if link is None or own is None:
+        connection, own, was_watching = self._connection, self._own, self.start_over()
+        if connection is None or own is None:
             return
         try:
             if was_watching:
-                await link.run(call(("UNWATCH",), {}, is_shared=False))
+                await connection.run(call(("UNWATCH",), {}, is_shared=False))
         except redis.RedisError:
             pass  # the WATCH went with its connection
         finally:

@@ -43,7 +43,7 @@ class PipelineBody:
     _client: Any
     watching: bool
     explicit_transaction: bool
-    _link: Any
+    _connection: Any
     _own: Any
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
@@ -58,7 +58,7 @@ class PipelineBody:
         self.command_stack = []
         self.scripts: set[Any] = set()
         self.watching = self.explicit_transaction = False
-        self._link = self._own = None
+        self._connection = self._own = None
         return was_watching
 
     def watched_answer(self, batch: Batch, options: dict[str, Any]) -> Any:
@@ -79,7 +79,7 @@ class PipelineBody:
         try:
             yield
         except NotSent as error:
-            if self._link is None or not self.watching:
+            if self._connection is None or not self.watching:
                 raise
             lost = redis.WatchError(f"the connection was lost while watching: {error}")
             raise stated(lost, State.QUEUED) from error

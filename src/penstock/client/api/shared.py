@@ -1,6 +1,7 @@
-"""What the two clients have in common: their options, the delivery settings, the links they own, the counters.
+"""What the two clients have in common: their options, the delivery settings, the connections they own, the counters.
 
-A link is a driver of one core: sync_link.Link or aio_link.Link. A client has one that everybody shares, and makes others
+A connection drives one ConnectionCore: drivers.sync.SyncConnection or drivers.aio.AioConnection. A client has one that all
+callers share, and makes others
 for what must not be shared; those are kept and used again.
 """
 
@@ -49,15 +50,15 @@ def shown_with_arguments_of(theirs: Callable[..., None]) -> Callable[[F], F]:
     return show
 
 
-class AnyLink(Protocol):
-    """What the body asks of a link."""
+class AnyConnection(Protocol):
+    """What the body asks of a connection."""
 
     core: ConnectionCore
 
     def change(self, change: Callable[[ConnectionCore, float], object]) -> None: ...
 
 
-L = TypeVar("L", bound=AnyLink)
+L = TypeVar("L", bound=AnyConnection)
 
 
 class ClientBody(ABC, Generic[L]):
@@ -69,7 +70,7 @@ class ClientBody(ABC, Generic[L]):
     _driver: Driver
 
     @abstractmethod
-    def _make_link(self) -> L:
+    def _new_connection(self) -> L:
         """A connection, with its core, of the kind that this client drives."""
 
     def _set_up(self, options: dict[str, Any], is_shared: bool) -> None:
@@ -80,22 +81,22 @@ class ClientBody(ABC, Generic[L]):
         self.settings = settings_from(self.connection_pool, options)
         encoding, errors = encoding_of(self.connection_pool)
         self.decoding = None if encoding is None else (encoding, errors)
-        # Links must not refer to the client: it would then be closed at some collection, not when its last user is gone.
+        # Connections must not refer to the client: it would then be closed at some collection, not when its last user is gone.
         self._make_core = partial(
             ConnectionCore, self.settings, encoding=encoding, encoding_errors=errors, acquaintance=self._acquaintance
         )
         self._handoff = PoolHandoff(self.connection_pool, self._driver, self.settings.health_check_interval)
         # Changed only by append and pop, which need no lock; a lock could be held by another thread at a fork.
-        self._own_links: list[L] = []
-        self._idle_links: list[L] = []
-        self._link: L = self._make_link()
+        self._own_connections: list[L] = []
+        self._idle_connections: list[L] = []
+        self._connection: L = self._new_connection()
         self._before = Counters()  # of connections that were closed, if there are others since
 
     def _reopen(self) -> None:
         """If this client was closed: let it connect again, as redis-py's do. What was held is finished, and stays so."""
-        if self._link.core.is_closed:
-            self._before, self._own_links, self._idle_links = self.counters, [], []
-            self._link = self._make_link()
+        if self._connection.core.is_closed:
+            self._before, self._own_connections, self._idle_connections = self.counters, [], []
+            self._connection = self._new_connection()
 
     def __reduce__(self) -> Any:
         raise TypeError(
@@ -118,8 +119,8 @@ class ClientBody(ABC, Generic[L]):
     @delivery.setter
     def delivery(self, level: Delivery | str) -> None:
         chosen = Delivery.of(level)
-        for link in self._links():
-            link.change(lambda core, now: core.set_delivery(chosen, now))
+        for connection in self._connections():
+            connection.change(lambda core, now: core.set_delivery(chosen, now))
 
     @property
     def replay_filter(self) -> ReplayFilter | None:
@@ -129,33 +130,33 @@ class ClientBody(ABC, Generic[L]):
     @replay_filter.setter
     def replay_filter(self, replay_filter: ReplayFilter | None) -> None:
         check_called("replay_filter", replay_filter)
-        for link in self._links():
-            link.change(lambda core, now: core.set_replay_filter(replay_filter))
+        for connection in self._connections():
+            connection.change(lambda core, now: core.set_replay_filter(replay_filter))
 
     @property
     def counters(self) -> Counters:
         """What this client has done, on all its connections."""
-        return total((self._before, *(link.core.counters for link in self._links())))
+        return total((self._before, *(connection.core.counters for connection in self._connections())))
 
-    def _links(self) -> list[L]:
-        return [self._link, *self._own_links]
+    def _connections(self) -> list[L]:
+        return [self._connection, *self._own_connections]
 
     @contextmanager
-    def own_link(self) -> Iterator[L]:
-        """A link nobody else uses meanwhile, its connection in the state the shared one's is in."""
-        idle = self._idle_links
+    def own_connection(self) -> Iterator[L]:
+        """A connection that no other caller uses meanwhile, in the state of the shared one."""
+        idle = self._idle_connections
         try:
-            link = idle.pop()
+            connection = idle.pop()
         except IndexError:
             most = self.connection_pool.max_connections
-            if len(self._own_links) >= most:
+            if len(self._own_connections) >= most:
                 raise NotSent(
                     f"all {most} connections for blocking commands are in use; raise max_connections"
                 ) from None
-            link = self._make_link()
-            self._own_links.append(link)
+            connection = self._new_connection()
+            self._own_connections.append(connection)
         try:
-            link.change(lambda core, now: core.adopt_session(self._link.core.session))
-            yield link
+            connection.change(lambda core, now: core.adopt_session(self._connection.core.session))
+            yield connection
         finally:
-            idle.append(link)
+            idle.append(connection)

@@ -35,12 +35,12 @@ from penstock.client.api.shortcuts import QuickCommands
 from penstock.client.api.streams import StreamCommands
 from penstock.client.api.tables import Span, Words, read_tables, table_of, table_read
 from penstock.client.drivers.connecting import connection_maker
-from penstock.client.drivers.socket_io import Wire
-from penstock.client.drivers.sync import Link, Reentered
+from penstock.client.drivers.socket_io import ClientSocket
+from penstock.client.drivers.sync import Reentered, SyncConnection
 from penstock.client.engine.batch import Batch
 
 
-class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.Redis):
+class Client(ClientBody[SyncConnection], StreamCommands, QuickCommands, redis.Redis):
     """A Redis client that knows what happened to every command; docs/client.md has the whole story.
 
     Takes all arguments of redis.Redis, and: `delivery` (a Delivery or its name), `replay_filter`, `command_timeout` (seconds,
@@ -68,11 +68,11 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.Redis):
         """A client with the same settings and a connection of its own, on which MULTI and WATCH may be used by hand."""
         return type(self)(**self._options_of_twin())
 
-    _driver = Wire
+    _driver = ClientSocket
 
-    def _make_link(self) -> Link:
+    def _new_connection(self) -> SyncConnection:
         make, handoff = connection_maker(self.connection_pool, Retry(NoBackoff(), 0)), self._handoff
-        return Link(self._make_core, lambda: handoff.take() or make(), self._listeners.tell)
+        return SyncConnection(self._make_core, lambda: handoff.take() or make(), self._listeners.tell)
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         if args[0] == "HIMPORT SET":  # what redis-py sends for it depends on its own connection
@@ -98,12 +98,12 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.Redis):
         """Have a batch finished, on a connection that suits it."""
         if not (batch.blocks and self._is_shared):  # it does not hold the connection up for others
             try:
-                self._link.run(batch)
+                self._connection.run(batch)
                 return
             except Reentered:
                 pass
-        with self.own_link() as link:
-            link.run(batch)
+        with self.own_connection() as connection:
+            connection.run(batch)
 
     def register_script(self, script: str | bytes) -> RegisteredScript:  # type: ignore[override]
         """A script to be called, with its keys and arguments, here or in a pipeline."""
@@ -142,10 +142,10 @@ class Client(ClientBody[Link], StreamCommands, QuickCommands, redis.Redis):
 
     def close(self) -> None:
         """End all connections. Commands that have no reply fail; so do later ones, until `with client:` opens it again."""
-        if hasattr(self, "_link"):  # not if the constructor failed
+        if hasattr(self, "_connection"):  # not if the constructor failed
             leave = None if self.auto_close_connection_pool else self._handoff.leave
-            for link in self._links():
-                link.close(leave)
+            for connection in self._connections():
+                connection.close(leave)
         super().close()
 
 
@@ -156,8 +156,10 @@ class Pipeline(PipelineBody, StreamCommands, QuickCommands, redis.client.Pipelin
         super().__init__(client.connection_pool, client.response_callbacks, transaction, shard_hint)
         self._client = client
         self._is_transaction = transaction
-        self._own: AbstractContextManager[Link] | None = None  # while watching, the hold on a link of our own
-        self._link: Link | None = None
+        self._own: AbstractContextManager[SyncConnection] | None = (
+            None  # while watching, the hold on a connection of our own
+        )
+        self._connection: SyncConnection | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -174,7 +176,7 @@ class Pipeline(PipelineBody, StreamCommands, QuickCommands, redis.client.Pipelin
                     stack, self._is_transaction or self.explicit_transaction, self._client.decoding is not None
                 )
                 with refusal_of(batch, raise_on_error or self.watching):
-                    (self._link or self._client).run(batch)
+                    (self._connection or self._client).run(batch)
                 self.unwatched_by(batch)
                 return results_of(batch, stack, self.response_callbacks, raise_on_error, self)
         finally:
@@ -183,21 +185,21 @@ class Pipeline(PipelineBody, StreamCommands, QuickCommands, redis.client.Pipelin
     def immediate_execute_command(self, *args: Any, **options: Any) -> Any:
         if args[0] != "WATCH" and not self.watching:
             return self._client.execute_command(*args, **options)
-        if self._link is None:
-            self._own = self._client.own_link()
-            self._link = self._own.__enter__()
+        if self._connection is None:
+            self._own = self._client.own_connection()
+            self._connection = self._own.__enter__()
         batch = call(args, options, is_shared=False)
         with self.as_watch_error():
-            self._link.run(batch)
+            self._connection.run(batch)
             return self.watched_answer(batch, options)
 
     def reset(self) -> None:  # type: ignore[override]
-        link, own, was_watching = self._link, self._own, self.start_over()
-        if link is None or own is None:
+        connection, own, was_watching = self._connection, self._own, self.start_over()
+        if connection is None or own is None:
             return
         try:
             if was_watching:
-                link.run(call(("UNWATCH",), {}, is_shared=False))
+                connection.run(call(("UNWATCH",), {}, is_shared=False))
         except redis.RedisError:
             pass  # the WATCH went with its connection
         finally:

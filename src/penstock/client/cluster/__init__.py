@@ -2,14 +2,18 @@
 
 The logic is generators without I/O; sync.py and aio.py only drive them:
 
-    slot_map, routing, effects, errors     who owns a slot, which slot a command is of, what logic may ask for
+    slot_map, routing, effects, errors     the owner of a slot, the slot of a command, the effects that logic may ask for
       ^
-    ledger                                 what is held and what was done
+    bounds                                 how much may wait for replies, and the counters
       ^
     plan <- pipeline <- strategies <- transaction, topology
       ^
     core <- calls                          what both clients share
       ^
-    sharing, pool <- links, turns <- sync  connections: shared by all who call, or of one's own
-                     aio_links <- aio
+    plain                                  the short way of a command with one key
+    sharing, replies, pool                 connections: one that all callers share, or one of their own
+      ^
+    sync_connections, turns <- sync
+    aio_connections <- aio
+    scripts                                register_script
 """

@@ -26,7 +26,7 @@ from redis.commands import AsyncCoreCommands, AsyncRedisModuleCommands
 from penstock.client.api.pipeline import told_of_all
 from penstock.client.api.shortcuts import QuickCommands
 from penstock.client.api.streams import StreamCommands
-from penstock.client.cluster.aio_connections import Links
+from penstock.client.cluster.aio_connections import AioNodePool
 from penstock.client.cluster.bounds import PATROL
 from penstock.client.cluster.calls import ClusterBody, PipelineBody
 from penstock.client.cluster.core import ClusterCore, raise_first
@@ -46,7 +46,7 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, AsyncRedisModuleComman
 
     def __init__(self, host: str | None = None, port: int = 6379, **arguments: Any) -> None:
         self.core = ClusterCore(host, port, **arguments)
-        self._links = Links(self.core.connection, self.core.rules, self.core.ledger, self.core.encoder)
+        self._pool = AioNodePool(self.core.connection, self.core.rules, self.core.bounds, self.core.encoder)
         self._lock = asyncio.Lock()  # around the topology
 
     @classmethod
@@ -56,28 +56,28 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, AsyncRedisModuleComman
 
     async def execute_command(self, *arguments: Any, **options: Any) -> Any:
         """Any command. `node=` ("host:port", "primaries", "replicas", "all") sends it to certain nodes instead."""
-        core, links = self.core, self._links
+        core, pool = self.core, self._pool
         plain = core.plain(arguments, options)
-        if plain is None or (link := links.shared(plain.address)) is None:
+        if plain is None or (connection := pool.shared(plain.address)) is None:
             return await self.drive(core.call(arguments, options))
         try:
-            if not core.ledger.enter(plain):
+            if not core.bounds.enter(plain):
                 return await self.drive(core.call(arguments, options))
             if plain.until != math.inf:
-                plain.deadline = links.loop_time(plain.until)
+                plain.deadline = pool.loop_time(plain.until)
             try:
-                await link.run(plain)
+                await connection.run(plain)
             except NotSent as error:
-                links.refuse(plain, error)
+                pool.refuse(plain, error)
             reply = plain.results[0]
-            if isinstance(reply, Exception) or plain.address in links.outages:
-                reply = await self.drive(core.after(plain, links.outcome(plain, plain.address, plain.until)))
-                links.tell()
+            if isinstance(reply, Exception) or plain.address in pool.outages:
+                reply = await self.drive(core.after(plain, pool.outcome(plain, plain.address, plain.until)))
+                pool.tell()
             else:
-                core.ledger.leave_answered(plain)
+                core.bounds.leave_answered(plain)
         finally:
             if plain.is_held:
-                core.ledger.leave(plain)
+                core.bounds.leave(plain)
         return core.read(arguments, options, reply)
 
     async def execute_many(self, commands: Sequence[Call], raise_on_error: bool = True) -> list[Any]:
@@ -130,7 +130,7 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, AsyncRedisModuleComman
 
     def node_client(self, address: Address) -> redis.asyncio.Redis:
         """A redis-py client of one node, for what concerns one node."""
-        return self._links.client(address)
+        return self._pool.client(address)
 
     def keyslot(self, key: Any) -> int:
         return self.core.slot_of(key)
@@ -168,7 +168,7 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, AsyncRedisModuleComman
             while True:
                 effect = logic.send(result)
                 if isinstance(effect, Exchange):
-                    result = await self._links.exchange(effect)
+                    result = await self._pool.exchange(effect)
                 elif isinstance(effect, Refresh):
                     result = await self._refresh(effect)
                 elif isinstance(effect, Pause):
@@ -198,29 +198,29 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, AsyncRedisModuleComman
                 topology.learn(wanted.moves)
                 return topology.map
             fresh: SlotMap = await self.drive(topology.refresh(wanted.moves, wanted.until))
-            await self._links.forget_departed(topology.addresses)
+            await self._pool.forget_departed(topology.addresses)
             return fresh
         finally:
             self._lock.release()
 
     async def _wait_for_room(self, room: Room) -> None:
-        ledger, clock, woken = self.core.ledger, self.core.rules.clock, asyncio.Event()
-        place = ledger.queue(room.hold, functools.partial(asyncio.get_running_loop().call_soon_threadsafe, woken.set))
+        bounds, clock, woken = self.core.bounds, self.core.rules.clock, asyncio.Event()
+        place = bounds.queue(room.hold, functools.partial(asyncio.get_running_loop().call_soon_threadsafe, woken.set))
         try:
             while not room.hold.is_held:
                 left = room.until - clock()
                 if left <= 0:
-                    raise ledger.full()
+                    raise bounds.full()
                 try:
                     async with asyncio.timeout(min(left, PATROL)):
                         await woken.wait()
                 except TimeoutError:
-                    ledger.patrol()
+                    bounds.patrol()
         finally:
             del place  # whatever becomes of the exception and its frames
 
     async def aclose(self) -> None:
-        await self._links.close()
+        await self._pool.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -229,7 +229,7 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, AsyncRedisModuleComman
         await self.aclose()
 
     def __del__(self, _warn: Any = warnings.warn) -> None:
-        if hasattr(self, "_links") and self._links.forsake():
+        if hasattr(self, "_pool") and self._pool.abandon():
             _warn(f"unclosed client {self!r}: use `async with`, or await aclose()", ResourceWarning, source=self)
 
 

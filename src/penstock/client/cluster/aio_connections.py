@@ -1,7 +1,7 @@
 """Connections to the nodes of a cluster for asyncio, and the exchange of many batches over them at once.
 
 What sync_connections.py is for threads. redis-py opens each connection with streams; batches are written to all of them before the first
-reply is awaited. A link whose exchange is cancelled is closed: replies are still on their way to it. A batch that is alone, and small, goes over
+reply is awaited. A connection whose exchange is cancelled is closed: replies are still on their way to it. A batch that is alone, and small, goes over
 the connection that all tasks share (sharing.py): what they call in one turn of the loop travels together.
 """
 
@@ -20,13 +20,13 @@ import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from penstock.client.cluster.bounds import Ledger
-from penstock.client.cluster.effects import Batch, Exchange, Outcome, Rules
+from penstock.client.cluster.bounds import Bounds
+from penstock.client.cluster.effects import Exchange, NodeBatch, Outcome, Rules
 from penstock.client.cluster.errors import TimeIsUp
-from penstock.client.cluster.pool import Key, Pool
-from penstock.client.cluster.replies import Replies
+from penstock.client.cluster.pool import Key, NodePool
+from penstock.client.cluster.replies import NodeReplyReader
 from penstock.client.cluster.sharing import (
-    as_single,
+    as_batch,
     closed,
     core_maker,
     goes_shared,
@@ -36,30 +36,30 @@ from penstock.client.cluster.sharing import (
 )
 from penstock.client.cluster.slot_map import Address, shown
 from penstock.client.cluster.sync_connections import READ_SIZE, connection_arguments
-from penstock.client.drivers import aio as aio_link
+from penstock.client.drivers.aio import AioConnection
 from penstock.client.drivers.connecting import as_lost, connection_maker
 from penstock.client.errors import NotSent
 
 _WRITE_SIZE = 1 << 18
 
 
-class Link:
+class AioNodeConnection:
     """One connection to one node, in one event loop."""
 
-    __slots__ = ("__weakref__", "_connection", "loop", "reader", "replies", "writer")
+    __slots__ = ("__weakref__", "_redis_connection", "loop", "reader", "replies", "writer")
 
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-        self.replies = Replies(connection.encoder)
+    def __init__(self, redis_connection: Any) -> None:
+        self._redis_connection = redis_connection
+        self.replies = NodeReplyReader(redis_connection.encoder)
         self.loop = asyncio.get_running_loop()
 
     async def open(self) -> None:
-        await self._connection.connect()
-        self.reader: asyncio.StreamReader = self._connection._reader
-        self.writer: asyncio.StreamWriter = self._connection._writer
+        await self._redis_connection.connect()
+        self.reader: asyncio.StreamReader = self._redis_connection._reader
+        self.writer: asyncio.StreamWriter = self._redis_connection._writer
 
     def whose(self) -> str:
-        """See pool.Own."""
+        """See pool.OwnConnection."""
         return "" if self.loop is asyncio.get_running_loop() else "what was watched is gone with its event loop"
 
     def is_usable(self) -> bool:
@@ -69,26 +69,26 @@ class Link:
     def close(self) -> None:
         """At once, without a farewell."""
         if not self.loop.is_closed():
-            self._connection._close()
+            self._redis_connection._close()
 
     async def aclose(self) -> None:
         """Until the transport is closed, which takes TLS a few turns of the loop."""
         if self.loop is asyncio.get_running_loop():
             with contextlib.suppress(OSError, TimeoutError, redis.RedisError):
                 async with asyncio.timeout(1.0):
-                    await self._connection.disconnect()
+                    await self._redis_connection.disconnect()
         else:
             self.close()
 
 
-class _Flight:
+class _InFlight:
     """A batch on its way. It is given to the transport bit by bit: what was not given is sure not to have been sent."""
 
-    __slots__ = ("_data", "_given", "batch", "link", "outcome")
+    __slots__ = ("_data", "_given", "batch", "connection", "outcome")
 
-    def __init__(self, batch: Batch, link: Link) -> None:
+    def __init__(self, batch: NodeBatch, connection: AioNodeConnection) -> None:
         self.batch = batch
-        self.link = link
+        self.connection = connection
         self.outcome = Outcome([])
         self._data = memoryview(batch.pieces[0] if len(batch.pieces) == 1 else b"".join(batch.pieces))
         self._given = 0
@@ -97,12 +97,12 @@ class _Flight:
     def _give(self) -> None:
         chunk = self._data[self._given : self._given + _WRITE_SIZE]
         self._given += len(chunk)
-        self.link.writer.write(chunk)
+        self.connection.writer.write(chunk)
 
     async def _give_rest(self) -> None:
         with contextlib.suppress(OSError):  # who reads is told of it, too
             while self._given < len(self._data):
-                await self.link.writer.drain()
+                await self.connection.writer.drain()
                 self._give()
 
     async def finish(self, silence: float | None, at: float | None) -> None:
@@ -118,17 +118,17 @@ class _Flight:
             await asyncio.wait([writing])
 
     async def _read(self, silence: float | None, at: float | None) -> None:
-        batch, link, replies = self.batch, self.link, self.outcome.replies
+        batch, connection, replies = self.batch, self.connection, self.outcome.replies
         seconds = None if silence is None or batch.patience is None else silence + batch.patience
-        time = link.loop.time
+        time = connection.loop.time
         try:
             while len(replies) < len(batch.pieces):
                 silent_at = None if seconds is None else time() + seconds
                 async with asyncio.timeout_at(min((end for end in (silent_at, at) if end is not None), default=None)):
-                    data = await link.reader.read(READ_SIZE)
+                    data = await connection.reader.read(READ_SIZE)
                 if not data:
                     raise redis.ConnectionError("the node closed the connection")
-                link.replies.take(data, replies, batch)
+                connection.replies.take(data, replies, batch)
         except TimeoutError:
             where = shown(batch.address)
             if at is not None and time() >= at:
@@ -140,17 +140,17 @@ class _Flight:
 
     def _fail(self, error: Exception) -> None:
         """What the transport has not given to the system was not sent; of a lost one nobody knows, so all it was given counts as sent."""
-        transport = self.link.writer.transport
+        transport = self.connection.writer.transport
         accepted = self._given - (0 if transport.is_closing() else transport.get_write_buffer_size())
         self.outcome = Outcome(self.outcome.replies, error, accepted, is_written=accepted == len(self._data))
 
 
-class Links(Pool[Link, aio_link.Link]):
+class AioNodePool(NodePool[AioNodeConnection, AioConnection]):
     """Connections by node; `exchange` is the one thing to do with them. All in the loop's thread."""
 
-    def __init__(self, arguments: Mapping[str, Any], rules: Rules, ledger: Ledger, encoder: Any) -> None:
+    def __init__(self, arguments: Mapping[str, Any], rules: Rules, bounds: Bounds, encoder: Any) -> None:
         self._arguments = {**connection_arguments(arguments), "retry": Retry(NoBackoff(), 0)}
-        super().__init__(rules, ledger, partial(aio_link.Link, core_maker(self._arguments, encoder)))
+        super().__init__(rules, bounds, partial(AioConnection, core_maker(self._arguments, encoder)))
         self._silence: float | None = self._arguments.get("socket_timeout", 5.0)
         self._clients: dict[Address, redis.asyncio.Redis] = {}
 
@@ -173,7 +173,7 @@ class Links(Pool[Link, aio_link.Link]):
             return [outcome]
         roads: dict[Key, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-        async def fly(batch: Batch) -> Outcome:
+        async def fly(batch: NodeBatch) -> Outcome:
             async with roads[batch.address, batch.from_replica]:
                 outcome = await self._fly(batch, until)
             if then is not None:
@@ -185,7 +185,7 @@ class Links(Pool[Link, aio_link.Link]):
             self.tell()
         return outcomes
 
-    async def _share(self, batch: Batch, until: float) -> Outcome:
+    async def _share(self, batch: NodeBatch, until: float) -> Outcome:
         """Over the connection that is everybody's."""
         if self.is_closed:
             return closed()
@@ -193,10 +193,10 @@ class Links(Pool[Link, aio_link.Link]):
         if left <= 0.0:
             return out_of_time()
         key = (batch.address, batch.from_replica)
-        link = self._shared.get(key) or self.sharing(key)
-        made = as_single(batch, asyncio.get_running_loop().time() + left)
+        connection = self._shared.get(key) or self.sharing(key)
+        made = as_batch(batch, asyncio.get_running_loop().time() + left)
         try:
-            await link.run(made)
+            await connection.run(made)
         except NotSent as error:
             self.refuse(made, error)
         return self.outcome(made, batch.address, until)
@@ -205,93 +205,96 @@ class Links(Pool[Link, aio_link.Link]):
         """From the clock of the rules to that of the loop."""
         return asyncio.get_running_loop().time() + until - self.rules.clock()
 
-    async def _fly(self, batch: Batch, until: float) -> Outcome:
+    async def _fly(self, batch: NodeBatch, until: float) -> Outcome:
         if self.is_closed:
             return closed()
         if self.rules.clock() >= until:
             return out_of_time()
         at = None if until == math.inf else self.loop_time(until)
-        link = await self._take(batch, at)
-        if link is None:
+        connection = await self._take(batch, at)
+        if connection is None:
             return await self._share(batch, until) if may_share(batch) else too_many(batch, self.rules.max_connections)
-        if isinstance(link, Outcome):
-            return link
+        if isinstance(connection, Outcome):
+            return connection
         try:
-            flight = _Flight(batch, link)
+            flight = _InFlight(batch, connection)
             await flight.finish(self._silence, at)
         except BaseException:  # cancelled: replies are still on their way to it
-            self.dismiss(batch.address, link)
+            self.dismiss(batch.address, connection)
             raise
-        self.give_back(batch, flight.outcome, link)
+        self.give_back(batch, flight.outcome, connection)
         return flight.outcome
 
     async def forget_departed(self, known: Container[Address]) -> None:
         """As `forget`, and what was shared."""
         self.forget(known)
-        for key, link in list(self._shared.items()):
-            if key[0] not in known and not link.core.counters.buffered_commands:
+        for key, connection in list(self._shared.items()):
+            if key[0] not in known and not connection.core.counters.buffered_commands:
                 del self._shared[key]
-                await link.aclose()
+                await connection.aclose()
         for address in [address for address in self._clients if address not in known]:
             await self._clients.pop(address).aclose()
 
     async def close(self) -> None:
         self.is_closed = True
-        idle = [link for links in self._idle.values() for link in links]
+        idle = [connection for connections in self._idle.values() for connection in connections]
         self._idle = {}
-        await asyncio.gather(*(link.aclose() for link in idle), *(link.aclose() for link in self._shared.values()))
+        await asyncio.gather(
+            *(connection.aclose() for connection in idle),
+            *(connection.aclose() for connection in self._shared.values()),
+        )
         for held in self.every():  # who waits for a reply waits no longer
             held.close()
         for client in self._clients.values():
             await client.aclose()
         await asyncio.sleep(0)  # transports close in the loop's next turn
 
-    def forsake(self) -> bool:
+    def abandon(self) -> bool:
         """The client is gone, and was not closed: end what is shared. Whether there was something."""
-        return bool(sum(link.forsake() for link in self._shared.values()))
+        return bool(sum(connection.abandon() for connection in self._shared.values()))
 
-    async def _take(self, batch: Batch, at: float | None) -> Link | Outcome | None:
+    async def _take(self, batch: NodeBatch, at: float | None) -> AioNodeConnection | Outcome | None:
         """A connection for a batch alone, or why there is none; None if there are too many already."""
         try:
             if (at_hand := self.at_hand(batch)) is not None:
                 return at_hand
         except redis.ConnectionError as lost:
             return Outcome([], lost, connected=False)
-        connection = self.make_connection(batch.address, batch.from_replica)
-        link = Link(connection)
-        if not self.admit(batch.address, link):
+        redis_connection = self.make_connection(batch.address, batch.from_replica)
+        connection = AioNodeConnection(redis_connection)
+        if not self.admit(batch.address, connection):
             return None
         try:
             async with asyncio.timeout_at(at):
-                await link.open()
+                await connection.open()
         except (OSError, redis.RedisError) as error:
-            self._open[batch.address].discard(link)
+            self._open[batch.address].discard(connection)
             self.not_opened(batch.address)
             with contextlib.suppress(OSError, redis.RedisError):
-                await connection.disconnect(nowait=True)
+                await redis_connection.disconnect(nowait=True)
             return Outcome([], as_lost(error), connected=False)
         except BaseException:
-            self.dismiss(batch.address, link)
+            self.dismiss(batch.address, connection)
             raise
         self.answers(batch.address)
         if self.is_closed:  # meanwhile
-            self.dismiss(batch.address, link)
+            self.dismiss(batch.address, connection)
             return closed()
-        return link
+        return connection
 
     def make_connection(self, address: Address, from_replica: bool) -> Any:
         pool = self.client(address).connection_pool
         return connection_maker(pool, Retry(NoBackoff(), 0), _read_only if from_replica else None)()
 
 
-async def _read_only(connection: Any) -> None:
+async def _read_only(redis_connection: Any) -> None:
     """What a connection that reads from a replica begins with."""
-    await connection.on_connect()
-    await connection.send_command("READONLY")
-    await connection.read_response()
+    await redis_connection.on_connect()
+    await redis_connection.send_command("READONLY")
+    await redis_connection.read_response()
 
 
-async def _all(fly: Callable[[Batch], Awaitable[Outcome]], batches: Sequence[Batch]) -> list[Outcome]:
+async def _all(fly: Callable[[NodeBatch], Awaitable[Outcome]], batches: Sequence[NodeBatch]) -> list[Outcome]:
     """All at once; if one fails, none goes on."""
     if len(batches) < 2:
         return [await fly(batch) for batch in batches]

@@ -2,7 +2,7 @@
 
 A call enters with what it is about to send and leaves when every command of it is finished, at its end or at the end of its
 caller. Who finds no room queues, and whoever leaves lets in those who come next, in the order they came: nobody overtakes a large
-batch. All calls of all threads and tasks share one ledger; one lock, held for a few additions, keeps it right.
+batch. All calls of all threads and tasks share one Bounds; one lock, held for a few additions, keeps it right.
 
 A thread can be interrupted between any two steps (KeyboardInterrupt). Leaving twice is leaving once, so one who was interrupted in it does it
 again; the queue holds nobody who is not there; and what an interrupt kept a thread from telling others they find out for themselves, after PATROL.
@@ -94,7 +94,7 @@ class Place:
         """Called then; for any thread."""
 
 
-class Ledger:
+class Bounds:
     """See the top of this file."""
 
     def __init__(self, rules: Rules) -> None:

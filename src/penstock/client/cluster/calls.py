@@ -111,7 +111,7 @@ class ClusterBody:
     @property
     def counters(self) -> ClusterCounters:
         """What this client has done, on all nodes; what each field counts is said there."""
-        return replace(self.core.ledger.counters, refreshes=self.core.topology.refreshes)
+        return replace(self.core.bounds.counters, refreshes=self.core.topology.refreshes)
 
     def __repr__(self) -> str:
         nodes = ", ".join(map(shown, self.core.topology.startup))
@@ -165,7 +165,7 @@ class PipelineBody:
     def _release(self) -> None:
         transaction = self.calls.end_transaction()
         if transaction is not None:
-            self._cluster._links.release(transaction.lane.link, transaction.lane.address)
+            self._cluster._pool.release(transaction.lane.connection, transaction.lane.address)
 
     def _forget(self) -> None:
         self._release()

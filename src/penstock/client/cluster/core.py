@@ -19,8 +19,8 @@ from redis.exceptions import ExecAbortError
 
 from penstock.client.api.pipeline import decoded_alone
 from penstock.client.api.streams import CALLBACKS
-from penstock.client.cluster.bounds import ClusterCounters, Hold, Ledger, held_bytes
-from penstock.client.cluster.effects import Batch, Effect, Outcome, Refresh, Room, Rules
+from penstock.client.cluster.bounds import Bounds, ClusterCounters, Hold, held_bytes
+from penstock.client.cluster.effects import Effect, NodeBatch, Outcome, Refresh, Room, Rules
 from penstock.client.cluster.errors import NotRoutable
 from penstock.client.cluster.pipeline import Packed
 from penstock.client.cluster.plain import PlainCall
@@ -87,7 +87,7 @@ class ClusterCore:
             command_timeout, max_connections or 100, max_buffered_commands, max_buffered_bytes, when_full, backoff_base, backoff_cap,
             Listeners(on_reconnect, on_replay),
         )  # fmt: skip
-        self.ledger = Ledger(self.rules)
+        self.bounds = Bounds(self.rules)
         self.topology = Topology(startup, self.rules)
         self.connection = connection
         model = redis.Redis(**connection)  # connects to nothing; knows how redis-py reads replies
@@ -141,12 +141,12 @@ class ClusterCore:
         done, topology, (arguments,) = ClusterCounters(), self.topology, plain.commands
         assert topology.table is not None
         plan = make_plan([arguments], topology.table, False, topology.map, plain.raw, plain.repeats)
-        first_round = Batch(plain.address, plan.packed, [0], raw=plan.raw)
+        first_round = NodeBatch(plain.address, plan.packed, [0], raw=plan.raw)
         try:
             logic = Packed(plan, topology.map, self.rules, plain.until, done)
             (reply,) = yield from logic.run_after(first_round, outcome)
         finally:
-            self.ledger.leave(plain, done)
+            self.bounds.leave(plain, done)
         return reply
 
     def call(self, arguments: Call, options: Options) -> Generator[Effect, Any, Any]:
@@ -219,19 +219,19 @@ class ClusterCore:
 
     def _held(self, plan: Plan, started: float, logic: _Body) -> Generator[Effect, Any, Any]:
         """Run logic within the bounds on what is held and within its time, and count what it does."""
-        until, done, ledger = self.rules.until(started, plan.patience), ClusterCounters(), self.ledger
+        until, done, bounds = self.rules.until(started, plan.patience), ClusterCounters(), self.bounds
         hold = Hold(len(plan.packed), held_bytes(plan.packed, count_words(plan.commands)))
         try:
-            if not ledger.enter(hold):
+            if not bounds.enter(hold):
                 if self.rules.when_full == "raise":
-                    raise ledger.full()
+                    raise bounds.full()
                 yield Room(hold, until)
             return (yield from logic(until=until, done=done))
         finally:
             try:
-                ledger.leave(hold, done)
+                bounds.leave(hold, done)
             except BaseException:  # an interrupt
-                ledger.leave(hold)
+                bounds.leave(hold)
                 raise
 
     # -- replies ------------------------------------------------------------------------------------------------

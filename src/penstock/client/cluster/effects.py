@@ -27,14 +27,14 @@ from penstock.client.events import Listeners
 class Lane:
     """A connection that several batches share, one after the other, because it remembers something (WATCH)."""
 
-    link: Any = None
+    connection: Any = None
     """The driver's; None before the first batch, and again when the connection failed."""
     address: Address | None = None
     """Where it leads; a batch for another node gets a new one."""
 
 
 @dataclass(slots=True)
-class Batch:
+class NodeBatch:
     """Commands for one node, written as one; each piece has one reply."""
 
     address: Address
@@ -76,7 +76,7 @@ class Outcome:
         """Some of it may have left this program."""
         return bool(self.accepted) if self.reached is None else any(self.reached)
 
-    def states(self, batch: Batch) -> list[State]:
+    def states(self, batch: NodeBatch) -> list[State]:
         """How far each piece without a reply came."""
         if self.reached is not None:
             return self.reached
@@ -90,14 +90,14 @@ class Outcome:
         return states
 
 
-Then = Callable[[Batch, Outcome], Sequence[Batch]]
+Then = Callable[[NodeBatch, Outcome], Sequence[NodeBatch]]
 
 
 @dataclass(slots=True)
 class Exchange:
     """Write every batch, then read their replies; the result is a list of Outcomes, one a batch."""
 
-    batches: Sequence[Batch]
+    batches: Sequence[NodeBatch]
     then: Then | None = None
     """Called with each batch and its outcome as soon as that is there. It may answer with more batches, which are part of the exchange
     (and of whose outcomes it is told too); each waits until nothing else in the exchange is under way to its node."""
@@ -127,7 +127,7 @@ class Room:
     """Wait until so much more may be held, and hold it; BufferFull if that is not before `until`."""
 
     hold: Any
-    """A ledger.Hold."""
+    """A bounds.Hold."""
     until: float = math.inf
 
 

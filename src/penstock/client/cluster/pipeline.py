@@ -33,7 +33,7 @@ from typing import Any, Final
 from redis.exceptions import AskError, SlotNotCoveredError, TryAgainError
 
 from penstock.client.cluster.bounds import ClusterCounters
-from penstock.client.cluster.effects import Batch, Effect, Exchange, Outcome, Pause, Refresh, Rules
+from penstock.client.cluster.effects import Effect, Exchange, NodeBatch, Outcome, Pause, Refresh, Rules
 from penstock.client.cluster.errors import (
     REFUSALS,
     Moved,
@@ -96,12 +96,12 @@ class Packed:
         pending = range(len(self.results))
         return self._go_on(pending, self._next_round(pending))
 
-    def run_after(self, batch: Batch, outcome: Outcome) -> Generator[Effect, Any, list[Any]]:
+    def run_after(self, batch: NodeBatch, outcome: Outcome) -> Generator[Effect, Any, list[Any]]:
         """As `run`, when the first round is over already."""
         batches = self._take(batch, outcome)
         return self._go_on(self._without_result(range(len(self.results))), batches)
 
-    def _go_on(self, pending: Sequence[int], batches: list[Batch]) -> Generator[Effect, Any, list[Any]]:
+    def _go_on(self, pending: Sequence[int], batches: list[NodeBatch]) -> Generator[Effect, Any, list[Any]]:
         rules = self._rules
         while pending:
             if batches:
@@ -150,12 +150,12 @@ class Packed:
 
     # -- planning a round ---------------------------------------------------------------------------------------
 
-    def _next_round(self, pending: Sequence[int]) -> list[Batch]:
+    def _next_round(self, pending: Sequence[int]) -> list[NodeBatch]:
         if self._is_plain and not self._asks and not self._wake and self._map.is_covered:
             return self._plain_round(pending)
         return self._careful_round(pending, self._rules.clock())
 
-    def _plain_round(self, pending: Sequence[int]) -> list[Batch]:
+    def _plain_round(self, pending: Sequence[int]) -> list[NodeBatch]:
         """The common case, also after a reshard: everything to the owner of its slot. A few look-ups a command."""
         slots, owners, packed = self._plan.slots, self._map.owners, self._plan.packed
         groups: dict[int, list[int]] = defaultdict(list)  # by identity, which is quicker to hash than an address
@@ -165,13 +165,13 @@ class Packed:
         for group in groups.values():
             owner = owners[slots[group[0]]]
             assert owner is not None  # the map is covered
-            batches.append(Batch(owner, [packed[index] for index in group], group, patience=self._plan.patience))
+            batches.append(NodeBatch(owner, [packed[index] for index in group], group, patience=self._plan.patience))
         return batches
 
-    def _careful_round(self, pending: Sequence[int], now: float) -> list[Batch]:
+    def _careful_round(self, pending: Sequence[int], now: float) -> list[NodeBatch]:
         """Every pending command whose turn it is: nothing before it in its slot waits, goes elsewhere or conflicts."""
         plan, slots = self._plan, self._plan.slots
-        batches: dict[tuple[Address, bool], Batch] = {}
+        batches: dict[tuple[Address, bool], NodeBatch] = {}
         heads: dict[int, tuple[Address, bool, bool]] = {}  # where the slot's commands go in this round
         gates: dict[int, _Gate] = {}  # of slots that have a command of several keys on its way
         closed = {slot for slot, until in self._wake.items() if until > now}
@@ -193,7 +193,7 @@ class Packed:
             address, asking, from_replica = destination
             batch = batches.get((address, from_replica))
             if batch is None:
-                batch = batches[address, from_replica] = Batch(address, [], [], from_replica, plan.patience)
+                batch = batches[address, from_replica] = NodeBatch(address, [], [], from_replica, plan.patience)
             if asking:
                 del self._asks[index]
                 batch.pieces.append(ASKING)
@@ -222,7 +222,7 @@ class Packed:
                 return (replicas[slot % len(replicas)], False, True)
         return (owner, False, False)
 
-    def _shun(self, batch: Batch) -> None:
+    def _shun(self, batch: NodeBatch) -> None:
         """Read from another node: the master, or a replica that a newer map names."""
         if batch.from_replica:
             self._shunned.add(batch.address)
@@ -233,7 +233,7 @@ class Packed:
 
     # -- after a batch ------------------------------------------------------------------------------------------
 
-    def _take(self, batch: Batch, outcome: Outcome) -> list[Batch]:
+    def _take(self, batch: NodeBatch, outcome: Outcome) -> list[NodeBatch]:
         """Finish a batch. If its slots have moved, and nothing else is the matter, what they refused follows them at once.
 
         All pending commands of a slot are in one batch of a plain round, so their order is kept. Whatever needs a wait, a new map or
@@ -255,28 +255,28 @@ class Packed:
             return []
         (place, *others), packed = set(followed.values()), self._plan.packed
         if not others and len(followed) == len(batch.indices):
-            return [Batch(place, batch.pieces, batch.indices, patience=batch.patience)]
+            return [NodeBatch(place, batch.pieces, batch.indices, patience=batch.patience)]
         groups: dict[Address, list[int]] = defaultdict(list)
         for index, address in followed.items():
             if self.results[index] is PENDING:
                 groups[address].append(index)
         return [
-            Batch(address, [packed[index] for index in group], group, patience=batch.patience)
+            NodeBatch(address, [packed[index] for index in group], group, patience=batch.patience)
             for address, group in groups.items()
         ]
 
-    def _may_follow_whole(self, batch: Batch) -> bool:
+    def _may_follow_whole(self, batch: NodeBatch) -> bool:
         """If all of it moved to one place: whether it may go there as it is, without a look at each command."""
         is_first = not self._attempts and all(indices is not batch.indices for indices, _ in self._followed)
         return is_first and self._is_plain and self._rules.patience > 0
 
-    def _follow_whole(self, batch: Batch, place: Moved) -> Batch:
+    def _follow_whole(self, batch: NodeBatch, place: Moved) -> NodeBatch:
         """A node has none of its slots any more, as after a failover; that may be thousands of commands."""
         address, slots, indices = self._named(place, batch), self._plan.slots, batch.indices
         self._moves.update(dict.fromkeys([slots[index] for index in indices], address))
         self._done.redirected += len(indices)
         self._followed += ((indices, place),)
-        return Batch(address, batch.pieces, indices, patience=batch.patience)
+        return NodeBatch(address, batch.pieces, indices, patience=batch.patience)
 
     def _note_followed(self) -> None:
         """Something else is the matter: what following was for each command counts from now on."""
@@ -285,7 +285,7 @@ class Packed:
             self._last_error.update(dict.fromkeys(indices, place))
         self._followed = ()
 
-    def _take_each(self, batch: Batch, outcome: Outcome, kinds: set[type[Any]]) -> dict[int, Address]:
+    def _take_each(self, batch: NodeBatch, outcome: Outcome, kinds: set[type[Any]]) -> dict[int, Address]:
         """Take in what came; where to send the commands that may follow their slots now."""
         results, indices, replies = self.results, batch.indices, outcome.replies
         if outcome.error is None and kinds == {Moved} and _ALONG not in indices:
@@ -307,7 +307,7 @@ class Packed:
         self._check_order(batch)
         return followed if kinds & REFUSALS == {Moved} and outcome.error is None else {}
 
-    def _moved(self, indices: list[int], replies: list[Moved], batch: Batch) -> dict[int, Address]:
+    def _moved(self, indices: list[int], replies: list[Moved], batch: NodeBatch) -> dict[int, Address]:
         """These slots have other owners now; after a reshard that may be every command of a pipeline, so it is quick.
 
         Answers where they are, if this is the first refusal for all of them.
@@ -330,7 +330,7 @@ class Packed:
             self._redirected_again(index, self._count(index))
         return {}
 
-    def _refusal(self, index: int, error: Exception, batch: Batch) -> None:
+    def _refusal(self, index: int, error: Exception, batch: NodeBatch) -> None:
         """The server did not run it, and says why."""
         self._refused.append(index)
         self._last_error[index] = error
@@ -351,11 +351,11 @@ class Packed:
         elif attempt > 2:
             self._pause(self._plan.slots[index], self._rules.backoff(attempt - 2))
 
-    def _named(self, place: str, batch: Batch) -> Address:
+    def _named(self, place: str, batch: NodeBatch) -> Address:
         host, _, port = place.rpartition(":")
         return address_of(host, int(port), batch.address, self._rules.address_remap)
 
-    def _lost(self, batch: Batch, outcome: Outcome, error: Exception) -> None:
+    def _lost(self, batch: NodeBatch, outcome: Outcome, error: Exception) -> None:
         """The connection failed: what was not written goes elsewhere, about the rest the delivery level decides."""
         if isinstance(error, TimeIsUp):
             self._until = min(self._until, self._rules.clock())  # whose clock it is by may differ a little
@@ -403,7 +403,7 @@ class Packed:
                 self._may_repeat(index, self._sent[index], "", self._last_error.get(index))
         return self._without_result(pending)
 
-    def _tell_of_replay(self, batches: Sequence[Batch]) -> None:
+    def _tell_of_replay(self, batches: Sequence[NodeBatch]) -> None:
         """Commands that were written before are about to be written again."""
         for batch in batches:
             again = [
@@ -423,7 +423,7 @@ class Packed:
         attempt = self._count(index)
         self._pause(slot, self._rules.backoff(attempt))
 
-    def _check_order(self, batch: Batch) -> None:
+    def _check_order(self, batch: NodeBatch) -> None:
         """A refused command that a later, conflicting one has overtaken may not run any more: it fails as refused.
 
         Commands that conflict are of one slot, and go to one node in one round: they are in one batch.

@@ -1,6 +1,6 @@
 """The call that most calls are: one command of one key, to the master of its slot, over the connection that all share.
 
-It needs no plan and no logic as long as it is simply answered. It is itself what the core queues and what the ledger holds, so one object is
+It needs no plan and no logic as long as it is simply answered. It is itself what the core queues and what the bounds count, so one object is
 made for it; what comes back as an error is given to the logic for all other calls (ClusterCore.after), as the outcome of a first round.
 
 Rejected: the same logic with cheaper effects. A third of what a call of a task cost was generators and coroutines inside each other.

@@ -1,7 +1,7 @@
 """The connections of a cluster client: which ones are at hand, how many there may be, who is told of a new one in the place of a lost one.
 The part of it that blocking and asyncio connections share.
 
-Idle links lie in lists whose `pop` and `append` are atomic, so threads share them without a lock. A link counts towards max_connections from
+Idle connections lie in lists whose `pop` and `append` are atomic, so threads share them without a lock. A connection counts towards max_connections from
 before it is opened until it is closed or forgotten; one place is always kept for the connection that calls share (sharing.py).
 """
 
@@ -18,12 +18,12 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import redis
 
-from penstock.client.cluster.bounds import Ledger
-from penstock.client.cluster.effects import Batch, Outcome, Rules
+from penstock.client.cluster.bounds import Bounds
+from penstock.client.cluster.effects import NodeBatch, Outcome, Rules
 from penstock.client.cluster.errors import TimeIsUp
 from penstock.client.cluster.sharing import WAS_CLOSED, outcome_of, reason
 from penstock.client.cluster.slot_map import Address
-from penstock.client.engine import batch as single
+from penstock.client.engine.batch import Batch
 from penstock.client.errors import ClientClosed, NotSent
 from penstock.client.events import Event, Reconnected
 
@@ -31,7 +31,7 @@ Key = tuple[Address, bool]
 """A node, and whether connections to it were opened to read from a replica."""
 
 
-class Own(Protocol):
+class OwnConnection(Protocol):
     """A connection that a batch has for itself."""
 
     def whose(self) -> str:
@@ -41,7 +41,7 @@ class Own(Protocol):
     def close(self) -> None: ...
 
 
-L = TypeVar("L", bound=Own)
+L = TypeVar("L", bound=OwnConnection)
 S = TypeVar("S")
 """A connection that is everybody's."""
 
@@ -54,13 +54,13 @@ class _Outage:
     attempts: int = 1
 
 
-class Pool(ABC, Generic[L, S]):
+class NodePool(ABC, Generic[L, S]):
     """See the top of this file."""
 
-    def __init__(self, rules: Rules, ledger: Ledger, make_shared: Callable[..., S]) -> None:
+    def __init__(self, rules: Rules, bounds: Bounds, make_shared: Callable[..., S]) -> None:
         """`make_shared` makes one of a maker of redis-py's connections and a listener to events."""
         self.rules = rules
-        self.ledger = ledger
+        self.bounds = bounds
         self._make_shared = make_shared
         self._shared: dict[Key, S] = {}
         self._idle: dict[Key, list[L]] = {}
@@ -77,47 +77,47 @@ class Pool(ABC, Generic[L, S]):
 
     # -- how many -----------------------------------------------------------------------------------------------
 
-    def admit(self, address: Address, link: L) -> bool:
-        """Count a link that is about to be opened; False if there are too many to this node, and none that could be closed for it."""
+    def admit(self, address: Address, connection: L) -> bool:
+        """Count a connection that is about to be opened; False if there are too many to this node, and none that could be closed for it."""
         with self._lock:
-            links = self._open[address]
-            if len(links) < self.rules.max_connections - 1 or self._close_idle(address):
-                links.add(link)
+            connections = self._open[address]
+            if len(connections) < self.rules.max_connections - 1 or self._close_idle(address):
+                connections.add(connection)
                 return True
             return False
 
     def _close_idle(self, address: Address) -> bool:
         """Close one that was opened for the other kind of use."""
         for from_replica in (False, True):
-            link = self.take_idle((address, from_replica))
-            if link is not None:
-                self.dismiss(address, link)
+            connection = self.take_idle((address, from_replica))
+            if connection is not None:
+                self.dismiss(address, connection)
                 return True
         return False
 
     def every(self) -> list[L]:
         """Those that are open, or being opened, whoever has them."""
         with self._lock:
-            return [link for links in self._open.values() for link in links]
+            return [connection for connections in self._open.values() for connection in connections]
 
-    def dismiss(self, address: Address, link: L) -> None:
-        """Close a link, which does not count any more."""
+    def dismiss(self, address: Address, connection: L) -> None:
+        """Close a connection, which does not count any more."""
         with self._lock:
-            self._open[address].discard(link)
-        link.close()
+            self._open[address].discard(connection)
+        connection.close()
 
     # -- use ----------------------------------------------------------------------------------------------------
 
-    def at_hand(self, batch: Batch) -> L | None:
+    def at_hand(self, batch: NodeBatch) -> L | None:
         """One that is open: the one of the batch's lane, or one that waits and that the node has not closed meanwhile.
 
         Raises redis.ConnectionError if the lane's is not ours any more.
         """
-        if (lane := batch.lane) is not None and lane.link is not None:
-            held: L = lane.link
+        if (lane := batch.lane) is not None and lane.connection is not None:
+            held: L = lane.connection
             if not (gone := held.whose()) and lane.address == batch.address:
                 return held
-            lane.link = None
+            lane.connection = None
             if gone:
                 raise redis.ConnectionError(gone)
             self.release(held, lane.address)
@@ -135,22 +135,22 @@ class Pool(ABC, Generic[L, S]):
         except (KeyError, IndexError):
             return None
 
-    def give_back(self, batch: Batch, outcome: Outcome, link: L) -> None:
-        """A batch is done with its link: its lane keeps it, or it is kept for others, or it is closed."""
+    def give_back(self, batch: NodeBatch, outcome: Outcome, connection: L) -> None:
+        """A batch is done with its connection: its lane keeps it, or it is kept for others, or it is closed."""
         if batch.lane is not None:
-            batch.lane.link = link if outcome.error is None else None
+            batch.lane.connection = connection if outcome.error is None else None
             batch.lane.address = batch.address
         if outcome.error is not None or self.is_closed:
             if not isinstance(outcome.error, TimeIsUp):
                 self.lost(batch.address)
-            self.dismiss(batch.address, link)
+            self.dismiss(batch.address, connection)
         elif batch.lane is None:
-            self._idle.setdefault((batch.address, batch.from_replica), []).append(link)
+            self._idle.setdefault((batch.address, batch.from_replica), []).append(connection)
 
-    def release(self, lane_link: L | None, address: Address | None) -> None:
-        """Close a link that a lane held: what it remembers (WATCH) ends with it."""
-        if lane_link is not None and address is not None:
-            self.dismiss(address, lane_link)
+    def release(self, lane_connection: L | None, address: Address | None) -> None:
+        """Close a connection that a lane held: what it remembers (WATCH) ends with it."""
+        if lane_connection is not None and address is not None:
+            self.dismiss(address, lane_connection)
 
     # -- what is shared -----------------------------------------------------------------------------------------
 
@@ -167,11 +167,11 @@ class Pool(ABC, Generic[L, S]):
                 )
             return self._shared[key]
 
-    def refuse(self, made: single.Batch, error: NotSent) -> None:
+    def refuse(self, made: Batch, error: NotSent) -> None:
         """The core did not take a batch: this client was closed, or another thread has just closed the connection of a node that has left."""
         made.results = [ClientClosed(WAS_CLOSED) if self.is_closed else NotSent(str(error))] * made.count
 
-    def outcome(self, made: single.Batch, address: Address, until: float) -> Outcome:
+    def outcome(self, made: Batch, address: Address, until: float) -> Outcome:
         """What became of a batch on a shared connection."""
         outcome = outcome_of(made)
         if outcome.error is not None:
@@ -202,7 +202,7 @@ class Pool(ABC, Generic[L, S]):
     def shared_again(self, address: Address, event: Event) -> None:
         """The core of a shared connection tells that it has a new one."""
         self.outages.pop(address, None)
-        self.ledger.reconnected()
+        self.bounds.reconnected()
         self.rules.listeners.tell(replace(event, node=address))
 
     def tell(self) -> None:
@@ -212,7 +212,7 @@ class Pool(ABC, Generic[L, S]):
                 event = self._events.popleft()
             except IndexError:  # another thread tells
                 return
-            self.ledger.reconnected()
+            self.bounds.reconnected()
             self.rules.listeners.tell(event)
 
     # -- nodes that have left -----------------------------------------------------------------------------------
@@ -221,8 +221,8 @@ class Pool(ABC, Generic[L, S]):
         """Close what waits for nodes that are not in the cluster any more: in the long run they would be many."""
         with self._lock:
             for key in [key for key in self._idle if key[0] not in known]:
-                while (link := self.take_idle(key)) is not None:
-                    self.dismiss(key[0], link)
+                while (connection := self.take_idle(key)) is not None:
+                    self.dismiss(key[0], connection)
                 del self._idle[key]
             for address in [address for address in self._open if address not in known and not self._open[address]]:
                 del self._open[address]

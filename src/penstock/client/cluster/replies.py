@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 import hiredis
 import redis
 
-from penstock.client.cluster.effects import Batch
+from penstock.client.cluster.effects import NodeBatch
 from penstock.client.cluster.errors import Moved, decode_error
 from penstock.client.delivery import State
 
@@ -25,7 +25,7 @@ _MORE: Final = object()
 _MOVED = b"-MOVED "
 
 
-class Replies:
+class NodeReplyReader:
     """The reading side of a connection."""
 
     __slots__ = ("_has_only_moved", "_reader", "_tail")
@@ -39,7 +39,7 @@ class Replies:
         self._has_only_moved = True  # all that came of this batch
         self._tail = b""  # and the line that was cut off at its end
 
-    def take(self, data: Any, into: list[Any], batch: Batch) -> None:
+    def take(self, data: Any, into: list[Any], batch: NodeBatch) -> None:
         """Add all replies that `data` makes whole; what nobody asked for (pushes) is passed over."""
         wanted = len(batch.pieces)
         if self._has_only_moved and (data := self._take_moved(data, into)):

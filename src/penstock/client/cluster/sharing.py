@@ -19,12 +19,12 @@ from typing import Any
 import redis
 from redis.exceptions import MovedError
 
-from penstock.client.cluster.effects import Batch, Outcome
+from penstock.client.cluster.effects import NodeBatch, Outcome
 from penstock.client.cluster.errors import Moved, TimeIsUp, TooManyConnections
 from penstock.client.cluster.slot_map import Address, shown
 from penstock.client.delivery import Delivery, Settings, State
 from penstock.client.drivers.connecting import HEALTH_CHECK_INTERVAL
-from penstock.client.engine import batch as single
+from penstock.client.engine.batch import Batch
 from penstock.client.engine.connection import ConnectionCore
 from penstock.client.engine.encoding import Packed
 from penstock.client.errors import ClientClosed, DeliveryError
@@ -32,16 +32,16 @@ from penstock.client.errors import ClientClosed, DeliveryError
 MOST_PIECES = 64
 """Of a batch that shares a connection although it could have its own."""
 WAS_CLOSED = "the client was closed"
-_UNBOUNDED = 1 << 62  # what is held is bounded by the ledger, for all nodes together
+_UNBOUNDED = 1 << 62  # what is held is bounded by bounds.py, for all nodes together
 _NAMELESS = ("command",)
 
 
-def goes_shared(batch: Batch) -> bool:
+def goes_shared(batch: NodeBatch) -> bool:
     """Whether a batch shares from the start."""
     return len(batch.pieces) <= MOST_PIECES and may_share(batch)
 
 
-def may_share(batch: Batch) -> bool:
+def may_share(batch: NodeBatch) -> bool:
     return batch.lane is None and batch.patience == 0.0
 
 
@@ -56,14 +56,14 @@ def core_maker(arguments: Mapping[str, Any], encoder: Any) -> Callable[[], Conne
     return partial(ConnectionCore, settings, encoding=encoding, encoding_errors=encoder.encoding_errors)
 
 
-def as_single(batch: Batch, deadline: float) -> single.Batch:
+def as_batch(batch: NodeBatch, deadline: float) -> Batch:
     """A batch as the core wants it."""
     pieces = batch.pieces
     if len(pieces) == 1:
-        made = single.Batch(_NAMELESS, pieces[0])
+        made = Batch(_NAMELESS, pieces[0])
     else:
         packed = Packed(b"".join(pieces), array("Q", map(len, pieces)), len(pieces), {})
-        made = single.Batch.of((_NAMELESS,) * len(pieces), packed)
+        made = Batch.of((_NAMELESS,) * len(pieces), packed)
     if batch.raw:
         made.raw = batch.raw
     if deadline != math.inf:
@@ -71,7 +71,7 @@ def as_single(batch: Batch, deadline: float) -> single.Batch:
     return made
 
 
-def outcome_of(done: single.Batch) -> Outcome:
+def outcome_of(done: Batch) -> Outcome:
     """What became of a batch that the core has finished."""
     replies = done.results
     if not isinstance(replies[-1], Exception) and len(replies) == 1:
@@ -112,7 +112,7 @@ def reason(failure: Exception, address: Address, left: float) -> Exception:
 _CLOCKS_DIFFER = 0.05  # seconds; loops round their time, and look at it by turns
 
 
-def too_many(batch: Batch, most: int) -> Outcome:
+def too_many(batch: NodeBatch, most: int) -> Outcome:
     """There may be no connection more to this node."""
     error = TooManyConnections(
         f"all {most} connections to {shown(batch.address)} are in use, by commands that block and by transactions that watch; raise max_connections"

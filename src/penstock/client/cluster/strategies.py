@@ -15,7 +15,7 @@ from typing import Any
 
 from penstock.client.choice_by_name import chosen
 from penstock.client.cluster.bounds import ClusterCounters
-from penstock.client.cluster.effects import Batch, Effect, Exchange, Outcome, Pause, Refresh, Rules
+from penstock.client.cluster.effects import Effect, Exchange, NodeBatch, Outcome, Pause, Refresh, Rules
 from penstock.client.cluster.errors import CrossSlotRefused, unsent
 from penstock.client.cluster.pipeline import Packed
 from penstock.client.cluster.plan import UNKEYED, Call, Plan
@@ -113,7 +113,7 @@ def two_step(
             else:
                 wanted.setdefault(owner, set()).add(slot)
         outcomes: list[Outcome] = yield Exchange(
-            [Batch(address, [_NODES, _INFO], [-1, -1]) for address in wanted], until=until
+            [NodeBatch(address, [_NODES, _INFO], [-1, -1]) for address in wanted], until=until
         )
         doubts += [
             doubt

@@ -41,7 +41,7 @@ from penstock.client.cluster.plan import Call
 from penstock.client.cluster.scripts import ClusterScript
 from penstock.client.cluster.slot_map import Address, SlotMap
 from penstock.client.cluster.strategies import Strategy
-from penstock.client.cluster.sync_connections import Links
+from penstock.client.cluster.sync_connections import SyncNodePool
 from penstock.client.cluster.turns import Turns
 from penstock.client.drivers.sync import Reentered
 from penstock.client.errors import NotSent
@@ -55,7 +55,7 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, RedisModuleCommands, C
 
     def __init__(self, host: str | None = None, port: int = 6379, **arguments: Any) -> None:
         self.core = ClusterCore(host, port, **arguments)
-        self._links = Links(self.core.connection, self.core.rules, self.core.ledger, self.core.encoder)
+        self._pool = SyncNodePool(self.core.connection, self.core.rules, self.core.bounds, self.core.encoder)
         self._turns = Turns()  # at the topology
         _clusters.add(self)
 
@@ -66,30 +66,30 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, RedisModuleCommands, C
 
     def execute_command(self, *arguments: Any, **options: Any) -> Any:
         """Any command. `node=` ("host:port", "primaries", "replicas", "all") sends it to certain nodes instead."""
-        core, links = self.core, self._links
+        core, pool = self.core, self._pool
         plain = core.plain(arguments, options)
-        if plain is None or (link := links.shared(plain.address)) is None:
+        if plain is None or (connection := pool.shared(plain.address)) is None:
             return self.drive(core.call(arguments, options))
         try:
-            if not core.ledger.enter(plain):
+            if not core.bounds.enter(plain):
                 return self.drive(core.call(arguments, options))
             plain.deadline = plain.until
             try:
-                link.run(plain)
+                connection.run(plain)
             except NotSent as error:
-                links.refuse(plain, error)
+                pool.refuse(plain, error)
             except Reentered:
-                core.ledger.leave(plain)
+                core.bounds.leave(plain)
                 return self.drive(core.call(arguments, options))
             reply = plain.results[0]
-            if isinstance(reply, Exception) or plain.address in links.outages:
-                reply = self.drive(core.after(plain, links.outcome(plain, plain.address, plain.until)))
-                links.tell()
+            if isinstance(reply, Exception) or plain.address in pool.outages:
+                reply = self.drive(core.after(plain, pool.outcome(plain, plain.address, plain.until)))
+                pool.tell()
             else:
-                core.ledger.leave_answered(plain)
+                core.bounds.leave_answered(plain)
         finally:
             if plain.is_held:
-                core.ledger.leave(plain)
+                core.bounds.leave(plain)
         return core.read(arguments, options, reply)
 
     def execute_many(self, commands: Sequence[Call], raise_on_error: bool = True) -> list[Any]:
@@ -143,7 +143,7 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, RedisModuleCommands, C
 
     def node_client(self, address: Address) -> redis.Redis:
         """A redis-py client of one node, for what concerns one node."""
-        return self._links.client(address)
+        return self._pool.client(address)
 
     def keyslot(self, key: Any) -> int:
         return self.core.slot_of(key)
@@ -182,7 +182,7 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, RedisModuleCommands, C
             while True:
                 effect = logic.send(result)
                 if isinstance(effect, Exchange):
-                    result = self._links.exchange(effect)
+                    result = self._pool.exchange(effect)
                 elif isinstance(effect, Refresh):
                     result = self._refresh(effect)
                 elif isinstance(effect, Pause):
@@ -210,33 +210,33 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, RedisModuleCommands, C
                 topology.learn(wanted.moves)
                 return topology.map
             fresh: SlotMap = self.drive(topology.refresh(wanted.moves, wanted.until))
-            self._links.forget(topology.addresses)
+            self._pool.forget(topology.addresses)
             return fresh
         finally:
             turn.end()
 
     def _wait_for_room(self, room: Room) -> None:
-        ledger, clock, woken = self.core.ledger, self.core.rules.clock, threading.Lock()
+        bounds, clock, woken = self.core.bounds, self.core.rules.clock, threading.Lock()
         woken.acquire()
-        place = ledger.queue(room.hold, woken.release)
+        place = bounds.queue(room.hold, woken.release)
         try:
             while not room.hold.is_held:
                 left = room.until - clock()
                 if left <= 0:
-                    raise ledger.full()
+                    raise bounds.full()
                 if not woken.acquire(timeout=min(left, PATROL)):
-                    ledger.patrol()
+                    bounds.patrol()
         finally:
             del place  # whatever becomes of the exception and its frames
 
     def after_fork(self) -> None:
         """In a child: threads that are not there may have had their turn."""
         self._turns = Turns()
-        self.core.ledger.after_fork()
-        self._links.after_fork()
+        self.core.bounds.after_fork()
+        self._pool.after_fork()
 
     def close(self) -> None:
-        self._links.close()
+        self._pool.close()
 
     def __enter__(self) -> Self:
         return self

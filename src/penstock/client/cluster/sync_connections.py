@@ -1,7 +1,7 @@
 """Blocking connections to the nodes of a cluster, and the exchange of many batches over them at once.
 
 redis-py makes each connection (TLS, login, HELLO, names), then the socket is ours: not blocking, so that one thread writes to every
-node before it reads from any, and still takes replies from a node that would rather be read than write more. A link is
+node before it reads from any, and still takes replies from a node that would rather be read than write more. A connection is
 owned by the exchange that took it. A batch that is alone, and small, goes over the connection that all threads share (sharing.py).
 """
 
@@ -20,13 +20,13 @@ from redis.backoff import NoBackoff
 from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 
-from penstock.client.cluster.bounds import Ledger
-from penstock.client.cluster.effects import Batch, Exchange, Outcome, Rules
+from penstock.client.cluster.bounds import Bounds
+from penstock.client.cluster.effects import Exchange, NodeBatch, Outcome, Rules
 from penstock.client.cluster.errors import TimeIsUp
-from penstock.client.cluster.pool import Pool
-from penstock.client.cluster.replies import Replies
+from penstock.client.cluster.pool import NodePool
+from penstock.client.cluster.replies import NodeReplyReader
 from penstock.client.cluster.sharing import (
-    as_single,
+    as_batch,
     closed,
     core_maker,
     goes_shared,
@@ -35,9 +35,9 @@ from penstock.client.cluster.sharing import (
     too_many,
 )
 from penstock.client.cluster.slot_map import Address, shown
-from penstock.client.drivers import sync as sync_link
 from penstock.client.drivers.connecting import close_half_open, connection_maker, limit_opening
 from penstock.client.drivers.polling import POLLIN, POLLOUT, new_poll
+from penstock.client.drivers.sync import Reentered, SyncConnection
 from penstock.client.errors import NotSent
 
 READ_SIZE = 1 << 16
@@ -54,32 +54,32 @@ def connection_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def read_only(connection: Any) -> None:
+def read_only(redis_connection: Any) -> None:
     """What a connection that reads from a replica begins with."""
-    connection.on_connect()
-    connection.send_command("READONLY")
-    connection.read_response()
+    redis_connection.on_connect()
+    redis_connection.send_command("READONLY")
+    redis_connection.read_response()
 
 
-class Link:
+class NodeConnection:
     """One connection to one node."""
 
-    __slots__ = ("__weakref__", "_buffer", "_connection", "_process", "is_tls", "replies", "socket")
+    __slots__ = ("__weakref__", "_buffer", "_process", "_redis_connection", "is_tls", "replies", "socket")
 
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
+    def __init__(self, redis_connection: Any) -> None:
+        self._redis_connection = redis_connection
         self._process = os.getpid()
-        self.replies = Replies(connection.encoder)
+        self.replies = NodeReplyReader(redis_connection.encoder)
         self._buffer = memoryview(bytearray(READ_SIZE))
 
     def open(self, seconds: float | None) -> None:
-        limit_opening(self._connection, seconds)
+        limit_opening(self._redis_connection, seconds)
         try:
-            self._connection.connect()
+            self._redis_connection.connect()
         except BaseException as error:
             close_half_open(error)
             raise
-        self.socket: socket.socket = self._connection._sock
+        self.socket: socket.socket = self._redis_connection._sock
         self.socket.setblocking(False)
         self.is_tls = isinstance(self.socket, ssl.SSLSocket)
 
@@ -94,7 +94,7 @@ class Link:
         return self._buffer[:size]
 
     def whose(self) -> str:
-        """See pool.Own."""
+        """See pool.OwnConnection."""
         return (
             "" if self._process == os.getpid() else "what was watched before the fork is watched for the parent process"
         )
@@ -112,17 +112,17 @@ class Link:
             self.socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        self._connection.disconnect()
+        self._redis_connection.disconnect()
 
 
-class _Flight:
+class _InFlight:
     """A batch on its way."""
 
-    __slots__ = ("_data", "batch", "deadline", "link", "outcome", "sent")
+    __slots__ = ("_data", "batch", "connection", "deadline", "outcome", "sent")
 
-    def __init__(self, batch: Batch, link: Link) -> None:
+    def __init__(self, batch: NodeBatch, connection: NodeConnection) -> None:
         self.batch = batch
-        self.link = link
+        self.connection = connection
         self.outcome = Outcome([])
         self._data = memoryview(batch.pieces[0] if len(batch.pieces) == 1 else b"".join(batch.pieces))
         self.sent = 0
@@ -141,7 +141,7 @@ class _Flight:
     def write(self) -> None:
         try:
             while not self.is_written:
-                self.sent += self.link.socket.send(self._data[self.sent : self.sent + _WRITE_SIZE])
+                self.sent += self.connection.socket.send(self._data[self.sent : self.sent + _WRITE_SIZE])
         except _NOT_NOW:
             return
         except OSError as error:
@@ -153,17 +153,17 @@ class _Flight:
     def read(self) -> None:
         try:
             while self._take():
-                if not self.link.is_tls or self.is_done:  # a poll sees only what TLS has not decrypted yet
+                if not self.connection.is_tls or self.is_done:  # a poll sees only what TLS has not decrypted yet
                     return
         except (OSError, redis.RedisError) as error:
             self.fail(error)
 
     def _take(self) -> bool:
         """Read once; False if there is nothing now."""
-        data = self.link.receive()
+        data = self.connection.receive()
         if data is None:
             return False
-        self.link.replies.take(data, self.outcome.replies, self.batch)
+        self.connection.replies.take(data, self.outcome.replies, self.batch)
         return True
 
     def fail(self, error: Exception) -> None:
@@ -172,12 +172,12 @@ class _Flight:
         self.outcome.is_written = self.is_written
 
 
-class Links(Pool[Link, sync_link.Link]):
+class SyncNodePool(NodePool[NodeConnection, SyncConnection]):
     """Connections by node; `exchange` is the one thing to do with them."""
 
-    def __init__(self, arguments: Mapping[str, Any], rules: Rules, ledger: Ledger, encoder: Any) -> None:
+    def __init__(self, arguments: Mapping[str, Any], rules: Rules, bounds: Bounds, encoder: Any) -> None:
         self._arguments = connection_arguments(arguments)
-        super().__init__(rules, ledger, partial(sync_link.Link, core_maker(self._arguments, encoder)))
+        super().__init__(rules, bounds, partial(SyncConnection, core_maker(self._arguments, encoder)))
         self.silence: float | None = self._arguments.get("socket_timeout", 5.0)
         self._clients: dict[Address, redis.Redis] = {}
 
@@ -211,18 +211,18 @@ class Links(Pool[Link, sync_link.Link]):
             self.tell()
         return outcomes
 
-    def share(self, batch: Batch, until: float) -> Outcome | None:
+    def share(self, batch: NodeBatch, until: float) -> Outcome | None:
         """Over the connection that is everybody's. None: a signal handler came in between, and would wait for what it interrupts."""
         if self.is_closed:
             return closed()
         if self.rules.clock() >= until:
             return out_of_time()
         key = (batch.address, batch.from_replica)
-        link = self._shared.get(key) or self.sharing(key)
-        made = as_single(batch, until)
+        connection = self._shared.get(key) or self.sharing(key)
+        made = as_batch(batch, until)
         try:
-            link.run(made)
-        except sync_link.Reentered:
+            connection.run(made)
+        except Reentered:
             return None
         except NotSent as error:
             self.refuse(made, error)
@@ -231,10 +231,10 @@ class Links(Pool[Link, sync_link.Link]):
     def forget(self, known: Container[Address]) -> None:
         super().forget(known)
         with self._lock:
-            for key, link in list(self._shared.items()):
-                if key[0] not in known and not link.core.counters.buffered_commands:
+            for key, connection in list(self._shared.items()):
+                if key[0] not in known and not connection.core.counters.buffered_commands:
                     del self._shared[key]
-                    link.close()  # whoever has it in hand already finds it closed, and looks again
+                    connection.close()  # whoever has it in hand already finds it closed, and looks again
             for address in [address for address in self._clients if address not in known]:
                 del self._clients[address]
 
@@ -243,8 +243,8 @@ class Links(Pool[Link, sync_link.Link]):
         for shared in list(self._shared.values()):
             shared.close()
         for key in list(self._idle):
-            while (link := self.take_idle(key)) is not None:
-                self.dismiss(key[0], link)
+            while (connection := self.take_idle(key)) is not None:
+                self.dismiss(key[0], connection)
         for held in self.every():  # who waits for a reply waits no longer
             held.shut_down()
         for client in self._clients.values():
@@ -254,21 +254,21 @@ class Links(Pool[Link, sync_link.Link]):
         super().after_fork()
         self._clients = {}
 
-    def take(self, batch: Batch, until: float) -> Link | None:
+    def take(self, batch: NodeBatch, until: float) -> NodeConnection | None:
         """A connection for a batch alone; None if there are too many already."""
         if (at_hand := self.at_hand(batch)) is not None:
             return at_hand
-        link = Link(self.make_connection(batch.address, batch.from_replica))
-        if not self.admit(batch.address, link):
+        connection = NodeConnection(self.make_connection(batch.address, batch.from_replica))
+        if not self.admit(batch.address, connection):
             return None
         try:
-            link.open(None if until == _NEVER else until - self.rules.clock())
+            connection.open(None if until == _NEVER else until - self.rules.clock())
         except BaseException:
             self.not_opened(batch.address)
-            self.dismiss(batch.address, link)
+            self.dismiss(batch.address, connection)
             raise
         self.answers(batch.address)
-        return link
+        return connection
 
     def make_connection(self, address: Address, from_replica: bool) -> Any:
         pool = self.client(address).connection_pool
@@ -278,61 +278,61 @@ class Links(Pool[Link, sync_link.Link]):
 class _Exchange:
     """Batches on their way, and those that follow them."""
 
-    def __init__(self, links: Links, wanted: Exchange) -> None:
-        self._links = links
-        self._clock = links.rules.clock
-        self._silence = links.silence
+    def __init__(self, pool: SyncNodePool, wanted: Exchange) -> None:
+        self._pool = pool
+        self._clock = pool.rules.clock
+        self._silence = pool.silence
         self._then = wanted.then
         self._until = wanted.until
         self._poll = new_poll()
-        self._flights: dict[int, _Flight] = {}  # by the number of their socket
-        self._waiting: list[Batch] = []  # to be sent when nothing else is under way to their node
+        self._in_flight: dict[int, _InFlight] = {}  # by the number of their socket
+        self._waiting: list[NodeBatch] = []  # to be sent when nothing else is under way to their node
         self._sharing: list[
-            tuple[Batch, Outcome]
+            tuple[NodeBatch, Outcome]
         ] = []  # those for which there is no connection, and where their outcomes go
 
-    def start(self, batch: Batch) -> Outcome:
+    def start(self, batch: NodeBatch) -> Outcome:
         """Write a batch, as far as the socket takes it."""
-        if self._links.is_closed:
+        if self._pool.is_closed:
             return self._ended(batch, closed())
         if self._clock() >= self._until:
             return self._ended(batch, out_of_time())
         try:
-            link = self._links.take(batch, self._until)
+            connection = self._pool.take(batch, self._until)
         except (OSError, redis.RedisError) as error:
             return self._ended(batch, Outcome([], error, connected=False))
-        if link is None:
-            outcome = too_many(batch, self._links.rules.max_connections)
+        if connection is None:
+            outcome = too_many(batch, self._pool.rules.max_connections)
             if not may_share(batch):
                 return self._ended(batch, outcome)
             self._sharing.append((batch, outcome))
             return outcome
-        if self._links.is_closed:  # meanwhile
-            self._links.dismiss(batch.address, link)
+        if self._pool.is_closed:  # meanwhile
+            self._pool.dismiss(batch.address, connection)
             return self._ended(batch, closed())
-        flight = _Flight(batch, link)
-        descriptor = flight.link.socket.fileno()
-        self._flights[descriptor] = flight
+        flight = _InFlight(batch, connection)
+        descriptor = flight.connection.socket.fileno()
+        self._in_flight[descriptor] = flight
         flight.write()
         flight.deadline = self._deadline(flight, self._clock())
         self._poll.register(descriptor, POLLIN if flight.is_written else POLLIN | POLLOUT)
         if flight.is_done:
-            self._land(descriptor)
+            self._end_flight(descriptor)
         return flight.outcome
 
     def finish(self) -> None:
         """Read and write until every batch has its outcome."""
-        while self._flights or self._sharing:
+        while self._in_flight or self._sharing:
             self._read_and_write()
             if self._sharing:
                 batch, outcome = self._sharing.pop(0)
-                shared = self._links.share(batch, self._until)
+                shared = self._pool.share(batch, self._until)
                 if shared is not None:
                     outcome.take_over(shared)
                 self._over(batch, outcome)
 
     def _read_and_write(self) -> None:
-        flights, now = self._flights, self._clock()
+        flights, now = self._in_flight, self._clock()
         while flights:
             first = min(flight.deadline for flight in flights.values())
             events = self._poll.poll(None if first == _NEVER else max(0.0, first - now) * 1000)
@@ -346,47 +346,47 @@ class _Exchange:
                     flight.read()
                 flight.deadline = self._deadline(flight, now)
                 if flight.is_done:
-                    self._land(descriptor)
+                    self._end_flight(descriptor)
                 elif flight.is_written and not was_written:
                     self._poll.modify(descriptor, POLLIN)
             for descriptor, flight in list(flights.items()):
                 if flight.deadline <= now:
                     flight.fail(self._too_late(flight, now))
-                    self._land(descriptor)
+                    self._end_flight(descriptor)
 
-    def _too_late(self, flight: _Flight, now: float) -> Exception:
+    def _too_late(self, flight: _InFlight, now: float) -> Exception:
         where = shown(flight.batch.address)
         if now >= self._until:
             return TimeIsUp(f"{where} had not answered when its time was up")
         return redis.TimeoutError(f"{where} was silent for {self._silence} s")
 
     def abandon(self) -> None:
-        for flight in self._flights.values():
-            self._links.dismiss(flight.batch.address, flight.link)
+        for flight in self._in_flight.values():
+            self._pool.dismiss(flight.batch.address, flight.connection)
 
-    def _land(self, descriptor: int) -> None:
-        flight = self._flights.pop(descriptor)
+    def _end_flight(self, descriptor: int) -> None:
+        flight = self._in_flight.pop(descriptor)
         self._poll.unregister(descriptor)
-        self._links.give_back(flight.batch, flight.outcome, flight.link)
+        self._pool.give_back(flight.batch, flight.outcome, flight.connection)
         self._over(flight.batch, flight.outcome)
 
-    def _ended(self, batch: Batch, outcome: Outcome) -> Outcome:
+    def _ended(self, batch: NodeBatch, outcome: Outcome) -> Outcome:
         """Before it began."""
         self._over(batch, outcome)
         return outcome
 
-    def _over(self, batch: Batch, outcome: Outcome) -> None:
+    def _over(self, batch: NodeBatch, outcome: Outcome) -> None:
         """A batch has its outcome: others may follow it, and others may have waited for its node."""
         if self._then is None:
             return
         self._waiting += self._then(batch, outcome)
-        busy = {(flight.batch.address, flight.batch.from_replica) for flight in self._flights.values()}
+        busy = {(flight.batch.address, flight.batch.from_replica) for flight in self._in_flight.values()}
         ready = [batch for batch in self._waiting if (batch.address, batch.from_replica) not in busy]
         self._waiting = [batch for batch in self._waiting if (batch.address, batch.from_replica) in busy]
         for batch in ready:
             self.start(batch)
 
-    def _deadline(self, flight: _Flight, now: float) -> float:
+    def _deadline(self, flight: _InFlight, now: float) -> float:
         patience = flight.batch.patience
         silent = _NEVER if self._silence is None or patience is None else now + self._silence + patience
         return min(silent, self._until)

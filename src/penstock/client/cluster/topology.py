@@ -14,7 +14,7 @@ from typing import Any
 
 from redis.exceptions import AuthenticationError, AuthorizationError
 
-from penstock.client.cluster.effects import Batch, Effect, Exchange, Outcome, Rules
+from penstock.client.cluster.effects import Effect, Exchange, NodeBatch, Outcome, Rules
 from penstock.client.cluster.errors import NoTopology
 from penstock.client.cluster.routing import CommandTable
 from penstock.client.cluster.slot_map import Address, SlotMap, parse_slots, shown
@@ -71,7 +71,7 @@ class Topology:
             if self._rules.clock() >= until:
                 break
             pieces = [_SLOTS] if self.table is not None else [_SLOTS, _COMMAND]
-            outcomes: list[Outcome] = yield Exchange([Batch(address, pieces, [-1] * len(pieces))], until=until)
+            outcomes: list[Outcome] = yield Exchange([NodeBatch(address, pieces, [-1] * len(pieces))], until=until)
             try:
                 self._take(outcomes[0], address)
             except ClientClosed:

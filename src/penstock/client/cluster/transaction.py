@@ -18,7 +18,7 @@ import redis
 from redis.exceptions import AskError, ExecAbortError, MovedError, ResponseError, WatchError
 
 from penstock.client.cluster.bounds import ClusterCounters
-from penstock.client.cluster.effects import Batch, Effect, Exchange, Lane, Outcome, Pause, Refresh, Rules
+from penstock.client.cluster.effects import Effect, Exchange, Lane, NodeBatch, Outcome, Pause, Refresh, Rules
 from penstock.client.cluster.errors import (
     REFUSALS,
     CrossSlotRefused,
@@ -82,7 +82,7 @@ class Transaction:
             node = self._node or slot_map.owners[slot]
             if node is None:
                 raise NotSent(f"{name} was not sent: no node serves slot {slot}")
-            batch = Batch(node, plan.packed, [0], lane=self.lane, patience=plan.patience, raw=plan.raw)
+            batch = NodeBatch(node, plan.packed, [0], lane=self.lane, patience=plan.patience, raw=plan.raw)
             outcomes: list[Outcome] = yield Exchange([batch], until=self._until)
             outcome = outcomes[0]
             reply: Any = outcome.error if outcome.error is not None else as_exception(outcome.replies[0], slot)
@@ -133,7 +133,7 @@ class Transaction:
             pieces = [*before, *plan.packed, _EXEC]
             lane = self.lane if self.is_watching else None
             raw = frozenset([len(pieces) - 1] if is_raw else [])
-            batch = Batch(node, pieces, [-1] * len(pieces), lane=lane, raw=raw)
+            batch = NodeBatch(node, pieces, [-1] * len(pieces), lane=lane, raw=raw)
             outcomes: list[Outcome] = yield Exchange([batch], until=self._until)
             outcome = outcomes[0]
             if outcome.error is not None:

@@ -29,34 +29,34 @@ from penstock.client.errors import BufferFull
 from penstock.client.events import Event
 
 READ = 128 * 1024
-_links: weakref.WeakSet[Link] = weakref.WeakSet()
-_of_parents: list[Wire] = []  # in a child: what must not even be collected
+_connections: weakref.WeakSet[AioConnection] = weakref.WeakSet()
+_of_parents: list[ClientProtocol] = []  # in a child: what must not even be collected
 
 
-class Link:
+class AioConnection:
     """One core on one transport at a time."""
 
     def __init__(
         self,
         make_core: Callable[[], ConnectionCore],
-        make_connection: Callable[[], Any],
+        make_redis_connection: Callable[[], Any],
         on_event: Callable[[Event], None],
     ) -> None:
         self._make_core = make_core
-        self._make_connection = make_connection
+        self._make_redis_connection = make_redis_connection
         self._on_event = on_event
         self.core = make_core()
         self._begin()
-        _links.add(self)
+        _connections.add(self)
 
     def _begin(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._wire: Wire | None = None
+        self._protocol: ClientProtocol | None = None
         self._connector: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._flushing = False
         self._for_room: deque[asyncio.Event] = deque()  # in the order of their calls; the first goes first
-        self._is_forsaken = False
+        self._is_abandoned = False
 
     async def run(self, batch: Batch) -> None:
         """Submit a batch and return when it is finished. Raises NotSent if it was not taken."""
@@ -106,22 +106,22 @@ class Link:
         await asyncio.sleep(0)  # the transport closes in the loop's next turn
 
     def _leave(self, leave: Callable[[Any], bool] | None) -> None:
-        wire = self._wire
-        if leave is not None and wire is not None and self.core.is_as_new and leave(wire.connection):
-            self._wire = None
+        protocol = self._protocol
+        if leave is not None and protocol is not None and self.core.is_as_new and leave(protocol.redis_connection):
+            self._protocol = None
 
-    def forsake(self, leave: Callable[[Any], bool] | None = None) -> bool:
+    def abandon(self, leave: Callable[[Any], bool] | None = None) -> bool:
         """The client is gone, and was not closed: end or leave its connection, from whichever thread. Whether one had to be ended."""
         self._leave(leave)
-        self._is_forsaken = True
-        loop, wire, self._wire = self._loop, self._wire, None
+        self._is_abandoned = True
+        loop, protocol, self._protocol = self._loop, self._protocol, None
         if loop is not None and not loop.is_closed():
             for work in (self._timer, self._connector):
                 if work is not None:
                     loop.call_soon_threadsafe(work.cancel)
-            if wire is not None:
-                loop.call_soon_threadsafe(wire.close)
-        return wire is not None
+            if protocol is not None:
+                loop.call_soon_threadsafe(protocol.close)
+        return protocol is not None
 
     async def _wait_for_room(self, batch: Batch) -> None:
         """Until the batch fits. Raises BufferFull if that is not wanted, or takes too long."""
@@ -152,7 +152,7 @@ class Link:
                 "this client is at work in another event loop, which is still running; make one client for each loop"
             )
         self.core.cancel_all("its event loop has ended")
-        if self._wire is not None:
+        if self._protocol is not None:
             self.core.lost(redis.ConnectionError("the event loop of the connection has ended"), loop.time())
             self._drop()
         self._loop, self._connector, self._timer, self._flushing = loop, None, None, False
@@ -162,7 +162,7 @@ class Link:
     def _act(self, loop: asyncio.AbstractEventLoop) -> None:
         """Arrange for what the core wants next."""
         core = self.core
-        if self._wire is not None:
+        if self._protocol is not None:
             if not self._flushing:
                 self._flushing = True
                 loop.call_soon(self._flush)
@@ -179,15 +179,15 @@ class Link:
 
     def _flush(self) -> None:
         self._flushing = False
-        if self._wire is not None and self._loop is not None:
-            self._wire.flush()
+        if self._protocol is not None and self._loop is not None:
+            self._protocol.flush()
             self._arm(self._loop)
 
     def _tick(self) -> None:
         assert self._loop is not None
         self._timer = None
-        if self._wire is not None:
-            self._wire.look_at_progress(self._loop.time())
+        if self._protocol is not None:
+            self._protocol.look_at_progress(self._loop.time())
         if self.core.tick(self._loop.time() + 0.001):  # loops round their time
             self._drop()
         self._wake_finished()
@@ -227,32 +227,34 @@ class Link:
 
     async def _open(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
-            connection = self._make_connection()
+            redis_connection = self._make_redis_connection()
         except Exception as error:  # an option that redis-py does not know
             self.core.refused(error, loop.time())
             return
-        limit_opening(connection, self.core.time_left(loop.time()))
+        limit_opening(redis_connection, self.core.time_left(loop.time()))
         try:
-            await connection.connect()
+            await redis_connection.connect()
         except Exception as error:
             failed = self.core.refused if is_refusal(error) else self.core.connect_failed
-            failed(error if is_refusal(error) else not_opened(error, connection), loop.time())
+            failed(error if is_refusal(error) else not_opened(error, redis_connection), loop.time())
             return
         except BaseException:
-            await connection.disconnect(nowait=True)
+            await redis_connection.disconnect(nowait=True)
             self.core.connect_failed(redis.ConnectionError("connecting was interrupted"), loop.time())
             raise
-        if self._is_forsaken:  # Python 3.11 may lose the cancelling of a task that waits with a limit, as redis-py does
-            await connection.disconnect(nowait=True)
+        if (
+            self._is_abandoned
+        ):  # Python 3.11 may lose the cancelling of a task that waits with a limit, as redis-py does
+            await redis_connection.disconnect(nowait=True)
             return
-        self._wire = Wire(self, connection)
-        give_up_soon(self._wire.transport.get_extra_info("socket"), self.core.settings.silence_timeout)
+        self._protocol = ClientProtocol(self, redis_connection)
+        give_up_soon(self._protocol.transport.get_extra_info("socket"), self.core.settings.silence_timeout)
         self.core.connected(loop.time())
         self._act(loop)
 
-    def received(self, wire: Wire, data: memoryview | bytes) -> None:
+    def received(self, protocol: ClientProtocol, data: memoryview | bytes) -> None:
         loop = self._loop
-        if wire is not self._wire or loop is None:
+        if protocol is not self._protocol or loop is None:
             return
         try:
             self.core.received(data, loop.time())
@@ -263,16 +265,16 @@ class Link:
             self.core.lost(error, loop.time())
             self._drop()
         self._wake_finished()
-        if self.core.has_output or self._wire is None:
+        if self.core.has_output or self._protocol is None:
             self._act(loop)
 
-    def filled(self, wire: Wire, count: int) -> None:
-        if wire is self._wire and self._loop is not None:
+    def filled(self, protocol: ClientProtocol, count: int) -> None:
+        if protocol is self._protocol and self._loop is not None:
             self.core.filled(count, self._loop.time())
 
-    def lost(self, wire: Wire, error: Exception) -> None:
+    def lost(self, protocol: ClientProtocol, error: Exception) -> None:
         loop = self._loop
-        if wire is not self._wire or loop is None:
+        if protocol is not self._protocol or loop is None:
             return
         self.core.lost(error, loop.time())
         self._drop()
@@ -280,68 +282,72 @@ class Link:
         self._act(loop)
 
     def _drop(self) -> None:
-        wire, self._wire = self._wire, None
-        if wire is not None:
-            wire.close()
+        protocol, self._protocol = self._protocol, None
+        if protocol is not None:
+            protocol.close()
 
     def after_fork(self) -> None:
         """In a child: as in sync.py. Closing the transport would reach into the parent's loop, whose epoll we share."""
-        wire, old = self._wire, self.core
-        if wire is not None:
-            _of_parents.append(wire)
-            wire.let_go()
+        protocol, old = self._protocol, self.core
+        if protocol is not None:
+            _of_parents.append(protocol)
+            protocol.let_go()
         self.core = self._make_core()
         self.core.inherit(old)
         self._begin()
 
 
-class Wire(asyncio.BufferedProtocol):
+class ClientProtocol(asyncio.BufferedProtocol):
     """One connection: what redis-py opened, with our protocol on its transport."""
 
-    def __init__(self, link: Link, connection: Any) -> None:
-        self._link = link
-        self.connection = connection  # keeps redis-py's stream objects, whose end would close the transport
+    def __init__(self, connection: AioConnection, redis_connection: Any) -> None:
+        self._connection = connection
+        self.redis_connection = redis_connection  # keeps redis-py's stream objects, whose end would close the transport
         self._is_full = False
         self._left = 0
         self._unwritten = 0
         self._buffer = memoryview(bytearray(READ))
         self._room: memoryview | None = None  # where a large reply is being received, in the place of our buffer
-        self.transport = connection._writer.transport
-        stream = connection._reader
+        self.transport = redis_connection._writer.transport
+        stream = redis_connection._reader
         self.transport.set_protocol(self)
         self.transport.set_write_buffer_limits(high=1, low=0)  # with 0, TLS transports pause for ever
         # What came before the transport was ours does not come again: neither bytes nor the end.
         loop = self._loop = asyncio.get_running_loop()
         if stream._buffer:
-            loop.call_soon(link.received, self, bytes(stream._buffer))
+            loop.call_soon(connection.received, self, bytes(stream._buffer))
         if stream._eof or self.transport.is_closing():
             loop.call_soon(self.connection_lost, None)
 
     @staticmethod
-    def is_usable(connection: Any) -> bool:
+    def is_usable(redis_connection: Any) -> bool:
         """See pool_handoff.Driver; it must also be of this loop."""
-        wire = connection._writer.transport.get_protocol()  # None once the transport is closed
-        return wire is not None and wire._loop is asyncio.get_running_loop() and not wire.transport.is_closing()
+        protocol = redis_connection._writer.transport.get_protocol()  # None once the transport is closed
+        return (
+            protocol is not None
+            and protocol._loop is asyncio.get_running_loop()
+            and not protocol.transport.is_closing()
+        )
 
     @staticmethod
-    def discard(connection: Any) -> None:
+    def discard(redis_connection: Any) -> None:
         """See pool_handoff.Driver; its loop may run in another thread, or have ended."""
-        wire = connection._writer.transport.get_protocol()
-        if wire is None:
-            connection._reader = connection._writer = None
+        protocol = redis_connection._writer.transport.get_protocol()
+        if protocol is None:
+            redis_connection._reader = redis_connection._writer = None
             return
         try:
-            is_elsewhere = wire._loop.is_running() and wire._loop is not asyncio.get_running_loop()
+            is_elsewhere = protocol._loop.is_running() and protocol._loop is not asyncio.get_running_loop()
         except RuntimeError:  # none runs in this thread
             is_elsewhere = True
         if is_elsewhere:
-            wire._loop.call_soon_threadsafe(wire.close)
+            protocol._loop.call_soon_threadsafe(protocol.close)
         else:
-            wire.close()
+            protocol.close()
 
     def flush(self) -> None:
         """Write what the core has, until the transport has to keep some of it."""
-        core, transport = self._link.core, self.transport
+        core, transport = self._connection.core, self.transport
         while not self._is_full:
             data = core.output()
             if not data:
@@ -361,32 +367,32 @@ class Wire(asyncio.BufferedProtocol):
         """Tell the core if some of what the transport keeps has gone since the last look."""
         if self._is_full and (left := self.transport.get_write_buffer_size()) < self._left:
             self._left = left
-            self._link.core.takes_bytes(now)
+            self._connection.core.takes_bytes(now)
 
     def resume_writing(self) -> None:
         self._is_full = False
-        self._link.core.takes_bytes(asyncio.get_running_loop().time())
-        self._link.core.end_write(self._unwritten)
+        self._connection.core.takes_bytes(asyncio.get_running_loop().time())
+        self._connection.core.end_write(self._unwritten)
         self._unwritten = 0
         self.flush()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        self._room = self._link.core.room()
+        self._room = self._connection.core.room()
         return self._buffer if self._room is None else self._room
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._room is None:
-            self._link.received(self, self._buffer[:nbytes])
+            self._connection.received(self, self._buffer[:nbytes])
         else:
-            self._link.filled(self, nbytes)
+            self._connection.filled(self, nbytes)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._link.lost(self, as_lost(exc or ConnectionError("the server closed the connection")))
+        self._connection.lost(self, as_lost(exc or ConnectionError("the server closed the connection")))
 
     def close(self) -> None:
         with contextlib.suppress(RuntimeError):  # its loop may be gone
             self.transport.abort()
-        self.connection._reader = self.connection._writer = None
+        self.redis_connection._reader = self.redis_connection._writer = None
 
     def let_go(self) -> None:
         """Close our copy of a parent's socket, and leave its number to something harmless: its owner does not know."""
@@ -398,8 +404,8 @@ class Wire(asyncio.BufferedProtocol):
 
 
 def _after_fork() -> None:
-    for link in list(_links):
-        link.after_fork()
+    for connection in list(_connections):
+        connection.after_fork()
 
 
 os.register_at_fork(after_in_child=_after_fork)

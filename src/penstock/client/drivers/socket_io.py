@@ -21,50 +21,50 @@ READ = 128 * 1024
 _WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
-class Wire:
+class ClientSocket:
     """See the top of this file."""
 
-    __slots__ = ("_tls", "connection", "socket")
+    __slots__ = ("_tls", "raw", "redis_connection")
 
-    def __init__(self, connection: Any, seconds: float | None, silence: float | None) -> None:
+    def __init__(self, redis_connection: Any, seconds: float | None, silence: float | None) -> None:
         """Open it within so many seconds. Raises what redis-py raises; whatever ends it, also an interrupt, leaves nothing open."""
-        self.connection = connection
-        limit_opening(connection, seconds)
+        self.redis_connection = redis_connection
+        limit_opening(redis_connection, seconds)
         try:
-            connection.connect()
-            self.socket = connection._sock
-            self.socket.setblocking(False)
-            give_up_soon(self.socket, silence)
-            self._tls = threading.Lock() if isinstance(self.socket, ssl.SSLSocket) else None
+            redis_connection.connect()
+            self.raw = redis_connection._sock
+            self.raw.setblocking(False)
+            give_up_soon(self.raw, silence)
+            self._tls = threading.Lock() if isinstance(self.raw, ssl.SSLSocket) else None
         except BaseException as error:
-            connection.disconnect()
+            redis_connection.disconnect()
             close_half_open(error)
             raise
 
     @staticmethod
-    def is_usable(connection: Any) -> bool:
+    def is_usable(redis_connection: Any) -> bool:
         """See pool_handoff.Driver: one that is still there has nothing to say."""
         poll = new_poll()
-        poll.register(connection._sock, POLLIN)
+        poll.register(redis_connection._sock, POLLIN)
         return not poll.poll(0)
 
     @staticmethod
-    def discard(connection: Any) -> None:
+    def discard(redis_connection: Any) -> None:
         """See pool_handoff.Driver."""
-        connection.disconnect()
+        redis_connection.disconnect()
 
     @property
     def has_more(self) -> bool:
         """Whether bytes are here that `poll` does not know of."""
-        return self._tls is not None and self.socket.pending() > 0
+        return self._tls is not None and self.raw.pending() > 0
 
     def send(self, data: bytes) -> int:
         """How many bytes it has taken."""
         try:
             if self._tls is None:
-                return self.socket.send(data)  # type: ignore[no-any-return]
+                return self.raw.send(data)  # type: ignore[no-any-return]
             with self._tls:
-                return self.socket.send(data)  # type: ignore[no-any-return]
+                return self.raw.send(data)  # type: ignore[no-any-return]
         except _WOULD_BLOCK:
             pass
         except OSError:
@@ -75,10 +75,10 @@ class Wire:
         """What has come: bytes, or how many of them, in `room`; None if nothing has. Raises redis-py's errors when it is over."""
         try:
             if self._tls is None:
-                data = self.socket.recv(READ) if room is None else self.socket.recv_into(room)
+                data = self.raw.recv(READ) if room is None else self.raw.recv_into(room)
             else:
                 with self._tls:
-                    data = self.socket.recv(READ) if room is None else self.socket.recv_into(room)
+                    data = self.raw.recv(READ) if room is None else self.raw.recv_into(room)
         except _WOULD_BLOCK:
             return None
         except OSError as error:
@@ -90,14 +90,14 @@ class Wire:
     def shut_down(self) -> None:
         """End it; its number stays taken until `close`."""
         with contextlib.suppress(OSError):
-            self.socket.shutdown(socket.SHUT_RDWR)
+            self.raw.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        self.socket.close()
-        self.connection._sock = None
-        self.connection.disconnect()
+        self.raw.close()
+        self.redis_connection._sock = None
+        self.redis_connection.disconnect()
 
     def close_in_child(self) -> None:
         """After a fork: the connection is the parent's, and only our number for it is closed."""
         with contextlib.suppress(OSError):
-            os.close(self.socket.detach())
+            os.close(self.raw.detach())

@@ -39,8 +39,8 @@ import redis
 
 from penstock.client.drivers.connecting import is_refusal, not_opened
 from penstock.client.drivers.polling import POLLIN, POLLOUT, Poll
-from penstock.client.drivers.socket_io import Wire
-from penstock.client.drivers.wake_up import Bell
+from penstock.client.drivers.socket_io import ClientSocket
+from penstock.client.drivers.wake_up import WakeUp
 from penstock.client.engine.batch import Batch
 from penstock.client.engine.connection import ConnectionCore
 from penstock.client.engine.handshake import HandshakeRefused
@@ -52,35 +52,35 @@ PAUSE = 0.01
 PATROL = 1.0
 """Seconds after which one who waits looks whether anybody reads for it: a thread can be interrupted between any two steps."""
 
-_links: weakref.WeakSet[Link] = weakref.WeakSet()
+_connections: weakref.WeakSet[SyncConnection] = weakref.WeakSet()
 
 
 class _Write(NamedTuple):
     """Bytes that one thread has the right to write, and where."""
 
     data: bytes
-    wire: Wire
+    sock: ClientSocket
 
 
 class Reentered(Exception):
     """This thread is in the middle of a call: a signal handler came in between, and would wait for what it interrupts."""
 
 
-class Link:
+class SyncConnection:
     """One core on one socket at a time."""
 
     def __init__(
         self,
         make_core: Callable[[], ConnectionCore],
-        make_connection: Callable[[], Any],
+        make_redis_connection: Callable[[], Any],
         on_event: Callable[[Event], None],
     ) -> None:
         self._make_core = make_core
-        self._make_connection = make_connection
+        self._make_redis_connection = make_redis_connection
         self._on_event = on_event
         self.core = make_core()
         self._begin()
-        _links.add(self)
+        _connections.add(self)
 
     def _begin(self) -> None:
         self._lock = threading.Lock()
@@ -92,14 +92,14 @@ class Link:
         self._interrupted_in: set[int] = (
             set()
         )  # threads that were interrupted in using the connection, and have not ended it yet
-        self._wire: Wire | None = None
+        self._socket: ClientSocket | None = None
         self._writing = False
-        self._sending: Wire | None = None  # the one that some thread, `_sender`, is in `send` on
+        self._sending: ClientSocket | None = None  # the one that some thread, `_sender`, is in `send` on
         self._sender = 0
         self._rest = b""
         self._for_room: deque[Batch] = deque()  # those who wait for room, as they came; the first goes first
-        self._bell = Bell()
-        self._poll = self._bell.new_poll()
+        self._wake_up = WakeUp()
+        self._poll = self._wake_up.new_poll()
 
     # -- calls ------------------------------------------------------------------------------------------------
 
@@ -155,9 +155,9 @@ class Link:
                     self._end_interrupted()
                 if self._leader is None:
                     self._leader = batch
-                    if self._wire is not None and self._poll.poll(0):
+                    if self._socket is not None and self._poll.poll(0):
                         # It was idle and has something to say, most likely that it is closed. Better know before writing.
-                        talks = self._wire
+                        talks = self._socket
                 if talks is None:
                     try:
                         if self._for_room:
@@ -174,7 +174,7 @@ class Link:
                             waiter.acquire()
                             self._followers.append(batch)
                             if not self._leader.is_submitted:
-                                self._bell.ring()  # it waits for room, and sleeps as long as could be when nobody else was in
+                                self._wake_up.set()  # it waits for room, and sleeps as long as could be when nobody else was in
                         turn = None if self._writing or self._waking else self._claim()
             if talks is not None:
                 self._exchange(talks)
@@ -209,15 +209,15 @@ class Link:
 
     def _close(self, leave: Callable[[Any], bool] | None) -> None:
         with self._lock:
-            wire = self._wire
-            if leave and wire and self._leader is None and self.core.is_as_new and leave(wire.connection):
-                self._wire, self._poll = None, self._bell.new_poll()
+            sock = self._socket
+            if leave and sock and self._leader is None and self.core.is_as_new and leave(sock.redis_connection):
+                self._socket, self._poll = None, self._wake_up.new_poll()
             self.core.close()
             self._drop()
             self._wake_finished()
             if not self._is_led():
-                self._bell.close()
-        self._bell.ring()
+                self._wake_up.close()
+        self._wake_up.set()
 
     def change(self, change: Callable[[ConnectionCore, float], object]) -> None:
         """Let the core's settings change, and wake whom that finishes."""
@@ -230,7 +230,7 @@ class Link:
                 change(self.core, monotonic())
                 self._wake_finished()
                 turn = self._claim()
-            self._bell.ring()  # the leader may be one of them
+            self._wake_up.set()  # the leader may be one of them
             self._send(turn)
         except BaseException:
             self._interrupted_in.add(thread)
@@ -277,7 +277,7 @@ class Link:
         if not gone:
             return
         if not is_leading and me not in gone:
-            self._bell.ring()
+            self._wake_up.set()
             return
         if self._sender in gone:
             self._sending = None
@@ -294,7 +294,7 @@ class Link:
         for other in list(self._inside.values()):
             if other.is_finished and other.waiter is not None:
                 _wake(other.waiter)
-        self._bell.ring()
+        self._wake_up.set()
 
     # -- room -------------------------------------------------------------------------------------------------
 
@@ -355,37 +355,37 @@ class Link:
 
     def _claim(self) -> _Write | None:
         """With the lock held: what this thread is to write now, if writing is free."""
-        if self._writing or self._wire is None:
+        if self._writing or self._socket is None:
             return None
-        return self._begin_write(self._wire)
+        return self._begin_write(self._socket)
 
     def _claim_rest(self) -> _Write | None:
         """With the lock held: bytes the socket did not take earlier, or else new ones."""
         rest, self._rest = self._rest, b""
-        if rest and self._wire is not None:
-            return self._begin_write(self._wire, rest)
+        if rest and self._socket is not None:
+            return self._begin_write(self._socket, rest)
         return self._claim()
 
-    def _begin_write(self, wire: Wire, rest: bytes = b"") -> _Write | None:
+    def _begin_write(self, sock: ClientSocket, rest: bytes = b"") -> _Write | None:
         """With the lock held. The right to write is taken first and what is to be written afterwards: if we are interrupted in between, nobody
         writes what comes after it to this connection before it is ended.
         """
-        self._writing, self._sending, self._sender = True, wire, get_ident()
+        self._writing, self._sending, self._sender = True, sock, get_ident()
         data = rest or self.core.output()
         if not data:
             self._writing, self._sending = False, None
             return None
         self.core.begin_write(len(data))
-        return _Write(data, wire)
+        return _Write(data, sock)
 
     def _send(self, turn: _Write | None) -> None:
         """Write, and whatever was queued meanwhile, until there is no more or the socket is full."""
         while turn is not None:
-            data, wire = turn
-            count = wire.send(data)
+            data, sock = turn
+            count = sock.send(data)
             with self._lock:
-                if wire is not self._wire:
-                    wire.close()  # it was lost while we were using it; its bytes are accounted for
+                if sock is not self._socket:
+                    sock.close()  # it was lost while we were using it; its bytes are accounted for
                     return
                 self._sending = None
                 self.core.end_write(count)
@@ -393,7 +393,7 @@ class Link:
                     self._rest = data[count:]
                     if count:
                         self.core.takes_bytes(monotonic())
-                    self._bell.ring()  # the leader waits for the socket to take more
+                    self._wake_up.set()  # the leader waits for the socket to take more
                     return
                 self._writing = False
                 turn = self._claim()
@@ -406,19 +406,19 @@ class Link:
         with self._lock:
             if self._interrupted_in:
                 self._end_interrupted()
-            wire, poll, connect_at, next_tick = self._wire, self._poll, core.connect_at, core.next_tick
+            sock, poll, connect_at, next_tick = self._socket, self._poll, core.connect_at, core.next_tick
             waking = self._waking
-            if wire is not None and self._rest:
-                poll.modify(wire.socket, POLLIN | POLLOUT)
+            if sock is not None and self._rest:
+                poll.modify(sock.raw, POLLIN | POLLOUT)
         now = monotonic()
         until = min(next_tick, now + PATROL)
-        if wire is None:
+        if sock is None:
             if connect_at is not None and connect_at <= now:
                 self._open()
             else:
                 self._wait(poll, until if connect_at is None else min(connect_at, until), now)
-        elif wire.has_more or self._wait(poll, now + PAUSE if waking else until, now):
-            self._exchange(wire)
+        elif sock.has_more or self._wait(poll, now + PAUSE if waking else until, now):
+            self._exchange(sock)
         elif waking:
             self._wake_next()
         if monotonic() >= core.next_tick:
@@ -428,25 +428,25 @@ class Link:
                 self._wake_finished()
 
     def _wait(self, poll: Poll, until: float, now: float) -> bool:
-        """Sleep until the socket has something, somebody rings, or the time comes. True if it is the socket."""
+        """Sleep until the socket has something, another thread wakes us, or the time comes. True if it is the socket."""
         found = False
         for descriptor, _ in poll.poll(None if until == math.inf else max(until - now, 0.0) * 1000 + 1):
-            if descriptor == self._bell.number:
-                self._bell.hear()
+            if descriptor == self._wake_up.number:
+                self._wake_up.clear()
             else:
                 found = True
         return found
 
-    def _exchange(self, wire: Wire) -> None:
+    def _exchange(self, sock: ClientSocket) -> None:
         """The socket has something for us, or room: read once, and write what waits."""
         room = self.core.room()  # only who leads reads, so it stays what it is without the lock
         data = failure = None
         try:
-            data = wire.receive(room)
+            data = sock.receive(room)
         except (redis.ConnectionError, redis.TimeoutError) as error:
             failure = error
         with self._lock:
-            if wire is not self._wire:
+            if sock is not self._socket:
                 return
             if failure is not None:
                 self._lose(failure)
@@ -462,7 +462,7 @@ class Link:
                     self._lose(error)
             self._wake_finished()
             if self._rest:
-                self._poll.modify(wire.socket, POLLIN)
+                self._poll.modify(sock.raw, POLLIN)
             turn = self._claim_rest()
         self._send(turn)
 
@@ -471,30 +471,30 @@ class Link:
             self.core.connecting()
             seconds = self.core.time_left(monotonic())
         try:
-            connection = self._make_connection()
+            redis_connection = self._make_redis_connection()
         except Exception as error:  # an option that redis-py does not know
             with self._lock:
                 self.core.refused(error, monotonic())
             return
         try:
-            wire = Wire(connection, seconds, self.core.settings.silence_timeout)
+            sock = ClientSocket(redis_connection, seconds, self.core.settings.silence_timeout)
         except Exception as error:
             with self._lock:
                 failed = self.core.refused if is_refusal(error) else self.core.connect_failed
-                failed(error if is_refusal(error) else not_opened(error, connection), monotonic())
+                failed(error if is_refusal(error) else not_opened(error, redis_connection), monotonic())
             return
         try:
             with self._lock:
                 if self.core.is_closed:  # meanwhile
-                    wire.close()
+                    sock.close()
                     return
-                self._writing, self._wire = True, wire
-                self._poll.register(wire.socket, POLLIN)
+                self._writing, self._socket = True, sock
+                self._poll.register(sock.raw, POLLIN)
                 self.core.connected(monotonic())
-                turn = self._begin_write(wire)
+                turn = self._begin_write(sock)
         except BaseException:
-            if self._wire is not wire:  # an interrupt: no other thread knows of it
-                wire.close()
+            if self._socket is not sock:  # an interrupt: no other thread knows of it
+                sock.close()
             raise
         self._send(turn)
 
@@ -505,14 +505,14 @@ class Link:
 
     def _drop(self) -> None:
         """With the lock held: the socket is done with. Whoever is in `send` or `poll` on it is woken by the shutdown."""
-        wire, self._writing, self._rest = self._wire, False, b""
-        if wire is None:
+        sock, self._writing, self._rest = self._socket, False, b""
+        if sock is None:
             return
-        self._poll = self._bell.new_poll()
-        self._wire = None
-        wire.shut_down()
-        if self._sending is not wire:
-            wire.close()  # else the one who is in `send` closes it: its number must not be given to another file before
+        self._poll = self._wake_up.new_poll()
+        self._socket = None
+        sock.shut_down()
+        if self._sending is not sock:
+            sock.close()  # else the one who is in `send` closes it: its number must not be given to another file before
         self._sending = None
 
     def _wake_finished(self) -> None:
@@ -554,7 +554,7 @@ class Link:
             if leader is None:
                 self._tell_of_room()
                 if self.core.is_closed:
-                    self._bell.close()
+                    self._wake_up.close()
             elif leader.waiter is not None:
                 _wake(leader.waiter)
                 leader.waiter = None
@@ -568,9 +568,9 @@ class Link:
     def after_fork(self) -> None:
         """In a child: the connection is the parent's, and so is everything on it. A new core has a new ONCE identity."""
         old = self.core
-        self._bell.close_in_child()
-        if self._wire is not None:
-            self._wire.close_in_child()
+        self._wake_up.close_in_child()
+        if self._socket is not None:
+            self._socket.close_in_child()
         self.core = self._make_core()
         self.core.inherit(old)
         self._begin()
@@ -588,8 +588,8 @@ def _wake(waiter: threading.Lock) -> None:
 
 
 def _after_fork() -> None:
-    for link in list(_links):
-        link.after_fork()
+    for connection in list(_connections):
+        connection.after_fork()
 
 
 os.register_at_fork(after_in_child=_after_fork)

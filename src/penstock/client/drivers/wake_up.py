@@ -1,4 +1,4 @@
-"""What gets a thread out of `poll` when the socket it waits for has nothing to say: another thread rings.
+"""Lets one thread wake another that waits in `poll`.
 
 A pipe would do, and needs two calls for what `socketpair` and `send` do in one; eventfd is Linux's alone.
 """
@@ -12,37 +12,37 @@ import socket
 from penstock.client.drivers.polling import POLLIN, Poll, new_poll
 
 
-class Bell:
-    """Any thread may ring; the one that polls hears it, once for any number of rings."""
+class WakeUp:
+    """Like threading.Event, for a thread in `poll`: any thread may set it, and any number of sets wake the thread once."""
 
     def __init__(self) -> None:
-        self._ear, self._button = socket.socketpair()
-        self._ear.setblocking(False)
-        self._button.setblocking(False)
-        self.number = self._ear.fileno()
-        """What `poll` reports when it rings."""
+        self._receiver, self._sender = socket.socketpair()
+        self._receiver.setblocking(False)
+        self._sender.setblocking(False)
+        self.number = self._receiver.fileno()
+        """The descriptor that `poll` reports when it is set."""
 
     def new_poll(self) -> Poll:
-        """A poll that listens to the bell, and may listen to more."""
+        """A poll that this can wake; sockets may be registered with it too."""
         poll = new_poll()
-        poll.register(self._ear, POLLIN)
+        poll.register(self._receiver, POLLIN)
         return poll
 
-    def ring(self) -> None:
+    def set(self) -> None:
         with contextlib.suppress(OSError):
-            self._button.send(b"\0")
+            self._sender.send(b"\0")
 
-    def hear(self) -> None:
-        """It rang; from now on it is silent again."""
+    def clear(self) -> None:
+        """Wait for the next `set`."""
         with contextlib.suppress(OSError):
-            self._ear.recv(4096)
+            self._receiver.recv(4096)
 
     def close(self) -> None:
-        self._ear.close()
-        self._button.close()
+        self._receiver.close()
+        self._sender.close()
 
     def close_in_child(self) -> None:
         """After a fork: close what is the parent's, and no more than the numbers."""
-        for end in (self._ear, self._button):
+        for end in (self._receiver, self._sender):
             with contextlib.suppress(OSError):
                 os.close(end.detach())

@@ -14,7 +14,7 @@ from typing import Any
 
 import hiredis
 
-from penstock.client.cluster.effects import Batch, Exchange, Logic, Outcome, Pause, Refresh, Rules
+from penstock.client.cluster.effects import Exchange, Logic, NodeBatch, Outcome, Pause, Refresh, Rules
 from penstock.client.cluster.errors import decode_error
 from penstock.client.cluster.plan import Plan
 from penstock.client.cluster.routing import CommandTable
@@ -55,7 +55,7 @@ class Model:
     reply: Callable[[bytes], Any] = lambda call: call
     between: Callable[[Model], str | None] = lambda model: None
     """Called before each command: it may change the state, or answer an error such as `CLUSTERDOWN ...` in its place."""
-    cut: Callable[[Model, Batch], tuple[int, int] | None] = lambda model, batch: None
+    cut: Callable[[Model, NodeBatch], tuple[int, int] | None] = lambda model, batch: None
     """Called for each batch: (pieces that are executed, replies that arrive) before the connection ends."""
 
     @property
@@ -90,7 +90,7 @@ class Model:
             return None if all(here) or len(set(keys)) == 1 else "TRYAGAIN Multiple keys"
         return f"MOVED {slot} {owner[0]}:{owner[1]}"
 
-    def exchange(self, batch: Batch) -> Outcome:
+    def exchange(self, batch: NodeBatch) -> Outcome:
         if batch.address in self.down:
             return Outcome([], ConnectionRefusedError("refused"), connected=False)
         requests = [_words(piece) for piece in batch.pieces]

@@ -1,4 +1,4 @@
-"""Who may hold what, and whose turn it is."""
+"""How much the calls of a cluster client may hold, and in which order they wait for room."""
 
 from __future__ import annotations
 
@@ -11,55 +11,55 @@ from tests.support.client.interrupts import Interrupt
 
 import penstock
 from penstock import aio
-from penstock.client.cluster.bounds import Hold, Ledger
+from penstock.client.cluster.bounds import Bounds, Hold
 from penstock.client.cluster.core import ClusterCore
 from penstock.client.cluster.effects import Room
 from penstock.client.errors import BufferFull
 
 
-def make_ledger(bound: int) -> Ledger:
-    return ClusterCore("h", max_buffered_commands=bound).ledger
+def make_bounds(bound: int) -> Bounds:
+    return ClusterCore("h", max_buffered_commands=bound).bounds
 
 
 def test_those_who_wait_come_in_as_they_came_and_nobody_overtakes_a_large_one() -> None:
-    ledger, woken = make_ledger(10), list[int]()
+    bounds, woken = make_bounds(10), list[int]()
     inside = [Hold(5, 1), Hold(4, 1)]
-    assert all(ledger.enter(hold) for hold in inside)
+    assert all(bounds.enter(hold) for hold in inside)
     large, small, last = (Hold(count, 1) for count in (8, 1, 2))
-    places = [ledger.queue(hold, lambda hold=hold: woken.append(hold.count)) for hold in (large, small, last)]  # type: ignore[misc]
-    assert not ledger.enter(Hold(1, 1)), "there is room for one, but others wait"
-    ledger.leave(inside[0])
+    places = [bounds.queue(hold, lambda hold=hold: woken.append(hold.count)) for hold in (large, small, last)]  # type: ignore[misc]
+    assert not bounds.enter(Hold(1, 1)), "there is room for one, but others wait"
+    bounds.leave(inside[0])
     assert not woken
-    ledger.leave(inside[1])
+    bounds.leave(inside[1])
     assert woken == [8, 1] and large.is_held and small.is_held and not last.is_held
-    ledger.leave(large)
-    assert woken == [8, 1, 2] and ledger.enter(Hold(1, 1)) and len(places) == 3
-    assert ledger.counters.buffered_commands == 1 + 2 + 1
+    bounds.leave(large)
+    assert woken == [8, 1, 2] and bounds.enter(Hold(1, 1)) and len(places) == 3
+    assert bounds.counters.buffered_commands == 1 + 2 + 1
 
 
 def test_one_that_has_given_up_is_passed_over() -> None:
-    ledger = make_ledger(1)
+    bounds = make_bounds(1)
     inside, next_one = Hold(1, 1), Hold(1, 1)
-    assert ledger.enter(inside)
-    gone = ledger.queue(Hold(1, 1), lambda: None)
-    place = ledger.queue(next_one, lambda: None)
+    assert bounds.enter(inside)
+    gone = bounds.queue(Hold(1, 1), lambda: None)
+    place = bounds.queue(next_one, lambda: None)
     del gone
-    ledger.leave(inside)
-    assert next_one.is_held and place.hold is next_one and ledger.counters.buffered_commands == 1
+    bounds.leave(inside)
+    assert next_one.is_held and place.hold is next_one and bounds.counters.buffered_commands == 1
 
 
 def test_leaving_twice_is_leaving_once() -> None:
-    ledger, hold = make_ledger(1), Hold(1, 7)
-    assert ledger.enter(hold)
+    bounds, hold = make_bounds(1), Hold(1, 7)
+    assert bounds.enter(hold)
     for _ in range(2):
-        ledger.leave(hold)
-        assert ledger.counters.buffered_commands == ledger.counters.buffered_bytes == 0
+        bounds.leave(hold)
+        assert bounds.counters.buffered_commands == bounds.counters.buffered_bytes == 0
 
 
 def test_one_whom_an_interrupt_kept_from_being_woken_is_woken_by_the_next_who_leaves() -> None:
-    ledger, woken = make_ledger(2), list[str]()
+    bounds, woken = make_bounds(2), list[str]()
     inside, waits, comes = Hold(1, 1), Hold(2, 1), Hold(1, 1)
-    assert ledger.enter(inside)
+    assert bounds.enter(inside)
 
     def wake() -> None:
         if not woken:
@@ -67,11 +67,11 @@ def test_one_whom_an_interrupt_kept_from_being_woken_is_woken_by_the_next_who_le
             raise Interrupt
         woken.append("told")
 
-    place = ledger.queue(waits, wake)
+    place = bounds.queue(waits, wake)
     with pytest.raises(Interrupt):
-        ledger.leave(inside)
-    assert waits.is_held and not ledger.enter(comes)
-    ledger.leave(inside)  # as one does who was interrupted in it
+        bounds.leave(inside)
+    assert waits.is_held and not bounds.enter(comes)
+    bounds.leave(inside)  # as one does who was interrupted in it
     assert woken == ["interrupted", "told"] and place.hold is waits
 
 
@@ -82,20 +82,20 @@ def test_an_exception_that_is_kept_keeps_nobody_waiting() -> None:
     async def in_a_loop() -> None:
         async with aio.Cluster("h", max_buffered_commands=1) as client:
             inside, later = Hold(1, 1), Hold(1, 1)
-            assert client.core.ledger.enter(inside)
+            assert client.core.bounds.enter(inside)
             with pytest.raises(BufferFull) as kept:
                 await client._wait_for_room(Room(Hold(1, 1), client.core.rules.clock()))
-            client.core.ledger.leave(inside)
+            client.core.bounds.leave(inside)
             await client._wait_for_room(Room(later, client.core.rules.clock() + 60))
             assert later.is_held and kept.value.__traceback__ is not None
 
     asyncio.run(in_a_loop())
     with penstock.Cluster("h", max_buffered_commands=1) as client:
         inside, later = Hold(1, 1), Hold(1, 1)
-        assert client.core.ledger.enter(inside)
+        assert client.core.bounds.enter(inside)
         with pytest.raises(BufferFull) as kept:
             client._wait_for_room(Room(Hold(1, 1), client.core.rules.clock()))
-        client.core.ledger.leave(inside)
+        client.core.bounds.leave(inside)
         client._wait_for_room(Room(later, client.core.rules.clock() + 60))
         assert later.is_held and kept.value.__traceback__ is not None
 
@@ -104,31 +104,31 @@ def test_an_exception_that_is_kept_keeps_nobody_waiting() -> None:
 def test_threads_and_tasks_come_in_even_if_nobody_wakes_them(forgets: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """`forgets`: whoever left was interrupted before it let anybody in."""
 
-    def leave(ledger: Ledger, hold: Hold) -> None:
+    def leave(bounds: Bounds, hold: Hold) -> None:
         if forgets:
-            monkeypatch.setattr(ledger, "_admit", lambda: None)
-        ledger.leave(hold)
+            monkeypatch.setattr(bounds, "_admit", lambda: None)
+        bounds.leave(hold)
         monkeypatch.undo()
 
     async def in_a_loop() -> None:
         async with aio.Cluster("h", max_buffered_commands=1) as client:
             inside, later = Hold(1, 1), Hold(1, 1)
-            assert client.core.ledger.enter(inside)
+            assert client.core.bounds.enter(inside)
             waiting = asyncio.ensure_future(client._wait_for_room(Room(later, client.core.rules.clock() + 60)))
             await asyncio.sleep(0)
-            leave(client.core.ledger, inside)
+            leave(client.core.bounds, inside)
             await waiting
             assert later.is_held
 
     asyncio.run(in_a_loop())
     with penstock.Cluster("h", max_buffered_commands=1) as client:
         inside, later = Hold(1, 1), Hold(1, 1)
-        assert client.core.ledger.enter(inside)
+        assert client.core.bounds.enter(inside)
         arguments: list[Any] = [Room(later, client.core.rules.clock() + 60)]
         thread = threading.Thread(target=client._wait_for_room, args=arguments)
         thread.start()
-        while not client.core.ledger._queue:
+        while not client.core.bounds._queue:
             pass
-        leave(client.core.ledger, inside)
+        leave(client.core.bounds, inside)
         thread.join(60)
         assert later.is_held
