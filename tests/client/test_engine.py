@@ -14,7 +14,6 @@ from tests.support.client.scripted import World, many, single, transaction
 from penstock.client.delivery import Acquaintance, Command, Delivery, State
 from penstock.client.engine.batch import Batch
 from penstock.client.engine.handshake import HandshakeRefused
-from penstock.client.engine.replies import ReplyReader
 from penstock.client.errors import (
     BufferFull,
     ClientClosed,
@@ -243,7 +242,7 @@ def test_a_command_that_waits_too_long_for_a_connection_was_not_sent() -> None:
     world = up(command_timeout=10)
     world.cut()
     batch = world.submit(single("INCR", "a"))
-    assert world.core.next_tick == world.now + 10
+    assert world.core.timeouts.next_tick == world.now + 10
     world.now += 10
     assert world.core.tick(world.now) is False
     world.run_until_idle()
@@ -342,8 +341,7 @@ def test_nothing_runs_outside_of_a_transaction_whose_connection_is_gone() -> Non
 
 
 def test_an_undecodable_reply_is_the_loss_of_its_command_alone() -> None:
-    world = World()
-    world.core._reader = ReplyReader("utf-8", "strict")
+    world = World(encoding="utf-8")
     world.connect()
     bad, good = world.submit(many(("GET", "a"), ("GET", "b"))), world.submit(single("GET", "c"))
     world.write()
@@ -526,7 +524,7 @@ def test_a_command_that_may_wait_for_ever_has_no_time_limit() -> None:
     batch.patience = math.inf
     world.submit(batch)
     world.write()
-    assert world.core.next_tick == math.inf and world.core.tick(world.now + 1e9) is False
+    assert world.core.timeouts.next_tick == math.inf and world.core.tick(world.now + 1e9) is False
 
 
 STEPS = st.one_of(

@@ -327,7 +327,7 @@ def test_one_who_takes_bytes_is_not_silent() -> None:
     batch = world.submit(single("SET", "a", "x" * 100))
     for _ in range(4):
         world.write(20)
-        world.core.takes_bytes(world.now)
+        world.core.timeouts.heard = world.now
         world.now += 3
         assert not world.core.tick(world.now) and world.core.up
     world.run_until_idle()

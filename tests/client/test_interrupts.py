@@ -265,7 +265,7 @@ def test_what_one_was_interrupted_in_giving_out_is_followed_by_nothing_on_that_c
         def handle_later(*arguments: Any) -> None:
             monkeypatch.undo()
             other.start()
-            while not connection.core._pending.queue and len(connection.core._awaiting) == 1:
+            while not connection.core.pending.queue and len(connection.core._awaiting) == 1:
                 pass
             given.extend(batch.commands[0][1] for batch in connection.core._awaiting)
             handle(*arguments)

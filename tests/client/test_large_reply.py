@@ -39,15 +39,15 @@ def _asked(count: int, **options: Any) -> tuple[ConnectionCore, Any]:
     batch = many(*[("GET", "key")] * count)
     core.submit(batch, 0.0)
     size = len(core.output())
-    core.begin_write(size)
-    core.end_write(size)
+    core.writer.begin_write(size)
+    core.writer.end_write(size)
     return core, batch
 
 
 def _give(core: ConnectionCore, chunk: bytes) -> None:
     """As a driver does: into the room there is, and what does not fit there another time."""
     while chunk:
-        room = core.room()
+        room = core.reader.room()
         if room is None:
             core.received(chunk, 0.0)
             return
@@ -68,19 +68,19 @@ def test_replies_are_the_same_wherever_the_bytes_are_cut(replies: list[tuple[byt
     for start, end in zip([0, *cuts], [*cuts, len(wire)], strict=True):
         _give(core, wire[start:end])
     assert batch.is_finished and batch.results == [value for _, value in replies]
-    assert core.take_finished() == [batch] and core.room() is None
+    assert core.pending.take_finished() == [batch] and core.reader.room() is None
 
 
 def test_a_large_reply_is_not_copied() -> None:
     core, batch = _asked(1)
     core.received(b"$%d\r\n" % len(BULK) + BULK[:2000], 0.0)
-    room = core.room()
+    room = core.reader.room()
     assert room is not None and len(room) == len(BULK) - 2000
     room[:] = BULK[2000:]
     core.filled(len(room), 0.0)
     address = pa.py_buffer(room).address
     room.release()
-    assert not batch.is_finished and core.room() is None
+    assert not batch.is_finished and core.reader.room() is None
     core.received(b"\r\n", 0.0)
     assert batch.results == [BULK]
     assert pa.py_buffer(batch.results[0]).address + 2000 == address
@@ -92,18 +92,18 @@ def test_a_reply_that_does_not_end_as_it_should_ends_the_connection() -> None:
     with pytest.raises(redis.InvalidResponse, match="behind a bulk string"):
         core.received(BULK[-100:] + b"x", 0.0)
     core.lost(redis.ConnectionError("gone"), 0.0)
-    assert core.room() is None and not batch.is_finished
+    assert core.reader.room() is None and not batch.is_finished
 
 
 def test_after_a_lost_connection_the_reply_begins_anew() -> None:
     core, batch = _asked(1)
     core.received(b"$%d\r\n" % len(BULK) + BULK[:5000], 0.0)
     core.lost(redis.ConnectionError("gone"), 0.0)
-    assert core.room() is None
+    assert core.reader.room() is None
     core.connected(1.0)
     while data := core.output():
-        core.begin_write(len(data))
-        core.end_write(len(data))
+        core.writer.begin_write(len(data))
+        core.writer.end_write(len(data))
         if batch.connection != 2:
             core.received(b"+PONG\r\n", 1.0)
     _give(core, b"$%d\r\n%b\r\n" % (len(BULK), BULK))

@@ -5,17 +5,20 @@ Both clients are subclasses of redis-py's, so every command method, URL and opti
     delivery, errors, events, choice_by_name    levels and states, what went wrong, what is told of connections
       ^
     engine/     sans I/O: bytes and the time go in, bytes and finished commands come out
-        connection       one logical connection: the states of its commands, replay
-        batch            one or more commands that are finished together
+        connection       one logical connection: the states of its commands, and its parts:
         pending          the queue and its bounds
-        writing          what goes out next, and how far it came
+        writing          which bytes go out next, and how far they came
         replies          bytes to replies, each to its command
-        large_reply      where a large reply is received
-        handshake        what a connection begins with
+        recovery         what the end of a connection means for each command
+        reconnecting     when to open the next connection; backoff: after which delay
+        timeouts         deadlines of commands, and silent connections
+        handshake        the commands that a connection begins with
         session_state    what a new connection must be told
-        exactly_once     who numbers writes; once_numbers: the numbers on the wire
+        exactly_once     numbers for writes; once_numbers: the numbers on the wire
+        batch            one or more commands that are finished together
+        large_reply      where a large reply is received
         command_kinds    which commands may share a connection
-        encoding, backoff
+        encoding         arguments to bytes
       ^
     drivers/    sync (threads over one socket), aio (tasks over one transport)
         connecting, socket_io, polling, wake_up, pool_handoff

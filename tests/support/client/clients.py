@@ -92,7 +92,7 @@ def fall_silent(client: Any) -> None:
 
     def age(core: ConnectionCore, now: float) -> None:
         if core._awaiting and not core.counters.reconnects:
-            core._heard, core.next_tick = -1e9, now
+            core.timeouts.heard, core.timeouts.next_tick = -1e9, now
 
     is_cluster = hasattr(client, "_pool")
     for connection in client._pool._shared.values() if is_cluster else client._connections():

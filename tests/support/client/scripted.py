@@ -119,15 +119,15 @@ class ScriptedServer:
 
 
 class World:
-    """An engine, a server, and the bytes between them."""
+    """A core, a server, and the bytes between them."""
 
-    def __init__(self, acquaintance: Acquaintance | None = None, **settings: Any) -> None:
+    def __init__(self, acquaintance: Acquaintance | None = None, encoding: str | None = None, **settings: Any) -> None:
         self.now = 1000.0
         self.settings = Settings(**settings)
-        self.core = ConnectionCore(self.settings, jitter=lambda: 1.0, acquaintance=acquaintance)
+        self.core = ConnectionCore(self.settings, jitter=lambda: 1.0, acquaintance=acquaintance, encoding=encoding)
         self.server = ScriptedServer()
-        self.upstream = b""  # written by the engine, not yet at the server
-        self.downstream = b""  # answered by the server, not yet at the engine
+        self.upstream = b""  # written by the core, not yet at the server
+        self.downstream = b""  # answered by the server, not yet at the core
         self.finished: list[Batch] = []
 
     def submit(self, batch: Batch) -> Batch:
@@ -136,7 +136,7 @@ class World:
         return batch
 
     def collect(self) -> None:
-        self.finished += self.core.take_finished()
+        self.finished += self.core.pending.take_finished()
 
     def connect(self) -> None:
         self.upstream = self.downstream = b""
@@ -149,8 +149,8 @@ class World:
         """Have the engine write, at most `limit` bytes of what it wants to."""
         data = self.upstream_rest + self.core.output()
         part = data[:limit]
-        self.core.begin_write(len(part))
-        self.core.end_write(len(part))
+        self.core.writer.begin_write(len(part))
+        self.core.writer.end_write(len(part))
         self._rest = data[len(part) :]
         self.upstream += part
         return len(part)

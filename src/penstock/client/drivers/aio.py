@@ -66,7 +66,7 @@ class AioConnection:
         core = self.core
         try:
             if self._for_room:
-                raise core.full()  # who came first is first
+                raise core.pending.full()  # who came first is first
             core.submit(batch, loop.time())
         except BufferFull:
             await self._wait_for_room(batch)
@@ -128,16 +128,16 @@ class AioConnection:
         core, loop = self.core, self._loop
         assert loop is not None
         if core.settings.when_full == "raise":
-            raise core.full()
+            raise core.pending.full()
         waiting, room = self._for_room, asyncio.Event()
         waiting.append(room)
         try:
             async with asyncio.timeout(core.settings.command_timeout):
-                while waiting[0] is not room or not core.has_room(batch):
+                while waiting[0] is not room or not core.pending.has_room(batch):
                     room.clear()
                     await room.wait()
         except TimeoutError:
-            raise core.full() from None
+            raise core.pending.full() from None
         finally:
             waiting.remove(room)
             if waiting:
@@ -171,7 +171,7 @@ class AioConnection:
         self._arm(loop)
 
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
-        at = self.core.next_tick
+        at = self.core.timeouts.next_tick
         if at != math.inf and (self._timer is None or self._timer.when() > at):
             if self._timer is not None:
                 self._timer.cancel()
@@ -194,7 +194,7 @@ class AioConnection:
         self._act(self._loop)
 
     def _wake_finished(self) -> None:
-        for batch in self.core.take_finished():
+        for batch in self.core.pending.take_finished():
             waiter = batch.waiter
             if waiter is not None and not waiter.done() and not waiter.get_loop().is_closed():
                 waiter.set_result(None)
@@ -231,7 +231,7 @@ class AioConnection:
         except Exception as error:  # an option that redis-py does not know
             self.core.refused(error, loop.time())
             return
-        limit_opening(redis_connection, self.core.time_left(loop.time()))
+        limit_opening(redis_connection, self.core.timeouts.time_to_connect(loop.time()))
         try:
             await redis_connection.connect()
         except Exception as error:
@@ -352,12 +352,12 @@ class ClientProtocol(asyncio.BufferedProtocol):
             data = core.output()
             if not data:
                 return
-            core.begin_write(len(data))
+            core.writer.begin_write(len(data))
             transport.write(data)
             if self._is_full:
                 self._unwritten = len(data)
             else:
-                core.end_write(len(data))
+                core.writer.end_write(len(data))
 
     def pause_writing(self) -> None:
         self._is_full = True
@@ -367,17 +367,17 @@ class ClientProtocol(asyncio.BufferedProtocol):
         """Tell the core if some of what the transport keeps has gone since the last look."""
         if self._is_full and (left := self.transport.get_write_buffer_size()) < self._left:
             self._left = left
-            self._connection.core.takes_bytes(now)
+            self._connection.core.timeouts.heard = now
 
     def resume_writing(self) -> None:
         self._is_full = False
-        self._connection.core.takes_bytes(asyncio.get_running_loop().time())
-        self._connection.core.end_write(self._unwritten)
+        self._connection.core.timeouts.heard = asyncio.get_running_loop().time()
+        self._connection.core.writer.end_write(self._unwritten)
         self._unwritten = 0
         self.flush()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        self._room = self._connection.core.room()
+        self._room = self._connection.core.reader.room()
         return self._buffer if self._room is None else self._room
 
     def buffer_updated(self, nbytes: int) -> None:

@@ -301,7 +301,7 @@ class SyncConnection:
     def _enter_in_turn(self, batch: Batch) -> None:
         """With the lock held: as the core's `submit`, where some wait for room already."""
         if self._first_for_room() not in (None, batch):
-            raise self.core.full()
+            raise self.core.pending.full()
         try:
             self.core.submit(batch, monotonic())
         except BufferFull:
@@ -323,7 +323,7 @@ class SyncConnection:
         core = self.core
         if core.settings.when_full == "raise" or monotonic() >= until:
             self._leave_queue(batch)
-            raise core.full()
+            raise core.pending.full()
         if batch.waiter is None:
             batch.waiter = threading.Lock()
             batch.waiter.acquire()
@@ -375,7 +375,7 @@ class SyncConnection:
         if not data:
             self._writing, self._sending = False, None
             return None
-        self.core.begin_write(len(data))
+        self.core.writer.begin_write(len(data))
         return _Write(data, sock)
 
     def _send(self, turn: _Write | None) -> None:
@@ -388,11 +388,11 @@ class SyncConnection:
                     sock.close()  # it was lost while we were using it; its bytes are accounted for
                     return
                 self._sending = None
-                self.core.end_write(count)
+                self.core.writer.end_write(count)
                 if count < len(data):
                     self._rest = data[count:]
                     if count:
-                        self.core.takes_bytes(monotonic())
+                        self.core.timeouts.heard = monotonic()
                     self._wake_up.set()  # the leader waits for the socket to take more
                     return
                 self._writing = False
@@ -406,7 +406,7 @@ class SyncConnection:
         with self._lock:
             if self._interrupted_in:
                 self._end_interrupted()
-            sock, poll, connect_at, next_tick = self._socket, self._poll, core.connect_at, core.next_tick
+            sock, poll, connect_at, next_tick = self._socket, self._poll, core.connect_at, core.timeouts.next_tick
             waking = self._waking
             if sock is not None and self._rest:
                 poll.modify(sock.raw, POLLIN | POLLOUT)
@@ -421,7 +421,7 @@ class SyncConnection:
             self._exchange(sock)
         elif waking:
             self._wake_next()
-        if monotonic() >= core.next_tick:
+        if monotonic() >= core.timeouts.next_tick:
             with self._lock:
                 if core.tick(monotonic()):
                     self._drop()
@@ -439,7 +439,7 @@ class SyncConnection:
 
     def _exchange(self, sock: ClientSocket) -> None:
         """The socket has something for us, or room: read once, and write what waits."""
-        room = self.core.room()  # only who leads reads, so it stays what it is without the lock
+        room = self.core.reader.room()  # only who leads reads, so it stays what it is without the lock
         data = failure = None
         try:
             data = sock.receive(room)
@@ -469,7 +469,7 @@ class SyncConnection:
     def _open(self) -> None:
         with self._lock:
             self.core.connecting()
-            seconds = self.core.time_left(monotonic())
+            seconds = self.core.timeouts.time_to_connect(monotonic())
         try:
             redis_connection = self._make_redis_connection()
         except Exception as error:  # an option that redis-py does not know
@@ -517,7 +517,7 @@ class SyncConnection:
 
     def _wake_finished(self) -> None:
         """With the lock held."""
-        finished = self.core.take_finished()
+        finished = self.core.pending.take_finished()
         if finished:
             self._asleep += finished
             if not self._waking:

@@ -84,7 +84,7 @@ class PendingBatches:
         finished, self._finished = self._finished, []
         return finished
 
-    def fail_pending(
+    def fail_queued(
         self, why: str, unsent: type[NotSent], unknown: type[OutcomeUnknown],
         cause: Exception | None = None, instead: Exception | None = None, is_meant: Callable[[Batch], bool] = lambda batch: True,
     ) -> None:  # fmt: skip

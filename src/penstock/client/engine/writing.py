@@ -31,6 +31,15 @@ class RequestWriter:
         self.given = self.handed = self.sent = 0
         self._connection += 1
 
+    def begin_write(self, count: int) -> None:
+        """`count` more bytes are about to be given to the operating system."""
+        self.handed += count
+
+    def end_write(self, count: int) -> None:
+        """The operating system has taken `count` of them; the others are to be offered again."""
+        self.sent += count
+        self.handed = self.sent
+
     def has_given(self, batch: Batch) -> bool:
         """Whether a batch was given out on this connection."""
         return batch.connection == self._connection

@@ -1,0 +1,73 @@
+"""Whether a logical connection is up, and when the driver should open the next one.
+
+An attempt that fails, or a connection that gives no reply, delays the next attempt (backoff.py). `connect_at` is set only while
+some command needs a connection: an idle client does not reconnect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.client.delivery import Acquaintance, Delivery, Settings
+from penstock.client.engine.backoff import Backoff
+from penstock.client.errors import NotSent
+from penstock.client.events import Reconnected
+
+
+class Reconnecting:
+    """Part of a ConnectionCore; see the top of this file."""
+
+    def __init__(self, settings: Settings, jitter: Callable[[], float], acquaintance: Acquaintance) -> None:
+        self._settings = settings
+        self._acquaintance = acquaintance
+        self.backoff = Backoff(settings, jitter)
+        self.up = False
+        """There is a connection."""
+        self.is_opening = False
+        """The driver is opening one."""
+        self.connect_at: float | None = None
+        """When to open one; None if there is one, if one is being opened, or if no command needs one."""
+        self.lost_at: float | None = None
+        """When the last one was lost, until there is another; None if it was ended on purpose."""
+        self.reason = ""
+        """Why there is no connection."""
+
+    @property
+    def was_reached(self) -> bool:
+        """Whether some connection of this client was ever open."""
+        return self._acquaintance.was_reached
+
+    @property
+    def is_outage(self) -> bool:
+        """Whether there was a connection, or an attempt to open one, that failed."""
+        return not self.up and (self.lost_at is not None or self.backoff.failures > 0)
+
+    def request(self, now: float) -> None:
+        """A command needs a connection, and there is none. Raises NotSent if its level does not let it wait for the next attempt."""
+        retry_at = self.backoff.retry_at
+        if self._settings.delivery is Delivery.AT_MOST_ONCE and now < retry_at:
+            raise NotSent(
+                f"there is no connection, and at-most-once holds nothing; the next attempt is in {retry_at - now:.2f} s"
+            )
+        self.connect_at = max(now, retry_at)
+
+    def opening(self) -> None:
+        """The driver has begun to open a connection."""
+        self.connect_at = None
+        self.is_opening = True
+
+    def opened(self, now: float) -> Reconnected | None:
+        """There is a connection; the event to report if it replaces a lost one."""
+        self.up, self.is_opening, self.connect_at = True, False, None
+        event = None if self.lost_at is None else Reconnected(now - self.lost_at, self.backoff.failures)
+        self._acquaintance.was_reached, self.lost_at = True, None
+        return event
+
+    def retry(self, now: float, is_needed: bool) -> None:
+        """An attempt, or a connection, failed: open the next one after a delay if commands need it."""
+        at = self.backoff.failed(now)
+        self.connect_at = at if is_needed else None
+
+    def retry_interrupted(self, now: float, is_needed: bool) -> None:
+        """As `retry`, after an interrupt: it counts as no failure of the server."""
+        self.connect_at = max(now, self.backoff.retry_at) if is_needed else None

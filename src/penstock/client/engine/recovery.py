@@ -1,0 +1,148 @@
+"""What the end of a connection, or of a caller's interest, means for each batch: it waits for the next connection, or it fails.
+
+The table at the top of connection.py is carried out here. The invariant: at every step, each unfinished batch is in one of the two
+queues, `pending.queue` or the writer's `awaiting`, so that an interrupt (KeyboardInterrupt) between two steps loses none. `take_back` may be
+called again after an interrupt in the middle of it.
+
+Rejected: deciding when the batch is written again. A command that must not be repeated would then fail only after the next
+connection is open, which may be never.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import redis
+
+from penstock.client.delivery import Delivery, Settings
+from penstock.client.engine.batch import Batch
+from penstock.client.engine.command_kinds import Kind, name_of
+from penstock.client.engine.handshake import Handshake
+from penstock.client.engine.once_numbers import fail_forgotten
+from penstock.client.engine.pending import PendingBatches
+from penstock.client.engine.reconnecting import Reconnecting
+from penstock.client.engine.replies import ReplyReader
+from penstock.client.engine.session_state import SessionState
+from penstock.client.engine.writing import RequestWriter
+from penstock.client.errors import NotReplayed, NotSent, OutcomeUnknown, TransactionLost
+
+INTERRUPTED = "the thread that used the connection was interrupted"
+
+
+class Recovery:
+    """Part of a ConnectionCore; see the top of this file."""
+
+    def __init__(
+        self, settings: Settings, pending: PendingBatches, writer: RequestWriter, reader: ReplyReader, handshake: Handshake,
+        session: SessionState, reconnecting: Reconnecting,
+    ) -> None:  # fmt: skip
+        self._settings, self._pending, self._session, self._reconnecting = settings, pending, session, reconnecting
+        self._writer, self._reader, self._handshake = writer, reader, handshake
+        self.is_transaction_lost = False
+        """A connection with an open WATCH or MULTI was lost, and its caller has not been told yet."""
+
+    # -- callers that wait no longer ----------------------------------------------------------------------------
+
+    def abandon(self, batch: Batch, why: str, unsent: type[NotSent], unknown: type[OutcomeUnknown]) -> bool:
+        """Finish a batch without a reply. True if it blocks on the server meanwhile: then the connection has to be closed, too."""
+        if batch.is_finished or not batch.is_submitted:
+            return False
+        writer = self._writer
+        was_given = self._reconnecting.up and writer.has_given(batch)
+        if was_given:
+            batch.remember(writer.given, writer.sent)  # what was given out will be written
+        else:
+            batch.data = b""  # the queue passes over the batch; its bytes are not needed any more
+        self._pending.finish(batch, batch.failures(why, unsent, unknown))
+        return was_given and batch.blocks
+
+    def abandon_all(self, why: str) -> None:
+        for batch in [*self._writer.awaiting, *self._pending.queue]:
+            self.abandon(batch, why, NotSent, OutcomeUnknown)
+
+    def refuse_after_lost_transaction(self, batch: Batch) -> None:
+        """Raise TransactionLost for a command that would run outside of its transaction; once, if the command ends or begins one."""
+        name = name_of(batch.commands[0])
+        if batch.atomic or name in ("WATCH", "UNWATCH", "EXEC", "DISCARD"):
+            self.is_transaction_lost = False
+        if name not in ("WATCH", "UNWATCH"):
+            raise TransactionLost(f"{name} was not sent: the connection with its WATCH or MULTI is gone; begin again")
+
+    # -- the end of a connection --------------------------------------------------------------------------------
+
+    def take_back(self) -> None:
+        """Move what was given out and has no reply to the head of the queue, in order; drop finished batches."""
+        awaiting, queue = self._writer.awaiting, self._pending.queue
+        self._handshake.clear()
+        self._reader.end()
+        for batch in awaiting:
+            if batch.notable:
+                self._session.learn(batch)
+        queued = set(map(id, queue))
+        waiting = [batch for batch in awaiting if not batch.is_handshake and id(batch) not in queued]
+        for batch in waiting:
+            if batch.is_finished:
+                continue
+            if len(batch.replies) == batch.count:  # an interrupt kept it from being finished
+                self.finish_repeated(batch)
+                continue
+            batch.remember(self._writer.handed, self._writer.sent)
+            if batch.atomic:
+                batch.replies.clear()  # replies of a part of it count for nothing
+            if batch.notable and Kind.FINAL in batch.notable.values():
+                batch.filter(
+                    lambda command: command.name == "SHUTDOWN", "it is not sent to a server that has come back"
+                )
+                if len(batch.replies) == batch.count:
+                    self._pending.finish(batch, list(batch.replies))
+        queue.extendleft([batch for batch in reversed(waiting) if not batch.is_finished])
+        awaiting.clear()
+
+    def hold_or_fail(self, error: Exception) -> None:
+        """There is no connection any more: fail what must not wait for the next one."""
+        self._reconnecting.reason = why = str(error) or type(error).__name__
+        session = self._session
+        if session.in_transaction:
+            self.is_transaction_lost = True
+            session.watching = session.queueing = False
+            self.fail_all(f"{why}, and with it the WATCH or MULTI", TransactionLost, NotReplayed, error)
+        else:
+            self.fail_at_most_once(why, NotSent, error)
+            self._pending.filter()
+
+    def fail_all(
+        self, why: str, unsent: type[NotSent], unknown: type[OutcomeUnknown],
+        cause: Exception | None = None, instead: Exception | None = None,
+    ) -> None:  # fmt: skip
+        """Fail all that waits to be written; then no connection is needed."""
+        self._pending.fail_queued(why, unsent, unknown, cause, instead)
+        self._reconnecting.connect_at = None
+
+    def fail_at_most_once(self, why: str, unsent: type[NotSent], cause: Exception) -> None:
+        """Fail what must not wait for a connection, by the level as it is now or by that of its submission."""
+        if self._settings.delivery is Delivery.AT_MOST_ONCE:
+            self.fail_all(why, unsent, OutcomeUnknown, cause)
+            return
+        self._pending.fail_queued(why, unsent, OutcomeUnknown, cause, is_meant=lambda batch: batch.is_at_most_once)
+        if not self._pending.queue:
+            self._reconnecting.connect_at = None
+
+    def finish_repeated(self, batch: Batch) -> None:
+        """All replies are here, after more than one attempt or an interrupt."""
+        if batch.numbered is not None:
+            fail_forgotten(batch)
+        self._pending.finish(batch, batch.replies)
+
+    def rescue(self, batches: Iterable[Batch], was_leading: bool, now: float, is_needed: bool) -> None:
+        """After an interrupt in the middle of the work here, and the end of the connection: finish batches that are in no queue any more.
+
+        A thread that led may have been opening a connection, or have just learnt that it is lost; that is brought to its end.
+        """
+        reconnecting = self._reconnecting
+        if not reconnecting.up:
+            self.take_back()  # again, if that was interrupted
+        if was_leading and not reconnecting.up:
+            reconnecting.is_opening = False
+            self.hold_or_fail(redis.ConnectionError(INTERRUPTED))
+            reconnecting.retry_interrupted(now, is_needed and bool(self._pending.queue))
+        self._pending.rescue(batches, INTERRUPTED)
