@@ -23,7 +23,7 @@ from penstock.testing.redis import RedisServer
 
 def queue_of(client: Client) -> list[Any]:
     """The last word of each batch that waits for room."""
-    return [batch.commands[-1][-1] for batch in list(client._connection._for_room)]
+    return [batch.commands[-1][-1] for batch in list(client._connection._room.batches)]
 
 
 @pytest.fixture
@@ -185,7 +185,7 @@ def test_a_place_in_the_queue_that_nobody_gave_up_is_taken_away(calls: Calls, pa
     calls.push(1, count=4)
     connection = calls.client._connection
     with connection._lock:
-        (waiting,) = connection._for_room
+        (waiting,) = connection._room.batches
         (thread,) = [ident for ident, batch in connection._inside.items() if batch is waiting]
         lost = connection._inside.pop(thread)
     calls.push(2)

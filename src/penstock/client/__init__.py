@@ -6,7 +6,7 @@ Both clients are subclasses of redis-py's, so every command method, URL and opti
       ^
     engine/     sans I/O: bytes and the time go in, bytes and finished commands come out
         connection       one logical connection: the states of its commands, and its parts:
-        pending          the queue and its bounds
+        pending          the queue and its bounds; room: the batches that wait for room in it
         writing          which bytes go out next, and how far they came
         replies          bytes to replies, each to its command
         recovery         what the end of a connection means for each command
@@ -21,7 +21,9 @@ Both clients are subclasses of redis-py's, so every command method, URL and opti
         encoding         arguments to bytes
       ^
     drivers/    sync (threads over one socket), aio (tasks over one transport)
-        connecting, socket_io, polling, wake_up, pool_handoff
+        connecting       how redis-py opens a connection for us; pool_handoff: how the next client of a pool gets it
+        socket_io        one open socket; polling: how a thread waits for it
+        write_turn       which thread may write; wake_chain, wake_up: how threads wake each other
       ^
     api/        sync, aio: the two clients; shared: what they have in common
         calls, pipeline, shortcuts, scripts, streams, consumer, tables

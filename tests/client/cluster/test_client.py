@@ -273,7 +273,8 @@ def test_a_call_that_waits_when_the_client_is_closed_may_have_run(
         waiting = pool.submit(client.incr, "{t}n")
         while b" flags=b " not in node.ask("CLIENT", "LIST"):
             pass
-        while getattr(client._pool.shared(node.address), "_sending", None) is not None:
+        turn = getattr(client._pool.shared(node.address), "_write_turn", None)
+        while turn is not None and turn.sending is not None:
             pass  # the server may have it before the thread that wrote it knows
         getattr(client, "close_real", client.close)()
         with pytest.raises(OutcomeUnknown) as unknown:

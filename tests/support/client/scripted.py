@@ -166,10 +166,11 @@ class World:
         part, self.upstream = self.upstream[:limit], self.upstream[len(self.upstream[:limit]) :]
         self.downstream += self.server.feed(part)
 
-    def read(self, limit: int | None = None) -> None:
+    def read(self, limit: int | None = None, is_the_end: bool = False) -> None:
+        """Let the core read; `is_the_end`: it must then give the connection up."""
         part, self.downstream = self.downstream[:limit], self.downstream[len(self.downstream[:limit]) :]
         if part:
-            self.core.received(part, self.now)
+            assert self.core.received(part, self.now) is is_the_end
             self.collect()
 
     def cut(self) -> None:

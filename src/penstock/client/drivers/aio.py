@@ -14,17 +14,15 @@ import contextlib
 import math
 import os
 import weakref
-from collections import deque
 from collections.abc import Callable
-from itertools import islice
 from typing import Any
 
 import redis
 
-from penstock.client.drivers.connecting import as_lost, give_up_soon, is_refusal, limit_opening, not_opened
+from penstock.client.drivers.connecting import as_lost, give_up_soon, limit_opening, report_failure
 from penstock.client.engine.batch import Batch
 from penstock.client.engine.connection import ConnectionCore
-from penstock.client.engine.handshake import HandshakeRefused
+from penstock.client.engine.room import RoomQueue
 from penstock.client.errors import BufferFull
 from penstock.client.events import Event
 
@@ -55,7 +53,7 @@ class AioConnection:
         self._connector: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._flushing = False
-        self._for_room: deque[asyncio.Event] = deque()  # in the order of their calls; the first goes first
+        self._room = RoomQueue(self.core, _let_look)
         self._is_abandoned = False
 
     async def run(self, batch: Batch) -> None:
@@ -65,12 +63,9 @@ class AioConnection:
             self._move_to(loop)
         core = self.core
         try:
-            if self._for_room:
-                raise core.pending.full()  # who came first is first
-            core.submit(batch, loop.time())
+            self._room.submit(batch, loop.time())
         except BufferFull:
-            await self._wait_for_room(batch)
-            core.submit(batch, loop.time())
+            await self._wait_for_room(batch, loop)
         waiter = batch.waiter = loop.create_future()
         self._act(loop)
         try:
@@ -123,25 +118,22 @@ class AioConnection:
                 loop.call_soon_threadsafe(protocol.close)
         return protocol is not None
 
-    async def _wait_for_room(self, batch: Batch) -> None:
-        """Until the batch fits. Raises BufferFull if that is not wanted, or takes too long."""
-        core, loop = self.core, self._loop
-        assert loop is not None
-        if core.settings.when_full == "raise":
-            raise core.pending.full()
-        waiting, room = self._for_room, asyncio.Event()
-        waiting.append(room)
+    async def _wait_for_room(self, batch: Batch, loop: asyncio.AbstractEventLoop) -> None:
+        """Submit the batch when it fits. Raises BufferFull if waiting is not wanted, or takes too long."""
+        core, room = self.core, self._room
+        room.enter(batch)
+        waiter = batch.waiter = asyncio.Event()
         try:
             async with asyncio.timeout(core.settings.command_timeout):
-                while waiting[0] is not room or not core.pending.has_room(batch):
-                    room.clear()
-                    await room.wait()
+                while not batch.is_submitted:
+                    await waiter.wait()
+                    waiter.clear()
+                    with contextlib.suppress(BufferFull):
+                        room.submit(batch, loop.time())
         except TimeoutError:
             raise core.pending.full() from None
         finally:
-            waiting.remove(room)
-            if waiting:
-                waiting[0].set()
+            room.leave(batch)
 
     # -- the loop ---------------------------------------------------------------------------------------------
 
@@ -156,7 +148,7 @@ class AioConnection:
             self.core.lost(redis.ConnectionError("the event loop of the connection has ended"), loop.time())
             self._drop()
         self._loop, self._connector, self._timer, self._flushing = loop, None, None, False
-        self._for_room = deque()
+        self._room = RoomQueue(self.core, _let_look)
         self._wake_finished()
 
     def _act(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -198,10 +190,9 @@ class AioConnection:
             waiter = batch.waiter
             if waiter is not None and not waiter.done() and not waiter.get_loop().is_closed():
                 waiter.set_result(None)
-        if self._for_room:  # as many as may fit; each looks whether it is the first by then
+        if self._room.batches:  # as many as may fit: one after the other would cost a turn of the loop each
             free = self.core.settings.max_buffered_commands - self.core.counters.buffered_commands
-            for room in islice(self._for_room, max(free, 1)):
-                room.set()
+            self._room.wake(max(free, 1))
         for event in self.core.take_events():
             self._on_event(event)
 
@@ -235,8 +226,7 @@ class AioConnection:
         try:
             await redis_connection.connect()
         except Exception as error:
-            failed = self.core.refused if is_refusal(error) else self.core.connect_failed
-            failed(error if is_refusal(error) else not_opened(error, redis_connection), loop.time())
+            report_failure(self.core, error, redis_connection, loop.time())
             return
         except BaseException:
             await redis_connection.disconnect(nowait=True)
@@ -256,13 +246,7 @@ class AioConnection:
         loop = self._loop
         if protocol is not self._protocol or loop is None:
             return
-        try:
-            self.core.received(data, loop.time())
-        except HandshakeRefused as refusal:
-            self.core.refused(refusal.error, loop.time())
-            self._drop()
-        except redis.InvalidResponse as error:
-            self.core.lost(error, loop.time())
+        if self.core.received(data, loop.time()):
             self._drop()
         self._wake_finished()
         if self.core.has_output or self._protocol is None:
@@ -295,6 +279,12 @@ class AioConnection:
         self.core = self._make_core()
         self.core.inherit(old)
         self._begin()
+
+
+def _let_look(batch: Batch) -> None:
+    """Wake the task of a batch that waits for room."""
+    if batch.waiter is not None:
+        batch.waiter.set()
 
 
 class ClientProtocol(asyncio.BufferedProtocol):

@@ -16,6 +16,7 @@ from redis.exceptions import AuthorizationError, BusyLoadingError
 from redis.maint_notifications import MaintNotificationsConfig
 
 from penstock.client.delivery import Settings
+from penstock.client.engine.connection import ConnectionCore
 from penstock.client.engine.encoding import pack
 
 HEALTH_CHECK_INTERVAL = 15.0
@@ -76,6 +77,14 @@ def not_opened(error: Exception, connection: Any) -> Exception:
     if where not in str(lost):
         lost.args = (f"{where}: {lost}",)
     return lost
+
+
+def report_failure(core: ConnectionCore, error: Exception, connection: Any, now: float) -> None:
+    """Tell the core that a connection could not be opened."""
+    if is_refusal(error):
+        core.refused(error, now)
+    else:
+        core.connect_failed(not_opened(error, connection), now)
 
 
 def limit_opening(connection: Any, seconds: float | None) -> None:

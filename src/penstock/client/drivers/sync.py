@@ -33,17 +33,19 @@ from collections import deque
 from collections.abc import Callable
 from threading import get_ident
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
 import redis
 
-from penstock.client.drivers.connecting import is_refusal, not_opened
+from penstock.client.drivers.connecting import report_failure
 from penstock.client.drivers.polling import POLLIN, POLLOUT, Poll
 from penstock.client.drivers.socket_io import ClientSocket
+from penstock.client.drivers.wake_chain import WakeChain, wake
 from penstock.client.drivers.wake_up import WakeUp
+from penstock.client.drivers.write_turn import Write, WriteTurn
 from penstock.client.engine.batch import Batch
 from penstock.client.engine.connection import ConnectionCore
-from penstock.client.engine.handshake import HandshakeRefused
+from penstock.client.engine.room import RoomQueue
 from penstock.client.errors import BufferFull, NotSent
 from penstock.client.events import Event
 
@@ -53,13 +55,6 @@ PATROL = 1.0
 """Seconds after which one who waits looks whether anybody reads for it: a thread can be interrupted between any two steps."""
 
 _connections: weakref.WeakSet[SyncConnection] = weakref.WeakSet()
-
-
-class _Write(NamedTuple):
-    """Bytes that one thread has the right to write, and where."""
-
-    data: bytes
-    sock: ClientSocket
 
 
 class Reentered(Exception):
@@ -87,17 +82,14 @@ class SyncConnection:
         self._leader: Batch | None = None
         self._inside: dict[int, Batch] = {}  # threads that are in `run`, and with what
         self._followers: deque[Batch] = deque()
-        self._asleep: deque[Batch] = deque()  # finished, and their threads not woken yet
-        self._waking = False  # a thread was woken, and has not woken the next one yet
         self._interrupted_in: set[int] = (
             set()
         )  # threads that were interrupted in using the connection, and have not ended it yet
         self._socket: ClientSocket | None = None
-        self._writing = False
-        self._sending: ClientSocket | None = None  # the one that some thread, `_sender`, is in `send` on
-        self._sender = 0
-        self._rest = b""
-        self._for_room: deque[Batch] = deque()  # those who wait for room, as they came; the first goes first
+        self._wake_chain = WakeChain()
+        self._write_turn = WriteTurn(self.core)
+        inside = self._inside
+        self._room = RoomQueue(self.core, wake, lambda batch: batch in list(inside.values()))
         self._wake_up = WakeUp()
         self._poll = self._wake_up.new_poll()
 
@@ -160,10 +152,7 @@ class SyncConnection:
                         talks = self._socket
                 if talks is None:
                     try:
-                        if self._for_room:
-                            self._enter_in_turn(batch)
-                        else:
-                            self.core.submit(batch, monotonic())
+                        self._room.submit(batch, monotonic())
                     except BufferFull:
                         if until is None:
                             until = math.inf if patience is None else monotonic() + patience
@@ -175,7 +164,7 @@ class SyncConnection:
                             self._followers.append(batch)
                             if not self._leader.is_submitted:
                                 self._wake_up.set()  # it waits for room, and sleeps as long as could be when nobody else was in
-                        turn = None if self._writing or self._waking else self._claim()
+                        turn = None if self._wake_chain.is_waking else self._write_turn.claim(self._socket)
             if talks is not None:
                 self._exchange(talks)
             elif until is not None and not batch.is_submitted:
@@ -229,7 +218,7 @@ class SyncConnection:
             with self._lock:
                 change(self.core, monotonic())
                 self._wake_finished()
-                turn = self._claim()
+                turn = self._write_turn.claim(self._socket)
             self._wake_up.set()  # the leader may be one of them
             self._send(turn)
         except BaseException:
@@ -256,10 +245,10 @@ class SyncConnection:
     def _interrupted(self, batch: Batch | None) -> None:
         """KeyboardInterrupt and the like, between any two steps. One who only waits leaves the connection to the others."""
         with self._lock:
-            if self._sender == get_ident():
-                self._sending = None  # nobody is in `send` any more
+            if self._write_turn.is_sent_by(get_ident()):
+                self._write_turn.sending = None  # no thread is in `send` any more
             if batch is not None:
-                self._leave_queue(batch)
+                self._room.leave(batch)
                 if self.core.cancel(batch, monotonic()):
                     self._drop()
             if self._interrupted_in:
@@ -279,8 +268,8 @@ class SyncConnection:
         if not is_leading and me not in gone:
             self._wake_up.set()
             return
-        if self._sender in gone:
-            self._sending = None
+        if self._write_turn.is_sent_by(*gone):
+            self._write_turn.sending = None
         self.core.interrupted(monotonic())
         self._drop()
         others = [*self._followers] if self._leader is None else [self._leader, *self._followers]
@@ -292,50 +281,22 @@ class SyncConnection:
         """With the lock held: also those that no thread owns after an interrupt, and the leader, which may be one of them."""
         self._wake_finished()
         for other in list(self._inside.values()):
-            if other.is_finished and other.waiter is not None:
-                _wake(other.waiter)
+            if other.is_finished:
+                wake(other)
         self._wake_up.set()
 
     # -- room -------------------------------------------------------------------------------------------------
 
-    def _enter_in_turn(self, batch: Batch) -> None:
-        """With the lock held: as the core's `submit`, where some wait for room already."""
-        if self._first_for_room() not in (None, batch):
-            raise self.core.pending.full()
-        try:
-            self.core.submit(batch, monotonic())
-        except BufferFull:
-            raise
-        except NotSent:
-            self._leave_queue(batch)
-            raise
-        self._leave_queue(batch)
-
-    def _first_for_room(self) -> Batch | None:
-        """With the lock held: whose turn it is. One whose thread has gone, interrupted, has lost it."""
-        queue, inside = self._for_room, list(self._inside.values())
-        while queue and queue[0] not in inside:
-            queue.popleft()
-        return queue[0] if queue else None
-
     def _queue_for_room(self, batch: Batch, until: float) -> threading.Lock | None:
         """With the lock held: what wakes us when it may be our turn, None if we lead. Raises BufferFull if waiting is not wanted, or over."""
-        core = self.core
-        if core.settings.when_full == "raise" or monotonic() >= until:
-            self._leave_queue(batch)
-            raise core.pending.full()
+        if monotonic() >= until:
+            self._room.leave(batch)
+            raise self.core.pending.full()
+        self._room.enter(batch)
         if batch.waiter is None:
             batch.waiter = threading.Lock()
             batch.waiter.acquire()
-            self._for_room.append(batch)
         return None if self._leader is batch else batch.waiter
-
-    def _leave_queue(self, batch: Batch) -> None:
-        """With the lock held: it waits for room no longer, and there may be some for the next."""
-        batch.waiter = None
-        if batch in self._for_room:
-            self._for_room.remove(batch)
-        self._tell_of_room()
 
     def _wait_for_room(self, batch: Batch, room: threading.Lock | None, until: float) -> None:
         """Let replies come: read them, or wait until others have. Not by a Condition, which an interrupt leaves without its lock."""
@@ -345,40 +306,9 @@ class SyncConnection:
             with self._lock:
                 self._leads(batch)
 
-    def _tell_of_room(self) -> None:
-        """With the lock held: whose turn it is looks whether there is enough; who leads looks anyway."""
-        first = self._first_for_room()
-        if first is not None and first.waiter is not None:
-            _wake(first.waiter)
-
     # -- writing ----------------------------------------------------------------------------------------------
 
-    def _claim(self) -> _Write | None:
-        """With the lock held: what this thread is to write now, if writing is free."""
-        if self._writing or self._socket is None:
-            return None
-        return self._begin_write(self._socket)
-
-    def _claim_rest(self) -> _Write | None:
-        """With the lock held: bytes the socket did not take earlier, or else new ones."""
-        rest, self._rest = self._rest, b""
-        if rest and self._socket is not None:
-            return self._begin_write(self._socket, rest)
-        return self._claim()
-
-    def _begin_write(self, sock: ClientSocket, rest: bytes = b"") -> _Write | None:
-        """With the lock held. The right to write is taken first and what is to be written afterwards: if we are interrupted in between, nobody
-        writes what comes after it to this connection before it is ended.
-        """
-        self._writing, self._sending, self._sender = True, sock, get_ident()
-        data = rest or self.core.output()
-        if not data:
-            self._writing, self._sending = False, None
-            return None
-        self.core.writer.begin_write(len(data))
-        return _Write(data, sock)
-
-    def _send(self, turn: _Write | None) -> None:
+    def _send(self, turn: Write | None) -> None:
         """Write, and whatever was queued meanwhile, until there is no more or the socket is full."""
         while turn is not None:
             data, sock = turn
@@ -387,16 +317,10 @@ class SyncConnection:
                 if sock is not self._socket:
                     sock.close()  # it was lost while we were using it; its bytes are accounted for
                     return
-                self._sending = None
-                self.core.writer.end_write(count)
-                if count < len(data):
-                    self._rest = data[count:]
-                    if count:
-                        self.core.timeouts.heard = monotonic()
+                if not self._write_turn.sent(data, count, monotonic()):
                     self._wake_up.set()  # the leader waits for the socket to take more
                     return
-                self._writing = False
-                turn = self._claim()
+                turn = self._write_turn.claim(sock)
 
     # -- leading ----------------------------------------------------------------------------------------------
 
@@ -407,8 +331,8 @@ class SyncConnection:
             if self._interrupted_in:
                 self._end_interrupted()
             sock, poll, connect_at, next_tick = self._socket, self._poll, core.connect_at, core.timeouts.next_tick
-            waking = self._waking
-            if sock is not None and self._rest:
+            waking = self._wake_chain.is_waking
+            if sock is not None and self._write_turn.rest:
                 poll.modify(sock.raw, POLLIN | POLLOUT)
         now = monotonic()
         until = min(next_tick, now + PATROL)
@@ -449,21 +373,16 @@ class SyncConnection:
             if sock is not self._socket:
                 return
             if failure is not None:
-                self._lose(failure)
+                self.core.lost(failure, monotonic())
+                self._drop()
             elif data and room is not None:
                 self.core.filled(data, monotonic())
-            elif data:
-                try:
-                    self.core.received(data, monotonic())
-                except HandshakeRefused as refusal:
-                    self.core.refused(refusal.error, monotonic())
-                    self._drop()
-                except redis.InvalidResponse as error:
-                    self._lose(error)
+            elif data and self.core.received(data, monotonic()):
+                self._drop()
             self._wake_finished()
-            if self._rest:
+            if self._write_turn.rest:
                 self._poll.modify(sock.raw, POLLIN)
-            turn = self._claim_rest()
+            turn = self._write_turn.claim_rest(self._socket)
         self._send(turn)
 
     def _open(self) -> None:
@@ -480,66 +399,49 @@ class SyncConnection:
             sock = ClientSocket(redis_connection, seconds, self.core.settings.silence_timeout)
         except Exception as error:
             with self._lock:
-                failed = self.core.refused if is_refusal(error) else self.core.connect_failed
-                failed(error if is_refusal(error) else not_opened(error, redis_connection), monotonic())
+                report_failure(self.core, error, redis_connection, monotonic())
             return
         try:
             with self._lock:
                 if self.core.is_closed:  # meanwhile
                     sock.close()
                     return
-                self._writing, self._socket = True, sock
+                self._write_turn.is_taken, self._socket = True, sock
                 self._poll.register(sock.raw, POLLIN)
                 self.core.connected(monotonic())
-                turn = self._begin_write(sock)
+                turn = self._write_turn.take(sock)
         except BaseException:
             if self._socket is not sock:  # an interrupt: no other thread knows of it
                 sock.close()
             raise
         self._send(turn)
 
-    def _lose(self, error: Exception) -> None:
-        """With the lock held."""
-        self.core.lost(error, monotonic())
-        self._drop()
-
     def _drop(self) -> None:
         """With the lock held: the socket is done with. Whoever is in `send` or `poll` on it is woken by the shutdown."""
-        sock, self._writing, self._rest = self._socket, False, b""
+        sock = self._socket
+        self._write_turn.end()
         if sock is None:
             return
         self._poll = self._wake_up.new_poll()
         self._socket = None
         sock.shut_down()
-        if self._sending is not sock:
-            sock.close()  # else the one who is in `send` closes it: its number must not be given to another file before
-        self._sending = None
+        if self._write_turn.sending is not sock:
+            sock.close()  # else the thread in `send` closes it: its number must not be given to another file before
+        self._write_turn.sending = None
 
     def _wake_finished(self) -> None:
         """With the lock held."""
         finished = self.core.pending.take_finished()
         if finished:
-            self._asleep += finished
-            if not self._waking:
-                self._wake_one()
-        if self._for_room:
-            self._tell_of_room()
-
-    def _wake_one(self) -> None:
-        """With the lock held: wake the next thread whose reply has come, who will wake the one after it."""
-        while self._asleep:
-            waiter = self._asleep.popleft().waiter
-            if waiter is not None:
-                self._waking = True
-                _wake(waiter)
-                return
-        self._waking = False
+            self._wake_chain.add(finished)
+        if self._room.batches:
+            self._room.wake()
 
     def _wake_next(self) -> None:
-        """As _wake_one; and if all are awake, write what they have called meanwhile."""
+        """Wake the next thread whose reply has come; if all are awake, write what they have submitted meanwhile."""
         with self._lock:
-            self._wake_one()
-            turn = None if self._writing or self._waking else self._claim()
+            self._wake_chain.wake_one()
+            turn = None if self._wake_chain.is_waking else self._write_turn.claim(self._socket)
         self._send(turn)
 
     def _hand_over(self, batch: Batch) -> None:
@@ -552,11 +454,11 @@ class SyncConnection:
                 self._leader = followers[0] if followers else None
             leader = self._leader
             if leader is None:
-                self._tell_of_room()
+                self._room.wake()
                 if self.core.is_closed:
                     self._wake_up.close()
             elif leader.waiter is not None:
-                _wake(leader.waiter)
+                wake(leader)
                 leader.waiter = None
 
     def _tell(self) -> None:
@@ -579,12 +481,6 @@ class SyncConnection:
 _NOBODY = Batch(("NOBODY",), b"")
 """In the place of the batch of a thread that makes no call."""
 _NOBODY.is_finished = True
-
-
-def _wake(waiter: threading.Lock) -> None:
-    """Let the thread go on that waits for this lock; also if that was done already."""
-    if waiter.locked():
-        waiter.release()
 
 
 def _after_fork() -> None:

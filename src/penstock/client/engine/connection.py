@@ -26,10 +26,10 @@ How to drive it:
       -> connected(now) | connect_failed(error, now) | refused(error, now)
     data = core.output()                 bytes to write next, b"" if none; given out once
       -> writer.begin_write(n) before giving n bytes to the system, writer.end_write(m) when it has taken m
-    core.received(data, now)             may raise redis.InvalidResponse: then drop the connection and call lost()
+    core.received(data, now)             True: drop the connection, which was given up
     core.reader.room()                   where to receive instead, for as long as it is not None; then filled(n, now)
     core.lost(error, now)                the connection is gone, on either side
-    core.tick(now) at timeouts.next_tick time-outs. True: drop the connection; so for cancel(batch, now)
+    core.tick(now) at timeouts.next_tick True: as for received, and so for cancel(batch, now)
     core.pending.take_finished()         wake the callers of these
     core.take_events()                   Reconnected, Replayed: for callbacks, outside of any lock
 
@@ -52,7 +52,7 @@ import redis
 from penstock.client.delivery import Acquaintance, Counters, Delivery, ReplayFilter, Settings, State
 from penstock.client.engine.batch import Batch
 from penstock.client.engine.exactly_once import ExactlyOnce
-from penstock.client.engine.handshake import Handshake
+from penstock.client.engine.handshake import Handshake, HandshakeRefused
 from penstock.client.engine.pending import PendingBatches
 from penstock.client.engine.reconnecting import Reconnecting
 from penstock.client.engine.recovery import INTERRUPTED, Recovery
@@ -302,14 +302,23 @@ class ConnectionCore:
         self.timeouts.heard = now
         self.reader.filled(count)
 
-    def received(self, data: Any, now: float) -> None:
-        """Bytes came. Raises redis.InvalidResponse if they are no replies to what was asked."""
+    def received(self, data: Any, now: float) -> bool:
+        """Bytes came. True: they are no replies to what was asked, or the server refuses us; drop the connection, as for `tick`."""
         self.timeouts.heard = now
-        self.reader.read(data, self._awaiting, self._complete)
+        try:
+            self.reader.read(data, self._awaiting, self._complete)
+        except HandshakeRefused as refusal:
+            self.refused(refusal.error, now)
+            return True
+        except redis.InvalidResponse as error:
+            self.lost(error, now)
+            return True
+        return False
 
     def _complete(self, batch: Batch) -> None:
         if batch.is_handshake:
-            self._take_handshake_reply(batch)
+            name, reply = self._handshake.answered(batch)
+            self._exactly_once.take_reply(name, reply, self.settings.delivery, self.pending)
             return
         self._backoff.failures = 0
         if batch.notable:
@@ -325,15 +334,6 @@ class ConnectionCore:
         else:
             self._recovery.finish_repeated(batch)
 
-    def _take_handshake_reply(self, batch: Batch) -> None:
-        name, reply = self._handshake.answered(batch)
-        if name == "CONFIG GET":
-            self._exactly_once.take_timeout(reply)
-        elif name == "COMMAND" and self.settings.delivery is Delivery.EXACTLY_ONCE:  # still
-            self._exactly_once.take_table(reply, self.pending)
-        elif name == "ONCEBEGIN" and self.settings.delivery is Delivery.EXACTLY_ONCE:
-            self._exactly_once.take_welcome(reply)
-
     def take_events(self) -> list[Event]:
         events, self.events = self.events, []
         return events
@@ -347,7 +347,7 @@ class ConnectionCore:
             return False
         blocked = False
         for batch in timeouts.overdue(now):
-            blocked |= self._recovery.abandon(batch, self._late(), NotSentInTime, NoReplyInTime)
+            blocked |= self._recovery.abandon(batch, self._reconnecting.why_late(), NotSentInTime, NoReplyInTime)
         silent = now >= timeouts.silent_at()
         if silent:
             head = self._awaiting[0]
@@ -362,9 +362,3 @@ class ConnectionCore:
             self._take_back_blocked(now)
         timeouts.update()
         return silent or blocked
-
-    def _late(self) -> str:
-        """Why a command is given up by the clock."""
-        reason = self._reconnecting.reason
-        down = "" if self.up or not reason else f", and there is no connection: {reason}"
-        return f"its time is up, command_timeout={self.settings.command_timeout}{down}"

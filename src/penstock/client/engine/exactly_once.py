@@ -11,7 +11,7 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError
 
-from penstock.client.delivery import Command
+from penstock.client.delivery import Command, Delivery
 from penstock.client.engine.batch import Batch
 from penstock.client.engine.handshake import Handshake, HandshakeRefused
 from penstock.client.engine.once_numbers import REMEMBERS, OnceNumbers, WriteCommands, is_forgotten, new_client_id
@@ -76,12 +76,21 @@ class ExactlyOnce:
 
     # -- what the server says ---------------------------------------------------------------------------------
 
-    def take_timeout(self, reply: Any) -> None:
+    def take_reply(self, name: str, reply: Any, level: Delivery, pending: PendingBatches) -> None:
+        """The reply to one of the commands that `prepare` has asked; the level may have been changed since."""
+        if name == "CONFIG GET":
+            self._take_timeout(reply)
+        elif name == "COMMAND" and level is Delivery.EXACTLY_ONCE:
+            self._take_table(reply, pending)
+        elif name == "ONCEBEGIN" and level is Delivery.EXACTLY_ONCE:
+            self._take_welcome(reply)
+
+    def _take_timeout(self, reply: Any) -> None:
         """To CONFIG GET once-idle-timeout: milliseconds; the default counts if it was refused, or not known."""
         values = list(reply.values()) if isinstance(reply, dict) else reply[1:] if isinstance(reply, list) else ()
         self._remembers = int(values[0]) / 1000 if values else REMEMBERS
 
-    def take_table(self, reply: Any, pending: PendingBatches) -> None:
+    def _take_table(self, reply: Any, pending: PendingBatches) -> None:
         """To COMMAND. A write that may have run before, and has no number, is not to be written again."""
         if isinstance(reply, Exception):
             reply.args = (
@@ -107,7 +116,7 @@ class ExactlyOnce:
 
         pending.review(look)
 
-    def take_welcome(self, reply: Any) -> None:
+    def _take_welcome(self, reply: Any) -> None:
         """To ONCEBEGIN. If it was refused, no harm is done: of a client that it does not know the server runs nothing."""
         if isinstance(reply, NoPermissionError):
             reply.args = (f"{reply} (delivery level exactly-once needs ONCE and ONCEBEGIN: let the user run them)",)

@@ -71,3 +71,8 @@ class Reconnecting:
     def retry_interrupted(self, now: float, is_needed: bool) -> None:
         """As `retry`, after an interrupt: it counts as no failure of the server."""
         self.connect_at = max(now, self.backoff.retry_at) if is_needed else None
+
+    def why_late(self) -> str:
+        """Why a command is given up at its deadline."""
+        down = "" if self.up or not self.reason else f", and there is no connection: {self.reason}"
+        return f"its time is up, command_timeout={self._settings.command_timeout}{down}"
