@@ -20,7 +20,7 @@ Both clients are subclasses of redis-py's, so every command method, URL and opti
         command_kinds    which commands may share a connection
         encoding         arguments to bytes
       ^
-    drivers/    sync (threads over one socket), aio (tasks over one transport)
+    drivers/    sync (threads over one socket), aio (tasks over one transport); base: what they share
         connecting       how redis-py opens a connection for us; pool_handoff: how the next client of a pool gets it
         socket_io        one open socket; polling: how a thread waits for it
         write_turn       which thread may write; wake_chain, wake_up: how threads wake each other

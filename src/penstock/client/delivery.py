@@ -54,17 +54,13 @@ ReplayFilter = Callable[[Command], bool]
 
 
 @dataclass(slots=True)
-class Settings:
-    """What a core goes by; `delivery` and `replay_filter` are changed through the core, which acts on the change."""
+class DeliverySettings:
+    """What the clients of a single server and of a cluster have in common."""
 
     delivery: Delivery = Delivery.AT_LEAST_ONCE
     replay_filter: ReplayFilter | None = None
     command_timeout: float | None = 60.0
-    """Seconds from the call to the reply, reconnecting included; None waits for ever."""
-    silence_timeout: float | None = 5.0
-    """Seconds without a byte, while replies are owed, after which a connection counts as lost (redis-py's socket_timeout)."""
-    health_check_interval: float = 15.0
-    """Seconds without traffic after which a PING must be answered before anything else is sent; 0 never asks."""
+    """Seconds from the call to the reply, reconnecting and redirects included; None waits for ever."""
     max_buffered_commands: int = 1_000_000
     max_buffered_bytes: int = 256 * 1024 * 1024
     when_full: Literal["block", "raise"] = "block"
@@ -84,7 +80,17 @@ class Settings:
         check_called("replay_filter", self.replay_filter)
 
 
-def _number(settings: Settings, name: str) -> float:
+@dataclass(slots=True)
+class Settings(DeliverySettings):
+    """The settings of a core; `delivery` and `replay_filter` are changed through the core, which acts on the change."""
+
+    silence_timeout: float | None = 5.0
+    """Seconds without a byte, while replies are owed, after which a connection counts as lost (redis-py's socket_timeout)."""
+    health_check_interval: float = 15.0
+    """Seconds without traffic after which a PING must be answered before anything else is sent; 0 never asks."""
+
+
+def _number(settings: DeliverySettings, name: str) -> float:
     value = getattr(settings, name)
     if not isinstance(value, int | float):
         raise TypeError(f"{name}={value!r} is no number")

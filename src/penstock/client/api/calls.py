@@ -82,23 +82,28 @@ def split_name(arguments: Sequence[Any]) -> Sequence[Any]:
 
 def answer(batch: Batch, options: dict[str, Any], callbacks: Any) -> Any:
     """What a command method returns for a finished batch of one; raises what it failed with."""
-    result = batch.results[0]
-    name = batch.commands[0][0]
-    if isinstance(result, Exception):
-        if EMPTY_RESPONSE in options and isinstance(result, redis.ResponseError):
+    return read_reply(batch.commands[0][0], batch.results[0], options, callbacks)
+
+
+def read_reply(name: Any, reply: Any, options: dict[str, Any], callbacks: Any) -> Any:
+    """A reply as redis-py gives it; an exception is raised. `callbacks` has the names in upper case."""
+    if isinstance(reply, Exception):
+        if EMPTY_RESPONSE in options and isinstance(reply, redis.ResponseError):
             return options[EMPTY_RESPONSE]
-        raise result
-    if options:
-        options.pop(NEVER_DECODE, None)
-        options.pop(EMPTY_RESPONSE, None)
-        options.pop("keys", None)
+        raise reply
     callback = dict.get(callbacks, name)
     if callback is None and not (type(name) is str and name.isupper()):
-        callback = callbacks.get(name)  # which looks for it in upper case
+        callback = dict.get(callbacks, name.upper())
     if callback is None:
-        return result
+        return reply
+    if options:
+        options = {option: value for option, value in options.items() if option not in NOT_FOR_CALLBACKS}
     try:
-        return callback(result, **options)
+        return callback(reply, **options)
     except Exception as error:  # the reply is not what redis-py expects; the command ran
         stated(error, State.REPLIED)
         raise
+
+
+NOT_FOR_CALLBACKS = frozenset({"keys", "target_nodes", "node", EMPTY_RESPONSE, NEVER_DECODE})
+"""Options of a command that are not for the function that converts its reply."""

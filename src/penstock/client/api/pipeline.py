@@ -17,7 +17,7 @@ from typing import Any
 import redis
 from redis.client import EMPTY_RESPONSE, NEVER_DECODE
 
-from penstock.client.api.calls import answer, refuse_unsharable, split_name
+from penstock.client.api.calls import NOT_FOR_CALLBACKS, answer, refuse_unsharable, split_name
 from penstock.client.delivery import Counters, State
 from penstock.client.engine.batch import Batch
 from penstock.client.engine.command_kinds import WAITS, Kind, kind_of, patience
@@ -180,7 +180,7 @@ def results_of(batch: Batch, stack: Stack, callbacks: Any, raise_on_error: bool,
                 callback = found[args[0]] = callbacks.get(args[0])
             if callback is not None:
                 if options:
-                    options = {name: value for name, value in options.items() if name not in _NOT_FOR_CALLBACKS}
+                    options = {name: value for name, value in options.items() if name not in NOT_FOR_CALLBACKS}
                 try:
                     result = callback(result, **options)
                 except Exception as error:  # the loss of this command alone
@@ -192,9 +192,6 @@ def results_of(batch: Batch, stack: Stack, callbacks: Any, raise_on_error: bool,
             pipeline.raise_first_error(stack, answers)
         raise first  # which redis-py would return
     return answers
-
-
-_NOT_FOR_CALLBACKS = ("keys", NEVER_DECODE, EMPTY_RESPONSE)
 
 
 def _transaction_replies(batch: Batch, stack: Stack, pipeline: Any) -> Iterable[Any]:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import fields
 from functools import partial
 from inspect import Parameter
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from penstock.client.api.pipeline import total
 from penstock.client.api.streams import CALLBACKS
@@ -102,6 +102,10 @@ class ClientBody(ABC, Generic[L]):
         raise TypeError(
             "a client is a connection, which cannot be pickled or copied; make one from its URL where it is used"
         )
+
+    def client(self) -> Self:
+        """A client with the same settings and a connection of its own, on which MULTI and WATCH may be used by hand."""
+        return type(self)(**self._options_of_twin())
 
     def _options_of_twin(self) -> dict[str, Any]:
         """The arguments for another client like this one, with a connection of its own."""

@@ -64,10 +64,6 @@ class Client(ClientBody[SyncConnection], StreamCommands, QuickCommands, redis.Re
         client.auto_close_connection_pool = True
         return client
 
-    def client(self) -> Self:
-        """A client with the same settings and a connection of its own, on which MULTI and WATCH may be used by hand."""
-        return type(self)(**self._options_of_twin())
-
     _driver = ClientSocket
 
     def _new_connection(self) -> SyncConnection:

@@ -12,11 +12,12 @@ from functools import partial
 from typing import Any, Literal
 
 import redis
-from redis.client import EMPTY_RESPONSE, NEVER_DECODE
+from redis.client import NEVER_DECODE
 from redis.cluster import ClusterNode
 from redis.connection import parse_url, to_bool
 from redis.exceptions import ExecAbortError
 
+from penstock.client.api.calls import read_reply
 from penstock.client.api.pipeline import decoded_alone
 from penstock.client.api.streams import CALLBACKS
 from penstock.client.cluster.bounds import Bounds, ClusterCounters, Hold, held_bytes
@@ -83,9 +84,11 @@ class ClusterCore:
                 "a cluster client needs host and port, or startup_nodes, of at least one node to start from"
             )
         self.rules = Rules(
-            Delivery.of(delivery), replay_filter, patience, read_from_replicas, split, address_remap, refresh_interval,
-            command_timeout, max_connections or 100, max_buffered_commands, max_buffered_bytes, when_full, backoff_base, backoff_cap,
-            Listeners(on_reconnect, on_replay),
+            delivery=Delivery.of(delivery), replay_filter=replay_filter, patience=patience, read_from_replicas=read_from_replicas,
+            split=split, address_remap=address_remap, refresh_interval=refresh_interval, command_timeout=command_timeout,
+            max_connections=max_connections or 100, max_buffered_commands=max_buffered_commands,
+            max_buffered_bytes=max_buffered_bytes, when_full=when_full, backoff_base=backoff_base, backoff_cap=backoff_cap,
+            listeners=Listeners(on_reconnect, on_replay),
         )  # fmt: skip
         self.bounds = Bounds(self.rules)
         self.topology = Topology(startup, self.rules)
@@ -238,23 +241,7 @@ class ClusterCore:
 
     def read(self, arguments: Call, options: Options, reply: Any) -> Any:
         """A reply as redis-py gives it; an exception is raised."""
-        if isinstance(reply, Exception):
-            if EMPTY_RESPONSE in options and isinstance(reply, redis.ResponseError):
-                return options[EMPTY_RESPONSE]
-            raise reply
-        name = arguments[0]
-        callback = self.response_callbacks.get(name)
-        if callback is None and not (type(name) is str and name.isupper()):
-            callback = self.response_callbacks.get(name.upper())
-        if callback is None:
-            return reply
-        if options:
-            options = {name: value for name, value in options.items() if name not in _NOT_FOR_CALLBACKS}
-        try:
-            return callback(reply, **options)
-        except Exception as error:  # the reply is not what redis-py expects; the command ran
-            stated(error, State.REPLIED)
-            raise
+        return read_reply(arguments[0], reply, options, self.response_callbacks)
 
     def _decoded(self, reply: Any, options: Options) -> Any:
         """A reply that stood in that of EXEC, which is not decoded as a whole: one that cannot be is the loss of its command alone."""
@@ -331,7 +318,6 @@ _FROM_QUERY: dict[str, Callable[[str], Any]] = {
 _Body = Callable[..., Generator[Effect, Any, Any]]
 """Logic that takes `until` and `done`."""
 _FIRST = frozenset({0})
-_NOT_FOR_CALLBACKS = frozenset({"keys", "target_nodes", "node", EMPTY_RESPONSE, NEVER_DECODE})
 
 
 def raise_first(calls: Sequence[Call], results: list[Any]) -> None:

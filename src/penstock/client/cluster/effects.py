@@ -14,10 +14,10 @@ import random
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from penstock.client.cluster.slot_map import Address, Remap, SlotMap
-from penstock.client.delivery import Delivery, ReplayFilter, Settings, State, check_called
+from penstock.client.delivery import Delivery, DeliverySettings, State, check_called
 from penstock.client.engine.command_kinds import as_command
 from penstock.client.errors import ExactlyOnceUnavailable
 from penstock.client.events import Listeners
@@ -135,12 +135,10 @@ Effect = Exchange | Refresh | Pause | Room
 Logic = Generator[Effect, Any, Any]
 
 
-@dataclass(slots=True)
-class Rules:
+@dataclass(slots=True, kw_only=True)
+class Rules(DeliverySettings):
     """How a cluster client behaves; every field is an argument of Cluster."""
 
-    delivery: Delivery = Delivery.AT_LEAST_ONCE
-    replay_filter: ReplayFilter | None = None
     patience: float = 30.0
     """Seconds without any progress before a pipeline, or a single command, gives up; 0 follows no redirect and tries nothing again."""
     read_from_replicas: bool = False
@@ -149,13 +147,8 @@ class Rules:
     address_remap: Remap | None = None
     refresh_interval: float = 0.25
     """Least seconds between two questions for the topology."""
-    command_timeout: float | None = 60.0
-    """Seconds from a call to its reply: redirects, waits, a new topology and new connections included; None waits for ever."""
     max_connections: int = 100
     """To one node."""
-    max_buffered_commands: int = 1_000_000
-    max_buffered_bytes: int = 256 * 1024 * 1024
-    when_full: Literal["block", "raise"] = "block"
     backoff_base: float = 0.01
     backoff_cap: float = 1.0
     listeners: Listeners = field(default_factory=Listeners)
@@ -163,7 +156,7 @@ class Rules:
     jitter: Callable[[], float] = random.random
 
     def __post_init__(self) -> None:
-        self.delivery = Delivery.of(self.delivery)
+        DeliverySettings.__post_init__(self)
         if self.delivery is Delivery.EXACTLY_ONCE:
             raise ExactlyOnceUnavailable(
                 "delivery=exactly-once needs a server that knows ONCE on every node, which no Redis Cluster has: use at-least-once "
@@ -174,11 +167,6 @@ class Rules:
         if self.max_connections < 1:
             raise ValueError(f"max_connections={self.max_connections}: at least 1 is needed to reach a node")
         check_called("address_remap", self.address_remap)
-        Settings(
-            replay_filter=self.replay_filter, command_timeout=self.command_timeout, when_full=self.when_full,
-            max_buffered_commands=self.max_buffered_commands, max_buffered_bytes=self.max_buffered_bytes,
-            backoff_base=self.backoff_base, backoff_cap=self.backoff_cap,
-        )  # fmt: skip
 
     def until(self, started: float, patience: float | None = 0.0) -> float:
         """When a call's time is up, if blocking commands in it may wait for so long (None: for ever)."""

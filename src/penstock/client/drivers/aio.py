@@ -13,39 +13,24 @@ import asyncio
 import contextlib
 import math
 import os
-import weakref
 from collections.abc import Callable
 from typing import Any
 
 import redis
 
+from penstock.client.drivers.base import DrivenConnection
 from penstock.client.drivers.connecting import as_lost, give_up_soon, limit_opening, report_failure
 from penstock.client.engine.batch import Batch
 from penstock.client.engine.connection import ConnectionCore
 from penstock.client.engine.room import RoomQueue
 from penstock.client.errors import BufferFull
-from penstock.client.events import Event
 
 READ = 128 * 1024
-_connections: weakref.WeakSet[AioConnection] = weakref.WeakSet()
 _of_parents: list[ClientProtocol] = []  # in a child: what must not even be collected
 
 
-class AioConnection:
+class AioConnection(DrivenConnection):
     """One core on one transport at a time."""
-
-    def __init__(
-        self,
-        make_core: Callable[[], ConnectionCore],
-        make_redis_connection: Callable[[], Any],
-        on_event: Callable[[Event], None],
-    ) -> None:
-        self._make_core = make_core
-        self._make_redis_connection = make_redis_connection
-        self._on_event = on_event
-        self.core = make_core()
-        self._begin()
-        _connections.add(self)
 
     def _begin(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -193,8 +178,7 @@ class AioConnection:
         if self._room.batches:  # as many as may fit: one after the other would cost a turn of the loop each
             free = self.core.settings.max_buffered_commands - self.core.counters.buffered_commands
             self._room.wake(max(free, 1))
-        for event in self.core.take_events():
-            self._on_event(event)
+        self._tell()
 
     # -- the connection ---------------------------------------------------------------------------------------
 
@@ -270,15 +254,11 @@ class AioConnection:
         if protocol is not None:
             protocol.close()
 
-    def after_fork(self) -> None:
-        """In a child: as in sync.py. Closing the transport would reach into the parent's loop, whose epoll we share."""
-        protocol, old = self._protocol, self.core
-        if protocol is not None:
-            _of_parents.append(protocol)
-            protocol.let_go()
-        self.core = self._make_core()
-        self.core.inherit(old)
-        self._begin()
+    def _let_go_in_child(self) -> None:
+        """Closing the transport would reach into the parent's loop, whose epoll the child shares."""
+        if self._protocol is not None:
+            _of_parents.append(self._protocol)
+            self._protocol.let_go()
 
 
 def _let_look(batch: Batch) -> None:
@@ -391,11 +371,3 @@ class ClientProtocol(asyncio.BufferedProtocol):
             nothing = os.open(os.devnull, os.O_RDWR)
             os.dup2(nothing, number)
             os.close(nothing)
-
-
-def _after_fork() -> None:
-    for connection in list(_connections):
-        connection.after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork)

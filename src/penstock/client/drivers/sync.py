@@ -26,9 +26,7 @@ ending.
 from __future__ import annotations
 
 import math
-import os
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable
 from threading import get_ident
@@ -37,6 +35,7 @@ from typing import Any
 
 import redis
 
+from penstock.client.drivers.base import DrivenConnection
 from penstock.client.drivers.connecting import report_failure
 from penstock.client.drivers.polling import POLLIN, POLLOUT, Poll
 from penstock.client.drivers.socket_io import ClientSocket
@@ -47,35 +46,19 @@ from penstock.client.engine.batch import Batch
 from penstock.client.engine.connection import ConnectionCore
 from penstock.client.engine.room import RoomQueue
 from penstock.client.errors import BufferFull, NotSent
-from penstock.client.events import Event
 
 PAUSE = 0.01
 """Seconds that a command may wait to be written together with those of threads that are just waking up."""
 PATROL = 1.0
 """Seconds after which one who waits looks whether anybody reads for it: a thread can be interrupted between any two steps."""
 
-_connections: weakref.WeakSet[SyncConnection] = weakref.WeakSet()
-
 
 class Reentered(Exception):
     """This thread is in the middle of a call: a signal handler came in between, and would wait for what it interrupts."""
 
 
-class SyncConnection:
+class SyncConnection(DrivenConnection):
     """One core on one socket at a time."""
-
-    def __init__(
-        self,
-        make_core: Callable[[], ConnectionCore],
-        make_redis_connection: Callable[[], Any],
-        on_event: Callable[[Event], None],
-    ) -> None:
-        self._make_core = make_core
-        self._make_redis_connection = make_redis_connection
-        self._on_event = on_event
-        self.core = make_core()
-        self._begin()
-        _connections.add(self)
 
     def _begin(self) -> None:
         self._lock = threading.Lock()
@@ -461,31 +444,14 @@ class SyncConnection:
                 wake(leader)
                 leader.waiter = None
 
-    def _tell(self) -> None:
-        for event in self.core.take_events():
-            self._on_event(event)
-
     # -- fork -------------------------------------------------------------------------------------------------
 
-    def after_fork(self) -> None:
-        """In a child: the connection is the parent's, and so is everything on it. A new core has a new ONCE identity."""
-        old = self.core
+    def _let_go_in_child(self) -> None:
         self._wake_up.close_in_child()
         if self._socket is not None:
             self._socket.close_in_child()
-        self.core = self._make_core()
-        self.core.inherit(old)
-        self._begin()
 
 
 _NOBODY = Batch(("NOBODY",), b"")
 """In the place of the batch of a thread that makes no call."""
 _NOBODY.is_finished = True
-
-
-def _after_fork() -> None:
-    for connection in list(_connections):
-        connection.after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork)
