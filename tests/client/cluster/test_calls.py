@@ -14,7 +14,7 @@ from tests.support.client.cluster.nodes import other_than
 from tests.support.meanwhile import meanwhile
 
 import penstock
-from penstock.client.cluster.pipeline import Packed
+from penstock.client.cluster.pipeline import PackedPipeline
 from penstock.client.delivery import State
 from penstock.client.errors import NotSent, OutcomeUnknown
 from penstock.protocol.slots import key_slot
@@ -189,5 +189,5 @@ def test_links_to_nodes_that_have_left_are_closed(cluster: RedisCluster, client:
 @pytest.mark.parametrize("line", ["MOVED 1 b:2", "ASK 1 b:2"])
 def test_no_patience_follows_nothing(line: str) -> None:
     model = Model(between=lambda model: line)
-    (result,) = model.drive(Packed(model.plan([("SET", "x", "0")]), model.map, model.rules(patience=0)).run())
+    (result,) = model.drive(PackedPipeline(model.plan([("SET", "x", "0")]), model.map, model.rules(patience=0)).run())
     assert isinstance(result, redis.exceptions.AskError) and len(model.batches) == 1

@@ -13,7 +13,7 @@ from tests.support.client.cluster.model import NODES, TABLE, Model
 
 from penstock.client.cluster.bounds import ClusterCounters
 from penstock.client.cluster.effects import Logic, NodeBatch, Pause
-from penstock.client.cluster.pipeline import Packed
+from penstock.client.cluster.pipeline import PackedPipeline
 from penstock.client.cluster.plan import Plan
 from penstock.client.cluster.transaction import Transaction
 from penstock.client.delivery import Command, Delivery, State
@@ -50,7 +50,7 @@ def test_a_replay_is_told_with_its_commands_and_the_node_that_gets_them_now() ->
     rules = model.rules(listeners=Listeners(on_replay=seen.append))
     done = ClusterCounters()
     calls = [("SET", "x", "0"), ("SET", "x", "1"), ("SET", "x", "2")]
-    assert model.drive(Packed(model.plan(calls), model.map, rules, done=done).run()) == [b"0", b"1", b"2"]
+    assert model.drive(PackedPipeline(model.plan(calls), model.map, rules, done=done).run()) == [b"0", b"1", b"2"]
     assert seen == [Replayed([Command("SET", ("x", "1"), State.WRITTEN)], NODES[1])], (
         "what was not written is no replay"
     )
@@ -62,7 +62,7 @@ def test_what_follows_its_slot_is_redirected_and_no_replay() -> None:
     model = Model(owners={key_slot(b"x"): NODES[1]})
     rules = model.rules(listeners=Listeners(on_replay=seen.append))
     done, stale = ClusterCounters(), Model().map
-    assert model.drive(Packed(model.plan([("SET", "x", "0")]), stale, rules, done=done).run()) == [b"0"]
+    assert model.drive(PackedPipeline(model.plan([("SET", "x", "0")]), stale, rules, done=done).run()) == [b"0"]
     assert (done.redirected, done.sent, done.replayed) == (1, 1, 0) and seen == []
 
 
@@ -119,7 +119,7 @@ def test_a_level_that_is_changed_while_a_command_waits_to_be_sent_again_counts_f
     if is_transaction:
         logic: Any = Transaction(rules).execute(plan, model.map)
     else:
-        logic = Packed(plan, model.map, rules).run()
+        logic = PackedPipeline(plan, model.map, rules).run()
     (result,) = model.drive(pausing(logic, 2, change))
     assert isinstance(result, OutcomeUnknown) and result.state is not State.QUEUED
     assert len(model.batches) == 1, "it was not sent again"
@@ -140,7 +140,7 @@ def test_a_level_that_is_raised_in_flight_does_not_count_for_what_was_handed_ove
     if is_transaction:
         logic: Any = Transaction(rules).execute(plan, model.map)
     else:
-        logic = Packed(plan, model.map, rules).run()
+        logic = PackedPipeline(plan, model.map, rules).run()
     (result,) = model.drive(logic)
     assert isinstance(result, OutcomeUnknown) and result.state is not State.QUEUED
     assert len(model.batches) == 1, "it was not sent again"
@@ -155,7 +155,7 @@ def test_a_filter_that_is_set_while_a_command_waits_to_be_sent_again_counts_for_
         model.down.clear()
 
     plan = model.plan([("SET", "x", "0")])
-    (result,) = model.drive(pausing(Packed(plan, model.map, rules, done=done).run(), 1, change))
+    (result,) = model.drive(pausing(PackedPipeline(plan, model.map, rules, done=done).run(), 1, change))
     assert isinstance(result, NotReplayed) and model.ran == [b"0"]
     assert (done.sent, done.failed, done.filtered) == (1, 1, 1)
 
@@ -168,7 +168,7 @@ def test_what_was_not_written_is_sent_by_the_new_view_after_a_change_to_at_most_
         rules.delivery = Delivery.AT_MOST_ONCE
         model.owners[key_slot(b"x")] = NODES[1]
 
-    logic = pausing(Packed(model.plan([("SET", "x", "0")]), model.map, rules).run(), 1, change)
+    logic = pausing(PackedPipeline(model.plan([("SET", "x", "0")]), model.map, rules).run(), 1, change)
     assert model.drive(logic) == [b"0"]
 
 

@@ -10,7 +10,7 @@ from tests.support.client.cluster.model import NODES, TABLE, Model
 
 from penstock.client.cluster.effects import Exchange, NodeBatch, Outcome, Refresh, Rules
 from penstock.client.cluster.errors import CrossSlotRefused, NotRoutable
-from penstock.client.cluster.pipeline import Packed
+from penstock.client.cluster.pipeline import PackedPipeline
 from penstock.client.cluster.plan import Plan
 from penstock.client.cluster.slot_map import SlotMap
 from penstock.client.cluster.strategies import sequential
@@ -24,7 +24,7 @@ T = key_slot(b"t")
 
 
 def run(model: Model, calls: list[tuple[Any, ...]], slot_map: SlotMap | None = None, **rules: Any) -> list[Any]:
-    packed = Packed(model.plan(calls), slot_map or model.map, model.rules(**rules))
+    packed = PackedPipeline(model.plan(calls), slot_map or model.map, model.rules(**rules))
     results = model.drive(packed.run())
     assert packed.states == [
         result.state if isinstance(result, NotSent | OutcomeUnknown) else State.REPLIED for result in results
@@ -116,7 +116,7 @@ def test_what_has_moved_follows_as_soon_as_its_node_has_answered() -> None:
     keys = ["x", "y", "x", "{t}a"]
     model = Model(owners={key_slot(b"x"): B, key_slot(b"y"): C, T: B})
     stale = SlotMap(tuple(B if slot == T else A for slot in range(SLOTS)), is_covered=True)
-    packed = Packed(model.plan(sets(*keys)), stale, model.rules())
+    packed = PackedPipeline(model.plan(sets(*keys)), stale, model.rules())
     logic = packed.run()
     exchange = next(logic)
     assert isinstance(exchange, Exchange) and exchange.then is not None
@@ -160,7 +160,7 @@ def test_what_was_to_run_on_one_node_and_is_refused_there_says_nothing_about_the
     plan = Plan(TABLE)
     plan.add_pinned(("GET", "x", "0"), [A], list)
     model = Model(owners=dict.fromkeys(range(SLOTS), B))
-    (error,) = model.drive(Packed(plan, model.map, model.rules()).run())
+    (error,) = model.drive(PackedPipeline(plan, model.map, model.rules()).run())
     assert isinstance(error, redis.exceptions.MovedError) and error.slot_id == key_slot(b"x")
     assert model.refreshes == 0
 
@@ -281,7 +281,7 @@ def test_a_failover_that_takes_less_than_patience_shows_no_error(how: str, chanc
         model.answer = lambda node, words, asking: [b"0"] if words == [b"EXEC"] else b"QUEUED"  # type: ignore[method-assign]
         logic: Any = Transaction(rules).execute(plan, model.map)
     else:
-        logic = Packed(model.plan(sets("x")), model.map, rules).run()
+        logic = PackedPipeline(model.plan(sets("x")), model.map, rules).run()
     assert model.drive(logic) == [b"0"] and 20.4 <= model.now < 23.0
 
 

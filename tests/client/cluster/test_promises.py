@@ -10,7 +10,7 @@ from tests.support.client.cluster.model import NODES, TABLE, Model
 
 from penstock.client.cluster.effects import NodeBatch
 from penstock.client.cluster.errors import REFUSALS
-from penstock.client.cluster.pipeline import PENDING, Packed
+from penstock.client.cluster.pipeline import PENDING, PackedPipeline
 from penstock.client.cluster.plan import Plan
 from penstock.client.cluster.routing import CommandTable
 from penstock.client.cluster.slot_map import SlotMap
@@ -143,7 +143,7 @@ def test_whatever_happens_the_promises_hold(
     model.cut = cut
     stale = SlotMap(tuple(believed.get(slot, NODES[0]) for slot in range(SLOTS)), is_covered=True)
     rules = model.rules(delivery=level)
-    run = Packed(model.plan(made), stale, rules)
+    run = PackedPipeline(model.plan(made), stale, rules)
     results = model.drive(run.run())
     check(model, made, results, level, any(where is not None for where in cuts))
     for result, state in zip(results, run.states, strict=True):

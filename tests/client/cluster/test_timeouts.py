@@ -17,7 +17,7 @@ from tests.support.client.cluster.model import NODES, TABLE, Model
 from penstock.client.cluster.bounds import Hold
 from penstock.client.cluster.core import ClusterCore
 from penstock.client.cluster.effects import Exchange, NodeBatch
-from penstock.client.cluster.pipeline import Packed
+from penstock.client.cluster.pipeline import PackedPipeline
 from penstock.client.cluster.plan import Plan
 from penstock.client.cluster.routing import CommandTable
 from penstock.client.cluster.slot_map import SlotMap
@@ -35,7 +35,7 @@ SET = ("SET", "{t}a", "0")
 def run(model: Model, until: float = 5.0, **rules: Any) -> Any:
     """The result of one SET that has so much time."""
     made = model.rules(patience=1000.0, command_timeout=until, **rules)
-    (result,) = model.drive(Packed(model.plan([SET]), model.map, made, until).run())
+    (result,) = model.drive(PackedPipeline(model.plan([SET]), model.map, made, until).run())
     assert model.now == until, "it waited for as long as it had, and no longer"
     return result
 

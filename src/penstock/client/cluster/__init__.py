@@ -6,7 +6,7 @@ The logic is generators without I/O; sync.py and aio.py only drive them:
       ^
     bounds                                 how much may wait for replies, and the counters
       ^
-    plan <- pipeline <- strategies <- transaction, topology
+    plan <- rounds <- pipeline <- strategies <- transaction, topology
       ^
     core <- calls                          what both clients share
       ^

@@ -23,7 +23,7 @@ from penstock.client.api.streams import CALLBACKS
 from penstock.client.cluster.bounds import Bounds, ClusterCounters, Hold, held_bytes
 from penstock.client.cluster.effects import Effect, NodeBatch, Outcome, Refresh, Room, Rules
 from penstock.client.cluster.errors import NotRoutable
-from penstock.client.cluster.pipeline import Packed
+from penstock.client.cluster.pipeline import PackedPipeline
 from penstock.client.cluster.plain import PlainCall
 from penstock.client.cluster.plan import Call, Plan
 from penstock.client.cluster.routing import CommandTable, encoded
@@ -146,7 +146,7 @@ class ClusterCore:
         plan = make_plan([arguments], topology.table, False, topology.map, plain.raw, plain.repeats)
         first_round = NodeBatch(plain.address, plan.packed, [0], raw=plan.raw)
         try:
-            logic = Packed(plan, topology.map, self.rules, plain.until, done)
+            logic = PackedPipeline(plan, topology.map, self.rules, plain.until, done)
             (reply,) = yield from logic.run_after(first_round, outcome)
         finally:
             self.bounds.leave(plain, done)

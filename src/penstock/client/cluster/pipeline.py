@@ -45,51 +45,40 @@ from penstock.client.cluster.errors import (
     unsent,
 )
 from penstock.client.cluster.plan import UNKEYED, Plan
-from penstock.client.cluster.routing import Route
+from penstock.client.cluster.rounds import ALONG, RoundPlanner
 from penstock.client.cluster.slot_map import Address, SlotMap, address_of, shown
 from penstock.client.delivery import State
 from penstock.client.engine.command_kinds import as_command, name_of
 from penstock.client.errors import NotReplayed, NotSent, OutcomeUnknown, stated
 from penstock.client.events import Replayed
-from penstock.protocol.resp import pack
 
 PENDING: Final = type("_Pending", (), {"__repr__": lambda self: "PENDING"})()
 """In the place of a result that is not there yet."""
 
-ASKING = pack(b"ASKING")
-_ALONG = -1
 
-
-class Packed:
+class PackedPipeline:
     """One run of a plan. `run` is the logic; `results` and `states` say afterwards what became of each command."""
 
     def __init__(
         self, plan: Plan, slot_map: SlotMap, rules: Rules, until: float = math.inf, done: ClusterCounters | None = None
     ) -> None:
         self._plan = plan
-        self._map = slot_map
+        self._rounds = RoundPlanner(plan, slot_map, rules)
         self._rules = rules
         self._until = until
         self._done = done or ClusterCounters()
         self.results: list[Any] = [PENDING] * len(plan.packed)
-        self._asks: dict[int, Address] = {}  # for the next attempt only
         self._moves: dict[int, Address] = {}  # learned since the last refresh
         self._attempts: dict[int, int] = {}
         self._sent: dict[int, State] = {}  # how far commands came that were written and lost their reply
         self._allowed_by = rules.delivery, rules.replay_filter  # what let them be sent again
         self._last_error: dict[int, Exception | Moved] = {}
-        self._wake: dict[int, float] = {}  # slots that must wait
         self._refused: list[int] = []  # of one batch
         self._followed: tuple[
             tuple[list[int], Moved], ...
         ] = ()  # batches that moved whole, not yet noted for each command
         self._stale = False  # the map needs a refresh
-        self._shunned: set[Address] = set()  # replicas that did not serve a read
-        self._written: set[int] = set()  # slots that were written to, when reads may go to replicas
-        self._turn = 0  # which master gets commands without a key
         self._progress: float | None = None  # when a command was last finished, or the first trouble began
-        # No doubt about order or place, as long as nothing goes wrong: one key each, of a slot, from its master.
-        self._is_plain = not (plan.several or plan.pinned or plan.raw or plan.has_unkeyed or rules.read_from_replicas)
 
     def run(self) -> Generator[Effect, Any, list[Any]]:
         """Drive every command to its result: a reply, or the exception that says how far it came."""
@@ -117,7 +106,7 @@ class Packed:
                 self._give_up(pending, rules.late(), is_late=True)
                 break
             if self._stale or self._moves:
-                self._map = yield Refresh(self._moves, self._map, self._until)
+                self._rounds.map = yield Refresh(self._moves, self._rounds.map, self._until)
                 self._moves, self._stale = {}, False
             now = rules.clock()
             if self._progress is None:
@@ -131,10 +120,10 @@ class Packed:
             if self._sent:
                 self._tell_of_replay(batches)
             if pending and not batches and not self._stale:
-                wake = min(self._wake.get(self._plan.slots[index], now) for index in pending)
+                wake = self._rounds.next_wake(pending, now)
                 yield Pause(max(min(wake, self._until) - now, 0.0))
         if self._moves or self._stale:  # what was learned last is of use to the next pipeline
-            yield Refresh(self._moves, self._map, self._until)
+            yield Refresh(self._moves, self._rounds.map, self._until)
         self._done.count_results(self.results)
         return self.results
 
@@ -148,88 +137,14 @@ class Packed:
             result.state if isinstance(result, NotSent | OutcomeUnknown) else State.REPLIED for result in self.results
         ]
 
-    # -- planning a round ---------------------------------------------------------------------------------------
-
     def _next_round(self, pending: Sequence[int]) -> list[NodeBatch]:
-        if self._is_plain and not self._asks and not self._wake and self._map.is_covered:
-            return self._plain_round(pending)
-        return self._careful_round(pending, self._rules.clock())
-
-    def _plain_round(self, pending: Sequence[int]) -> list[NodeBatch]:
-        """The common case, also after a reshard: everything to the owner of its slot. A few look-ups a command."""
-        slots, owners, packed = self._plan.slots, self._map.owners, self._plan.packed
-        groups: dict[int, list[int]] = defaultdict(list)  # by identity, which is quicker to hash than an address
-        for index in pending:
-            groups[id(owners[slots[index]])].append(index)
-        batches = []
-        for group in groups.values():
-            owner = owners[slots[group[0]]]
-            assert owner is not None  # the map is covered
-            batches.append(NodeBatch(owner, [packed[index] for index in group], group, patience=self._plan.patience))
+        batches, uncovered = self._rounds.next_round(pending)
+        for index in uncovered:
+            slot = self._plan.slots[index]
+            self._last_error[index] = SlotNotCoveredError(f"no node serves slot {slot}")
+            self._stale = True
+            self._rounds.pause(slot, self._rules.backoff(self._count(index)))
         return batches
-
-    def _careful_round(self, pending: Sequence[int], now: float) -> list[NodeBatch]:
-        """Every pending command whose turn it is: nothing before it in its slot waits, goes elsewhere or conflicts."""
-        plan, slots = self._plan, self._plan.slots
-        batches: dict[tuple[Address, bool], NodeBatch] = {}
-        heads: dict[int, tuple[Address, bool, bool]] = {}  # where the slot's commands go in this round
-        gates: dict[int, _Gate] = {}  # of slots that have a command of several keys on its way
-        closed = {slot for slot, until in self._wake.items() if until > now}
-        for index in pending:
-            slot = slots[index]
-            if slot in closed:
-                continue
-            destination = self._destination(index)
-            if destination is None:
-                closed.add(slot)
-                self._uncovered(index)
-                continue
-            gate = gates.get(slot)
-            if heads.setdefault(slot, destination) != destination or (gate and gate.holds_back(plan.route(index))):
-                closed.add(slot)
-                continue
-            if index in plan.several:
-                gates.setdefault(slot, _Gate()).add(plan.route(index))
-            address, asking, from_replica = destination
-            batch = batches.get((address, from_replica))
-            if batch is None:
-                batch = batches[address, from_replica] = NodeBatch(address, [], [], from_replica, plan.patience)
-            if asking:
-                del self._asks[index]
-                batch.pieces.append(ASKING)
-                batch.indices.append(_ALONG)
-            if index in plan.raw:
-                batch.raw |= {len(batch.pieces)}
-            batch.pieces.append(plan.packed[index])
-            batch.indices.append(index)
-        return list(batches.values())
-
-    def _destination(self, index: int) -> tuple[Address, bool, bool] | None:
-        """(address, with ASKING, from a replica); None if nobody serves the slot."""
-        slot = self._plan.slots[index]
-        if index in self._plan.pinned:
-            return (self._plan.pinned[index], False, False)
-        if index in self._asks:
-            return (self._asks[index], True, False)
-        owner = self._any_master() if slot == UNKEYED else self._map.owners[slot]
-        if owner is None:
-            return None
-        if self._rules.read_from_replicas and slot != UNKEYED:
-            # What this pipeline wrote before must be seen by what it reads after: then only the master will do.
-            if slot in self._written or not self._plan.route(index).reads:
-                self._written.add(slot)
-            elif replicas := [node for node in self._map.replicas.get(owner, ()) if node not in self._shunned]:
-                return (replicas[slot % len(replicas)], False, True)
-        return (owner, False, False)
-
-    def _shun(self, batch: NodeBatch) -> None:
-        """Read from another node: the master, or a replica that a newer map names."""
-        if batch.from_replica:
-            self._shunned.add(batch.address)
-
-    def _any_master(self) -> Address | None:
-        masters = self._map.masters
-        return masters[self._turn % len(masters)] if masters else None
 
     # -- after a batch ------------------------------------------------------------------------------------------
 
@@ -240,7 +155,7 @@ class Packed:
         a second redirect is for the next round.
         """
         kinds = set(map(type, outcome.replies))
-        if outcome.error is None and _ALONG not in batch.indices:
+        if outcome.error is None and ALONG not in batch.indices:
             if kinds.isdisjoint(REFUSALS):
                 results = self.results
                 for index, reply in zip(batch.indices, outcome.replies, strict=True):
@@ -251,7 +166,7 @@ class Packed:
         self._note_followed()
         self._refused = []
         followed = self._take_each(batch, outcome, kinds)
-        if not followed or not self._is_plain:
+        if not followed or not self._rounds.is_plain:
             return []
         (place, *others), packed = set(followed.values()), self._plan.packed
         if not others and len(followed) == len(batch.indices):
@@ -268,7 +183,7 @@ class Packed:
     def _may_follow_whole(self, batch: NodeBatch) -> bool:
         """If all of it moved to one place: whether it may go there as it is, without a look at each command."""
         is_first = not self._attempts and all(indices is not batch.indices for indices, _ in self._followed)
-        return is_first and self._is_plain and self._rules.patience > 0
+        return is_first and self._rounds.is_plain and self._rules.patience > 0
 
     def _follow_whole(self, batch: NodeBatch, place: Moved) -> NodeBatch:
         """A node has none of its slots any more, as after a failover; that may be thousands of commands."""
@@ -288,17 +203,17 @@ class Packed:
     def _take_each(self, batch: NodeBatch, outcome: Outcome, kinds: set[type[Any]]) -> dict[int, Address]:
         """Take in what came; where to send the commands that may follow their slots now."""
         results, indices, replies = self.results, batch.indices, outcome.replies
-        if outcome.error is None and kinds == {Moved} and _ALONG not in indices:
+        if outcome.error is None and kinds == {Moved} and ALONG not in indices:
             return self._moved(indices, replies, batch)
         followed: dict[int, Address] = {}
         moved: dict[int, Moved] = {}
         for index, reply in zip(indices, replies, strict=False):
             if reply.__class__ not in REFUSALS:
-                if index != _ALONG:
+                if index != ALONG:
                     results[index] = reply
             elif reply.__class__ is Moved:
                 moved[index] = reply
-            elif index != _ALONG:
+            elif index != ALONG:
                 self._refusal(index, reply, batch)
         if moved:
             followed = self._moved(list(moved), list(moved.values()), batch)
@@ -313,7 +228,7 @@ class Packed:
         Answers where they are, if this is the first refusal for all of them.
         """
         slots, attempts, moves, pinned = self._plan.slots, self._attempts, self._moves, self._plan.pinned
-        self._shun(batch)
+        self._rounds.avoid_replica(batch)
         self._done.redirected += len(indices)
         self._refused += indices
         self._last_error.update(zip(indices, replies, strict=True))
@@ -337,19 +252,19 @@ class Packed:
         attempt = self._count(index)
         if isinstance(error, AskError):
             self._done.redirected += 1
-            self._asks[index] = self._named(f"{error.host}:{error.port}", batch)
+            self._rounds.asks[index] = self._named(f"{error.host}:{error.port}", batch)
             self._redirected_again(index, attempt)
             return
         self._stale = self._stale or not isinstance(error, TryAgainError)
-        self._shun(batch)
-        self._pause(self._plan.slots[index], self._rules.backoff(attempt))
+        self._rounds.avoid_replica(batch)
+        self._rounds.pause(self._plan.slots[index], self._rules.backoff(attempt))
 
     def _redirected_again(self, index: int, attempt: int) -> None:
         """Twice in a row is a race, more is a quarrel between nodes, which needs time."""
         if index in self._plan.pinned:
             self._give_up([index], "it was to run on this node and no other")
         elif attempt > 2:
-            self._pause(self._plan.slots[index], self._rules.backoff(attempt - 2))
+            self._rounds.pause(self._plan.slots[index], self._rules.backoff(attempt - 2))
 
     def _named(self, place: str, batch: NodeBatch) -> Address:
         host, _, port = place.rpartition(":")
@@ -361,11 +276,11 @@ class Packed:
             self._until = min(self._until, self._rules.clock())  # whose clock it is by may differ a little
         else:
             self._stale = True
-        self._shun(batch)
+        self._rounds.avoid_replica(batch)
         is_final = not outcome.connected and is_final_refusal(error)
         rest = batch.indices[len(outcome.replies) :]
         for index, state in zip(rest, outcome.states(batch), strict=True):
-            if index == _ALONG:
+            if index == ALONG:
                 continue
             self._last_error[index] = error
             if state is not State.QUEUED and not self._may_repeat(index, state, f"to {shown(batch.address)} ", error):
@@ -375,7 +290,7 @@ class Packed:
                 continue
             attempt = self._count(index)
             if not outcome.connected or attempt > 1:
-                self._pause(self._plan.slots[index], self._rules.backoff(attempt))
+                self._rounds.pause(self._plan.slots[index], self._rules.backoff(attempt))
             if is_final:
                 self._give_up([index], f"{attempt} connections failed")
 
@@ -415,14 +330,6 @@ class Packed:
                 self._done.replayed += len(again)
                 self._rules.listeners.tell(Replayed(again, batch.address))
 
-    def _uncovered(self, index: int) -> None:
-        """Nobody serves the slot; somebody may, soon."""
-        slot = self._plan.slots[index]
-        self._last_error[index] = SlotNotCoveredError(f"no node serves slot {slot}")
-        self._stale = True
-        attempt = self._count(index)
-        self._pause(slot, self._rules.backoff(attempt))
-
     def _check_order(self, batch: NodeBatch) -> None:
         """A refused command that a later, conflicting one has overtaken may not run any more: it fails as refused.
 
@@ -436,7 +343,7 @@ class Packed:
             for key in route.keys:
                 by_key.setdefault(key, []).append((index, route.reads))
         for index in batch.indices:
-            if index == _ALONG or plan.slots[index] not in slots or not self._has_run(index):
+            if index == ALONG or plan.slots[index] not in slots or not self._has_run(index):
                 continue
             route = plan.route(index)
             for earlier, reads in (row for key in route.keys for row in by_key.get(key, ())):
@@ -452,12 +359,8 @@ class Packed:
     def _count(self, index: int) -> int:
         attempt = self._attempts[index] = self._attempts.get(index, 0) + 1
         if self._plan.slots[index] == UNKEYED:
-            self._turn += 1  # try another node next time
+            self._rounds.use_another_master()
         return attempt
-
-    def _pause(self, slot: int, seconds: float) -> None:
-        if seconds > 0.0:
-            self._wake[slot] = max(self._wake.get(slot, 0.0), self._rules.clock() + seconds)
 
     def _give_up(self, indices: Iterable[int], why: str, is_late: bool = False) -> None:
         """End commands with the error that says most truly how far they came."""
@@ -478,20 +381,3 @@ class Packed:
 
     def _name(self, index: int) -> str:
         return name_of(self._plan.commands[index])
-
-
-class _Gate:
-    """The keys of a slot that commands of several keys, on their way, read and write."""
-
-    __slots__ = ("_reads", "_writes")
-
-    def __init__(self) -> None:
-        self._reads: set[bytes] = set()
-        self._writes: set[bytes] = set()
-
-    def add(self, route: Route) -> None:
-        (self._reads if route.reads else self._writes).update(route.keys)
-
-    def holds_back(self, route: Route) -> bool:
-        """Whether this command could tell that it ran before one of them."""
-        return not self._writes.isdisjoint(route.keys) or (not route.reads and not self._reads.isdisjoint(route.keys))

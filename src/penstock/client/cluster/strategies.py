@@ -17,7 +17,7 @@ from penstock.client.choice_by_name import chosen
 from penstock.client.cluster.bounds import ClusterCounters
 from penstock.client.cluster.effects import Effect, Exchange, NodeBatch, Outcome, Pause, Refresh, Rules
 from penstock.client.cluster.errors import CrossSlotRefused, unsent
-from penstock.client.cluster.pipeline import Packed
+from penstock.client.cluster.pipeline import PackedPipeline
 from penstock.client.cluster.plan import UNKEYED, Call, Plan
 from penstock.client.cluster.routing import CommandTable
 from penstock.client.cluster.slot_map import Address, SlotMap, shown
@@ -54,7 +54,7 @@ def packed(
     plan: Plan, slot_map: SlotMap, rules: Rules, until: float = math.inf, done: ClusterCounters | None = None
 ) -> Generator[Effect, Any, list[Any]]:
     """One batch a node; `until` and `done` as for all of these: when the call's time is up, and where it counts what it does."""
-    results = yield from Packed(plan, slot_map, rules, until, done).run()
+    results = yield from PackedPipeline(plan, slot_map, rules, until, done).run()
     return plan.collect(results)
 
 

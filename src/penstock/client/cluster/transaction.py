@@ -29,8 +29,8 @@ from penstock.client.cluster.errors import (
     unknown,
     unsent,
 )
-from penstock.client.cluster.pipeline import ASKING
 from penstock.client.cluster.plan import UNKEYED, Plan
+from penstock.client.cluster.rounds import ASKING
 from penstock.client.cluster.slot_map import Address, SlotMap, address_of, shown
 from penstock.client.cluster.strategies import single_slot
 from penstock.client.delivery import State
