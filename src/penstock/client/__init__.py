@@ -17,7 +17,7 @@ Both clients are subclasses of redis-py's, so every command method, URL and opti
         exactly_once     numbers for writes; once_numbers: the numbers on the wire
         batch            one or more commands that are finished together
         large_reply      where a large reply is received
-        command_kinds    which commands may share a connection
+        command_kinds    which commands may share a connection; declared: what their declarations say
         encoding         arguments to bytes
       ^
     drivers/    sync (threads over one socket), aio (tasks over one transport); base: what they share

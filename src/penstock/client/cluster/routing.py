@@ -1,8 +1,9 @@
 """From a command to its slot: which of its arguments are keys, and whether they may travel together.
 
 The server's own table (COMMAND) says where keys stand, so that commands of modules and of later versions are routed too. Commands whose
-keys move with their arguments (EVAL, XREAD, ZUNIONSTORE ...) are marked there and looked up by name here; what is
-marked and unknown to us is refused by name.
+keys move with their arguments (EVAL, XREAD, ZUNIONSTORE ...) are marked there and looked up by name here, in a table that is made from
+the declarations of Penstock's commands (engine/declared.py) and in a list of those that Redis and Valkey alone have. A command that is marked and
+unknown here is refused by name.
 
 Rejected: asking the server (COMMAND GETKEYS) for each such command. It costs a round trip in the middle of a pipeline, and answers
 wrongly for EVAL without keys before Redis 7.0 (redis#9493).
@@ -14,7 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from penstock.client.cluster.errors import CrossSlotRefused, NotRoutable
-from penstock.client.engine.command_kinds import MAY_WAIT, XREAD_OPTIONS, options_of
+from penstock.client.engine.command_kinds import MAY_WAIT, TREAD_OPTIONS, XREAD_OPTIONS, options_of
+from penstock.client.engine.declared import COUNTED_KEYS, KEYED_SUBCOMMANDS, PREFIXES
 from penstock.protocol.slots import key_slot
 
 Arguments = Sequence[Any]
@@ -96,42 +98,28 @@ def _migrated(arguments: Arguments) -> Sequence[Any]:
     return arguments[words.index(b"KEYS") + 1 :]
 
 
-def _second(arguments: Arguments) -> Sequence[Any]:
-    """A subcommand, then the key."""
-    return arguments[2:3]
-
-
-def _after_prefix(words: int) -> Callable[[CommandTable], KeyFinder]:
-    """LAZY and ONCE: a whole command follows."""
-    return lambda table: lambda arguments: table.keys_of(arguments[words:])
-
-
 _GEO_OPTIONS = {"COUNT": 1, "STORE": 1, "STOREDIST": 1}
 
+
 _MOVING: dict[str, KeyFinder] = {
-    **dict.fromkeys(["EVAL", "EVALSHA", "EVAL_RO", "EVALSHA_RO", "FCALL", "FCALL_RO", "BLMPOP", "BZMPOP"], _counted(2)),
-    **dict.fromkeys(
-        ["ZUNION", "ZINTER", "ZDIFF", "ZINTERCARD", "SINTERCARD", "LMPOP", "ZMPOP", "SDIFFCARD", "SUNIONCARD"],
-        _counted(1),
-    ),
-    **dict.fromkeys(["ZUNIONSTORE", "ZINTERSTORE", "ZDIFFSTORE"], _counted(2, also=1)),
+    **{name: _counted(at, also) for name, (at, also) in COUNTED_KEYS.items()},
     **dict.fromkeys(["XREAD", "XREADGROUP"], _after_streams),
     "SORT": _first_and_store(2, {"BY": 1, "GET": 1, "LIMIT": 2, "STORE": 1}, "STORE"),
+    "TREAD": _first_and_store(4, TREAD_OPTIONS, "DEADLETTER"),
+    # Of Redis and Valkey alone:
+    **dict.fromkeys(["SDIFFCARD", "SUNIONCARD"], _counted(1)),
     "SORT_RO": _first_and_store(2, {}),
     "GEORADIUS": _first_and_store(6, _GEO_OPTIONS, "STORE", "STOREDIST"),
     "GEORADIUSBYMEMBER": _first_and_store(5, _GEO_OPTIONS, "STORE", "STOREDIST"),
     "MIGRATE": _migrated,
 }
-# Containers: in every version the key, where there is one, follows the subcommand.
-_CONTAINERS: dict[str, frozenset[str]] = {
-    "OBJECT": frozenset(["ENCODING", "FREQ", "IDLETIME", "REFCOUNT"]),
-    "MEMORY": frozenset({"USAGE"}),
-    "XGROUP": frozenset(["CREATE", "CREATECONSUMER", "DELCONSUMER", "DESTROY", "SETID"]),
-    "XINFO": frozenset(["STREAM", "GROUPS", "CONSUMERS"]),
-    "TGROUP": frozenset(["LIST", "SET", "DEL", "PENDING"]),
-    "DEBUG": frozenset({"OBJECT"}),
-}
-_PREFIXES = {"LAZY": _after_prefix(1), "ONCE": _after_prefix(4)}
+_KEYED_SUBCOMMANDS = {
+    **KEYED_SUBCOMMANDS,
+    # Of Redis and Valkey alone; in every version the key follows the subcommand:
+    **dict.fromkeys([f"XGROUP {word}" for word in ("CREATE", "CREATECONSUMER", "DELCONSUMER", "DESTROY", "SETID")], (2, 2, 1)),
+    **dict.fromkeys(["XINFO GROUPS", "XINFO CONSUMERS"], (2, 2, 1)),
+}  # fmt: skip
+_CONTAINERS = frozenset(name.partition(" ")[0] for name in _KEYED_SUBCOMMANDS)
 
 
 def _ranged(first: int, last: int, step: int) -> KeyFinder:
@@ -165,9 +153,9 @@ class CommandTable:
             flags = {encoded(flag).decode().lower() for flag in row[2]}
             shapes[name] = _shape(name, flags, int(row[3]), int(row[4]), int(row[5]))
         table = cls(shapes)
-        for name, prefixed in _PREFIXES.items():
+        for name, words in PREFIXES.items():
             if name in shapes:
-                table._shapes[name] = Shape(name, prefixed(table))
+                table._shapes[name] = Shape(name, table._keys_after(words))
         return table
 
     def shape(self, arguments: Arguments) -> Shape:
@@ -190,6 +178,10 @@ class CommandTable:
             return shape.find(arguments)
         except (ValueError, IndexError, TypeError):
             return ()  # malformed: any node will say what is wrong with it
+
+    def _keys_after(self, words: int) -> KeyFinder:
+        """Of LAZY and ONCE: a whole command follows so many words."""
+        return lambda arguments: self.keys_of(arguments[words:])
 
     def route(self, arguments: Arguments) -> Route:
         """Slot and keys; CrossSlotRefused if the keys are of several slots."""
@@ -227,7 +219,7 @@ def _shape(name: str, flags: set[str], first: int, last: int, step: int) -> Shap
     if name in _MOVING:
         return Shape(name, _MOVING[name], reads=reads)
     if name in _CONTAINERS:
-        return Shape(name, _in_container(_CONTAINERS[name]), reads=reads)
+        return Shape(name, _in_container(name), reads=reads)
     if "movablekeys" in flags:
         return Shape(name, reads=reads, unknown_keys=True)
     if not first:
@@ -236,9 +228,15 @@ def _shape(name: str, flags: set[str], first: int, last: int, step: int) -> Shap
     return Shape(name, _ranged(first, last, max(step, 1)), single=single, reads=reads)
 
 
-def _in_container(subcommands: frozenset[str]) -> KeyFinder:
+def _in_container(name: str) -> KeyFinder:
+    finders = {
+        sub.partition(" ")[2]: _ranged(*places)
+        for sub, places in _KEYED_SUBCOMMANDS.items()
+        if sub.startswith(f"{name} ")
+    }
+
     def find(arguments: Arguments) -> Sequence[Any]:
-        known = len(arguments) > 2 and encoded(arguments[1]).decode("utf-8", "replace").upper() in subcommands
-        return _second(arguments) if known else ()
+        subcommand = encoded(arguments[1]).decode("utf-8", "replace").upper() if len(arguments) > 2 else ""
+        return finders[subcommand](arguments) if subcommand in finders else ()
 
     return find

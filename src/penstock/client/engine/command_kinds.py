@@ -1,8 +1,12 @@
-"""Kinds of commands: which may share a connection with others, and which change what the connection is.
+"""Kinds of commands: which may share a connection with others, and which change the connection.
 
 One look-up in a dict answers it for a command's first word; only words that stand for several commands (CLIENT, XREAD)
-need a second look. What a server's table says of commands (COMMAND) is not used here: it would cost a round trip
-before the first command, and a proxy may not know it.
+need a second look. The server's table of commands (COMMAND) is not used here: it would cost a round trip before the first command,
+and a proxy may not know it.
+
+The names below are listed by hand: no declaration says what a command does to its connection, or where its timeout stands, and some of
+them exist in Redis and Valkey only. tests/client/test_declared.py fails if the server declares a blocking command, or one of the groups
+connection, transactions and pubsub, that is not decided here.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from penstock.client.delivery import Command, State
+from penstock.client.engine.declared import CONTAINERS
 
 
 class Kind(enum.Enum):
@@ -23,7 +28,7 @@ class Kind(enum.Enum):
     SESSION = "session"  # changes the connection's state, to be restored on the next one
     TRANSACTION = "transaction"  # catches the commands that follow it: needs a connection of its own
     STREAMING = "streaming"  # the replies do not match the commands any more
-    FINAL = "final"  # has no reply if it succeeds; a second time would hit whoever has come back since
+    FINAL = "final"  # has no reply if it succeeds; a second time it would reach a server that was started since
 
 
 Arguments = Sequence[Any]
@@ -34,10 +39,7 @@ def _word(argument: Any) -> str:
     return text.upper()
 
 
-_CONTAINERS = frozenset({
-    "ACL", "CLIENT", "CLUSTER", "COMMAND", "CONFIG", "DEBUG", "FUNCTION", "LATENCY", "MEMORY", "MODULE", "OBJECT", "PUBSUB",
-    "SCRIPT", "SLOWLOG", "TGROUP", "XGROUP", "XINFO",
-})  # fmt: skip
+_CONTAINERS = CONTAINERS | {"XGROUP"}
 
 
 def name_of(arguments: Arguments) -> str:
@@ -64,20 +66,10 @@ _SESSION = frozenset(
     + [f"CLIENT {sub}" for sub in ("SETNAME", "SETINFO", "NO-EVICT", "NO-TOUCH", "TRACKING")]
 )
 _TRANSACTION = frozenset(["MULTI", "EXEC", "DISCARD", "WATCH", "UNWATCH"])
-_STREAMING = frozenset(
-    [
-        "SUBSCRIBE",
-        "PSUBSCRIBE",
-        "SSUBSCRIBE",
-        "UNSUBSCRIBE",
-        "PUNSUBSCRIBE",
-        "SUNSUBSCRIBE",
-        "MONITOR",
-        "SYNC",
-        "PSYNC",
-        "QUIT",
-    ]
-) | {"CLIENT REPLY"}
+_STREAMING = frozenset({
+    "SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE", "UNSUBSCRIBE", "PUNSUBSCRIBE", "SUNSUBSCRIBE", "MONITOR", "SYNC", "PSYNC", "QUIT",
+    "CLIENT REPLY",
+})  # fmt: skip
 
 
 def _seconds(value: Any) -> float:
@@ -107,13 +99,13 @@ def options_of(arguments: Arguments, at: int, lengths: Mapping[str, int]) -> Ite
 
 
 XREAD_OPTIONS = {"COUNT": 1, "BLOCK": 1, "GROUP": 2, "CLAIM": 1}
-_TREAD_OPTIONS = {"GROUP": 1, "RETRY": 2, "MAXBYTES": 1, "DEADLETTER": 1, "FORMAT": 1}
+TREAD_OPTIONS = {"GROUP": 1, "RETRY": 2, "MAXBYTES": 1, "DEADLETTER": 1, "FORMAT": 1, "BLOCK": 1}
 
 
 def _block_option(arguments: Arguments) -> float | None:
     """Of XREAD and TREAD: the milliseconds after BLOCK; None without it."""
     is_tread = _word(arguments[0]) == "TREAD"
-    for at, word in options_of(arguments, 4 if is_tread else 1, _TREAD_OPTIONS if is_tread else XREAD_OPTIONS):
+    for at, word in options_of(arguments, 4 if is_tread else 1, TREAD_OPTIONS if is_tread else XREAD_OPTIONS):
         if word == "BLOCK":
             return _seconds(arguments[at + 1]) / 1000
         if word == "STREAMS":
