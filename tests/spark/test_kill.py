@@ -21,6 +21,8 @@ from tests.support.spark.dying_driver import ROWS_A_BATCH
 
 from penstock.testing.redis import free_port
 
+GOOD_A_BATCH = ROWS_A_BATCH * 49 // 50
+
 BATCHES = 6
 LIVES = (("worker@0", "server@1", "before@2"), ("inside@2",), ("after@3",), ())
 """What is to die in each start of the driver; see dying_driver.py."""
@@ -70,10 +72,12 @@ def test_every_row_and_every_dead_letter_is_there_once_whatever_dies(tmp_path: P
             ended = drive(tmp_path, servers, *deaths)
             assert (ended != 0) == bool(deaths), (tmp_path / "driver.log").read_text()[-2000:]
             there = client.execute_command("TREAD", "out", 1, 0, "WITHINFO")[0][1]
-            assert there % ROWS_A_BATCH == 0, "no half of a batch is ever visible"
-            assert visible is None or there == visible * ROWS_A_BATCH
+            assert there % GOOD_A_BATCH == 0, "no half of a batch is ever visible"
+            assert visible is None or there == visible * GOOD_A_BATCH
         assert len(servers) == 2, "the server was to die once"
         assert (tmp_path / "a worker died").exists()
-        assert [message[2] for message in client.execute_command("TREAD", "out", 1, 2 * len(rows))] == rows
+        assert [message[2] for message in client.execute_command("TREAD", "out", 1, 2 * len(rows))] == [
+            row for row in rows if row.startswith(b"{")
+        ]
         letters = [json.loads(message[2]) for message in client.execute_command("TREAD", "dead", 1, len(rows))]
     assert sorted(each["offset"] for each in letters) == [at + 1 for at in range(7, len(rows), 50)]

@@ -41,7 +41,7 @@ def test_names_are_taken_in_any_case_and_as_the_kafka_source_has_them() -> None:
         ({"endingTimestamp": "today"}, "it takes milliseconds since 1970"),
         ({"stream": "a", "pattern": "b*"}, "stream and pattern exclude each other"),
         ({"startingOffsets": "latest", "startingTimestamp": "1"}, "startingOffsets and startingTimestamp exclude"),
-        ({"badEntries": "skip"}, "it takes fail or null or deadletter"),
+        ({"badEntries": "skip"}, "it takes fail or null or drop or deadletter"),
         ({"badEntries": "deadletter"}, "badEntries=deadletter and deadLetterStream"),
         ({"deadLetterStream": "dead"}, "badEntries=deadletter and deadLetterStream"),
         ({"maxoffsetspertrigger": "many"}, "option maxOffsetsPerTrigger='many': it takes a number from 1 on"),

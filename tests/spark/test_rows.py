@@ -7,7 +7,17 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import ArrayType, DataType, DateType, IntegerType, MapType, StringType, StructType, VariantType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DateType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    VariantType,
+)
 
 from penstock.spark.options import OptionError, parse
 from penstock.spark.rows import BadEntry, Converter, check_schema, default_schema
@@ -56,6 +66,20 @@ def test_a_column_that_is_not_null_never_is() -> None:
             rows(schema, '{"n": 1}', entry)
     with pytest.raises(OptionError, match="column n is NOT NULL in the schema, and badEntries=null gives nulls"):
         rows(schema, '{"n": 1}', badEntries="null")
+    assert rows(schema, "{}", '{"n": 1}', badEntries="drop") == [{"n": 1}]
+
+
+def test_a_bad_entry_is_a_row_of_nulls_or_no_row() -> None:
+    schema = StructType().add("offset", LongType()).add("n", IntegerType())
+    entries = ('{"n": 1}', "no json", '{"n": 3}')
+    assert rows(schema, *entries, badEntries="null") == [
+        {"offset": 1, "n": 1},
+        {"offset": 2, "n": None},
+        {"offset": 3, "n": 3},
+    ]
+    kept = [{"offset": 1, "n": 1}, {"offset": 3, "n": 3}]
+    assert rows(schema, *entries, badEntries="drop") == kept
+    assert rows(schema, *entries, badEntries="deadletter", deadLetterStream="dead") == kept
 
 
 def test_text_can_be_null_if_what_is_none_is_to_be() -> None:

@@ -7,7 +7,7 @@ import sys
 import typer
 
 from penstock import __version__
-from penstock.cli import bench, check, demo, init, run, secrets, serve, streams
+from penstock.cli import bench, check, demo, init, letters, run, secrets, serve, streams
 
 app = typer.Typer(
     name="penstock",
@@ -22,6 +22,7 @@ check.register(app)
 bench.register(app)
 demo.register(app)
 streams.register(app)
+letters.register(app)
 run.register(app)
 init.register(app)
 

@@ -9,6 +9,7 @@ redis-py is imported when there is something to reach: `penstock serve`, which s
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
@@ -66,6 +67,27 @@ class Link:
             if str(error).startswith(("no such key", "WRONGTYPE")):
                 return None
             self._judge(words[0], error)
+
+    def change(self, key: object, plan: Callable[[Callable[..., Any]], list[tuple[object, ...]]]) -> list[Any] | None:
+        """Run the commands of a plan as one transaction; None, and nothing is done, if the key changed since the plan was made.
+
+        The plan gets a function that runs a command at once, to look at what is there.
+        """
+        import redis
+
+        try:
+            with self._client.pipeline() as pipe:
+                pipe.watch(key)  # type: ignore[no-untyped-call]
+                commands = plan(pipe.execute_command)
+                pipe.multi()
+                for words in commands:
+                    pipe.execute_command(*words)  # type: ignore[no-untyped-call]
+                replies: list[Any] = pipe.execute()
+                return replies
+        except redis.WatchError:
+            return None
+        except redis.RedisError as error:
+            self._judge("a transaction", error)
 
     def _judge(self, command: object, error: Exception) -> NoReturn:
         import redis

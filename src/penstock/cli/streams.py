@@ -6,7 +6,6 @@ They are clients like any other: redis-py, and the commands that docs/streams.md
 from __future__ import annotations
 
 import base64
-import io
 import json
 import os
 import select
@@ -14,7 +13,6 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import typer
@@ -22,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.cli.server_link import URL, Link, Lost
+from penstock.cli.terminal import ending_quietly, one_line, shown_bytes, write_as
 
 _BATCH = 1000  # messages read or written at once, at the most
 _BATCH_BYTES = 1 << 20
@@ -36,37 +35,6 @@ def register(app: typer.Typer) -> None:
     app.command("tail")(tail)
     app.command("write")(write)
     app.command("streams")(streams)
-
-
-@contextmanager
-def _ending_quietly() -> Iterator[None]:
-    """Ctrl-C ends with 130; a reader of our output that went away ends us without a word."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
-    except BrokenPipeError:
-        # The interpreter flushes stdout once more when it ends, and would complain then.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(0) from None
-
-
-def _text(raw: bytes) -> str:
-    """Bytes for people: see `_line`."""
-    return _line(raw.decode("utf-8", "backslashreplace"))
-
-
-def _line(shown: str) -> str:
-    """One line, and nothing in it that a terminal would obey."""
-    if shown.isprintable():
-        return shown
-    return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in shown)
-
-
-def _write_as(as_json: bool) -> None:
-    """JSON is UTF-8 wherever it is written; what a terminal has no letter for is shown by its number."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8" if as_json else None, errors="backslashreplace")
 
 
 # -- tail -----------------------------------------------------------------------------------------------------
@@ -89,10 +57,10 @@ def tail(
         link.fail(f"--from takes an offset from 1 on, 'first' or 'new', not '{start}'")
     link.check()
     show = _as_json if as_json else _as_text
-    _write_as(as_json)
+    write_as(as_json)
     source = _Member(link, stream, group, start) if group else _Follower(link, stream, start)
     left = count or 0
-    with _ending_quietly():
+    with ending_quietly():
         while count is None or left:
             messages = source.read(min(_BATCH, left) if count else _BATCH)
             printed = 0
@@ -116,7 +84,7 @@ def _nobody_reads(descriptor: int) -> bool:
 
 
 def _as_text(offset: int, tag: bytes, entry: bytes) -> str:
-    return f"{offset}\t{_text(tag)}\t{_text(entry)}"
+    return f"{offset}\t{shown_bytes(tag)}\t{shown_bytes(entry)}"
 
 
 def _as_json(offset: int, tag: bytes, entry: bytes) -> str:
@@ -242,7 +210,7 @@ def write(
     link.check()
     writer = _Writer(link, stream)
     bad: str | None = None
-    with _ending_quietly():
+    with ending_quietly():
         try:
             for lines in _batches(sys.stdin.fileno()):
                 words: list[bytes] = []
@@ -374,8 +342,8 @@ def streams(
     link = Link(url, "streams")
     link.check()
     console = Console(markup=False, highlight=False, emoji=False)  # a name is a name, whatever is in it
-    _write_as(as_json)
-    with _ending_quietly():
+    write_as(as_json)
+    with ending_quietly():
         try:
             before, since = _sample(link), time.monotonic()
             while True:
@@ -429,9 +397,9 @@ def _table(rows: list[dict[str, Any]], place: str) -> Table:
     for heading in ("stream", "messages", "offsets", "written/s", "bytes", "groups: lag (pending)"):
         table.add_column(heading, justify="left" if heading[:2] in ("st", "gr") else "right", overflow="fold")
     for row in rows:
-        groups = [f"{_line(name)}: {group['lag']:,} ({group['pending']:,})" for name, group in row["groups"].items()]
+        groups = [f"{one_line(name)}: {group['lag']:,} ({group['pending']:,})" for name, group in row["groups"].items()]
         table.add_row(
-            _line(row["stream"]), f"{row['length']:,}", f"{row['first']}-{row['last']}" if row["length"] else "-",
+            one_line(row["stream"]), f"{row['length']:,}", f"{row['first']}-{row['last']}" if row["length"] else "-",
             f"{row['rate']:,.1f}", f"{row['bytes']:,}", "\n".join(groups) or "-",
         )  # fmt: skip
     return table

@@ -15,12 +15,12 @@ Rejected: staging them like the rows of a sink. A source has no word with the dr
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from pyspark.sql.types import StructType
 
+from penstock.spark.letter_format import Letter
 from penstock.spark.link import Link
 from penstock.spark.options import Options
 from penstock.spark.ranges import Range
@@ -56,6 +56,5 @@ class DeadLetters:
             )
 
     def _command(self, offset: int, message: BadMessage) -> tuple[str | bytes | int, ...]:
-        entry = message.entry.decode("utf-8", "backslashreplace")
-        letter = {"stream": self._from, "offset": offset, "why": message.why, "entry": entry}
-        return ("TWRITE", self._into, "PRODUCER", self._producer, offset, "ENTRIES", message.tag, json.dumps(letter))
+        letter = Letter(self._from, offset, message.why, message.entry)
+        return ("TWRITE", self._into, "PRODUCER", self._producer, offset, "ENTRIES", message.tag, letter.encode())

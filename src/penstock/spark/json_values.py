@@ -52,6 +52,7 @@ _NOT_FINITE = {
     "-Infinity": -math.inf, "-INF": -math.inf,
 }  # fmt: skip
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+_PAIRS = re.compile("[\ud800-\udfff\U00010000-\U0010ffff]")
 _EXACT = Context(prec=400)
 _SHOWN = 60
 
@@ -247,7 +248,14 @@ def _compact(value: Any) -> str:
         return "[" + ",".join(map(_compact, value)) + "]"
     if isinstance(value, (float, Decimal)):
         return _as_java_writes(float(value))
-    return json.dumps(value, ensure_ascii=False)
+    text = json.dumps(value, ensure_ascii=False)
+    return text if text.isascii() else _PAIRS.sub(_escaped, text)
+
+
+def _escaped(character: re.Match[str]) -> str:
+    """A character as two surrogates, the way Java has it in memory."""
+    units = character[0].encode("utf-16-be", "surrogatepass").hex().upper()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 
 def _as_java_writes(number: float) -> str:

@@ -20,7 +20,7 @@ Place = int | Literal["earliest", "latest"]
 Places = dict[str, Place] | Literal["earliest", "latest"]
 URL_VARIABLE = "PENSTOCK_URL"
 """The environment variable that names the server of a query without the option url; read on the driver only."""
-BadEntries = Literal["fail", "null", "deadletter"]
+BadEntries = Literal["fail", "null", "drop", "deadletter"]
 LARGEST = 2**63 - 1
 """No number of Spark's or of the server's is larger."""
 
@@ -126,7 +126,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "url": _url, "stream": _names, "pattern": str, "startingOffsets": _places, "endingOffsets": _places,
     "startingTimestamp": _moment, "endingTimestamp": _moment, "maxRowsPerTrigger": _count,
     "maxBytesPerTrigger": _count, "minPartitions": _count, "failOnDataLoss": _flag, "group": str, "text": _flag,
-    "badEntries": _one_of("fail", "null", "deadletter"), "deadLetterStream": str, "retryTimeout": _count,
+    "badEntries": _one_of("fail", "null", "drop", "deadletter"), "deadLetterStream": str, "retryTimeout": _count,
     "keys": str, "keySet": str, "type": _one_of("hash", "string"), "keyColumn": str, "valueColumn": str, "ttl": _count,
     "delivery": _one_of("at-most-once", "at-least-once", "exactly-once"),
 }  # fmt: skip
@@ -194,8 +194,8 @@ def _check(options: Options, given: Mapping[str, Any]) -> None:
             raise OptionError(
                 f"option {places} names {', '.join(others)}, and the streams to read are {', '.join(options.stream)}"
             )
-    if options.of_keys and options.badEntries == "deadletter":
-        raise OptionError("badEntries=deadletter is for streams; keys know fail and null")
+    if options.of_keys and options.badEntries in ("drop", "deadletter"):
+        raise OptionError(f"badEntries={options.badEntries} is for streams; keys know fail and null")
 
 
 def need_source(options: Options) -> None:

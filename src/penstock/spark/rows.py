@@ -1,9 +1,8 @@
 """From what the server sends (offset, time, tag, entry) to the columns a query asked for, batch by batch, in Arrow.
 
 Columns that are named stream, offset, time, tag or entry are those; any other column of the schema is a field of the
-entry, which is then JSON (`json_entries.py`). What happens to an entry that does not fit is `badEntries`: the query
-fails and says where, or the fields are null, or the fields are null and the entry is also written to a dead-letter
-stream.
+entry, which is then JSON (`json_entries.py`). What happens to a message that does not fit is `badEntries`: the query
+fails and says where, or the fields are null, or there is no row for it, or there is a letter about it and no row.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ def check_schema(schema: StructType, options: Options) -> None:
 def _can_be_null(name: str, kind: DataType, options: Options) -> bool:
     """Whether a bad entry makes a column null: a field of JSON, or bytes that should be text."""
     is_parsed = name not in OWN_COLUMNS or (name in ("tag", "entry") and isinstance(kind, StringType))
-    return is_parsed and options.badEntries != "fail"
+    return is_parsed and options.badEntries == "null"
 
 
 class Converter:
@@ -98,9 +97,12 @@ class Converter:
             else:
                 assert parsed is not None
                 columns.append(parsed.column(field.name))
+        rows = pa.RecordBatch.from_arrays(columns, schema=self._wanted)
         if bad:
             self._handle(stream, batch, bad)
-        return pa.RecordBatch.from_arrays(columns, schema=self._wanted)
+            if self._options.badEntries != "null":
+                return rows.filter(pa.array([place not in bad for place in range(len(rows))], pa.bool_()))
+        return rows
 
     def _handle(self, stream: str, batch: pa.RecordBatch, bad: dict[int, str]) -> None:
         """Fail, or write letters, as the query says."""
@@ -114,7 +116,7 @@ class Converter:
             offset, message = next(iter(messages.items()))
             raise BadEntry(
                 f"stream {stream}, offset {offset}: {message.why}. The entry begins with {message.entry[:80]!r}. Option "
-                "badEntries=null gives nulls instead, badEntries=deadletter also writes it to deadLetterStream"
+                "badEntries says what to do instead: null gives nulls, drop no row, deadletter writes it to deadLetterStream"
             )
         if self._letters is not None:
             self._letters.write(messages)

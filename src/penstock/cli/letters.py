@@ -1,0 +1,226 @@
+"""`penstock letters list` and `penstock letters replay`: the dead letters of Spark queries, from a terminal.
+
+A replay appends the message of each letter to the stream that it came from, and moves a group of the dead-letter stream past the
+letter, in one transaction that fails if the dead-letter stream changed meanwhile. So the group's position is always exactly how far
+letters were put back: a replay that is interrupted goes on there, two at once do not repeat each other, and `penstock streams` shows
+how many letters are left as the group's lag. A message that is still bad becomes a new letter.
+
+Rejected: producers' numbers (TWRITE ... PRODUCER), which a stream forgets when there are many, and removing letters, which are evidence.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import typer
+
+from penstock.cli.server_link import URL, Link, Lost
+from penstock.cli.terminal import ending_quietly, one_line, shown_bytes
+from penstock.spark.letter_format import Letter
+
+GROUP = "penstock-letters-replay"
+"""The group of a dead-letter stream whose position says how far its letters were put back."""
+_AT_ONCE = 500
+_BYTES_AT_ONCE = 4 << 20
+_PAUSE = 1.0  # seconds between attempts to reach a server that went away
+_ATTEMPTS = 30
+Call = Callable[..., Any]
+
+letters = typer.Typer(
+    name="letters", help="List the dead letters of Spark queries, and put their messages back.", no_args_is_help=True
+)
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(letters)
+
+
+@letters.command("list")
+def list_letters(
+    stream: str = typer.Argument(..., help="The dead-letter stream."),
+    count: int = typer.Option(20, "--count", min=1, help="Show at most so many."),
+    replayed: bool = typer.Option(False, "--all", help="Also letters whose messages were put back."),
+    url: str = URL,
+) -> None:
+    """Show the letters of a dead-letter stream whose messages were not put back: where, why, and the entry."""
+    link = Link(url, "letters")
+    link.check()
+    with ending_quietly():
+        try:
+            box = _LetterBox(link, stream)
+            place, left = box.first if replayed else box.position(), count
+            while left and (found := box.read(place, min(left, _AT_ONCE))):
+                for offset, _, raw in found:
+                    print(f"{offset}\t{_shown(raw)}", flush=True)
+                place, left = found[-1][0] + 1, left - len(found)
+            waiting = box.last + 1 - place
+        except Lost as error:
+            link.fail(f"lost {link.place} ({error})")
+    if waiting > 0:
+        link.say(f"{waiting:,} more; --count {count + waiting} shows them")
+
+
+def _shown(raw: bytes) -> str:
+    try:
+        letter = Letter.decode(raw)
+    except ValueError as error:
+        return f"no letter ({error}): {shown_bytes(raw)}"
+    return f"{one_line(letter.stream)} {letter.offset}\t{one_line(letter.why)}\t{shown_bytes(letter.entry)}"
+
+
+@letters.command("replay")
+def replay(
+    stream: str = typer.Argument(..., help="The dead-letter stream."),
+    count: int = typer.Option(None, "--count", min=1, help="Put back at most so many."),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Say what would be put back, and change nothing."),
+    url: str = URL,
+) -> None:
+    """Put the messages of dead letters back at the end of the streams they came from.
+
+    Each letter is put back once, also if the replay is interrupted and run again. The letters stay.
+    """
+    link = Link(url, "letters")
+    link.check()
+    box = _LetterBox(link, stream)
+    progress = _Progress(link, dry_run)
+    with ending_quietly():
+        try:
+            place = box.position()
+            while (count is None or progress.done < count) and place <= box.last:
+                limit = _AT_ONCE if count is None else min(_AT_ONCE, count - progress.done)
+                place = _patiently(link, partial(box.put_back, place, limit, progress))
+        finally:
+            progress.summary(stream)
+
+
+def _patiently(link: Link, step: Callable[[], int]) -> int:
+    """Run a step, again while the server is away. A step may be repeated: it begins with asking how far letters were put back."""
+    attempt = 0
+    while True:
+        try:
+            return step()
+        except Lost as error:
+            if attempt == _ATTEMPTS:
+                link.fail(f"{link.place} did not come back ({error})")
+            if not attempt:
+                link.say(f"lost {link.place} ({error}); trying again for {_ATTEMPTS * _PAUSE:.0f} s")
+            attempt += 1
+            time.sleep(_PAUSE)
+
+
+class _LetterBox:
+    """A dead-letter stream, and how far its letters were put back."""
+
+    def __init__(self, link: Link, stream: str) -> None:
+        self._link = link
+        self._stream = stream
+        self._key = os.fsencode(stream)
+        self.first, self.last = self._bounds(link.call)
+        if not self.last:
+            link.fail(f"there is no stream '{stream}' at {link.place}, or nothing was written to it")
+
+    def _bounds(self, call: Call) -> tuple[int, int]:
+        (first, last), *_ = call("TREAD", self._key, 1, 0, "WITHINFO")
+        return first, last
+
+    def position(self, call: Call | None = None) -> int:
+        """The offset of the first letter that was not put back."""
+        groups = (call or self._link.call)("TGROUP", "LIST", self._key)
+        known: list[int] = [group[b"position"] for group in groups if group[b"name"] == GROUP.encode()]
+        return max([self.first, *known])
+
+    def read(self, place: int, count: int, call: Call | None = None) -> list[tuple[int, bytes, bytes]]:
+        """The next letters: offset, tag, entry. Letters that compaction removed are left out."""
+        found: list[tuple[int, bytes, bytes]] = []
+        while not found and place <= self.last:
+            messages = (call or self._link.call)("TREAD", self._key, place, count, "MAXBYTES", _BYTES_AT_ONCE)
+            found = [tuple(message) for message in messages if message is not None]
+            place += len(messages)
+        return found
+
+    def put_back(self, place: int, limit: int, progress: _Progress) -> int:
+        """Put the next letters back, from `place` or from where another replay is by now; answer where to go on."""
+        plan = _Plan(place)
+
+        def commands(call: Call) -> list[tuple[object, ...]]:
+            nonlocal plan
+            plan = _Plan(max(place, self.position(call)))
+            for message in self.read(plan.place, limit, call):
+                plan.add(*message)
+            if plan.end == plan.place:  # compaction removed the rest
+                plan.end = self.last + 1
+            for target in plan.targets:
+                kind = call("TYPE", target)
+                if kind not in (b"tstream", b"none"):
+                    self._link.fail(
+                        f"'{target}' is no stream; the letters from offset {plan.place} on were not put back"
+                    )
+            return [*plan.commands(), ("TGROUP", "SET", self._key, GROUP, plan.end)]
+
+        if progress.dry_run:
+            commands(self._link.call)
+        elif self._link.change(self._key, commands) is None:
+            return place  # the stream changed meanwhile: look again
+        progress.add(plan)
+        return plan.end
+
+
+class _Plan:
+    """Letters to put back in one transaction."""
+
+    def __init__(self, place: int) -> None:
+        self.place = self.end = place
+        self.targets: dict[str, list[bytes]] = {}
+        self.strange: list[int] = []
+
+    def add(self, offset: int, tag: bytes, raw: bytes) -> None:
+        self.end = offset + 1
+        try:
+            letter = Letter.decode(raw)
+        except ValueError:
+            self.strange.append(offset)
+        else:
+            self.targets.setdefault(letter.stream, []).extend((tag, letter.entry))
+
+    def commands(self) -> list[tuple[object, ...]]:
+        return [("TWRITE", target, "ENTRIES", *words) for target, words in self.targets.items()]
+
+
+class _Progress:
+    """What was put back, for people."""
+
+    def __init__(self, link: Link, dry_run: bool) -> None:
+        self.dry_run = dry_run
+        self.done = 0
+        self._link = link
+        self._streams: Counter[str] = Counter()
+        self._strange = 0
+        self._shown = 0.0
+
+    def add(self, plan: _Plan) -> None:
+        for target, words in plan.targets.items():
+            self._streams[target] += len(words) // 2
+        self.done = self._streams.total()
+        for offset in plan.strange:
+            self._strange += 1
+            self._link.say(f"offset {offset} is no letter, and was passed over")
+        if sys.stderr.isatty() and time.monotonic() - self._shown > 0.2:
+            self._shown = time.monotonic()
+            print(f"\r{self.done:,} letters", end="", file=sys.stderr, flush=True)
+
+    def summary(self, stream: str) -> None:
+        start = "\r" if sys.stderr.isatty() else ""
+        noun = "letter" if self.done == 1 else "letters"
+        verb = "would be" if self.dry_run else "were" if self.done != 1 else "was"
+        streams = ", ".join(f"'{one_line(target)}' {count:,}" for target, count in sorted(self._streams.items()))
+        print(
+            f"{start}{self.done:,} {noun} of '{stream}' {verb} put back{': ' if streams else ''}{streams}",
+            file=sys.stderr,
+            flush=True,
+        )

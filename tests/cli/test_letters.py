@@ -1,0 +1,152 @@
+"""`penstock letters`: dead letters are listed, and their messages put back once, whatever happens in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+from typer.testing import CliRunner
+
+from penstock import Server
+from penstock.cli import letters
+from penstock.cli.main import app
+from penstock.spark.letter_format import Letter
+from penstock.testing.proxy import FaultProxy
+
+SECONDS = 100
+
+
+@pytest.fixture
+def client(ours: Server) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(ours.url, socket_timeout=SECONDS) as client:
+        client.flushall()
+        yield client
+
+
+def run(server: Server, *words: str) -> tuple[int, str, str]:
+    done = CliRunner().invoke(app, ["letters", *words, "--url", server.url])
+    return done.exit_code, done.stdout, done.stderr
+
+
+def write_letters(client: redis.Redis, *entries: bytes, stream: str = "clicks") -> None:
+    for offset, entry in enumerate(entries, 1):
+        client.execute_command("TWRITE", "dead", b"tag", Letter(stream, offset, "not JSON", entry).encode())
+
+
+def entries(client: redis.Redis, stream: str = "clicks") -> list[bytes]:
+    return [message[2] for message in client.execute_command("TREAD", stream, 1, 10_000)]
+
+
+def test_letters_hold_any_bytes() -> None:
+    for entry in (b"", b"{}", b"\xff\x00\\xff", "é".encode()):
+        letter = Letter("s", 7, "why", entry)
+        assert Letter.decode(letter.encode()) == letter
+    for wrong in (b"", b"[]", b"{}", b'{"stream":"s","offset":"1","entry":""}', b"\xff"):
+        with pytest.raises(ValueError, match=r"."):
+            Letter.decode(wrong)
+
+
+def test_a_replay_puts_messages_back_with_their_tags_and_bytes(ours: Server, client: redis.Redis) -> None:
+    write_letters(client, b"no json", b"\xff")
+    write_letters(client, b"other", stream="orders")
+    code, _, said = run(ours, "replay", "dead")
+    assert code == 0
+    assert said == "3 letters of 'dead' were put back: 'clicks' 2, 'orders' 1\n"
+    assert client.execute_command("TREAD", "clicks", 1, 10) == [[1, b"tag", b"no json"], [2, b"tag", b"\xff"]]
+    assert entries(client, "orders") == [b"other"]
+    assert len(entries(client, "dead")) == 3, "letters stay"
+
+
+def test_a_second_replay_puts_back_only_what_is_new(ours: Server, client: redis.Redis) -> None:
+    write_letters(client, b"one", b"two")
+    assert run(ours, "replay", "dead")[0] == 0
+    assert run(ours, "replay", "dead")[2] == "0 letters of 'dead' were put back\n"
+    write_letters(client, b"three")
+    assert run(ours, "replay", "dead")[2] == "1 letter of 'dead' was put back: 'clicks' 1\n"
+    assert entries(client) == [b"one", b"two", b"three"]
+
+
+def test_a_dry_run_changes_nothing(ours: Server, client: redis.Redis) -> None:
+    write_letters(client, b"one", b"two")
+    assert run(ours, "replay", "dead", "--dry-run")[2] == "2 letters of 'dead' would be put back: 'clicks' 2\n"
+    assert not client.exists("clicks")
+    assert client.execute_command("TGROUP", "LIST", "dead") == []
+
+
+def test_a_count_limits_a_replay_and_the_next_goes_on(ours: Server, client: redis.Redis) -> None:
+    write_letters(client, *(b"%d" % number for number in range(5)))
+    assert run(ours, "replay", "dead", "--count", "3")[2].startswith("3 letters")
+    assert entries(client) == [b"0", b"1", b"2"]
+    assert run(ours, "replay", "dead")[2].startswith("2 letters")
+    assert entries(client) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+@pytest.mark.parametrize("cut", ["cut_after_execution", "cut_before_forwarding"])
+def test_a_lost_connection_puts_no_letter_back_twice_and_none_never(
+    ours: Server, client: redis.Redis, cut: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(letters, "_AT_ONCE", 2)
+    monkeypatch.setattr(letters, "_PAUSE", 0.0)
+    write_letters(client, *(b"%d" % number for number in range(7)))
+    with FaultProxy(("127.0.0.1", ours.port)) as proxy:
+        fault = getattr(proxy, cut)(b"EXEC", nth=2)
+        done = CliRunner().invoke(app, ["letters", "replay", "dead", "--url", f"redis://127.0.0.1:{proxy.port}"])
+        assert fault.has_fired
+    assert done.exit_code == 0, done.stderr
+    assert entries(client) == [b"%d" % number for number in range(7)]
+
+
+def test_a_letter_that_comes_during_a_replay_is_not_lost(ours: Server, client: redis.Redis) -> None:
+    write_letters(client, b"one")
+    link = letters.Link(ours.url, "letters")
+    box = letters._LetterBox(link, "dead")
+    plan = box.position
+
+    def interrupted(*words: object) -> int:
+        if len(entries(client, "dead")) == 1:
+            write_letters(client, b"two")
+        return plan(*words)  # type: ignore[arg-type]
+
+    box.position = interrupted  # type: ignore[method-assign]
+    progress = letters._Progress(link, dry_run=False)
+    assert box.put_back(1, 10, progress) == 1, "the stream changed, so nothing was done"
+    assert not client.exists("clicks")
+    assert box.put_back(1, 10, progress) == 3
+    assert entries(client) == [b"one", b"two"]
+
+
+def test_what_is_no_letter_is_named_and_passed_over(ours: Server, client: redis.Redis) -> None:
+    write_letters(client, b"one")
+    client.execute_command("TWRITE", "dead", "t", "hello")
+    write_letters(client, b"two")
+    code, _, said = run(ours, "replay", "dead")
+    assert code == 0
+    assert "penstock letters: offset 2 is no letter, and was passed over\n" in said
+    assert entries(client) == [b"one", b"two"]
+
+
+def test_a_letter_to_a_key_that_is_no_stream_stops_the_replay(ours: Server, client: redis.Redis) -> None:
+    write_letters(client, b"one")
+    client.set("clicks", "a string")
+    code, _, said = run(ours, "replay", "dead")
+    assert code == 1
+    assert "'clicks' is no stream; the letters from offset 1 on were not put back" in said
+    client.delete("clicks")
+    assert run(ours, "replay", "dead")[2].startswith("1 letter ")
+
+
+def test_letters_are_listed_with_their_reasons(ours: Server, client: redis.Redis) -> None:
+    write_letters(client, b"one", b"\x1b[2J", b"three")
+    assert run(ours, "replay", "dead", "--count", "1")[0] == 0
+    code, shown, said = run(ours, "list", "dead", "--count", "1")
+    assert code == 0
+    assert shown == "2\tclicks 2\tnot JSON\t\\x1b[2J\n"
+    assert "1 more; --count 2 shows them" in said
+    assert [line.split("\t")[0] for line in run(ours, "list", "dead", "--all")[1].splitlines()] == ["1", "2", "3"]
+
+
+def test_a_stream_that_is_not_there_is_a_mistake(ours: Server, client: redis.Redis) -> None:
+    for word in ("list", "replay"):
+        code, _, said = run(ours, word, "nothing")
+        assert (code, "there is no stream 'nothing' at 127.0.0.1" in said) == (1, True)
