@@ -20,8 +20,9 @@ from tests.support.twins import is_compilation_expected, pure_twin
 from penstock import commands
 from penstock.engine.concurrency.locks import Want
 from penstock.engine.config import DIRECTIVES
-from penstock.engine.declarations import Handler
-from penstock.engine.dispatch import Engine, FastCommand
+from penstock.engine.declarations import REGISTRY, Handler
+from penstock.engine.dispatch import Engine
+from penstock.engine.fast_path import FastCommand
 from penstock.engine.observe.statistics import CALLS, FAILED, MANY_ARGUMENTS, NANOSECONDS, REJECTED, SAMPLE, UNTIMED
 from penstock.engine.session import Session
 from penstock.protocol.requests import RequestReader
@@ -66,7 +67,8 @@ def _loop(base: type) -> Any:
 
 def _fast(handler: Handler, words: int) -> FastCommand:
     """A command of so many words that only the inner loop knows; it is counted for itself, and noted as GET if it is slow."""
-    return FastCommand(handler, words, words, None, array("q", bytes(40)), 0, False, "GET")
+    counters = array("q", bytes(40))
+    return FastCommand(REGISTRY.by_name[b"GET"], handler, low=words, high=words, counters=counters)
 
 
 KINDS = {"chosen": inner_loop.InnerLoop, "pure": pure_twin(inner_loop).InnerLoop}

@@ -24,6 +24,7 @@ from functools import cache
 from penstock.engine.arguments import to_integer
 from penstock.engine.concurrency.workers import LongWay
 from penstock.engine.declarations import REGISTRY, Argv, Command, Flag, NotLazy, Reply, command, inner_keys
+from penstock.engine.run_handler import INNER, run_handler
 from penstock.engine.session import Session
 from penstock.protocol.errors import NoPerm, OnceFull, OnceStale, OnceUnknown, ReplyError, Unblocked, WrongType, shown
 from penstock.protocol.resp import NO_REPLY, OK, Raw, RawPieces, Status, encode
@@ -95,7 +96,7 @@ def once(session: Session, argv: Argv) -> Reply:
 
     session.around = keep
     try:
-        return keep(lambda: called.handler(session, inner))
+        return keep(lambda: run_handler(engine, session, called, inner, INNER))
     finally:
         session.around = None
 

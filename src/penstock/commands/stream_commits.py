@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.commands.streams import log_at, parse_entries, retain, size_of_batches, to_batches, to_number
 from penstock.engine.declarations import REGISTRY, Access, Argv, Flag, Reply, command, key
+from penstock.engine.run_handler import INNER, run_handler
 from penstock.engine.session import Session
 from penstock.protocol.errors import Fenced, ReplyError
 from penstock.protocol.resp import OK
@@ -136,11 +137,11 @@ def _apply_at(session: Session, argv: Argv) -> Reply:
     allowed = found.group == "stream" and found.writes and not found.flags & (Flag.ADMIN | Flag.BLOCKING)
     if not allowed or inner[1] != argv[1]:
         raise ReplyError("TAPPLY ... AT runs commands that write the same stream")
-    clock, streams = session.db.clock, session.engine.streams
-    now, clock.now, streams.replaying = clock.now, moment, True
+    engine = session.engine
+    engine.streams.replaying = True
     try:
-        reply = found.handler(session, inner)
+        reply = run_handler(engine, session, found, inner, INNER, moment=moment)
     finally:
-        clock.now, streams.replaying = now, False
+        engine.streams.replaying = False
     session.log(argv)
     return reply

@@ -24,7 +24,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.engine.declarations import Argv, Command, Reply
-from penstock.engine.observe.statistics import CALLS
+from penstock.engine.run_handler import AGAIN
 from penstock.protocol.errors import ReplyError, Unblocked, WrongType
 from penstock.protocol.resp import NO_REPLY, encode
 
@@ -226,11 +226,8 @@ class Blocking:
     def _retry(self, waiter: Waiter, key: bytes) -> bytes | None:
         """Run a blocked command again; what it was answered, or None if it is not over."""
         waiter.changed = key
-        # It was counted when it came.
-        self._engine.stats.calls[waiter.command.name][CALLS] -= 1
-        self._engine.stats.commands -= 1
         try:
-            reply = self._engine.call(waiter.session, waiter.command, waiter.argv)
+            reply = self._engine.call(waiter.session, waiter.command, waiter.argv, caller=AGAIN)
         except WrongType:
             return None  # the key came back as another type: it is not what this client waits for
         except ReplyError as error:

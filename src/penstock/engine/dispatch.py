@@ -1,19 +1,17 @@
 """The engine: from an argument vector to a reply.
 
-`execute` is the whole way: find the command, pass the gates in order, queue it in a transaction or `call` it. `call`
-runs the handler and does what follows from the declaration: timing, the log, waking blocked clients. The server's
-inner loop has a shorter way for FAST commands of sessions that no gate concerns (`fast`), which is the same minus
-everything that could not apply; anything that makes a gate matter empties that table.
+`execute` is the whole way: find the command, pass the gates in order, queue it in a transaction or `call` it. `call` has
+what LAZY queued run first, and then the handler (run_handler.py). The server's inner loop has a shorter way for FAST
+commands of sessions that no gate concerns (`fast`, see fast_path.py); anything that makes a gate matter empties that table.
 
 Owned by the loop thread.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from penstock.engine.access.users import AccessControl
 from penstock.engine.blocking import Blocking
@@ -24,16 +22,18 @@ from penstock.engine.concurrency.lock_gate import LockGate
 from penstock.engine.concurrency.once import Once
 from penstock.engine.concurrency.workers import Workers
 from penstock.engine.config import Config
-from penstock.engine.declarations import REGISTRY, Argv, Command, Flag, Handler, Module, Reply, Together
+from penstock.engine.declarations import REGISTRY, Argv, Command, Flag, Handler, Module, Reply
+from penstock.engine.fast_path import FastTable, fast_table, with_log
 from penstock.engine.keyspace.cursors import Cursors
 from penstock.engine.keyspace.databases import Database, Keyspace
 from penstock.engine.keyspace.memory import SMALLEST_STEP, Memory
 from penstock.engine.observe.latency import Latency
 from penstock.engine.observe.monitors import Monitors, redacted
 from penstock.engine.observe.slow_log import SlowLog
-from penstock.engine.observe.statistics import CALLS, COMMANDS, FAILED, HITS, MISSES, NANOSECONDS, REJECTED, Stats
+from penstock.engine.observe.statistics import HITS, MISSES, REJECTED, Stats
 from penstock.engine.pause import Pause
 from penstock.engine.pubsub import Publications
+from penstock.engine.run_handler import CLIENT, Caller, run_handler
 from penstock.engine.scripting import BUSY_SCRIPT, Scripting
 from penstock.engine.session import Session
 from penstock.engine.stream_compression import Compression
@@ -42,29 +42,8 @@ from penstock.engine.transactions import discard, refused
 from penstock.protocol.errors import Loading, Misconf, NoAuth, OutOfMemory, ReplyError
 from penstock.protocol.resp import NO_REPLY, QUEUED
 
-if TYPE_CHECKING:
-    from array import array
-
 LogEntry = tuple[int, Argv]  # database number, command
 Gate = Callable[[Session, Command, Argv], None]  # passes or raises
-
-
-class FastCommand(NamedTuple):
-    """What the inner loop knows of a command; the compiled one goes by the order of the fields."""
-
-    handler: Handler
-    low: int  # the fewest words
-    high: int
-    together: Together | None
-    counters: array[int]  # see statistics.py
-    reads: int  # the place of the last key that it reads, -1 for the last argument, 0 if it does not read
-    timed: bool  # every call is, not some of them: it may take long
-    name: str
-    brief: bool = False  # it only reads, and with more words it takes the whole way
-    last_key: int = -1  # the place of the last argument that may be a key; -1 if that depends on the arguments
-
-
-FastTable = dict[bytes, FastCommand]
 
 
 class Timers(Protocol):
@@ -165,7 +144,7 @@ class Engine:
         self.commit: Commit | None = None  # set while there is a log that replies must not run ahead of
         self.persistence: Persistence | None = None
         self.modules: list[Module] = []  # in the order in which they were loaded
-        self._strict = False  # replies that acknowledge a change become errors if the log cannot be written
+        self.strict = False  # replies that acknowledge a change become errors if the log cannot be written
         self._unit: list[LogEntry] | None = None  # collects the effects of a transaction or a script
         self._last_id = 0
         # state that gates ask about
@@ -181,7 +160,7 @@ class Engine:
         self.scripts_gated = (
             False  # whether there is another reason than a busy script, which is none to the script itself
         )
-        self.every_fast = _fast_table(self.stats)  # as if no gate and no log were there
+        self.every_fast = fast_table(self.stats)  # as if no gate and no log were there
         self._fast_ungated: FastTable = self.every_fast  # what `fast` is while no gate is needed
         self.fast: FastTable = self.every_fast
         self.streams = Streams(self)
@@ -219,50 +198,11 @@ class Engine:
         """Log every change from now on, or none; with `strict`, mark the replies that acknowledge one."""
         self.log = None if commit is None else commit.log
         self.commit = commit
-        self._strict = strict
-        if commit is None:
-            self._fast_ungated = self.every_fast
-        else:
-            self._fast_ungated = {}
-            for name, known in self.every_fast.items():
-                if known.brief or not REGISTRY.by_name[name.upper()].writes:
-                    self._fast_ungated[name] = known
-                elif not strict:
-                    together = self._logged_together(known.together) if known.together is not None else None
-                    handler = self._logged(known.handler, commit.append)
-                    self._fast_ungated[name] = known._replace(handler=handler, together=together)
+        self.strict = strict
+        self._fast_ungated = (
+            self.every_fast if commit is None else with_log(self.every_fast, self, commit.append, strict)
+        )
         self.fast = {} if self._gate_reasons else self._fast_ungated
-
-    def _logged(self, handler: Handler, append: Callable[[int, Argv], None]) -> Handler:
-        """What `call` does about logging, for the fast path, where no unit is under way."""
-        keyspace = self.keyspace
-
-        def run(session: Session, argv: Argv) -> Reply:
-            before = keyspace.dirty
-            session.effects = None
-            try:
-                return handler(session, argv)
-            finally:
-                if keyspace.dirty != before:
-                    if session.effects is None:
-                        append(session.db.index, argv)
-                    else:
-                        self.propagate(session.db, session.effects)
-
-        return run
-
-    def _logged_together(self, together: Together) -> Together:
-        """The same for several at once, which say themselves what they did (`session.log`)."""
-
-        def run(session: Session, commands: list[Argv]) -> int:
-            session.effects = None
-            try:
-                return together(session, commands)
-            finally:
-                if session.effects is not None:
-                    self.propagate(session.db, session.effects)
-
-        return run
 
     def gates_matter(self, session: Session) -> bool:
         """Whether any gate could refuse a command of this session that has logged in; else they need not be asked."""
@@ -309,9 +249,10 @@ class Engine:
                 gate(session, command, argv)
 
     def call(
-        self, session: Session, command: Command, argv: Argv, handler: Handler | None = None, spent: int = 0
-    ) -> Reply:
-        """Run a handler, and log what it changed.
+        self, session: Session, command: Command, argv: Argv, handler: Handler | None = None, spent: int = 0,
+        caller: Caller = CLIENT,
+    ) -> Reply:  # fmt: skip
+        """Run a command that has passed the gates: what LAZY has queued before it runs first, then its handler.
 
         `handler` is what is left of the command when a thread has worked on it, for `spent` nanoseconds.
         """
@@ -323,42 +264,7 @@ class Engine:
             except OutOfMemory as error:
                 self.count_rejected(argv, error)
                 raise
-        keyspace = self.keyspace
-        before = keyspace.dirty
-        session.effects = None
-        outer = session.current
-        session.current = (command, argv)
-        stats = self.stats
-        counters = stats.calls[command.name]
-        started = time.perf_counter_ns() - spent
-        try:
-            return (handler or command.handler)(session, argv)
-        except ReplyError as error:
-            counters[FAILED] += 1
-            stats.count_error(error)
-            raise
-        finally:
-            session.current = outer
-            waiter = session.waiter
-            if waiter is None or waiter.keys:  # else it has not happened yet: it is in a thread, or waits for locks
-                took = time.perf_counter_ns() - started
-                session.turn = None
-                counters[CALLS] += 1
-                counters[NANOSECONDS] += took
-                stats.tally[COMMANDS] += 1
-                if command.reads_one:
-                    stats.tally[HITS if argv[command.reads_one] in session.db.data else MISSES] += 1
-                elif command.reads:
-                    self.count_lookups(session.db.data, command, argv)
-                if keyspace.dirty != before:
-                    if command.writes:
-                        self.propagate(session.db, session.effects if session.effects is not None else [argv])
-                    if self._strict:
-                        session.output.doubt()
-                if self.monitors.sessions and Flag.SKIP_MONITOR not in command.flags:
-                    self.monitors.feed(session, command, argv)
-                if took >= self.slow_log.threshold or took >= self.latency.threshold:
-                    self.notice(session, command, argv, took)
+        return run_handler(self, session, command, argv, caller, handler, spent)
 
     def notice(self, session: Session, command: Command, argv: Argv, took: int) -> None:
         """A command took so many nanoseconds, which is long: note it wherever that is long enough."""
@@ -483,28 +389,3 @@ class _Unit(AbstractContextManager[None]):
             entries, self._engine._unit = self._engine._unit, None
             if entries and self._engine.log is not None:
                 self._engine.log(entries)
-
-
-def _fast_table(stats: Stats) -> FastTable:
-    """Handlers that the inner loop may call without gates, in both cases a client is likely to write."""
-    table: FastTable = {}
-    for name, command in REGISTRY.by_name.items():
-        brief = Flag.BRIEF in command.flags
-        quick = command.flags & (Flag.FAST | Flag.DIRECT) and Flag.BLOCKING not in command.flags
-        if (brief or quick) and command.keys and command.beyond is None:  # it reaches no further than its arguments
-            if any(spec.movable or (spec.first, spec.step) != (1, 1) for spec in command.reads):
-                continue  # it is not worth a rule of its own which of its keys were there
-            table[name] = table[name.lower()] = FastCommand(
-                command.handler, command.low, command.low if brief else command.high, command.together,
-                stats.calls[command.name],
-                command.reads[0].last if command.reads else 0,
-                brief or (not command.writes and Flag.FAST not in command.flags),
-                command.name, brief, _last_key(command),
-            )  # fmt: skip
-    return table
-
-
-def _last_key(command: Command) -> int:
-    if any(spec.movable or spec.last < 0 for spec in command.keys):
-        return -1
-    return max(spec.last for spec in command.keys)

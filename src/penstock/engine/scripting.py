@@ -25,10 +25,9 @@ from typing import TYPE_CHECKING, Any
 
 from lupa import lua51
 
-from penstock.engine.concurrency.workers import LongWay
 from penstock.engine.declarations import REGISTRY, Argv, Command, Flag, Reply
 from penstock.engine.lua import interpreter
-from penstock.engine.observe.statistics import CALLS, COMMANDS, FAILED, HITS, MISSES, NANOSECONDS
+from penstock.engine.run_handler import CLIENT, run_handler
 from penstock.engine.session import Session
 from penstock.protocol.errors import Busy, NoPerm, NotBusy, OutOfMemory, ReplyError, Unkillable, one_line
 from penstock.protocol.resp import (
@@ -36,7 +35,7 @@ from penstock.protocol.resp import (
 )
 
 if TYPE_CHECKING:
-    from penstock.engine.dispatch import Engine, FastCommand
+    from penstock.engine.dispatch import Engine
 
 log = logging.getLogger("penstock.script")
 
@@ -239,22 +238,19 @@ class Scripting:
         if not arguments:
             raise ReplyError("Please specify at least one argument for this redis lib call")
         argv = [argument if type(argument) is bytes else _argument(argument) for argument in arguments]
+        engine, run, session = self._engine, self._run, self._session
         quick = self._quick.get(argv[0])
-        if quick is not None:
-            engine, run = self._engine, self._run
-            known, writes = quick
-            if (
-                known.low <= len(argv) <= known.high
-                and not (engine.scripts_gated or engine.busy_names.table or engine.lazy.pending)
-                and run is not None
-                and not (run.read_only and writes)
-                and self._session.user.unrestricted
-            ):
-                run.wrote = run.wrote or writes
-                try:
-                    return self._run_quick(known, writes, argv, protocol)
-                except LongWay:
-                    pass
+        if (
+            quick is not None
+            and quick.low <= len(argv) <= quick.high
+            and not (engine.scripts_gated or engine.busy_names.table or engine.lazy.pending)
+            and run is not None
+            and not (run.read_only and quick.writes)
+            and session.user.unrestricted
+        ):
+            run.wrote = run.wrote or quick.writes
+            session.protocol = protocol
+            return run_handler(engine, session, quick, argv, CLIENT)
         try:
             command = self._admitted(argv, protocol)
         except ReplyError as error:
@@ -263,40 +259,13 @@ class Scripting:
         return self._engine.call(self._session, command, argv)
 
     @cached_property
-    def _quick(self) -> dict[bytes, tuple[FastCommand, bool]]:
-        """Commands of the inner loop that cannot take long, and whether they write: they need no gates and no slow log."""
+    def _quick(self) -> dict[bytes, Command]:
+        """Commands of the inner loop that cannot take long: while no gate matters they need neither gates nor `Engine.call`."""
         return {
-            name: (known, command.writes)
+            name: known.command
             for name, known in self._engine.every_fast.items()
-            if not known.timed
-            and not (command := REGISTRY.by_name[name.upper()]).flags & (Flag.NOSCRIPT | Flag.MAY_REPLICATE)
+            if not known.timed and not known.command.flags & (Flag.NOSCRIPT | Flag.MAY_REPLICATE)
         }
-
-    def _run_quick(self, known: FastCommand, writes: bool, argv: Argv, protocol: int) -> Reply:
-        """What `Engine.call` does, less what cannot apply: as the inner loop is to `Engine.execute`."""
-        engine, session, counters = self._engine, self._session, known.counters
-        keyspace, stats = engine.keyspace, engine.stats
-        before = keyspace.dirty
-        session.effects = None
-        session.protocol = protocol
-        started = time.perf_counter_ns()
-        try:
-            reply = known.handler(session, argv)
-        except ReplyError as error:
-            counters[FAILED] += 1
-            stats.count_error(error)
-            raise
-        finally:
-            if writes and keyspace.dirty != before and engine.log is not None:
-                engine.propagate(session.db, session.effects if session.effects is not None else [argv])
-            counters[CALLS] += 1
-            counters[NANOSECONDS] += time.perf_counter_ns() - started
-            stats.tally[COMMANDS] += 1
-            if known.reads:
-                data = session.db.data
-                for key in argv[1 : known.reads + 1] if known.reads > 0 else argv[1:]:
-                    stats.tally[HITS if key in data else MISSES] += 1
-        return reply
 
     def _admitted(self, argv: Argv, protocol: int) -> Command:
         """The command, if the script may run it now."""

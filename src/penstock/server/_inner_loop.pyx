@@ -1,6 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 """The compiled twin of inner_loop.InnerLoop; that file says what it does, and the same tests run on both.
 
+It takes the places of counters and of the fields of a FastCommand, and the sizes of buffers, from where they are defined.
+
 Replies are written into one growing block of memory and become one bytes object at the end.
 """
 
@@ -21,11 +23,12 @@ from penstock.protocol._requests cimport RequestReader, iovec
 from penstock.engine.clock import Clock
 from penstock.engine.observe import statistics
 from penstock.engine.observe.slow_log import QUICKEST_TIMED
-from penstock.engine.declarations import REGISTRY
+from penstock.engine.fast_path import FastCommand
 from penstock.engine.concurrency.workers import LongWay
 from penstock.protocol.errors import ProtocolError, ReplyError, wrong_arity
 from penstock.protocol.grammar import MORE
 from penstock.protocol.resp import OK, RawPieces, encode
+from penstock.server import buffer_sizes
 
 cdef extern from "sys/uio.h":
     ssize_t readv(int descriptor, const iovec *where, int count) nogil
@@ -40,27 +43,42 @@ cdef type _RawPieces = RawPieces
 cdef dict _NO_COMMANDS = {}
 cdef enum:
     STACK = 8192
-    RELIEF = 262144
-    WORTH_COPYING = 65536
     LONGEST_RUN = 1000
     GULP = 1048576
-    COMMANDS = 0
-    INPUT_BYTES = 1
-    OUTPUT_BYTES = 2
-    HITS = 3
-    MISSES = 4
-    # places in the counters of a command, as in engine/observe/statistics.py
-    CALLS = 0
-    NANOSECONDS = 1
-    UNTIMED = 2
-    REJECTED = 3
-    FAILED = 4
+
+cdef Py_ssize_t RELIEF = buffer_sizes.RELIEF
+cdef Py_ssize_t WORTH_COPYING = buffer_sizes.WORTH_COPYING
+
+# places in the tally of everything
+cdef Py_ssize_t COMMANDS = statistics.COMMANDS
+cdef Py_ssize_t INPUT_BYTES = statistics.INPUT_BYTES
+cdef Py_ssize_t OUTPUT_BYTES = statistics.OUTPUT_BYTES
+cdef Py_ssize_t HITS = statistics.HITS
+cdef Py_ssize_t MISSES = statistics.MISSES
+
+# places in the counters of a command
+cdef Py_ssize_t CALLS = statistics.CALLS
+cdef Py_ssize_t NANOSECONDS = statistics.NANOSECONDS
+cdef Py_ssize_t UNTIMED = statistics.UNTIMED
+cdef Py_ssize_t REJECTED = statistics.REJECTED
+cdef Py_ssize_t FAILED = statistics.FAILED
+
+# places in a FastCommand, which is read as the tuple that it is
+_place = FastCommand._fields.index
+cdef Py_ssize_t COMMAND = _place("command")
+cdef Py_ssize_t HANDLER = _place("handler")
+cdef Py_ssize_t LOW = _place("low")
+cdef Py_ssize_t HIGH = _place("high")
+cdef Py_ssize_t COUNTERS = _place("counters")
+cdef Py_ssize_t TOGETHER = _place("together")
+cdef Py_ssize_t READS = _place("reads")
+cdef Py_ssize_t TIMED = _place("timed")
+cdef Py_ssize_t BRIEF = _place("brief")
+cdef Py_ssize_t LAST_KEY = _place("last_key")
 
 cdef Py_ssize_t SAMPLE = statistics.SAMPLE
 cdef Py_ssize_t MANY_ARGUMENTS = statistics.MANY_ARGUMENTS
 cdef long long SLOW = QUICKEST_TIMED * 1000  # nanoseconds; what takes longer may be worth a note
-if (statistics.CALLS, statistics.NANOSECONDS, statistics.UNTIMED, statistics.REJECTED, statistics.FAILED) != (0, 1, 2, 3, 4):
-    raise ImportError("built for other counters than engine/observe/statistics.py has")
 
 
 cdef struct Block:
@@ -288,7 +306,9 @@ cdef class InnerLoop:
             pass  # it is raised again when its turn comes, after the replies to what was whole
         return run
 
-    cdef int time(self, long long *counters, str name, list argv, long long took, Py_ssize_t copies, bint alone) except -1:
+    cdef int time(
+        self, long long *counters, object command, list argv, long long took, Py_ssize_t copies, bint alone
+    ) except -1:
         """See inner_loop.InnerLoop._time; `copies` ran together."""
         took //= copies
         counters[NANOSECONDS] += took * copies
@@ -296,7 +316,7 @@ cdef class InnerLoop:
             counters[NANOSECONDS] += took * counters[UNTIMED]
             counters[UNTIMED] = 0
         if took >= SLOW:
-            self.engine.notice(self.session, REGISTRY.by_name[name.encode()], argv, took)
+            self.engine.notice(self.session, command, argv, took)
         return 0
 
     cdef object run_fast(self):
@@ -336,26 +356,26 @@ cdef class InnerLoop:
                             self.send(&block)
                     return argv
                 found = PyDict_GetItem(fast, <object>PyList_GET_ITEM(argv, 0))
-                if found is NULL or (busy and touches(busy, argv, (<tuple>found)[9])):
+                if found is NULL or (busy and touches(busy, argv, (<tuple>found)[LAST_KEY])):
                     return argv
                 entry = <tuple>found
                 size = PyList_GET_SIZE(argv)
-                low, high, reads = entry[1], entry[2], entry[5]
+                low, high, reads = entry[LOW], entry[HIGH], entry[READS]
                 rejected = size < low or size > high
-                if rejected and size > high and <bint>entry[8]:
+                if rejected and size > high and <bint>entry[BRIEF]:
                     return argv
-                run = self.gather(argv) if size == low and entry[3] is not None and reader.holds_more() else None
+                run = self.gather(argv) if size == low and entry[TOGETHER] is not None and reader.holds_more() else None
                 copies = 1 if run is None else PyList_GET_SIZE(run)
                 ran += copies
-                counters = (<array.array>entry[4]).data.as_longlongs
-                alone = size > MANY_ARGUMENTS or <bint>entry[6]
+                counters = (<array.array>entry[COUNTERS]).data.as_longlongs
+                alone = size > MANY_ARGUMENTS or <bint>entry[TIMED]
                 began = 0
                 if alone or counters[CALLS] < SAMPLE or counters[UNTIMED] + copies >= SAMPLE:
                     began = nanoseconds()
                 try:
                     if rejected:
                         raise wrong_arity(argv[0].decode().lower())
-                    reply = entry[0](session, argv) if copies == 1 else entry[3](session, run)
+                    reply = entry[HANDLER](session, argv) if copies == 1 else entry[TOGETHER](session, run)
                     if reply is _OK:
                         put(&block, b"+OK\r\n", 5)
                     elif PyBytes_CheckExact(reply):
@@ -407,7 +427,7 @@ cdef class InnerLoop:
                     count += copies
                     counters[CALLS] += copies
                     if began:
-                        self.time(counters, entry[7], argv, nanoseconds() - began, copies, alone)
+                        self.time(counters, entry[COMMAND], argv, nanoseconds() - began, copies, alone)
                     else:
                         counters[UNTIMED] += copies
                     if reads == 1 and PyBytes_CheckExact(reply) and PyBytes_GET_SIZE(reply):
@@ -436,6 +456,6 @@ cdef class InnerLoop:
                 self.tally.data.as_longlongs[HITS] += hits
                 self.tally.data.as_longlongs[MISSES] += misses
                 self.ran += ran
-                session.last_command = entry[7]
+                session.last_command = entry[COMMAND].name
             if block.on_heap:
                 free(block.start)

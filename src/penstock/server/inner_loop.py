@@ -3,6 +3,15 @@
 There are two versions of `InnerLoop` with one set of tests: the one below, and `_inner_loop.pyx`, which Cython compiles
 where a C compiler is at hand when the package is installed. The compiled one is used if it is there and PENSTOCK_PURE
 is not set. Reason, measured: docs/design/0003-compiled-inner-loop.md.
+
+Both give the same replies and count the same. The compiled one does three things that this one leaves out, because they
+only save time:
+
+- gather: several commands with the same name and key run as one, where the declaration has `together` for that
+- receive: the rest of a long argument is read from the socket directly to its place
+- send: replies are written to the socket at the end of a chunk, without the transport
+
+Both run handlers without `run_handler`; engine/fast_path.py says what they must do in its place.
 """
 
 from __future__ import annotations
@@ -15,24 +24,16 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from penstock.engine.concurrency.workers import LongWay
-from penstock.engine.declarations import REGISTRY, Argv
+from penstock.engine.declarations import Argv, Command
 from penstock.engine.dispatch import Engine
+from penstock.engine.fast_path import FastCommand
 from penstock.engine.observe.slow_log import QUICKEST_TIMED
 from penstock.engine.observe.statistics import CALLS, FAILED, MANY_ARGUMENTS, NANOSECONDS, REJECTED, SAMPLE, UNTIMED
 from penstock.engine.session import Session
 from penstock.protocol.errors import ProtocolError, ReplyError, wrong_arity
 from penstock.protocol.requests import MORE, RequestReader
 from penstock.protocol.resp import INTEGERS, OK, RawPieces, encode
-
-if TYPE_CHECKING:
-    from array import array
-
-SETTLE = 1 << 16
-"""Bytes of input after which the reader is asked how many of them it still holds."""
-WORTH_COPYING = 1 << 16
-"""Bytes of replies that are made one block; above that, copying takes longer than to hand over many."""
-RELIEF = 1 << 18
-"""Bytes of replies after which they are sent before anything more runs, so that a slow reader is noticed in time."""
+from penstock.server.buffer_sizes import RELIEF, SETTLE, WORTH_COPYING
 
 _SMALL = len(INTEGERS)
 _NO_COMMANDS: dict[bytes, Any] = {}
@@ -134,7 +135,7 @@ class InnerLoop(Hooks):
         push = self.out.append
         data = session.db.data
         count = size = 0
-        name = ""
+        ran: Command | None = None  # the last one
         try:
             while True:
                 if size > RELIEF:
@@ -142,24 +143,26 @@ class InnerLoop(Hooks):
                     self.flush()
                 argv: Any = take() if not self.held_back else MORE
                 try:
-                    handler, low, high, _, counters, reads, timed, name, brief, last = fast[argv[0]]
+                    known = fast[argv[0]]
                     _join(argv)
                 except (TypeError, LookupError):
                     return argv
+                last, words, counters = known.last_key, len(argv), known.counters
                 if (busy and not busy.keys().isdisjoint(argv if last < 0 else argv[: last + 1])) or (
-                    brief and len(argv) > high
+                    known.brief and words > known.high
                 ):
                     return argv
                 self.ran += 1
-                if not low <= len(argv) <= high:
+                ran = known.command
+                if not known.low <= words <= known.high:
                     counters[REJECTED] += 1
                     push(self._counted(wrong_arity(argv[0].decode().lower())))
                     continue
                 calls = counters[CALLS] + 1
-                alone = timed or len(argv) > MANY_ARGUMENTS
+                alone = known.timed or words > MANY_ARGUMENTS
                 began = perf_counter_ns() if alone or calls <= SAMPLE or counters[UNTIMED] + 1 >= SAMPLE else 0
                 try:
-                    reply = handler(session, argv)
+                    reply = known.handler(session, argv)
                     if reply is OK:
                         push(b"+OK\r\n")
                     elif type(reply) is int:
@@ -190,31 +193,32 @@ class InnerLoop(Hooks):
                 count += 1
                 counters[CALLS] = calls
                 if began:
-                    self._time(counters, name, argv, perf_counter_ns() - began, alone)
+                    self._time(known, argv, perf_counter_ns() - began, alone)
                 else:
                     counters[UNTIMED] += 1
-                if reads:
-                    for key in argv[1 : reads + 1] if reads > 0 else argv[1:]:
+                if known.reads:
+                    for key in argv[1 : known.reads + 1] if known.reads > 0 else argv[1:]:
                         engine.stats.count_lookup(key in data)
                 if ready:
                     engine.blocking.serve()
         finally:
             engine.stats.commands += count
-            if name:
-                session.last_command = name
+            if ran is not None:
+                session.last_command = ran.name
 
     def _counted(self, error: ReplyError) -> bytes:
         self.engine.stats.count_error(error)
         return b"-%b\r\n" % error.wire()
 
-    def _time(self, counters: array[int], name: str, argv: Argv, took: int, alone: bool) -> None:
+    def _time(self, known: FastCommand, argv: Argv, took: int, alone: bool) -> None:
         """Note how long a call took; it stands for itself `alone`, or also for those before it that were not timed."""
+        counters = known.counters
         counters[NANOSECONDS] += took
         if not alone:
             counters[NANOSECONDS] += took * counters[UNTIMED]
             counters[UNTIMED] = 0
         if took >= QUICKEST_TIMED * 1000:
-            self.engine.notice(self.session, REGISTRY.by_name[name.encode()], argv, took)
+            self.engine.notice(self.session, known.command, argv, took)
 
 
 COMPILED = False
@@ -226,4 +230,4 @@ if not TYPE_CHECKING and not os.environ.get("PENSTOCK_PURE"):
     except ImportError:
         pass
 
-__all__ = ["COMPILED", "InnerLoop", "is_command"]
+__all__ = ["COMPILED", "RELIEF", "SETTLE", "WORTH_COPYING", "InnerLoop", "is_command"]

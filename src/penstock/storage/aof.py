@@ -19,6 +19,7 @@ from pathlib import Path
 
 from penstock.engine.declarations import REGISTRY, Argv
 from penstock.engine.dispatch import Engine
+from penstock.engine.run_handler import REPLAY, run_handler
 from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError
 from penstock.storage import batches, snapshot
@@ -105,23 +106,21 @@ class AppendOnlyFile:
 
     def _replay(self, session: Session, path: Path, offset: int, commands: Iterable[Argv], failed: list[str]) -> None:
         """Run the commands of a batch. MULTI and EXEC only mark what belongs together, which the batch keeps."""
-        engine = self._engine
-        fast = engine.every_fast
+        engine, by_name = self._engine, REGISTRY.by_name
+        multi, execute = by_name[b"MULTI"], by_name[b"EXEC"]
         for argv in commands:
-            entry = fast.get(argv[0])
+            command = by_name.get(argv[0])  # as most are spelled in the log
+            if command is None or command.subcommands:
+                command = REGISTRY.find(argv)
+            if command is None:
+                name = argv[0].decode("utf-8", "replace")
+                raise StorageError(path, offset, f"the command {name} is unknown", "Load the module it is from")
+            if command is multi or command is execute:
+                continue
             try:
-                if entry is not None:
-                    entry.handler(session, argv)
-                elif argv[0] not in (b"MULTI", b"EXEC"):
-                    command = REGISTRY.find(argv)
-                    if command is None:
-                        name = argv[0].decode("utf-8", "replace")
-                        raise StorageError(path, offset, f"the command {name} is unknown", "Load the module it is from")
-                    engine.call(session, command, argv)
+                run_handler(engine, session, command, argv, REPLAY)
             except ReplyError as error:  # a LAZY command is logged before it fails; and one before which a key expired
                 failed.append(f"{error} ({argv[0].decode('utf-8', 'replace')})")
-            except StorageError:
-                raise
             except Exception as error:  # a bug of ours, which did not end the server then either
                 log.exception("internal error in %r, replayed from %s", argv[:3], path, exc_info=error)
                 failed.append(f"{error!r} ({argv[0].decode('utf-8', 'replace')})")

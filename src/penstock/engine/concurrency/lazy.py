@@ -38,9 +38,8 @@ from typing import TYPE_CHECKING
 
 from penstock.engine.concurrency.lazy_order import Order, Queued
 from penstock.engine.concurrency.lazy_rules import NAME
-from penstock.engine.concurrency.workers import NotNow
 from penstock.engine.declarations import Access, Argv, Command, Flag, Handler
-from penstock.engine.observe.statistics import CALLS, FAILED, NANOSECONDS
+from penstock.engine.run_handler import QUEUED, NotNow, run_handler
 from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError
 from penstock.protocol.resp import NO_REPLY
@@ -345,16 +344,12 @@ class Lazy:
         its handler gives to `session.aside`; if that went to a thread, it stays queued.
         """
         engine, command = self._engine, queued.command
-        keyspace, clock = engine.keyspace, engine.clock
         session.db = queued.database
-        session.current = (command, queued.argv)
         outer, self._running = self._running, queued
-        dirty, now = keyspace.dirty, clock.now
-        clock.now = queued.moment
-        started = perf_counter_ns() - spent
         queued.running = over = True
         try:
-            over = handler(session, queued.argv) is not NO_REPLY
+            reply = run_handler(engine, session, command, queued.argv, QUEUED, handler, spent, queued.moment)
+            over = reply is not NO_REPLY
         except NotNow:
             over = False
             raise
@@ -364,21 +359,12 @@ class Lazy:
             log.exception("internal error in LAZY %r", queued.argv[:3], exc_info=error)
             self._count_failure(queued, f"internal error: {error!r}")
         finally:
-            clock.now, keyspace.dirty, self._running, session.current = now, dirty, outer, None
+            self._running = outer
             queued.running = False
             if over:
                 self._remove(queued)
-                took = perf_counter_ns() - started
-                counters = engine.stats.calls[command.name]
-                counters[CALLS] += 1
-                counters[NANOSECONDS] += took
-                if command.reads:
-                    engine.count_lookups(queued.database.data, command, queued.argv)
-                if took >= engine.slow_log.threshold or took >= engine.latency.threshold:
-                    engine.notice(session, command, queued.argv, took)
 
     def _count_failure(self, queued: Queued, text: str) -> None:
-        self._engine.stats.calls[queued.command.name][FAILED] += 1
         self.failed += 1
         self.last_error = f"{queued.command.name}: {text}"
 

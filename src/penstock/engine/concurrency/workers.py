@@ -42,6 +42,7 @@ from penstock.engine.blocking import Waiter
 from penstock.engine.concurrency import thread_switching
 from penstock.engine.declarations import Argv, Command, Handler, Reply
 from penstock.engine.module_loader import check_written
+from penstock.engine.run_handler import NotNow
 from penstock.protocol.errors import ReplyError
 from penstock.protocol.resp import NO_REPLY, RawPieces, encode
 from penstock.types.zset import SortedSet
@@ -60,10 +61,6 @@ NEVER = 1 << 63
 """More work than any command has."""
 STOP_PATIENCE = 5.0
 """Seconds that the end of the server waits for threads."""
-
-
-class NotNow(Exception):
-    """Raised out of a handler that works for no client: its keys cannot be locked at the moment."""
 
 
 class LongWay(Exception):

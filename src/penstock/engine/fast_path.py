@@ -1,0 +1,125 @@
+"""The fast path: what the inner loop of the server needs to run a FAST command without the engine.
+
+The inner loop (server/inner_loop.py and its compiled twin) calls handlers itself and counts in place: a call of
+`run_handler` costs more than a whole GET does there. So it is a second place that runs handlers, and must do the same as
+`Engine.execute` with `run_handler.CLIENT` does, less what cannot apply:
+
+- no gates, no LAZY, no MONITOR: `Engine.require_gates` empties the table while one of them matters
+- no keys that are locked or queued for: the loop hands a command over if an argument is a busy name
+- no threads: a handler that has work for one raises LongWay, and the command starts again on the whole way
+- time is sampled (observe/statistics.py), and the latency monitor sees what is timed
+- the log: handlers that write are wrapped in `logged`, which does what `run_handler` does for it
+
+tests/server/test_fast_path.py sends the same commands both ways, through both inner loops, and compares the replies, the counters,
+the log and the data. Scripts and ONCE use the table too, to know which commands need no gates.
+
+FastCommand is the one definition of a row. The compiled loop takes the place of each field from `FastCommand._fields`.
+
+Owned by the loop thread.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.engine.declarations import REGISTRY, Argv, Command, Flag, Handler, Reply, Together
+
+if TYPE_CHECKING:
+    from penstock.engine.dispatch import Engine
+    from penstock.engine.observe.statistics import Stats
+    from penstock.engine.session import Session
+
+
+class FastCommand(NamedTuple):
+    """What the inner loop knows of a command."""
+
+    command: Command
+    handler: Handler  # the command's, or that with `logged` around it
+    low: int  # the fewest words
+    high: int
+    counters: array[int]  # see statistics.py
+    together: Together | None = None
+    reads: int = 0  # the place of the last key that it reads, -1 for the last argument, 0 if it does not read
+    timed: bool = False  # every call is, not some of them: it may take long
+    brief: bool = False  # it only reads, and with more words it takes the whole way
+    last_key: int = -1  # the place of the last argument that may be a key; -1 if that depends on the arguments
+
+
+FastTable = dict[bytes, FastCommand]
+
+
+def fast_table(stats: Stats) -> FastTable:
+    """Every command that the inner loop may run without gates, in both cases a client is likely to write."""
+    table: FastTable = {}
+    for name, command in REGISTRY.by_name.items():
+        brief = Flag.BRIEF in command.flags
+        quick = command.flags & (Flag.FAST | Flag.DIRECT) and Flag.BLOCKING not in command.flags
+        if (brief or quick) and command.keys and command.beyond is None:  # it reaches no further than its arguments
+            if any(spec.movable or (spec.first, spec.step) != (1, 1) for spec in command.reads):
+                continue  # it is not worth a rule of its own which of its keys were there
+            table[name] = table[name.lower()] = FastCommand(
+                command=command,
+                handler=command.handler,
+                low=command.low,
+                high=command.low if brief else command.high,
+                counters=stats.calls[command.name],
+                together=command.together,
+                reads=command.reads[0].last if command.reads else 0,
+                timed=brief or (not command.writes and Flag.FAST not in command.flags),
+                brief=brief,
+                last_key=_last_key(command),
+            )
+    return table
+
+
+def _last_key(command: Command) -> int:
+    if any(spec.movable or spec.last < 0 for spec in command.keys):
+        return -1
+    return max(spec.last for spec in command.keys)
+
+
+def with_log(table: FastTable, engine: Engine, append: Callable[[int, Argv], None], strict: bool) -> FastTable:
+    """The rows while there is a log: those that write log it. With `strict` they take the whole way, which holds replies back."""
+    rows: FastTable = {}
+    for name, known in table.items():
+        if known.brief or not known.command.writes:
+            rows[name] = known
+        elif not strict:
+            together = _logged_together(engine, known.together) if known.together is not None else None
+            rows[name] = known._replace(handler=_logged(engine, known.handler, append), together=together)
+    return rows
+
+
+def _logged(engine: Engine, handler: Handler, append: Callable[[int, Argv], None]) -> Handler:
+    """A handler, and what `run_handler` does about the log; no unit is under way on the fast path."""
+    keyspace = engine.keyspace
+
+    def run(session: Session, argv: Argv) -> Reply:
+        before = keyspace.dirty
+        session.effects = None
+        try:
+            return handler(session, argv)
+        finally:
+            if keyspace.dirty != before:
+                if session.effects is None:
+                    append(session.db.index, argv)
+                else:
+                    engine.propagate(session.db, session.effects)
+
+    return run
+
+
+def _logged_together(engine: Engine, together: Together) -> Together:
+    """The same for several at once, which say themselves what they did (`session.log`)."""
+
+    def run(session: Session, commands: list[Argv]) -> int:
+        session.effects = None
+        try:
+            return together(session, commands)
+        finally:
+            if session.effects is not None:
+                engine.propagate(session.db, session.effects)
+
+    return run

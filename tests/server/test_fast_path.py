@@ -1,0 +1,161 @@
+"""The inner loops run a command as `Engine.execute` and `run_handler` do: the same reply, counters, log entries and data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.twins import pure_twin
+
+from penstock import commands
+from penstock.engine.declarations import Argv
+from penstock.engine.dispatch import Engine, LogEntry
+from penstock.engine.observe.statistics import CALLS, FAILED, NANOSECONDS, REJECTED
+from penstock.engine.session import Session
+from penstock.protocol.errors import ReplyError
+from penstock.protocol.requests import RequestReader
+from penstock.protocol.resp import encode, pack
+from penstock.server import inner_loop
+from penstock.testing.clock import ManualClock
+from penstock.types import codec
+
+commands.load()
+
+KINDS = {"chosen": inner_loop.InnerLoop, "pure": pure_twin(inner_loop).InnerLoop}
+
+
+class Log:
+    """A log in memory."""
+
+    pending = False
+
+    def __init__(self) -> None:
+        self.entries: list[LogEntry] = []
+
+    def log(self, entries: list[LogEntry]) -> None:
+        self.entries += entries
+
+    def append(self, database: int, argv: Argv) -> None:
+        self.entries.append((database, argv))
+
+    def hold(self, write: Callable[[bytes], None], replies: list[Any], doubtful: set[int]) -> None:
+        raise AssertionError("replies go nowhere here")
+
+
+def _engine(logging: bool) -> tuple[Engine, Session, Log]:
+    engine, log = Engine(clock=ManualClock()), Log()
+    if logging:
+        engine.log_to(log)
+    return engine, Session(engine), log
+
+
+def _through_the_loop(base: type, words: list[Argv], logging: bool) -> tuple[bytes, Engine, Log]:
+    engine, session, log = _engine(logging)
+
+    class Loop(base):  # type: ignore[misc, valid-type]
+        sent = b""
+
+        def execute(self, argv: Argv) -> bool:
+            self.out.append(_whole_way(engine, session, argv))
+            return True
+
+        def fail(self, argv: Argv, error: Exception) -> bytes:
+            raise error
+
+        def refuse(self, why: str) -> None:
+            raise AssertionError(why)
+
+        def hold(self) -> None:
+            raise AssertionError("nothing blocks here")
+
+        def flush(self) -> None:
+            self.finish()
+
+        def finish(self) -> None:
+            Loop.sent += b"".join(self.out)
+            self.out.clear()
+
+    loop: Any = Loop(engine, RequestReader(), set())
+    loop.session = session
+    for argv in words:
+        loop.data_received(pack(*argv))
+    return Loop.sent, engine, log
+
+
+def _whole_way(engine: Engine, session: Session, argv: Argv) -> bytes:
+    try:
+        return encode(engine.execute(session, argv), session.protocol)
+    except ReplyError as error:
+        return encode(error, session.protocol)
+
+
+def _facts(engine: Engine) -> dict[str, Any]:
+    """What clients and INFO can tell; not the time that it took."""
+    stats = engine.stats
+    return {
+        "tally": stats.tally[0:1] + stats.tally[3:5],  # commands, hits, misses; input depends on the way
+        "errors": dict(stats.errors),
+        "calls": {
+            name: [counters[place] for place in (CALLS, REJECTED, FAILED)]
+            for name, counters in stats.calls.items()
+            if any(counters)
+        },
+        "timed": {name for name, counters in stats.calls.items() if counters[NANOSECONDS]},
+        "changes": engine.keyspace.dirty,
+        "data": {key: codec.dump(value) for key, value in engine.keyspace[0].data.items()},
+        "expiry": dict(engine.keyspace[0].expires),
+    }
+
+
+def _compare(kind: str, words: list[Argv], logging: bool) -> None:
+    sent, engine, log = _through_the_loop(KINDS[kind], words, logging)
+    other, session, other_log = _engine(logging)
+    assert sent == b"".join(_whole_way(other, session, argv) for argv in words)
+    assert _facts(engine) == _facts(other)
+    assert log.entries == other_log.entries
+    assert bool(log.entries) <= logging
+
+
+KEYS, VALUES = [b"a", b"b", b"c"], [b"1", b"x", b"-5", b""]
+_key, _value = st.sampled_from(KEYS), st.sampled_from(VALUES)
+_NAMES = [
+    b"GET", b"SET", b"set", b"INCR", b"DECRBY", b"APPEND", b"STRLEN", b"GETSET", b"GETDEL", b"MGET", b"SETNX", b"DEL",
+    b"EXISTS", b"TTL", b"EXPIRE", b"PERSIST", b"TYPE", b"LPUSH", b"RPOP", b"LLEN", b"LRANGE", b"HSET", b"HGET", b"HDEL",
+    b"HGETALL", b"SADD", b"SREM", b"SISMEMBER", b"SMEMBERS", b"ZADD", b"ZSCORE", b"ZINCRBY", b"TWRITE", b"TREAD",
+]  # fmt: skip
+_command = st.builds(
+    lambda name, key, rest: [name, key, *rest], st.sampled_from(_NAMES), _key, st.lists(_value, max_size=3)
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("logging", [False, True])
+@settings(max_examples=60, deadline=None)
+@given(words=st.lists(_command, max_size=25))
+def test_both_ways_answer_count_log_and_change_the_same(kind: str, logging: bool, words: list[Argv]) -> None:
+    _compare(kind, words, logging)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("logging", [False, True])
+def test_the_ways_agree_about_each_kind_of_outcome(kind: str, logging: bool) -> None:
+    _compare(
+        kind,
+        [
+            [b"SET", b"a", b"1"],  # a change that is logged as it was sent
+            [b"SET", b"a", b"2", b"EX", b"100"],  # one that is logged as something else
+            [b"DEL", b"none"],  # none
+            [b"GET", b"a"],  # a hit
+            [b"GET", b"none"],  # a miss
+            [b"MGET", b"a", b"none"],
+            [b"LPUSH", b"a", b"x"],  # an error of the handler
+            [b"INCR", b"a", b"b"],  # an error before it
+            [b"ZADD", b"z", b"NX", b"1", b"m"],
+            [b"TWRITE", b"s", b"tag", b"entry"],
+            [b"TREAD", b"s", b"1", b"10"],
+        ],
+        logging,
+    )
