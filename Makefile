@@ -21,8 +21,9 @@ $(READY): pyproject.toml setup.py constraints.txt $(COMPILED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,spark]'
 	touch $(READY)
 
+# Hundreds of processes import the same modules: they are compiled once, also where the environment says not to.
 test: $(READY)
-	$(BIN)/python -m pytest -n 4
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 4
 
 demo: $(READY)
 	$(BIN)/penstock demo

@@ -105,7 +105,7 @@ def test_an_order_is_found_where_there_is_one_and_a_false_reply_is_noticed(seed:
     for at in range(120):
         words = tuple(chance.choice(LINES).format(at).split())
         state, reply = chance.choice(outcomes(state, words))
-        history.append(Done((words,), at - chance.uniform(0, 6), [reply], at + chance.uniform(0, 6)))
+        history.append(Done((words,), at - chance.uniform(0, 4.5), [reply], at + chance.uniform(0, 4.5)))
     last = [Done((("SMEMBERS", key),), 200, [state[key]], 201) for key in state]
     assert is_linearizable([*history, *last])
     wrong = Done((("SUNION", "a", "b", "c", "d"),), 202, [frozenset({"nobody's"})], 203)

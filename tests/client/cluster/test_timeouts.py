@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import redis
-from tests.support.client.clients import result_of_silence
+from tests.support.client.clients import SHORT_TIMES, raised, result_of_silence
 from tests.support.client.cluster.clients import Connect, Proxied
 from tests.support.client.cluster.model import NODES, TABLE, Model
 
@@ -113,15 +112,6 @@ def test_a_transaction_waits_no_longer_than_it_may(line: str) -> None:
 LEVELS = ["at-most-once", "at-least-once"]
 
 
-@contextmanager
-def impatient(client: Any) -> Iterator[None]:
-    """Calls have half a second."""
-    rules = getattr(client, "real", client).core.rules
-    rules.command_timeout = 0.5
-    yield
-    rules.command_timeout = 60.0
-
-
 def late_result(
     client: Any,
     proxied: Proxied,
@@ -129,12 +119,10 @@ def late_result(
     call: Callable[[], Any],
     is_too_early: Callable[[Any], bool],
 ) -> Any:
-    """What a call comes to whose time is up when a fault has hit it. On a machine that does not come so far in half a second it is tried again,
-    with twice the time.
-    """
+    """What a call comes to whose time is up when a fault has hit it. On a machine that does not come so far it is tried again, with more time."""
     rules = getattr(client, "real", client).core.rules
-    for doublings in range(7):
-        fault, rules.command_timeout = arm(), 0.5 * 2**doublings
+    for seconds in SHORT_TIMES:
+        fault, rules.command_timeout = arm(), seconds
         result = call()
         rules.command_timeout = 60.0
         if not is_too_early(result):
@@ -143,16 +131,7 @@ def late_result(
         proxied.clear()
         while isinstance(raised(lambda: client.get("k")), redis.ConnectionError):
             pass
-    raise AssertionError(f"half a minute was too early: {result!r}")
-
-
-def raised(call: Callable[[], Any]) -> Any:
-    """The error of a call, None if there is none."""
-    try:
-        call()
-    except redis.RedisError as error:
-        return error
-    return None
+    raise AssertionError(f"{seconds} seconds were too few: {result!r}")
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -224,14 +203,21 @@ def test_a_watched_transaction_ends_in_time(
     node = cluster.masters[0]
     key = next(cluster.keys_on(node))
     client = connect_through(delivery=level, socket_timeout=60.0)
-    with client.pipeline(transaction=True) as pipe:
-        pipe.watch(key)
-        pipe.multi()
-        pipe.incr(key)
-        proxied.before(node).swallow(command=b"EXEC")
-        with impatient(client):
+
+    def execute() -> Any:
+        with client.pipeline(transaction=True) as pipe:
+            if raised(lambda: pipe.watch(key)):
+                return None
+            pipe.multi()
+            pipe.incr(key)
             (result,) = pipe.execute(raise_on_error=False)
-    assert isinstance(result, NoReplyInTime) and result.state is State.WRITTEN
+            return result
+
+    late = late_result(
+        client, proxied, lambda: proxied.before(node).swallow(command=b"EXEC"), execute,
+        lambda result: result is None or isinstance(result, NotSent),
+    )  # fmt: skip
+    assert isinstance(late, NoReplyInTime) and late.state is State.WRITTEN
 
 
 def test_a_topology_that_nobody_tells_is_waited_for_no_longer_than_the_command_may_take(
@@ -272,8 +258,10 @@ def test_time_that_is_up_while_waiting_for_room_is_a_full_buffer(connect: Connec
     core = getattr(client, "real", client).core
     others = Hold(1, 1)
     assert core.bounds.enter(others)
-    with impatient(client), pytest.raises(BufferFull, match="max_buffered_commands=1"):
+    core.rules.command_timeout = 0.5
+    with pytest.raises(BufferFull, match="max_buffered_commands=1"):
         client.get("k")
+    core.rules.command_timeout = 60.0
     core.bounds.leave(others)
     assert client.get("k") is None
 
@@ -284,20 +272,24 @@ def test_silence_makes_the_map_doubtful_and_time_that_is_up_does_not(
     node = cluster.masters[0]
     key = next(cluster.keys_on(node))
     silent = connect_through(socket_timeout=60.0, delivery="at-most-once", refresh_interval=0.0)
-    late = connect_through(socket_timeout=60.0)
-    for client in (silent, late):
-        client.get(key)
-        fault = proxied.before(node).swallow(command=b"INCRBY")
-        if client is silent:
-            with ThreadPoolExecutor(1) as pool, pytest.raises(NoReplyInTime, match="was silent"):
-                running = pool.submit(client.incr, key)
-                assert fault.wait(60)
-                result_of_silence(client, running)
-        else:
-            with impatient(client), pytest.raises(NoReplyInTime, match="its time is up"):
-                client.incr(key)
-        assert proxied.forwarded(b"INCRBY") == 0, "nothing is sent again at the last moment"
+    silent.get(key)
+    fault = proxied.before(node).swallow(command=b"INCRBY")
+    with ThreadPoolExecutor(1) as pool, pytest.raises(NoReplyInTime, match="was silent"):
+        running = pool.submit(silent.incr, key)
+        assert fault.wait(60)
+        result_of_silence(silent, running)
+    assert proxied.forwarded(b"INCRBY") == 0, "nothing is sent again at the last moment"
+    for seconds in SHORT_TIMES:
         proxied.clear()
+        late = connect_through(socket_timeout=60.0)
+        late.get(key)
+        proxied.before(node).swallow(command=b"INCRBY")
+        getattr(late, "real", late).core.rules.command_timeout = seconds
+        error = raised(lambda client=late: client.incr(key))
+        if not isinstance(error, NotSent):
+            break
+    assert isinstance(error, NoReplyInTime) and "its time is up" in str(error)
+    assert proxied.forwarded(b"INCRBY") == 0, "nothing is sent again at the last moment"
     assert (silent.counters.refreshes, late.counters.refreshes) == (2, 1)
 
 

@@ -11,6 +11,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
+import redis
+
 import penstock
 from penstock import aio
 from penstock.client.engine.connection import ConnectionCore
@@ -97,6 +99,19 @@ def fall_silent(client: Any) -> None:
     is_cluster = hasattr(client, "_pool")
     for connection in client._pool._shared.values() if is_cluster else client._connections():
         connection.change(age)
+
+
+SHORT_TIMES = (0.5, 2.0, 8.0, 32.0)
+"""Timeouts for a call whose time is to be up at a chosen point: if a machine does not come so far with one, it has the next."""
+
+
+def raised(call: Callable[[], Any]) -> Any:
+    """The error of a call, None if there is none."""
+    try:
+        call()
+    except redis.RedisError as error:
+        return error
+    return None
 
 
 def result_of_silence(client: Any, running: Future[Any]) -> Any:
