@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.support.docs import DOCS, blocks
 from tests.support.spark.world import World
 
@@ -23,11 +25,15 @@ def click(user: str, milliseconds: int) -> str:
     return json.dumps({"page": "/", "user": user, "milliseconds": milliseconds})
 
 
-def test_the_snippets_of_the_spark_guide_run(world: World) -> None:
+def test_the_snippets_of_the_spark_guide_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.call("TWRITE", "clicks", "ENTRIES", "/", click("ada", 20), "/", click("bob", 1500))
     world.client.hset("user:1", mapping={"name": "ada", "age": 36})
-    names: dict[str, Any] = {"spark": world.spark}
-    reading, fields, writing, keys = snippets("spark.md", {"/data/checkpoints": str(world.folder)})
+    names: dict[str, Any] = {}
+    starting, reading, fields, writing, once, keys = snippets("spark.md", {"/data/checkpoints": str(world.folder)})
+    for variable in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        monkeypatch.setenv(variable, sys.executable)
+    exec(starting, names)
+    assert names["spark"].sparkContext is world.spark.sparkContext
     exec(reading, names)
     assert names["clicks"].columns == ["stream", "offset", "time", "tag", "entry"]
     exec(fields, names)
@@ -36,6 +42,10 @@ def test_the_snippets_of_the_spark_guide_run(world: World) -> None:
     names["query"].stop()
     ((_, tag, entry),) = world.call("TREAD", "alerts", 1, 10)
     assert (tag, json.loads(entry)["milliseconds"]) == (b"bob", 1500)
+    exec(once, names)
+    for _ in range(2):
+        names["write"](world.read(stream="alerts"), 0)
+    assert len(world.entries("alerts")) == 2
     exec(keys, names)
     assert world.client.hgetall("user:1") == {b"name": b"ada", b"age": b"36"}
     assert 0 < world.client.pttl("user:1") <= 86_400_000

@@ -16,8 +16,9 @@ from penstock import Server
 from penstock.spark import link as link_
 from penstock.spark import sink
 from penstock.spark.link import Link, ServerUnreachable
-from penstock.spark.options import Options
+from penstock.spark.options import OptionError, Options
 from penstock.testing.proxy import FaultProxy
+from penstock.testing.redis import RedisServer
 
 ROWS, SIZE = 4000, 10_000  # 40 MB: several windows
 
@@ -94,6 +95,39 @@ def test_a_server_that_goes_away_in_the_middle_of_a_range_is_named(proxy: FaultP
         proxy.cut_connections()
         with pytest.raises(ServerUnreachable, match=f"no answer from the server at redis://127.0.0.1:{proxy.port}"):
             list(windows)
+
+
+def test_a_server_that_is_away_is_asked_until_the_timeout_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+
+    class Clock:
+        @staticmethod
+        def monotonic() -> float:
+            return now
+
+        @staticmethod
+        def sleep(seconds: float) -> None:
+            nonlocal now
+            now += seconds
+
+    def ask() -> None:
+        raise redis.ConnectionError("refused")
+
+    monkeypatch.setattr(link_, "time", Clock)
+    with Link(Options(retryTimeout=3000)) as link, pytest.raises(ServerUnreachable, match="for 3 seconds"):
+        link.repeat(ask)
+    assert now == pytest.approx(3.0)
+
+
+def test_a_server_that_is_not_penstock_is_named(theirs: RedisServer) -> None:
+    with (
+        Link(Options(url=theirs.url, stream=("s",))) as link,
+        pytest.raises(
+            OptionError,
+            match=rf"the server at {theirs.url}.* is not a Penstock server: it does not know the command TREAD",
+        ),
+    ):
+        link.bounds(["s"])
 
 
 def test_a_reader_that_stops_early_leaves_no_thread_behind(proxy: FaultProxy, client: redis.Redis) -> None:

@@ -53,6 +53,8 @@ def test_names_are_taken_in_any_case_and_as_the_kafka_source_has_them() -> None:
             {"stream": "a, b", "startingOffsets": '{"a": 1, "c": 1}'},
             "startingOffsets names c, and the streams to read are a, b",
         ),
+        ({"txnAppId": "a"}, "options txnAppId and txnVersion go together"),
+        ({"txnVersion": "-1", "txnAppId": "a"}, "option txnVersion='-1': it takes a number from 0 on"),
         ({"stream": "a", "ttl": "5"}, "option ttl is about keys as a table"),
     ],
 )

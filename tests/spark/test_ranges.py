@@ -14,6 +14,13 @@ ranges = st.lists(
 
 
 @given(ranges, st.integers(1, 40))
+def test_whole_nodes_are_cut_only_where_a_node_begins(whole: list[Range], partitions: int) -> None:
+    starts = {(each.stream, each.start) for each in whole}
+    for piece in cut(whole, partitions, whole_nodes=True):
+        assert (piece.stream, piece.start) in starts or piece.start % NODE == 1
+
+
+@given(ranges, st.integers(1, 40))
 def test_pieces_are_the_same_messages_in_the_same_order(whole: list[Range], partitions: int) -> None:
     pieces = cut(whole, partitions)
     assert all(piece.rows > 0 for piece in pieces)

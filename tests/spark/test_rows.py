@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
     DataType,
     DateType,
     IntegerType,
@@ -80,6 +81,33 @@ def test_a_bad_entry_is_a_row_of_nulls_or_no_row() -> None:
     kept = [{"offset": 1, "n": 1}, {"offset": 3, "n": 3}]
     assert rows(schema, *entries, badEntries="drop") == kept
     assert rows(schema, *entries, badEntries="deadletter", deadLetterStream="dead") == kept
+
+
+@pytest.mark.parametrize(
+    ("schema", "problem"),
+    [
+        (
+            {"Offset": LongType(), "n": IntegerType()},
+            "column Offset in the schema: a message has offset, in lower case",
+        ),
+        (
+            {"key": BinaryType(), "value": BinaryType()},
+            "columns key, value in the schema are those of Kafka: a message has tag",
+        ),
+        ({"offset": LongType(), "value": StringType()}, "columns value in the schema are those of Kafka"),
+    ],
+)
+def test_a_name_that_is_nearly_that_of_a_column_is_no_field_of_json(schema: dict[str, DataType], problem: str) -> None:
+    columns = StructType()
+    for name, kind in schema.items():
+        columns.add(name, kind)
+    with pytest.raises(OptionError, match=problem):
+        rows(columns, "{}")
+
+
+def test_fields_of_json_may_be_named_as_columns_of_kafka() -> None:
+    schema = StructType().add("key", StringType()).add("value", IntegerType())
+    assert rows(schema, '{"key": "a", "value": 1}') == [{"key": "a", "value": 1}]
 
 
 def test_text_can_be_null_if_what_is_none_is_to_be() -> None:

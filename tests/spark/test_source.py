@@ -227,10 +227,17 @@ def test_a_stream_that_was_begun_anew_is_loss(world: World) -> None:
         StreamingQueryException, match="the stream ends at 1: it was deleted and begun anew, or its server"
     ):
         world.run(frame, stream="out")
-    world.run(world.follow(stream="s", failOnDataLoss=False, group="progress").select("entry"), stream="out")
+    allowed = world.follow(stream="s", failOnDataLoss=False, group="progress").select("entry")
+    world.run(allowed, stream="out")
+    assert world.entries("out") == [b"a", b"b", b"c", b"new"], "it is read from its beginning"
     world.write("s", "new 2", "new 3", "new 4")
     world.run(frame, stream="out")
-    assert world.entries("out") == [b"a", b"b", b"c", b"new 4"], "positions are numbers: the fourth is the next"
+    assert world.entries("out") == [b"a", b"b", b"c", b"new", b"new 2", b"new 3", b"new 4"]
+    world.client.delete("s")
+    world.run(allowed, stream="out")
+    world.write("s", "newest")
+    world.run(allowed, stream="out")
+    assert world.entries("out")[7:] == [b"newest"]
     world.client.delete("s")
     world.write("s", "newer")
     frame = world.follow(stream="s", startingOffsets='{"s": 1}')

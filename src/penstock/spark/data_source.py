@@ -50,11 +50,14 @@ class PenstockDataSource(DataSource):
         return StreamBatchReader(self._to_read(schema), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        options = self._to_read(schema)
-        if options.endingOffsets != "latest" or options.endingTimestamp is not None:
-            raise options_.OptionError(
-                "endingOffsets and endingTimestamp are for batches (spark.read): a stream has no end"
-            )
+        try:
+            options = self._to_read(schema)
+            if options.endingOffsets != "latest" or options.endingTimestamp is not None:
+                raise options_.OptionError(
+                    "endingOffsets and endingTimestamp are for batches (spark.read): a stream has no end"
+                )
+        except options_.OptionError as mistake:
+            return StreamReader(options_.Options(), schema, mistake)
         return StreamReader(options, schema)
 
     def _to_read(self, schema: StructType) -> options_.Options:

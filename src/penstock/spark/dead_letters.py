@@ -1,9 +1,11 @@
 """Dead letters: entries that do not fit a query's schema, written to a stream of their own, each once.
 
 A task that fails is run again, and so is a batch whose driver died; both meet the same bad entries. So a letter is written as what a
-producer does (TWRITE ... PRODUCER): the producer is one partition of one query, a letter's number is the offset of its message, and the
-server takes each number once. A task goes through its partition in the order of offsets, so of two attempts, even at the same time,
-neither can overtake a letter that is not there: a number that the server calls too old (FENCED) was written before.
+producer does (TWRITE ... PRODUCER): the producer is one node of a stream, as one query reads it, a letter's number is the offset of its
+message, and the server takes each number once. A partition of a query with letters ends only where a node does, or where its batch does
+(`ranges.cut`), so one task at a time goes through a node, in the order of offsets, however many partitions there are. Of two attempts,
+even at the same time, neither can overtake a letter that is not there: a number that the server calls too old (FENCED) was written
+before.
 
 Letters are written before their rows go on, all those of some rows as one transaction: it comes to pass as a whole, so no later letter
 can shut out an earlier one that failed. They are visible at once, before the batch is committed: a letter says that a message is bad,
@@ -23,7 +25,7 @@ from pyspark.sql.types import StructType
 from penstock.spark.letter_format import Letter
 from penstock.spark.link import Link
 from penstock.spark.options import Options
-from penstock.spark.ranges import Range
+from penstock.spark.ranges import Range, node_of
 
 LETTERS_A_WRITE = 1000
 
@@ -42,7 +44,7 @@ class DeadLetters:
     def __init__(self, link: Link, options: Options, schema: StructType, query: str, part: Range) -> None:
         # A query may read a stream twice, as different things; what is bad to one is not to the other.
         reading = hashlib.sha256(schema.json().encode()).hexdigest()[:16]
-        self._producer = f"{query}/{reading}/{part.stream}/{part.start}"
+        self._producer = f"{query}/{reading}/{part.stream}"
         self._link = link
         self._into = options.deadLetterStream
         self._from = part.stream
@@ -57,4 +59,13 @@ class DeadLetters:
 
     def _command(self, offset: int, message: BadMessage) -> tuple[str | bytes | int, ...]:
         letter = Letter(self._from, offset, message.why, message.entry)
-        return ("TWRITE", self._into, "PRODUCER", self._producer, offset, "ENTRIES", message.tag, letter.encode())
+        return (
+            "TWRITE",
+            self._into,
+            "PRODUCER",
+            f"{self._producer}/{node_of(offset)}",
+            offset,
+            "ENTRIES",
+            message.tag,
+            letter.encode(),
+        )

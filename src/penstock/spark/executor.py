@@ -20,10 +20,11 @@ def freeze_imports() -> None:
     gc.freeze()
 
 
-def query_of_task() -> str:
-    """The id of the streaming query that this task belongs to. It is in the checkpoint, so it is the same after a restart."""
+def query_of_task() -> str | None:
+    """The id of the streaming query that this task belongs to. It is in the checkpoint, so it is the same after a restart.
+
+    None if Spark does not tell: in foreachBatch, an action that another thread starts (a thread pool, or any action through Spark
+    Connect) does not have the properties of the query's own thread.
+    """
     context = TaskContext.get()
-    query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
-    if not query:
-        raise RuntimeError("Spark did not say which query this is (sql.streaming.queryId)")
-    return query
+    return context.getLocalProperty("sql.streaming.queryId") if context is not None else None

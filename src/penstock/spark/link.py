@@ -13,6 +13,7 @@ as much as for a thousand rows. The next window is fetched by a thread while Spa
 from __future__ import annotations
 
 import itertools
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -63,6 +64,17 @@ def _refuses(options: Options, error: Exception) -> ServerRefuses:
     )
 
 
+def _not_penstock(options: Options, error: Exception) -> OptionError | None:
+    """The error for a server that does not know our commands."""
+    found = re.search(r"unknown command [`']?(\w+)", str(error), re.IGNORECASE)
+    if found is None:
+        return None
+    return OptionError(
+        f"the server at {without_secrets(options.url)} is not a Penstock server: it does not know the command {found[1].upper()}. Start one "
+        "with `penstock serve`, and name it in the option url"
+    )
+
+
 @contextmanager
 def unreachable(options: Options) -> Iterator[None]:
     """Name the server if it does not answer, or refuses."""
@@ -108,9 +120,12 @@ class Link:
             except (redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError) as error:
                 if isinstance(error, ClientClosed):
                     raise
-                if time.monotonic() + pause > deadline:
+                left = deadline - time.monotonic()
+                if left <= 0:
                     raise _unreachable(self._options, error) from None
-                time.sleep(pause)
+                time.sleep(min(pause, left))
+            except redis.ResponseError as error:
+                raise _not_penstock(self._options, error) or error from None
         raise AssertionError("the pauses never end")
 
     def call_once(self, *words: str | bytes | int) -> Any:

@@ -47,6 +47,12 @@ def _moment(text: str) -> int:
     return int(text)
 
 
+def _version(text: str) -> int:
+    if not text.isdecimal() or int(text) > LARGEST:
+        raise ValueError("a number from 0 on")
+    return int(text)
+
+
 def _names(text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     if not names:
@@ -107,6 +113,8 @@ class Options:
     badEntries: BadEntries = "fail"
     deadLetterStream: str = ""
     retryTimeout: int = 60_000
+    txnAppId: str = ""
+    txnVersion: int | None = None
     # keys as tables
     keys: str = ""
     keySet: str = ""
@@ -127,6 +135,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "startingTimestamp": _moment, "endingTimestamp": _moment, "maxRowsPerTrigger": _count,
     "maxBytesPerTrigger": _count, "minPartitions": _count, "failOnDataLoss": _flag, "group": str, "text": _flag,
     "badEntries": _one_of("fail", "null", "drop", "deadletter"), "deadLetterStream": str, "retryTimeout": _count,
+    "txnAppId": str, "txnVersion": _version,
     "keys": str, "keySet": str, "type": _one_of("hash", "string"), "keyColumn": str, "valueColumn": str, "ttl": _count,
     "delivery": _one_of("at-most-once", "at-least-once", "exactly-once"),
 }  # fmt: skip
@@ -137,7 +146,9 @@ _NAMES = {name.lower(): name for name in _PARSERS} | {old.lower(): new for old, 
 _SPELT = {name.lower(): name for name in NAMES}
 """Names as the guide spells them, for messages: Spark passes them on in lower case."""
 _OF_KEYS = ("keyColumn", "valueColumn", "ttl", "delivery")
-_OF_SPARK = frozenset({"path", "checkpointlocation", "queryname", "header", "inferschema"})
+_OF_SPARK = frozenset(
+    {"path", "checkpointlocation", "queryname", "header", "inferschema", "provider", "serialization.format"}
+)
 """Options that Spark itself puts there or takes out."""
 
 
@@ -182,6 +193,8 @@ def _check(options: Options, given: Mapping[str, Any]) -> None:
             raise OptionError(f"options {places} and {moment} exclude each other")
     if (options.badEntries == "deadletter") != bool(options.deadLetterStream):
         raise OptionError("badEntries=deadletter and deadLetterStream=<name of a stream> go together")
+    if bool(options.txnAppId) != (options.txnVersion is not None):
+        raise OptionError("options txnAppId and txnVersion go together")
     if options.of_keys and (options.stream or options.pattern):
         raise OptionError("stream and pattern are about streams; type, keys and keySet are about keys as a table")
     if options.keys and options.keySet:

@@ -13,6 +13,11 @@ NODE = 1000
 """Messages in a node of a stream: a partition that begins where a node does is read without cutting one."""
 
 
+def node_of(offset: int) -> int:
+    """The number of the node that an offset is in."""
+    return (offset - 1) // NODE
+
+
 class Bounds(NamedTuple):
     """What a stream has."""
 
@@ -51,8 +56,10 @@ def limited(start: Mapping[str, int], end: Mapping[str, int], rows: int) -> dict
     return {stream: start.get(stream, 1) + shares.get(stream, 0) for stream in end}
 
 
-def cut(ranges: list[Range], partitions: int) -> list[Range]:
+def cut(ranges: list[Range], partitions: int, whole_nodes: bool = False) -> list[Range]:
     """The same messages in at least so many ranges, if there are as many messages, cut where nodes begin if they are long.
+
+    With `whole_nodes` they are cut nowhere else, and there may be fewer ranges.
 
     >>> [piece.start for piece in cut([Range("a", 501, 4501)], 4)]
     [501, 1001, 2001, 3001, 4001]
@@ -61,7 +68,7 @@ def cut(ranges: list[Range], partitions: int) -> list[Range]:
     if not total:
         return []
     size = max(-(-total // max(partitions, 1)), 1)
-    step = -(-size // NODE) * NODE if size >= NODE else size
+    step = -(-size // NODE) * NODE if size >= NODE or whole_nodes else size
     pieces = []
     for each in ranges:
         at = each.start

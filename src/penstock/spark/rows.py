@@ -42,6 +42,7 @@ def default_schema(options: Options) -> StructType:
 
 def check_schema(schema: StructType, options: Options) -> None:
     """OptionError if a column is asked for as something it cannot be."""
+    _check_names(schema)
     for column in schema:
         name, kind = column.name, column.dataType.simpleString()
         kinds = OWN_COLUMNS.get(name)
@@ -60,6 +61,25 @@ def check_schema(schema: StructType, options: Options) -> None:
             raise OptionError(
                 f"column {name} is NOT NULL in the schema, and badEntries={options.badEntries} gives nulls; leave NOT NULL out"
             )
+
+
+_OF_KAFKA = {"key", "value", "topic", "partition", "timestamp", "timestampType", "headers"}
+
+
+def _check_names(schema: StructType) -> None:
+    """OptionError if a column is meant as what a message has, and would be null as a field of JSON."""
+    for name in schema.names:
+        if name not in OWN_COLUMNS and name.lower() in OWN_COLUMNS:
+            raise OptionError(
+                f"column {name} in the schema: a message has {name.lower()}, in lower case. A field of a JSON entry that has this name "
+                "can be read with 'entry string' and from_json"
+            )
+    fields = {column.name: column.dataType for column in schema if column.name not in OWN_COLUMNS}
+    if isinstance(fields.get("value"), (BinaryType, StringType)) and fields.keys() <= _OF_KAFKA:
+        raise OptionError(
+            f"columns {', '.join(fields)} in the schema are those of Kafka: a message has tag (Kafka's key), entry (value), stream (topic), "
+            "offset and time (timestamp). Fields of a JSON entry that have these names can be read with 'entry string' and from_json"
+        )
 
 
 def _can_be_null(name: str, kind: DataType, options: Options) -> bool:

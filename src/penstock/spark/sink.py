@@ -142,15 +142,27 @@ def _binary(column: pa.Array) -> pa.Array:
 
 def commit(options: Options, messages: Sequence[Any], producer: str, epoch: int, before: Sequence[Any] = ()) -> None:
     """Make what the tasks staged visible, all of it at once; runs on the driver."""
+    commands = [*before, *_commits(messages, producer, epoch)]
+    if commands:
+        with Link(options) as link:
+            link.together(*commands)
+
+
+def commit_once(options: Options, messages: Sequence[Any], producer: str, epoch: int) -> None:
+    """As `commit`, unless the producer has committed this epoch, or a later one, before: then what was staged is taken away."""
+    if commands := _commits(messages, producer, epoch):
+        with Link(options) as link:
+            link.together_unless_fenced(*commands)
+        abort(options, messages)  # what was committed is no longer staged
+
+
+def _commits(messages: Sequence[Any], producer: str, epoch: int) -> list[tuple[str | int, ...]]:
     staged = sorted((each for each in messages if each is not None), key=lambda each: each.partition)
     tokens: dict[str, list[str]] = {}
     for each in staged:
         for stream, names in each.tokens.items():
             tokens.setdefault(stream, []).extend(names)
-    commands = [*before, *(("TCOMMIT", stream, producer, epoch, *names) for stream, names in tokens.items())]
-    if commands:
-        with Link(options) as link:
-            link.together(*commands)
+    return [("TCOMMIT", stream, producer, epoch, *names) for stream, names in tokens.items()]
 
 
 def abort(options: Options, messages: Sequence[Any]) -> None:
@@ -167,6 +179,10 @@ class StreamBatchWriter(DataSourceArrowWriter):
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
         check_columns(schema, options)
+        if options.txnAppId and overwrite:
+            raise OptionError(
+                "txnAppId and txnVersion make appends happen once; mode('overwrite') cannot be repeated safely"
+            )
         self._options = options
         self._overwrite = overwrite
 
@@ -174,6 +190,10 @@ class StreamBatchWriter(DataSourceArrowWriter):
         return stage(self._options, "batch", iterator)
 
     def commit(self, messages: list[Any]) -> None:
+        if self._options.txnAppId:
+            assert self._options.txnVersion is not None
+            commit_once(self._options, messages, f"txn/{self._options.txnAppId}", self._options.txnVersion)
+            return
         emptied = self._evictions(messages) if self._overwrite else []
         commit(self._options, messages, f"batch/{uuid.uuid4()}", 0, emptied)
 
@@ -201,7 +221,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        return stage(self._options, query_of_task(), iterator)
+        query = query_of_task()
+        if not query:
+            raise RuntimeError("Spark did not say which query this is (sql.streaming.queryId)")
+        return stage(self._options, query, iterator)
 
     def commit(self, messages: list[Any], batchId: int) -> None:
         queries = {each.query for each in messages if each is not None}

@@ -138,7 +138,7 @@ class _Planner:
             if place > there_is.end and self._options.failOnDataLoss:
                 raise DataLoss(
                     f"stream {stream} was read up to offset {place - 1}, and {_ends_early(there_is)}. To read it from its beginning "
-                    "start anew, with another checkpoint; failOnDataLoss=false waits for the next offset"
+                    "start anew, with another checkpoint, or set failOnDataLoss=false"
                 )
 
 
@@ -150,6 +150,11 @@ def _place(place: Place, bounds: Bounds) -> int:
 
 def _ends(bounds: dict[str, Bounds]) -> dict[str, int]:
     return {stream: there_is.end for stream, there_is in bounds.items()}
+
+
+def _cut(ranges: list[Range], options: Options) -> list[Range]:
+    """The ranges of a batch's tasks. Dead letters want every node read by one task."""
+    return cut(ranges, options.minPartitions, whole_nodes=bool(options.deadLetterStream))
 
 
 class StreamBatchReader(DataSourceReader):
@@ -165,7 +170,8 @@ class StreamBatchReader(DataSourceReader):
         bounds = planner.bounds()
         starts, ends = planner.starts(bounds), planner.ends(bounds)
         ranges = [Range(stream, starts[stream], ends[stream]) for stream in bounds if starts[stream] < ends[stream]]
-        pieces = cut(ranges, self._options.minPartitions) or [Range("", 1, 1)]  # of no partition Spark makes a None
+        # Of no partition Spark makes a None.
+        pieces = _cut(ranges, self._options) or [Range("", 1, 1)]
         plan = f"batch/{uuid.uuid4()}"
         return [StreamPartition(each, plan) for each in pieces]
 
@@ -177,15 +183,23 @@ class StreamBatchReader(DataSourceReader):
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """`spark.readStream.format("penstock")`. A Spark offset is {stream: next offset}."""
 
-    def __init__(self, options: Options, schema: StructType) -> None:
+    def __init__(self, options: Options, schema: StructType, mistake: OptionError | None = None) -> None:
         self._options = options
         self._schema = schema
+        self._mistake = mistake
+        self._run = f"run/{uuid.uuid4()}"  # names this start of the query, where its id is not known
         self._last: dict[str, int] | None = None  # with the trigger AvailableNow: where to stop
         self._published: dict[str, int] = {}
 
     @cached_property
     def _planner(self) -> _Planner:
-        """Made where it is needed, on the driver: this object travels to the executors."""
+        """Made where it is needed, on the driver: this object travels to the executors.
+
+        A mistake in options or schema is told here, by the first method that Spark calls. Told by the data source instead, when it makes
+        the reader, Spark would lose it: it stops a reader that it does not have (UnboundLocalError).
+        """
+        if self._mistake is not None:
+            raise self._mistake
         return _Planner(self._options)
 
     def initialOffset(self) -> dict[str, int]:
@@ -214,14 +228,27 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         bounds = self._planner.bounds()
         self._planner.need_whole(start, bounds)
         self._publish(start)
+        start = {
+            stream: bounds[stream].first if self._is_begun_anew(stream, place, bounds) else place
+            for stream, place in start.items()
+        }
         ends = self._last if self._last is not None else _ends(bounds)
-        # A stream that was deleted, or begun anew, must not take the query back.
+        # A stream that was deleted must not take the query back.
         ends = {stream: max(ends.get(stream, 1), start.get(stream, 1)) for stream in {**start, **ends}}
         if isinstance(limit, ReadMaxRows):
             ends = limited(start, ends, limit.max_rows)
         if not isinstance(limit, ReadAllAvailable) and self._options.maxBytesPerTrigger is not None:
             ends = limited(start, ends, self._rows_in(self._options.maxBytesPerTrigger, start, ends))
         return ends
+
+    def _is_begun_anew(self, stream: str, place: int, bounds: dict[str, Bounds]) -> bool:
+        """Whether a stream ends before a place that was read, and loss is allowed: then it is read from its beginning.
+
+        A place that the query was told to begin at may be beyond the end; the query waits for it.
+        """
+        places = self._options.startingOffsets
+        is_start = isinstance(places, dict) and places.get(stream) == place
+        return stream in bounds and place > bounds[stream].end and not is_start
 
     def _rows_in(self, size: int, start: dict[str, int], ends: dict[str, int]) -> int:
         """About how many of the next messages have so many bytes."""
@@ -235,12 +262,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _ends(self._planner.bounds())
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        ranges = [Range(stream, start.get(stream, 1), stop) for stream, stop in end.items()]
-        ranges = [self._without_what_never_was(each) if each.stream not in start else each for each in ranges]
-        return [
-            StreamPartition(each)
-            for each in cut([each for each in ranges if each.rows > 0], self._options.minPartitions)
+        ranges = [
+            # An end before the start is of a stream that was begun anew.
+            Range(stream, start[stream], stop)
+            if start.get(stream, stop + 1) <= stop
+            else self._without_what_never_was(Range(stream, 1, stop))
+            for stream, stop in end.items()
         ]
+        return [StreamPartition(each) for each in _cut([each for each in ranges if each.rows > 0], self._options)]
 
     def _without_what_never_was(self, new: Range) -> Range:
         """A stream that appeared since: what it evicted before the query saw it is not this query's loss."""
@@ -249,7 +278,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, StreamPartition)
-        return read_partition(self._options, self._schema, partition.range, query_of_task())
+        return read_partition(self._options, self._schema, partition.range, query_of_task() or self._run)
 
     def commit(self, end: dict[str, int]) -> None:
         self._publish(end)
@@ -264,4 +293,5 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._published[stream] = place
 
     def stop(self) -> None:
-        self._planner.link.__exit__()
+        if "_planner" in self.__dict__:
+            self._planner.link.__exit__()

@@ -150,6 +150,7 @@ class StreamCommands:
     ) -> Any:  # fmt: skip
         """As `tread`, as a pyarrow Table with the columns offset, time, tag and entry; messages that are gone are absent.
 
+        It reads at most `count` messages, 100,000 unless given. If there may be more, read on after the last offset of the table.
         `with_info` puts the stream's first and last offset in `table.schema.metadata`, as b"first" and b"last". What the
         server has compressed is sent so, and unpacked here; `compressed=False` lets the server do it.
         """
