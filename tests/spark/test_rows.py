@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import date
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -19,21 +22,27 @@ from pyspark.sql.types import (
     StructType,
     VariantType,
 )
+from tests.support.spark.json_cases import SCALARS, SIMPLE, same
 
+from penstock.spark.dead_letters import BadMessage
 from penstock.spark.options import OptionError, parse
 from penstock.spark.rows import BadEntry, Converter, check_schema, default_schema
+
+
+def messages_of(tags: list[bytes], entries: list[bytes]) -> pa.RecordBatch:
+    """Messages as the server sends them."""
+    return pa.record_batch(
+        {
+            "offset": pa.array(range(1, len(entries) + 1), pa.int64()), "time": pa.array([0] * len(entries), pa.int64()),
+            "tag": pa.array(tags, pa.binary()), "entry": pa.array(entries, pa.binary()),
+        }
+    )  # fmt: skip
 
 
 def rows(schema: StructType, *entries: str, **options: str) -> list[dict[str, Any]]:
     given = parse({"stream": "s", **options})
     check_schema(schema, given)
-    count = len(entries)
-    batch = pa.record_batch(
-        {
-            "offset": pa.array(range(1, count + 1), pa.int64()), "time": pa.array([0] * count, pa.int64()),
-            "tag": [b""] * count, "entry": [entry.encode() for entry in entries],
-        }
-    )  # fmt: skip
+    batch = messages_of([b""] * len(entries), [entry.encode() for entry in entries])
     found: list[dict[str, Any]] = Converter(schema, given).convert("s", batch).to_pylist()
     return found
 
@@ -108,6 +117,49 @@ def test_a_name_that_is_nearly_that_of_a_column_is_no_field_of_json(schema: dict
 def test_fields_of_json_may_be_named_as_columns_of_kafka() -> None:
     schema = StructType().add("key", StringType()).add("value", IntegerType())
     assert rows(schema, '{"key": "a", "value": 1}') == [{"key": "a", "value": 1}]
+
+
+class Letters:
+    """Takes letters instead of a server."""
+
+    def __init__(self) -> None:
+        self.offsets: list[int] = []
+
+    def write(self, bad: Mapping[int, BadMessage]) -> None:
+        self.offsets += bad
+
+
+MESSAGES = st.tuples(
+    st.sampled_from([b"tag", b"\xff"]),
+    st.sampled_from([b'{"a": %s}' % value.encode() for value in SCALARS] + [b"", b"null", b"{}{}", b"\xff", b"{}"]),
+)
+
+
+@pytest.mark.parametrize("kind", SIMPLE, ids=DataType.simpleString)
+@settings(max_examples=20)
+@given(messages=st.lists(MESSAGES, max_size=6))
+def test_every_policy_agrees_on_which_messages_are_bad(kind: DataType, messages: list[tuple[bytes, bytes]]) -> None:
+    schema = StructType().add("offset", LongType()).add("tag", StringType()).add("a", kind)
+    batch = messages_of([tag for tag, _ in messages], [entry for _, entry in messages])
+    letters = Letters()
+
+    def convert(policy: str, **options: str) -> pa.RecordBatch:
+        given = parse({"stream": "s", "badEntries": policy, **options})
+        rows = Converter(schema, given, cast(Any, letters) if options else None).convert("s", batch)
+        rows.validate(full=True)
+        return rows
+
+    nulls, kept = convert("null"), convert("drop")
+    assert same(convert("deadletter", deadLetterStream="dead").to_pylist(), kept.to_pylist())
+    assert nulls.column("offset").to_pylist() == list(range(1, len(messages) + 1))
+    assert sorted(letters.offsets + kept.column("offset").to_pylist()) == list(range(1, len(messages) + 1))
+    good = pa.array([offset not in letters.offsets for offset in range(1, len(messages) + 1)], pa.bool_())
+    assert same(nulls.filter(good).column("a").to_pylist(), kept.column("a").to_pylist())
+    if letters.offsets:
+        with pytest.raises(BadEntry, match=f"stream s, offset {min(letters.offsets)}: "):
+            convert("fail")
+    else:
+        assert convert("fail").num_rows == len(messages)
 
 
 def test_text_can_be_null_if_what_is_none_is_to_be() -> None:

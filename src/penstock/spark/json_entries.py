@@ -44,6 +44,8 @@ class JsonEntries:
 
     def read(self, entries: pa.Array) -> tuple[pa.RecordBatch, dict[int, str]]:
         """A row for each entry, of nulls where an entry does not fit; and why it does not, by place."""
+        if not len(entries):
+            return pa.RecordBatch.from_pylist([], self.schema), {}
         if self._arrow is not None:
             try:
                 return self._arrow.read(entries), {}
@@ -124,8 +126,6 @@ class _ArrowReader:
         )
 
     def read(self, entries: pa.Array) -> pa.RecordBatch:
-        if not len(entries):
-            return pa.RecordBatch.from_pylist([], self._schema)
         text = _joined(entries)
         if self._refused and pc.match_substring_regex(text, self._refused).as_py():
             raise pa.ArrowInvalid("a value that might be misread")
