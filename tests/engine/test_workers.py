@@ -7,12 +7,13 @@ import logging
 import sys
 import threading
 import time
+import weakref
 
 import pytest
 from tests.support.engine.lock_world import Slow, World
 
 from penstock.engine.concurrency import thread_switching, workers
-from penstock.engine.concurrency.thread_switching import SWITCH_INTERVAL
+from penstock.engine.concurrency.thread_switching import MANY, SWITCH_INTERVAL
 from penstock.engine.concurrency.workers import NEVER, STOP_PATIENCE
 from penstock.engine.declarations import REGISTRY
 from penstock.engine.observe.statistics import CALLS, FAILED, NANOSECONDS
@@ -278,6 +279,32 @@ def test_the_last_of_several_servers_restores_what_the_first_one_changed() -> No
     assert sys.getswitchinterval() == pytest.approx(SWITCH_INTERVAL)
     thread_switching.end()
     assert sys.getswitchinterval() == pytest.approx(usual)
+
+
+def test_what_threads_left_is_not_searched_for_cycles_when_they_are_done() -> None:
+    class Cyclic:
+        itself: Cyclic
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        looks.append(phase)
+
+    looks: list[str] = []
+    young = gc.get_threshold()[0]
+    thread_switching.begin()
+    cyclic = Cyclic()
+    cyclic.itself = cyclic
+    gone = weakref.ref(cyclic)
+    del cyclic
+    left = [(number, b"row") for number in range((MANY + 1) * young)]
+    gc.callbacks.append(note)
+    try:
+        thread_switching.end()
+        more = [[number] for number in range(young // 2)]
+        assert not looks and gc.isenabled()
+    finally:
+        gc.callbacks.remove(note)
+    gc.collect()
+    assert gone() is None and left and more
 
 
 def test_threads_come_when_they_are_needed_and_go_when_fewer_are_wanted(world: World, slow: Slow) -> None:

@@ -182,7 +182,7 @@ def sort(items: Iterable[T], hint: Callable[[T], Any] | None = None, size: int =
     cuts = _cuts(runs, min(len(runs), MAX_BUCKETS))
     buckets: list[list[T]] = [[] for _ in range(len(cuts) + 1)]
     total = 0
-    for run in runs:
+    for run in consume(runs):
         total += len(run)
         start = 0
         for at, cut in enumerate(cuts):
@@ -190,7 +190,6 @@ def sort(items: Iterable[T], hint: Callable[[T], Any] | None = None, size: int =
             buckets[at] += run[start:stop]
             start = stop
         buckets[-1] += run[start:]
-    del runs
     buckets.reverse()  # to be let go one by one
     while buckets:
         bucket = buckets.pop()
