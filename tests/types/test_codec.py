@@ -14,7 +14,7 @@ from tests.support.value_strategies import plain, values
 from penstock.types import codec
 from penstock.types.hash import Hash
 from penstock.types.list import List
-from penstock.types.packing import CorruptValue, pack_many, unpack_many
+from penstock.types.packing import CHUNK, CorruptValue, pack_many, unpack_many
 from penstock.types.set import Set
 from penstock.types.xstream import XStream
 from penstock.types.zset import SortedSet
@@ -28,6 +28,46 @@ def test_a_value_survives_dump_and_load(value: Any) -> None:
     assert codec.dump(loaded) == codec.dump(value) or codec.type_name(value) == "set"
     if hasattr(loaded, "check"):
         loaded.check()
+
+
+@given(values)
+def test_the_pieces_of_a_value_are_its_bytes(value: Any) -> None:
+    assert b"".join(codec.dump_pieces(value)) == codec.dump(value)
+
+
+NAMES = [b"%d" % number for number in range(3 * CHUNK + 7)]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        List(NAMES),
+        Set(NAMES),
+        Hash(zip(NAMES, reversed(NAMES), strict=True)),
+        SortedSet({name: float(name) for name in NAMES}),
+    ],
+)
+def test_a_value_of_several_chunks_survives_in_pieces(value: Any) -> None:
+    pieces = codec.dump_pieces(value)
+    assert max(map(len, pieces)) < 8 * CHUNK + 1
+    data = b"".join(pieces)
+    assert plain(codec.load(data)) == plain(value)
+    assert codec.elements_dumped(data) >= codec.elements(value)
+    for damaged in (data[:-1], data + b"x", data[:5] + b"\xff" + data[6:]):
+        with pytest.raises(CorruptValue):
+            codec.load(damaged)
+
+
+@pytest.mark.parametrize("kind", [Set, Hash, SortedSet])
+def test_an_element_twice_in_different_chunks_is_corrupt(kind: type[Any]) -> None:
+    names = [*NAMES, NAMES[0]]
+    if kind is SortedSet:
+        names = [struct.pack(f"<{len(names)}d", *range(len(names))), *names]
+    if kind is Hash:
+        names = [word for name in names for word in (name, name)]
+    tag = next(tag for tag, (_, each) in codec.TYPES.items() if each is kind)
+    with pytest.raises(CorruptValue):
+        codec.load(bytes((tag,)) + pack_many(names))
 
 
 @given(values)

@@ -5,6 +5,8 @@
 The format is our own: a payload of Redis is refused by its checksum, and the other way round. A payload comes from a
 client, so it is believed in nothing: RESTORE changes no key before the whole value was read, and refuses one of which a
 part unpacks to more than an argument could hold before it is unpacked. What the log has was accepted once, and stays so.
+
+A large collection is dumped in pieces, which no call joins, and restored in chunks, both aside.
 """
 
 from __future__ import annotations
@@ -29,8 +31,11 @@ _CHECKSUM_SIZE = 8
 _FOOTER_SIZE = 2 + _CHECKSUM_SIZE
 
 
-def _checksum(data: bytes) -> bytes:
-    return blake2b(data, digest_size=_CHECKSUM_SIZE).digest()
+def _checksum(*pieces: bytes | memoryview) -> bytes:
+    found = blake2b(digest_size=_CHECKSUM_SIZE)
+    for piece in pieces:
+        found.update(piece)
+    return found.digest()
 
 
 def to_payload(value: Value) -> bytes:
@@ -39,8 +44,12 @@ def to_payload(value: Value) -> bytes:
     >>> from_payload(to_payload(b"hello"))
     b'hello'
     """
-    body = codec.dump(value) + _VERSION_BYTES
-    return body + _checksum(body)
+    return b"".join(_payload_pieces(value))
+
+
+def _payload_pieces(value: Value) -> list[bytes]:
+    pieces = [*codec.dump_pieces(value), _VERSION_BYTES]
+    return [*pieces, _checksum(*pieces)]
 
 
 def from_payload(payload: bytes, limit: int | None = None, storage: Storage | None = None) -> Value:
@@ -48,12 +57,12 @@ def from_payload(payload: bytes, limit: int | None = None, storage: Storage | No
 
     A stream is kept as `storage` says.
     """
-    body = payload[:-_CHECKSUM_SIZE]
-    intact = len(payload) > _FOOTER_SIZE and _checksum(body) == payload[-_CHECKSUM_SIZE:]
-    if not intact or not body.endswith(_VERSION_BYTES):
+    with memoryview(payload) as view:
+        intact = len(payload) > _FOOTER_SIZE and _checksum(view[:-_CHECKSUM_SIZE]) == payload[-_CHECKSUM_SIZE:]
+    if not intact or payload[-_FOOTER_SIZE:-_CHECKSUM_SIZE] != _VERSION_BYTES:
         raise ReplyError("DUMP payload version or checksum are wrong")
     try:
-        return codec.load(body[:-2], limit, storage)
+        return codec.load(payload[:-_FOOTER_SIZE], limit, storage)
     except OversizedValue as error:
         raise ReplyError(f"serialized-value refused: {error}, and proto-max-bulk-len allows {limit}") from None
     except CorruptValue:
@@ -74,8 +83,8 @@ def dump(session: Session, argv: Argv) -> Reply:
         return to_payload(value)
 
     def compute() -> RawPieces:
-        payload = to_payload(value)
-        return RawPieces([b"$%d\r\n" % len(payload), payload, b"\r\n"])
+        pieces = _payload_pieces(value)
+        return RawPieces([b"$%d\r\n" % sum(map(len, pieces)), *pieces, b"\r\n"])
 
     return session.aside(work, compute)
 
@@ -102,17 +111,23 @@ def restore(session: Session, argv: Argv) -> Reply:
         raise ReplyError("Invalid TTL value, must be >= 0")
     engine = session.engine
     limit = None if engine.loading else engine.config.proto_max_bulk_len
-    value = from_payload(payload, limit, engine.keyspace.stream_storage)
-    engine.acl.check_value(session, value)
-    if when and b"ABSTTL" not in options:
-        when = min(when + db.clock.now, INT64_MAX)
-    if 0 < when <= db.clock.now and db.keyspace.expiring:
-        db.delete(name)
-        session.log([b"DEL", name])
-    else:
-        place(session, db, name, value, when or None)
-        session.log([b"RESTORE", name, b"%d" % when, payload, b"REPLACE", b"ABSTTL"])
-    return OK
+    storage = engine.keyspace.stream_storage
+
+    def commit(value: Value) -> Reply:
+        engine.acl.check_value(session, value)
+        expires_at = min(when + db.clock.now, INT64_MAX) if when and b"ABSTTL" not in options else when
+        if 0 < expires_at <= db.clock.now and db.keyspace.expiring:
+            db.delete(name)
+            session.log([b"DEL", name])
+        else:
+            place(session, db, name, value, expires_at or None)
+            session.log([b"RESTORE", name, b"%d" % expires_at, payload, b"REPLACE", b"ABSTTL"])
+        return OK
+
+    work = codec.elements_dumped(payload)
+    if work <= LONG:
+        return commit(from_payload(payload, limit, storage))
+    return session.aside(work, lambda: from_payload(payload, limit, storage), commit)
 
 
 def _options(argv: Argv) -> set[bytes]:

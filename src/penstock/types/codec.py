@@ -67,6 +67,13 @@ def dump(value: Any) -> bytes:
     return bytes((_TAGS[type(value)],)) + body
 
 
+def dump_pieces(value: Any) -> list[bytes]:
+    """What `dump` gives, in pieces if it is a collection, so that no call works on all of it: see kernels.py."""
+    if type(value) not in _NEVER_EMPTY:
+        return [dump(value)]
+    return [bytes((_TAGS[type(value)],)), *value.dump_pieces()]
+
+
 def load(data: bytes, limit: int | None = None, storage: Storage | None = None) -> Any:
     """What `dump` wrote; CorruptValue for anything else, EmptyValue for a collection of no elements.
 
@@ -143,6 +150,13 @@ def _filled(target: Any, items: Iterable[Any]) -> Any:
 def elements(value: Any) -> int:
     """How many elements there are to be copied; a string and a stream, which share what they can, count as one."""
     return len(value) if type(value) in _NEVER_EMPTY else 1
+
+
+def elements_dumped(data: bytes) -> int:
+    """How many elements of a collection `load` has to unpack, at most, as `elements` counts them."""
+    if data[:1] == b"" or data[0] not in TYPES or TYPES[data[0]][1] not in _NEVER_EMPTY:
+        return 1
+    return min(count_packed(data[1:5]), len(data) // 4)
 
 
 def size(value: Any) -> int:

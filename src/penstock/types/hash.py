@@ -11,7 +11,7 @@ from itertools import chain, islice
 from typing import Self
 
 from penstock.freeing import GIANT, dispose
-from penstock.types.packing import AN_OBJECT, CorruptValue, pack_many, unpack_many
+from penstock.types.packing import AN_OBJECT, CorruptValue, packed_pieces, unpacked_chunks
 from penstock.types.sampling import Sampler
 
 
@@ -63,14 +63,19 @@ class Hash(dict[bytes, bytes]):
         return type(self)(self)  # without the sampler, which belongs to one hash
 
     def dump(self) -> bytes:
-        return pack_many(chain.from_iterable(self.items()))
+        return b"".join(self.dump_pieces())
+
+    def dump_pieces(self) -> list[bytes]:
+        return packed_pieces(chain.from_iterable(self.items()))
 
     @classmethod
     def load(cls, data: bytes) -> Self:
-        parts = unpack_many(data)
-        if len(parts) % 2:
-            raise CorruptValue("a hash with a field and no value")
-        return cls(zip(parts[::2], parts[1::2], strict=True))
+        value = cls()
+        for parts in unpacked_chunks(data):
+            if len(parts) % 2:
+                raise CorruptValue("a hash with a field and no value")
+            value.update(zip(parts[::2], parts[1::2], strict=True))
+        return value
 
     def size(self) -> int:
         sampled = 8 * len(self) if self.sampler is not None else 0

@@ -14,7 +14,7 @@ from typing import Self
 
 from penstock.freeing import GIANT, dispose
 from penstock.types.kernels import chunks, skip
-from penstock.types.packing import AN_OBJECT, pack_many, unpack_many
+from penstock.types.packing import AN_OBJECT, packed_pieces, unpacked_chunks
 
 BLOCK = 64
 """Elements in a block of CPython's deque: indexing jumps from block to block, iterating visits every element."""
@@ -103,11 +103,17 @@ class List(deque[bytes]):
             dispose(self)
 
     def dump(self) -> bytes:
-        return pack_many(self)
+        return b"".join(self.dump_pieces())
+
+    def dump_pieces(self) -> list[bytes]:
+        return packed_pieces(self)
 
     @classmethod
     def load(cls, data: bytes) -> Self:
-        return cls(unpack_many(data))
+        value = cls()
+        for chunk in unpacked_chunks(data):
+            value.extend(chunk)
+        return value
 
     def size(self) -> int:
         return self.__sizeof__() + sum(map(len, self)) + AN_OBJECT * len(self)

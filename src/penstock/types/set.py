@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from typing import Self
 
 from penstock.freeing import GIANT, dispose
-from penstock.types.packing import AN_OBJECT, pack_many, unpack_many
+from penstock.types.packing import AN_OBJECT, packed_pieces, unpacked_chunks
 from penstock.types.sampling import Sampler
 
 _LONGEST = len(b"-9223372036854775808")
@@ -119,11 +119,17 @@ class Set(set[bytes]):
         return type(self)(self)  # without the sampler, which belongs to one set
 
     def dump(self) -> bytes:
-        return pack_many(self)
+        return b"".join(self.dump_pieces())
+
+    def dump_pieces(self) -> list[bytes]:
+        return packed_pieces(self)
 
     @classmethod
     def load(cls, data: bytes) -> Self:
-        return cls(unpack_many(data))
+        value = cls()
+        for chunk in unpacked_chunks(data):
+            value.update(chunk)
+        return value
 
     def size(self) -> int:
         sampled = 8 * len(self) if self.sampler is not None else 0

@@ -29,7 +29,7 @@ from sortedcontainers import SortedList
 
 from penstock.freeing import GIANT, dispose
 from penstock.types.kernels import chunks, sort
-from penstock.types.packing import AN_OBJECT, CorruptValue, pack_doubles, pack_many, unpack_many
+from penstock.types.packing import AN_OBJECT, CorruptValue, packed_doubles, packed_pieces, unpacked_chunks
 
 Row = tuple[float, bytes]  # (score, member): rows compare as the order does
 Span = tuple[int, int]  # ranks from, and up to but not including
@@ -221,17 +221,27 @@ class SortedSet:
             self._forget_order()
 
     def dump(self) -> bytes:
-        scores = self.scores
-        return pack_many(chain([pack_doubles(scores.values())], scores))
+        return b"".join(self.dump_pieces())
+
+    def dump_pieces(self) -> list[bytes]:
+        return packed_pieces(self.scores, first=packed_doubles(self.scores.values()))
 
     @classmethod
     def load(cls, data: bytes) -> Self:
-        packed, *members = unpack_many(data) or [b""]
-        if len(packed) != 8 * len(members):
+        parts = unpacked_chunks(data)
+        packed, *first = next(parts, [b""])
+        scores: dict[bytes, float] = {}
+        at = 0
+        for members in chain([first], parts):
+            if at + 8 * len(members) > len(packed):
+                raise CorruptValue("a sorted set with members and scores of different numbers")
+            numbers = struct.unpack_from(f"<{len(members)}d", packed, at)
+            scores.update(zip(members, numbers, strict=True))
+            at += 8 * len(members)
+            if 8 * len(scores) != at or any(map(math.isnan, numbers)):
+                raise CorruptValue("a sorted set with a member twice, or without a score")
+        if at != len(packed):
             raise CorruptValue("a sorted set with members and scores of different numbers")
-        scores = dict(zip(members, struct.unpack(f"<{len(members)}d", packed), strict=True))
-        if len(scores) != len(members) or any(map(math.isnan, scores.values())):
-            raise CorruptValue("a sorted set with a member twice, or without a score")
         return cls(scores)
 
     def size(self) -> int:
