@@ -37,6 +37,16 @@ _thread: threading.Thread | None = None
 _hurry = False  # somebody waits for the memory
 
 
+class LongList(list[Any]):
+    """A list that may be long, and is taken apart then. A plain list of a million elements is freed in one go, 10 ms."""
+
+    __slots__ = ()
+
+    def __del__(self) -> None:
+        if len(self) > GIANT:
+            dispose(self)
+
+
 def dispose(value: Any) -> None:
     """Take a value apart soon. Nobody else may have it. Any thread may call this."""
     _garbage.append(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any
 
 from penstock.engine.arguments import INT64_MAX, INT64_MIN, to_integer, to_sample_count
@@ -261,6 +262,9 @@ def hscan(session: Session, argv: Argv) -> Reply:
     found = session.db.find(argv[1], Hash)
     if found is None:
         return [b"0", []]
-    return scan_elements(
-        session, argv, cursor, found, lambda names: (part for name in names for part in (name, found[name]))
-    )
+
+    def rows(names: Iterable[bytes]) -> Iterable[bytes]:
+        fields = list(names)
+        return chain.from_iterable(zip(fields, map(found.__getitem__, fields), strict=True))
+
+    return scan_elements(session, argv, cursor, found, rows)

@@ -5,7 +5,7 @@ A value that gets another name or another database takes its expiry time along.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 from penstock.commands.databases import database_index
 from penstock.engine.arguments import to_integer
@@ -17,9 +17,9 @@ from penstock.engine.keyspace.databases import Database, Value
 from penstock.engine.keyspace.scanning import answer_step
 from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError, no_such_key, syntax_error
-from penstock.protocol.resp import OK, RawPieces, Status, in_pieces
+from penstock.protocol.resp import OK, RawPieces, Status, array_of_chunks
 from penstock.types import codec
-from penstock.types.kernels import chunks, consume
+from penstock.types.kernels import chunks
 from penstock.types.stream.stream import Stream
 
 _NONE = Status(b"none")
@@ -215,8 +215,7 @@ def keys_(session: Session, argv: Argv) -> Reply:
     names, protocol = db.names_now(), session.protocol
 
     def compute() -> RawPieces:
-        found = [name for chunk in chunks(names) for name in filter(matches, chunk)]
-        return in_pieces(list, len(found), consume(found), protocol)
+        return array_of_chunks((list(filter(matches, some)) for some in chunks(names)), protocol)
 
     return session.aside(len(db), compute)
 
@@ -251,13 +250,14 @@ def scan(session: Session, argv: Argv) -> Reply:
     return answer_step(session, step, lambda: names, lambda found: _listed(found, options, look))
 
 
-def _listed(names: Iterable[bytes], options: ScanOptions, look: Callable[[bytes], Value | None]) -> Iterator[bytes]:
+def _listed(names: Iterable[bytes], options: ScanOptions, look: Callable[[bytes], Value | None]) -> Iterable[bytes]:
     """The names that SCAN answers."""
     wanted = options.type_name
-    for name in names if options.matches is None else filter(options.matches, names):
-        value = look(name)
-        if value is not None and (wanted is None or codec.type_name(value).encode() == wanted):
-            yield name
+    matching = names if options.matches is None else filter(options.matches, names)
+    if wanted is None:
+        return [name for name in matching if look(name) is not None]
+    found = ((name, look(name)) for name in matching)
+    return [name for name, value in found if value is not None and codec.type_name(value).encode() == wanted]
 
 
 # -- replicas -------------------------------------------------------------------------------------------------

@@ -7,11 +7,12 @@ from collections.abc import Set as AbstractSet
 from itertools import islice
 
 from penstock.engine.arguments import to_at_least, to_positive, to_sample_count
-from penstock.engine.concurrency.long_work import LONG, LongCommand, reply_aside, reply_draws, reply_maker
+from penstock.engine.concurrency.long_work import LONG, reply_aside, reply_draws, reply_maker
 from penstock.engine.declarations import Access, Argv, Effect, Flag, Growth, Reply, command, counted_keys, key, keys
 from penstock.engine.keyspace.cursors import to_cursor
 from penstock.engine.keyspace.scanning import scan_elements
 from penstock.engine.session import Session
+from penstock.freeing import LongList
 from penstock.protocol.errors import ReplyError, syntax_error
 from penstock.protocol.resp import Members, in_pieces
 from penstock.types import kernels
@@ -194,7 +195,7 @@ def _spop_several(session: Session, argv: Argv) -> Reply:
 
     def choose() -> tuple[Set, Argv, Reply]:
         rest = kernels.listed(found)
-        logged = LongCommand([b"SREM", name])
+        logged = LongList([b"SREM", name])
         for taken in kernels.chunks(kernels.take_sample(rest, count)):
             logged += taken
         return kernels.union([rest]), logged, make_reply(Members, count, islice(logged, 2, None))

@@ -160,17 +160,38 @@ def make_pieces(
     yield b"%b%d\r\n" % (mark, count)
     rest = iter(values)
     while chunk := list(islice(rest, size)):
-        parts: list[Any] = []
-        for value in chunk:
-            if type(value) is not bytes:
-                write(value, protocol, parts.append)
-            elif len(value) < LONE:
-                parts.append(b"$%d\r\n%b\r\n" % (len(value), value))
-            else:
-                yield b"".join(parts) + b"$%d\r\n" % len(value)
-                yield value
-                parts = [b"\r\n"]
-        yield b"".join(parts)
+        yield from _pieces_of(chunk, protocol)
+
+
+def array_of_chunks(chunks: Iterable[list[Any]], protocol: int) -> RawPieces:
+    """An array of what is in these lists, each of a few values, whose number is known at the end only.
+
+    >>> b"".join(array_of_chunks([[b"a"], [], [1, None]], protocol=2).pieces)
+    b'*3\\r\\n$1\\r\\na\\r\\n:1\\r\\n$-1\\r\\n'
+    """
+    pieces: list[bytes | memoryview] = [b""]
+    count = 0
+    for chunk in chunks:
+        if chunk:
+            count += len(chunk)
+            pieces.extend(_pieces_of(chunk, protocol))
+    pieces[0] = b"*%d\r\n" % count
+    return RawPieces(pieces)
+
+
+def _pieces_of(values: list[Any], protocol: int) -> Iterator[bytes | memoryview]:
+    """A few values, joined, but for strings that are a piece by themselves."""
+    parts: list[Any] = []
+    for value in values:
+        if type(value) is not bytes:
+            write(value, protocol, parts.append)
+        elif len(value) < LONE:
+            parts.append(b"$%d\r\n%b\r\n" % (len(value), value))
+        else:
+            yield b"".join(parts) + b"$%d\r\n" % len(value)
+            yield value
+            parts = [b"\r\n"]
+    yield b"".join(parts)
 
 
 def _array(mark: bytes, values: Any, protocol: int, append: Append) -> None:

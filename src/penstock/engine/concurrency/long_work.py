@@ -16,8 +16,8 @@ from typing import Any
 from penstock.engine.concurrency.workers import LongWay
 from penstock.engine.declarations import Reply
 from penstock.engine.session import Session
-from penstock.freeing import GIANT, dispose
-from penstock.protocol.resp import RawPieces, StreamedPieces, in_pieces, make_pieces
+from penstock.freeing import GIANT
+from penstock.protocol.resp import RawPieces, StreamedPieces, encode, in_pieces, make_pieces
 from penstock.types.kernels import draw
 from penstock.types.zset import SortedSet
 
@@ -27,14 +27,6 @@ LONG = 1000
 
 SHARE = 16
 """A removal of more than this part of a collection makes a new one of what stays, instead of changing it in place."""
-
-
-class LongCommand(list[bytes]):
-    """A command of very many words, to be logged; it is freed as giant values are."""
-
-    def __del__(self) -> None:
-        if len(self) > GIANT:
-            dispose(self)
 
 
 def is_long_removal(going: int, size: int) -> bool:
@@ -66,6 +58,13 @@ def reply_aside(
     """
     protocol = session.protocol
     return session.aside(count if work is None else work, lambda: in_pieces(kind, count, values(), protocol))
+
+
+def with_key(name: bytes, reply: Reply) -> Reply:
+    """An array of a key and of a reply that was made by `reply_maker`."""
+    if isinstance(reply, RawPieces):
+        return RawPieces([b"*2\r\n" + encode(name), *reply.pieces])
+    return [name, reply]
 
 
 def reply_draws(

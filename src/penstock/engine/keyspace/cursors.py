@@ -35,7 +35,7 @@ from penstock.engine.arguments import to_integer
 from penstock.engine.declarations import Argv
 from penstock.engine.globs import Predicate, compile_glob
 from penstock.protocol.errors import ReplyError, syntax_error
-from penstock.types.kernels import listed, sort
+from penstock.types.kernels import sort
 
 PLACES = 1 << 32
 WINDOW_NUMBERS = 1 << 20
@@ -54,12 +54,15 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a step found: the names, which are those of a window up to number `last`, and the place behind them."""
+    """What a step found: the names, which are those of a window up to number `last`, and the place behind them.
 
-    names: list[bytes]
-    window: Window
-    last: int
-    place: int
+    There is no window if they are all there are, and they are those of the collection itself then.
+    """
+
+    names: Iterable[bytes]
+    window: Window | None = None
+    last: int = 0
+    place: int = PLACES
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +81,7 @@ class Step:
     def find(self, names: Callable[[], Iterable[bytes]]) -> Found:
         """The names of the answer. `names` gives all that are there, which must not change while a thread does this."""
         if self.at_once:
-            everything = listed(names())
-            return Found(everything, Window(self.owner, 0, PLACES, everything), len(everything), PLACES)
+            return Found(names())
         window = self.window or Window(self.owner, self.place, self.stop, self._pass(names()))
         inside = window.names
         first = bisect_left(inside, self.place, key=crc32)
@@ -126,7 +128,7 @@ class Cursors:
         """
         step = self.begin(owner, cursor, count, size)
         found = step.find(names)
-        return self.end(step, found), found.names
+        return self.end(step, found), list(found.names)
 
     def begin(self, owner: Hashable, cursor: int, count: int, size: int) -> Step:
         """What the next answer of an iteration takes."""
@@ -144,7 +146,7 @@ class Cursors:
 
     def end(self, step: Step, found: Found) -> int:
         """The cursor to go on with, 0 at the end; the window that it is in is kept."""
-        if step.at_once:
+        if found.window is None:
             return 0
         number = step.number if step.window is not None else self._open(found.window)
         if found.last < len(found.window.names):

@@ -12,7 +12,7 @@ All of this is owned by the loop thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from random import choice
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from penstock.engine.clock import Clock
 from penstock.engine.keyspace.expiry_times import Deadlines
 from penstock.engine.keyspace.random_keys import KeySampler
-from penstock.freeing import GIANT, dispose, take_apart
+from penstock.freeing import GIANT, LongList, dispose, take_apart
 from penstock.protocol.errors import WrongType
-from penstock.types.kernels import consume
 from penstock.types.once_records import OnceRecords
 from penstock.types.stream.nodes import Storage
 from penstock.types.stream.stream import Stream
@@ -210,18 +209,18 @@ class Database:
         expires = self.expires
         return (key for key in self.data if expires.get(key, NEVER) > now)
 
-    def names_now(self) -> Iterator[bytes]:
+    def names_now(self) -> Iterable[bytes]:
         """What `live_keys` gives at this moment: a copy, which any thread may walk while keys come and go.
 
         Taking it is one call that nobody can interrupt, some 20 nanoseconds a key.
         """
-        names = list(self.data)
+        names = LongList(self.data)
         if not self.expires or not self.keyspace.expiring:
-            return consume(names)
+            return names
         now, expires = self.clock.now, self.expires.copy()
 
         def live() -> Iterator[bytes]:
-            yield from (name for name in consume(names) if expires.get(name, NEVER) > now)
+            yield from (name for name in names if expires.get(name, NEVER) > now)
             take_apart(expires)
 
         return live()

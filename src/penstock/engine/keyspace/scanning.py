@@ -12,8 +12,8 @@ from penstock.engine.concurrency.long_work import LONG
 from penstock.engine.declarations import Argv, Reply
 from penstock.engine.keyspace.cursors import Found, ScanOptions, Step
 from penstock.engine.session import Session
-from penstock.protocol.resp import RawPieces, encode, in_pieces
-from penstock.types.kernels import consume, listed
+from penstock.protocol.resp import RawPieces, array_of_chunks, encode
+from penstock.types.kernels import chunks
 
 SMALL = 128
 """HSCAN, SSCAN and ZSCAN answer a collection of so many elements at once, as Redis does with its packed encodings."""
@@ -31,8 +31,8 @@ def answer_step(session: Session, step: Step, names: Callable[[], Iterable[bytes
 
     def compute() -> tuple[Found, RawPieces]:
         found = step.find(names)
-        answered = listed(rows(found.names))
-        return found, in_pieces(list, len(answered), consume(answered), protocol=2)  # both protocols write it alike
+        answered = (list(rows(some)) for some in chunks(found.names))
+        return found, array_of_chunks(answered, protocol=2)  # both protocols write it alike
 
     def commit(made: tuple[Found, RawPieces]) -> RawPieces:
         found, answered = made
