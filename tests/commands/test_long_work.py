@@ -104,7 +104,12 @@ SORT words STORE new | LPOP list 20 | RPOP list 55 | LPOP list 100 | RPOP list 6
 LTRIM list 0 -1 | LREM list 0 7 | LREM list -1 7 | LREM list 1 7 | LREM list 0 none | LINSERT list BEFORE 7 new
 LINSERT list AFTER 59 new | LINSERT list AFTER none new | ZREMRANGEBYRANK scores 0 -1 | ZREMRANGEBYRANK scores 50 2
 ZREMRANGEBYSCORE scores 9 10 | ZREMRANGEBYRANK scores -5 -1 | ZPOPMIN scores 100 | ZPOPMAX scores 60 | ZPOPMIN scores 55
-BZPOPMIN none scores 0 | BZPOPMAX scores 0 | BZMPOP 0 2 none scores MIN COUNT 20
+BZPOPMIN none scores 0 | BZPOPMAX scores 0 | BZMPOP 0 2 none scores MIN COUNT 20 | BZMPOP 0 1 scores MAX COUNT 100
+LMPOP 2 none list LEFT COUNT 20 | LMPOP 1 list RIGHT COUNT 100 | LMPOP 1 none LEFT COUNT 9 | LMPOP 1 hash LEFT COUNT 9
+BLMPOP 0 2 none list RIGHT COUNT 55 | ZMPOP 1 scores MAX COUNT 100 | ZMPOP 2 none scores MAX COUNT 59
+SORT list BY weight-* STORE list | SORT list BY user-*->age DESC GET # GET user-*->name STORE new
+SORT list BY note-* GET note-* STORE new | SORT list GET nothing-* STORE new | SORT none BY weight-* STORE list
+SORT list BY user-*->name STORE new
 """
 
 
@@ -193,6 +198,23 @@ def test_a_reply_does_not_depend_on_where_it_is_made(command: str, protocol: int
         session.protocol = protocol
         wire = _run(session, command.encode().split())
         return wire[:1], _comparable(wire, unordered)
+
+    _in_both_ways(run)
+
+
+@pytest.mark.parametrize("key", ["evens", "words", "list", "hash", "scores", "bits", "note-2"])
+def test_a_value_is_restored_the_same_wherever_it_is_loaded(key: str) -> None:
+    def run(session: Session) -> Any:
+        payload = _decoded(_run(session, [b"DUMP", key.encode()]))
+        replies = [
+            _run(session, [b"RESTORE", b"new", b"0", payload]),
+            _run(session, [b"RESTORE", b"new", b"0", payload]),
+            _run(session, [b"RESTORE", b"bits", b"1", payload, b"REPLACE", b"ABSTTL"]),
+            _run(session, [b"RESTORE", b"word", b"9999999999999", payload[:-1] + b"?", b"REPLACE"]),
+        ]
+        data = session.db.data
+        assert b"bits" not in data
+        return replies, _contents(data[b"new"]), _contents(data[b"word"])
 
     _in_both_ways(run)
 
@@ -294,6 +316,31 @@ def test_sort_answers_what_other_keys_held_when_it_began(monkeypatch: pytest.Mon
     assert _run(session, command) != before
 
 
+@pytest.mark.parametrize("limit", ["", " LIMIT 0 0"])
+def test_what_sort_stores_is_what_it_logs_although_other_keys_changed(
+    monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    def aside(session: Session, work: int, compute: Callable[[], Any], commit: Any) -> Reply:
+        _run(session, b"MSET weight-1 900 weight-2 -5".split())
+        return commit(compute())
+
+    session = Session(Engine())
+    for words in DATA:
+        _run(session, [str(word).encode() for word in words])
+    command = f"SORT list BY weight-* GET # GET weight-*{limit}".encode().split()
+    expected = [row or b"" for row in _decoded(_run(session, command))]
+    monkeypatch.setattr(sorting, "LONG", 0)
+    monkeypatch.setattr(Session, "aside", aside)
+    assert _decoded(_run(session, [*command, b"STORE", b"evens"])) == len(expected)
+    logged = session.effects or []
+    monkeypatch.undo()
+    assert list(session.db.data.get(b"evens", ())) == expected
+    for effect in logged:
+        _run(session, effect)
+    assert list(session.db.data.get(b"evens", ())) == expected
+    assert [row or b"" for row in _decoded(_run(session, command))] != expected or limit
+
+
 @pytest.mark.parametrize("count", [1, 25, 59, 60, 100])
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_popped_members_are_gone_and_logged(count: int, protocol: int) -> None:
@@ -371,6 +418,12 @@ def test_a_transaction_answers_what_was_there_when_each_command_ran() -> None:
         "LPOP l 2",
         "ZREMRANGEBYRANK z 0 0",
         "ZPOPMIN z 1",
+        "LMPOP 1 l LEFT COUNT 2",
+        "BLMPOP 0 1 l LEFT COUNT 2",
+        "ZMPOP 1 z MIN COUNT 2",
+        "BZMPOP 0 1 z MIN COUNT 2",
+        "SORT l BY w-* STORE d",
+        "SORT l GET w-* STORE d",
     ],
 )
 def test_the_server_that_the_families_are_run_on_does_have_threads_work(ours_threaded: str, line: str) -> None:
@@ -385,3 +438,27 @@ def test_the_server_that_the_families_are_run_on_does_have_threads_work(ours_thr
         before = client.info("locks")["worker_jobs_done"]
         client.execute_command(*line.split())
         assert client.info("locks")["worker_jobs_done"] == before + 1
+
+
+def test_a_large_value_is_restored_by_a_thread(ours_threaded: str) -> None:
+    with redis.Redis.from_url(ours_threaded) as client:
+        client.flushall()
+        client.rpush("l", "a", "b")
+        payload = client.dump("l")
+        assert payload is not None
+        before = client.info("locks")["worker_jobs_done"]
+        client.restore("new", 0, payload)
+        assert client.info("locks")["worker_jobs_done"] == before + 1
+        assert client.lrange("new", 0, -1) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("line", ["ZPOPMIN z 2", "ZMPOP 1 z MAX COUNT 2", "BZMPOP 0 1 z MIN COUNT 2"])
+def test_members_are_put_in_order_and_popped_by_two_jobs(ours_threaded: str, line: str) -> None:
+    with redis.Redis.from_url(ours_threaded) as client:
+        client.flushall()
+        client.zadd("z", {"m": 1, "n": 2, "o": 3})
+        before = client.info("locks")["worker_jobs_done"]
+        reply = client.execute_command(*line.split())
+        assert b"n" in str(reply).encode()
+        assert client.zcard("z") == 1
+        assert client.info("locks")["worker_jobs_done"] == before + 2

@@ -5,11 +5,12 @@ A list's key exists exactly as long as the list has elements: what removes ends 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 
 from penstock.engine.arguments import to_at_least, to_integer, to_positive
-from penstock.engine.concurrency.long_work import LONG, is_long_removal, reply_aside, reply_maker
+from penstock.engine.concurrency.long_work import LONG, is_long_removal, reply_aside, reply_maker, with_key
 from penstock.engine.declarations import Access, Argv, Effect, Flag, Reply, command, counted_keys, key
 from penstock.engine.keyspace.databases import Database
 from penstock.engine.session import Session
@@ -132,8 +133,18 @@ def _pop_counted(session: Session, argv: Argv, left: bool) -> Reply:
     return pop_many(session.db, argv[1], items, left, count)
 
 
-def _pop_aside(session: Session, name: bytes, items: List, left: bool, count: int) -> Reply:
-    """Remove so many elements from one end; what stays is copied aside, where the reply is made too."""
+def _pop_aside(
+    session: Session,
+    name: bytes,
+    items: List,
+    left: bool,
+    count: int,
+    done: Callable[[Reply], Reply] = lambda made: made,
+) -> Reply:
+    """Remove so many elements from one end; what stays is copied aside, where the reply is made too.
+
+    `done` is called when they are removed, and gives the answer.
+    """
     size, make_reply = len(items), reply_maker(session)
 
     def compute() -> tuple[List, Reply]:
@@ -142,7 +153,7 @@ def _pop_aside(session: Session, name: bytes, items: List, left: bool, count: in
 
     def commit(made: tuple[List, Reply]) -> Reply:
         session.db.replace_or_delete(name, made[0])
-        return made[1]
+        return done(made[1])
 
     return session.aside(size, compute, commit)
 
@@ -185,10 +196,19 @@ class MultiPop:
         for name in names:
             items = session.db.find(name, List)
             if items is not None:
-                popped = pop_many(session.db, name, items, self.left, self.count)
-                session.log([b"LPOP" if self.left else b"RPOP", name, b"%d" % len(popped)])
-                return [name, popped]
+                return self._take_from(session, name, items)
         return None
+
+    def _take_from(self, session: Session, name: bytes, items: List) -> Reply:
+        count = min(self.count, len(items))
+
+        def done(popped: Reply) -> Reply:
+            session.log([b"LPOP" if self.left else b"RPOP", name, b"%d" % count])
+            return with_key(name, popped)
+
+        if is_long_removal(count, len(items)):
+            return _pop_aside(session, name, items, self.left, count, done)
+        return done(pop_many(session.db, name, items, self.left, count))
 
 
 def is_left(word: bytes) -> bool:

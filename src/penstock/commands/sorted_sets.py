@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from penstock.engine.concurrency.long_work import (
     reply_draws,
     reply_maker,
     sort_first,
+    with_key,
 )
 from penstock.engine.declarations import Access, Argv, Effect, Flag, Reply, command, counted_keys, key
 from penstock.engine.keyspace.cursors import to_cursor
@@ -252,25 +253,32 @@ def _pop(session: Session, argv: Argv, highest: bool) -> Reply:
     if zset is not None and zset.disorder > LONG:
         return sort_first(session, zset, lambda: _pop(session, argv, highest))
     if len(argv) == 3 and zset is not None and is_long_removal(min(count, len(zset)), len(zset)):
-        return _pop_aside(session, argv[1], zset, min(count, len(zset)), highest)
+        return _pop_aside(session, argv[1], zset, min(count, len(zset)), highest, Pairs, tuple)
     rows = [] if zset is None else pop_rows(session, argv[1], zset, count, highest)
     if len(argv) == 3:
         return Pairs((member, score) for score, member in rows)
     return [rows[0][1], rows[0][0]] if rows else []
 
 
-def _pop_aside(session: Session, name: bytes, zset: SortedSet, count: int, highest: bool) -> Reply:
-    """Take so many rows out of the set at a key; what stays is copied aside, where the reply is made too."""
+def _pop_aside(
+    session: Session, name: bytes, zset: SortedSet, count: int, highest: bool, kind: type, row_kind: type,
+    done: Callable[[Reply], Reply] = lambda made: made,
+) -> Reply:  # fmt: skip
+    """Take so many rows out of the set at a key; what stays is copied aside, where the reply is made too.
+
+    The reply is a `kind` of rows that are `row_kind`s of member and score; `done` is called when they are removed, and
+    gives the answer.
+    """
     size, make_reply = len(zset), reply_maker(session)
     span = (size - count, size) if highest else (0, count)
 
     def compute() -> tuple[SortedSet, Reply]:
-        rows = zset.walk(*span, highest)
-        return zset.without_span(*span), make_reply(Pairs, count, ((member, score) for score, member in rows))
+        rows = (row_kind((member, score)) for score, member in zset.walk(*span, highest))
+        return zset.without_span(*span), make_reply(kind, count, rows)
 
     def commit(made: tuple[SortedSet, Reply]) -> Reply:
         session.db.replace_or_delete(name, made[0])
-        return made[1]
+        return done(made[1])
 
     return session.aside(size, compute, commit)
 
@@ -316,8 +324,23 @@ class MultiPop:
 
     def take(self, session: Session, names: list[bytes]) -> Reply:
         """The first of `names` that exists, and the [member, score] rows popped from it; None if none does."""
+        for name in names:
+            zset = session.db.find(name, SortedSet)
+            if zset is not None and is_long_removal(min(self.count, len(zset)), len(zset)):
+                return self._take_aside(session, name, zset)
+            if zset is not None:
+                break
         popped = pop_from_first(session, names, self.count, self.highest)
         return popped and [popped[0], [[member, score] for score, member in popped[1]]]
+
+    def _take_aside(self, session: Session, name: bytes, zset: SortedSet) -> Reply:
+        count = min(self.count, len(zset))
+
+        def done(popped: Reply) -> Reply:
+            session.log([b"ZPOPMAX" if self.highest else b"ZPOPMIN", name, b"%d" % count])
+            return with_key(name, popped)
+
+        return _pop_aside(session, name, zset, count, self.highest, list, list, done)
 
 
 @command(

@@ -6,8 +6,8 @@ order first when the outcome is stored, because a replay of the log must store t
 
 What is long is done aside. Patterns read keys that no lock covers, because they are not known before they are read, so what
 they say is fixed first (`_fixed`): a copy of the table of keys is enough for strings, which do not change, and the fields
-of hashes are looked up. With STORE and a pattern all of it happens at once, because a replay of the log would find
-what the keys hold when the list is stored.
+of hashes are looked up. With STORE what is stored belongs to that moment too: nobody sees the destination, which is
+locked, before it is stored. But the keys may have changed meanwhile, so the log gets the list itself, not the command.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from penstock.engine.concurrency.long_work import LONG
 from penstock.engine.declarations import Access, Argv, Beyond, Effect, Flag, Reach, Reply, command, found_keys, key
 from penstock.engine.keyspace.databases import Database, Value
 from penstock.engine.session import Session
+from penstock.freeing import LongList
 from penstock.protocol.errors import ReplyError, WrongType, syntax_error
 from penstock.protocol.resp import RawPieces, in_pieces
 from penstock.types.hash import Hash
@@ -307,13 +308,10 @@ def _store(session: Session, name: bytes, destination: bytes, request: _Request)
     def keep(size: int) -> None:
         session.engine.require_memory([], size)
 
-    def compute() -> List:
-        result = List()
+    def at_once() -> List:
         by, _ = request.lookups(partial(_lookup, db.get))
         gets = [_lookup(db.get, pattern, keep) for pattern in request.gets]
-        for rows in chunks(_rows(value, request, by, gets)):
-            result.extend(row or b"" for row in rows)
-        return result
+        return _list_of(_rows(value, request, by, gets))
 
     def commit(result: List) -> int:
         if result:
@@ -322,9 +320,38 @@ def _store(session: Session, name: bytes, destination: bytes, request: _Request)
             db.delete(destination)
         return len(result)
 
-    if len(value) <= LONG or request.reads_other_keys:
-        return commit(compute())
-    return session.aside(len(value), compute, commit)
+    if len(value) <= LONG:
+        return commit(at_once())
+    if not request.reads_other_keys:
+        return session.aside(len(value), at_once, commit)
+    by, gets = request.lookups(_fixed(db, value))
+
+    def compute() -> tuple[List, Argv] | None:
+        try:
+            result = _list_of(_rows(value, request, by, gets))
+        except _Changes:
+            return None
+        logged = LongList([b"RPUSH", destination])
+        for some in chunks(result):
+            logged += some
+        return result, logged
+
+    def commit_fixed(made: tuple[List, Argv] | None) -> int:
+        if made is None:
+            return commit(at_once())
+        result, logged = made
+        session.log([b"DEL", destination], *([logged] if result else ()))
+        return commit(result)
+
+    return session.aside(len(value), compute, commit_fixed)
+
+
+def _list_of(rows: Iterable[bytes | None]) -> List:
+    """What STORE keeps: what is missing is an empty string."""
+    result = List()
+    for some in chunks(rows):
+        result.extend(row or b"" for row in some)
+    return result
 
 
 def _growth(session: Session, argv: Argv) -> int:
