@@ -17,7 +17,7 @@ from penstock.bench.load import PATIENCE, connect
 from penstock.bench.servers import Running
 from penstock.protocol.resp import pack
 
-BEFORE, AFTER = 0.3, 1.0  # seconds to watch
+BEFORE, AFTER = 1.0, 1.0  # seconds to watch
 REQUESTS = [
     pack(b"GET", b"bystander"),
     pack(b"SET", b"bystander", b"value"),
@@ -48,6 +48,7 @@ print(time.perf_counter() - started, flush=True)
 class Notice:
     """What the bystanders noticed, in milliseconds, from when the slow command was sent."""
 
+    idle: float  # the worst before that: what the machine does to a server that has nothing else to do
     worst: float
     nearly_worst: float  # 99.9 per cent of the requests took no longer
     rate: float  # requests a second
@@ -68,6 +69,7 @@ def watch(server: Running, request: bytes, reply_size: int) -> Notice:
         spans, sent_at, seconds = _bystand(server, slow)
     took = sorted(end - start for start, end in spans if end > sent_at)
     return Notice(
+        idle=max((end - start for start, end in spans if end <= sent_at), default=0.0) * 1e3,
         worst=took[-1] * 1e3,
         nearly_worst=took[int(len(took) * 0.999)] * 1e3,
         rate=len(took) / (spans[-1][1] - sent_at),
