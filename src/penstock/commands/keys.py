@@ -246,16 +246,19 @@ def scan(session: Session, argv: Argv) -> Reply:
     step = session.engine.cursors.begin(db.index, cursor, options.count, len(db))
     if step.work <= LONG:
         return answer_step(session, step, lambda: db.data, lambda names: _listed(names, options, db.get))
-    names, look = db.names_now() if step.window is None else (), db.lookup_now()
-    return answer_step(session, step, lambda: names, lambda found: _listed(found, options, look))
+    new = step.window is None
+    names, look = db.names_now() if new else (), db.lookup_now()
+    return answer_step(session, step, lambda: names, lambda found: _listed(found, options, look, new))
 
 
-def _listed(names: Iterable[bytes], options: ScanOptions, look: Callable[[bytes], Value | None]) -> Iterable[bytes]:
-    """The names that SCAN answers."""
+def _listed(
+    names: Iterable[bytes], options: ScanOptions, look: Callable[[bytes], Value | None], live: bool = False
+) -> Iterable[bytes]:
+    """The names that SCAN answers; `live` ones were all there when the command came, which is when it happens."""
     wanted = options.type_name
     matching = names if options.matches is None else filter(options.matches, names)
     if wanted is None:
-        return [name for name in matching if look(name) is not None]
+        return matching if live else [name for name in matching if look(name) is not None]
     found = ((name, look(name)) for name in matching)
     return [name for name, value in found if value is not None and codec.type_name(value).encode() == wanted]
 

@@ -94,6 +94,10 @@ PIECE: Final = 512
 LONE: Final = 4096
 """Bytes of a string that is a piece by itself, and so is not copied."""
 
+_ONLY_BYTES: Final = {bytes}
+_HEADS: Final = [b"\r\n$%d\r\n" % length for length in range(256)]
+"""The end of a string and the head of the next one, by the length of that."""
+
 INTEGERS: Final = [b":%d\r\n" % n for n in range(1024)]
 """Replies for small integers, ready made: the most common answers of all."""
 
@@ -181,6 +185,12 @@ def array_of_chunks(chunks: Iterable[list[Any]], protocol: int) -> RawPieces:
 
 def _pieces_of(values: list[Any], protocol: int) -> Iterator[bytes | memoryview]:
     """A few values, joined, but for strings that are a piece by themselves."""
+    if type(values[-1]) is bytes and set(map(type, values)) == _ONLY_BYTES:
+        lengths = list(map(len, values))
+        if max(lengths) < len(_HEADS):  # most are: 100 ns each instead of 220
+            heads = map(_HEADS.__getitem__, lengths)
+            yield b"".join(chain.from_iterable(zip(heads, values, strict=True)))[2:] + b"\r\n"
+            return
     parts: list[Any] = []
     for value in values:
         if type(value) is not bytes:

@@ -59,9 +59,10 @@ def scan_elements(
     if at_once or len(elements) <= SMALL:
         return [b"0", list(rows(elements if matches is None else filter(matches, elements)))]
 
+    step = session.engine.cursors.begin((session.db.index, argv[1]), cursor, options.count, len(elements))
+
     def matching(names: Iterable[bytes]) -> Iterable[bytes]:
-        live = filter(elements.__contains__, names)
+        live = names if step.window is None else filter(elements.__contains__, names)
         return rows(live if matches is None else filter(matches, live))
 
-    step = session.engine.cursors.begin((session.db.index, argv[1]), cursor, options.count, len(elements))
     return answer_step(session, step, lambda: elements, matching)
