@@ -1,4 +1,6 @@
-"""What is held while there is no connection stays within its bounds, as the memory itself is measured; and is not lost."""
+"""What is held while there is no connection stays within its bounds, as the memory itself is measured; and
+is not lost.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Commands that come encoded: they are what their words are, to a server, to a cluster, to ONCE and to whoever must name one."""
+"""Commands that come encoded: they are what their words are, to a server, to a cluster, to ONCE and to
+whoever must name one.
+"""
 
 from __future__ import annotations
 

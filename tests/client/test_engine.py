@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.client.scripted import World, many, single, transaction
 
-from penstock.client.delivery import Acquaintance, Command, Delivery, State
+from penstock.client.delivery import Command, Delivery, ServerContact, State
 from penstock.client.engine.batch import Batch
 from penstock.client.errors import (
     BufferFull,
@@ -446,7 +446,7 @@ def test_a_server_that_is_still_loading_is_tried_again(delivery: Delivery) -> No
 @pytest.mark.parametrize("has_failed", [False, True])
 def test_a_new_connection_of_a_client_waits_for_a_server_that_is_still_loading(has_failed: bool) -> None:
     """One for a blocking command, say: it, too, knows the server from before."""
-    world = World(Acquaintance(was_reached=True))
+    world = World(ServerContact(was_reached=True))
     world.server.is_loading = True
     batch = world.submit(single("INCR", "a"))
     if has_failed:
@@ -465,7 +465,7 @@ def test_a_new_connection_of_a_client_waits_for_a_server_that_is_still_loading(h
 
 def test_a_lower_level_cancels_at_once_what_waits_for_a_first_connection() -> None:
     """One for a blocking command, say, of a client that knows the server from before."""
-    world = World(Acquaintance(was_reached=True))
+    world = World(ServerContact(was_reached=True))
     batch = world.submit(single("INCR", "a"))
     world.core.connecting()
     world.core.connect_failed(redis.ConnectionError("refused"), world.now)

@@ -1,4 +1,6 @@
-"""Every fault of the proxy, at every level, in every way to send a command: how often it ran, and what the caller was told."""
+"""Every fault of the proxy, at every level, in every way to send a command: how often it ran, and what the
+caller was told.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from penstock.client.errors import NoReplyInTime, NotSent, OutcomeUnknown
 from penstock.testing.proxy import Fault, FaultProxy
 
 FAULTS: dict[str, tuple[Callable[[FaultProxy, bytes, int], Fault], int, bool]] = {
-    # name: (fault, how often the server runs the command before the client notices, whether it notices only that nothing comes)
+    # name: (fault, how often the server runs the command before the client notices, whether it notices only that
+    # nothing comes)
     "cut before forwarding": (lambda proxy, name, nth: proxy.cut_before_forwarding(name, nth), 0, False),
     "cut in the request": (lambda proxy, name, nth: proxy.cut_mid_request(9, name, nth), 0, False),
     "cut after execution": (lambda proxy, name, nth: proxy.cut_after_execution(name, nth), 1, False),

@@ -1,4 +1,5 @@
-"""Exactly once on a real Penstock server behind the fault proxy: whatever breaks, a write that is answered has run once.
+"""Exactly once on a real Penstock server behind the fault proxy: whatever breaks, a write that is answered has run
+once.
 
 What a server process that is killed makes of it is in tests/integration/test_soak.py.
 """

@@ -1,5 +1,5 @@
-"""What is given up must not live on: a blocked command that nobody waits for, a shutdown that meets the next server, an attempt
-to connect that outlasts the patience of whoever waits for it."""
+"""What is given up must not live on: a blocked command that nobody waits for, a shutdown that meets the next server, an
+attempt to connect that outlasts the patience of whoever waits for it."""
 
 from __future__ import annotations
 
@@ -92,7 +92,9 @@ def test_a_shutdown_is_not_sent_to_whoever_comes_back() -> None:
 
 
 def test_a_command_that_ends_every_connection_is_sent_less_and_less_often() -> None:
-    """Such as one whose reply is over the server's limit: each new connection answers its PING, and that is no progress."""
+    """Such as one whose reply is over the server's limit: each new connection answers its PING, and that is
+    no progress.
+    """
     world = up(backoff_base=1, backoff_cap=4)
     world.submit(single("INCR", "a"))
     delays = []

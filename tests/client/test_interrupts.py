@@ -1,7 +1,8 @@
-"""A thread that is interrupted between any two steps takes nobody along: others get their replies, and need not wait for a patrol.
+"""A thread that is interrupted between any two steps takes nobody along: others get their replies, and need not wait
+for a patrol.
 
-Every line of the client is interrupted once, by a trace function. The patrol, by which a thread that waits looks after itself, never
-comes here: who depends on it waits for ever.
+Every line of the client is interrupted once, by a trace function. The patrol, by which a thread that waits looks after
+itself, never comes here: who depends on it waits for ever.
 """
 
 from __future__ import annotations
@@ -89,7 +90,9 @@ def test_an_interrupt_at_any_line_leaves_nobody_waiting(no_patrol: None, is_conn
 def test_a_second_interrupt_while_the_first_is_dealt_with_leaves_nobody_waiting(
     level: Delivery, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when Ctrl-C is pressed twice. The connection, of which nobody knows how far it was used, is then ended by another thread."""
+    """As when Ctrl-C is pressed twice. The connection, of which nobody knows how far it was used, is then
+    ended by another thread.
+    """
     monkeypatch.setattr(sync_driver, "PATROL", 0.01)
     step, where = 0, ["begin"]
     while where:
@@ -250,7 +253,9 @@ def test_an_interrupt_while_redis_py_connects_leaves_no_socket_open(
 def test_what_one_was_interrupted_in_giving_out_is_followed_by_nothing_on_that_connection(
     theirs: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others may come between the interrupt and the end of the connection; a reply to them would be taken for that of what was never written."""
+    """Others may come between the interrupt and the end of the connection; a reply to them would be taken
+    for that of what was never written.
+    """
     with Client.from_url(theirs.url) as client:
         client.ping()
         connection, me, replies, given = client._connection, threading.get_ident(), list[Any](), list[Any]()
@@ -304,5 +309,7 @@ while interrupts < 20_000:
 
 @pytest.mark.parametrize("pure", ["", "1"])
 def test_an_interrupt_while_the_handshake_is_packed_does_not_end_the_process(pure: str) -> None:
-    """hiredis 3.5 does not look whether a number could be shown: with redis-py's packer this is over after a fraction of a second."""
+    """hiredis 3.5 does not look whether a number could be shown: with redis-py's packer this is over after
+    a fraction of a second.
+    """
     subprocess.run([sys.executable, "-c", _PACKING], check=True, timeout=120, env={**os.environ, "PENSTOCK_PURE": pure})

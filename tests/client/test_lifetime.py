@@ -1,4 +1,6 @@
-"""Clients that are closed, entered again, shared by those who enter them, or left to the collector: as programs for redis-py do it."""
+"""Clients that are closed, entered again, shared by those who enter them, or left to the collector: as
+programs for redis-py do it.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What other clients did, measured, and what ours does instead: a row a section, every level, sync and asyncio.
 
-In each a connection is cut after the server has executed and before the client has the reply; where nothing is said the peers ran
-with their defaults. Levels are at most once, at least once, and, where the server is ours, exactly once.
+In each a connection is cut after the server has executed and before the client has the reply; where nothing is said the
+peers ran with their defaults. Levels are at most once, at least once, and, where the server is ours, exactly once.
 
     what was sent                                              what the peer did
     1. `incr`                                                  redis-py 8.1 ran it twice, silently
@@ -12,8 +12,8 @@ with their defaults. Levels are at most once, at least once, and, where the serv
     6. `incr`                                                  coredis 6.9 ran it twice
     7. `incr`                                                  valkey-glide 2.5: an error, and never a replay
 
-Users met them in redis-py#261, #977, #3554, #3559 (1, 2), #3804 (3); that "not sent" and "sent, unknown" must be told apart is
-StackExchange.Redis#1864; a client that reconnects and replays nothing, as in 7, is lettuce#1310 and #3072.
+Users met them in redis-py#261, #977, #3554, #3559 (1, 2), #3804 (3); that "not sent" and "sent, unknown" must be told
+apart is StackExchange.Redis#1864; a client that reconnects and replays nothing, as in 7, is lettuce#1310 and #3072.
 """
 
 from __future__ import annotations

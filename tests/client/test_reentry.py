@@ -1,4 +1,6 @@
-"""Those who come in between: a signal handler, or a replay filter, in a thread that is in the middle of the work on the connection."""
+"""Those who come in between: a signal handler, or a replay filter, in a thread that is in the middle of the
+work on the connection.
+"""
 
 from __future__ import annotations
 

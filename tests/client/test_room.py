@@ -1,4 +1,5 @@
-"""Who finds no room in a client of threads waits in the order of calls; who leaves that queue, however it leaves, keeps nobody waiting.
+"""Who finds no room in a client of threads waits in the order of calls; who leaves that queue, however it leaves, keeps
+nobody waiting.
 
 For tasks: test_giving_up.py; for a cluster: cluster/test_call_bounds.py.
 """

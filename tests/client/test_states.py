@@ -65,7 +65,8 @@ def test_a_password_that_was_changed_is_told_at_once_and_nothing_was_sent(connec
         assert admin.get("a") == b"1"
 
 
-# -- Sentinel, which redis-py's connections ask for the master ------------------------------------------------------------
+# -- Sentinel, which redis-py's connections ask for the master
+# ------------------------------------------------------------
 
 
 @pytest.fixture

@@ -1,4 +1,6 @@
-"""The end of workers, and what they are told to do with failures; how a consumer works otherwise is in test_streams.py."""
+"""The end of workers, and what they are told to do with failures; how a consumer works otherwise is in
+test_streams.py.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def fill(url: str, count: int) -> None:
 
 
 def test_an_interrupted_run_waits_until_its_workers_have_acknowledged_what_is_done(ours: Server) -> None:
-    """Ctrl-C is how such a program ends; the client is closed right after it, and must not be closed under the workers."""
+    """Ctrl-C is how such a program ends; the client is closed right after it, and must not be closed under
+    the workers.
+    """
     fill(ours.url, 20)
     done: list[int] = []
 

@@ -1,6 +1,7 @@
 """A Redis client that knows what happened to every command.
 
-Both clients are subclasses of redis-py's, so every command method, URL and option of redis-py works. Arrows point to what is imported:
+Both clients are subclasses of redis-py's, so every command method, URL and option of redis-py works. Arrows point to
+what is imported:
 
     delivery, errors, events, choice_by_name    levels and states, what went wrong, what is told of connections
       ^

@@ -9,7 +9,9 @@ C = TypeVar("C", bound=enum.Enum)
 
 
 def chosen(kind: type[C], value: C | str, refusal: str) -> C:
-    """A member by itself or by its name, in any case, with dashes or underscores; else ValueError: refusal, then all names."""
+    """A member by itself or by its name, in any case, with dashes or underscores; else ValueError: refusal, then all
+    names.
+    """
     if isinstance(value, kind):
         return value
     try:

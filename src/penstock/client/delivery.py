@@ -85,7 +85,9 @@ class Settings(DeliverySettings):
     """The settings of a core; `delivery` and `replay_filter` are changed through the core, which acts on the change."""
 
     silence_timeout: float | None = 5.0
-    """Seconds without a byte, while replies are owed, after which a connection counts as lost (redis-py's socket_timeout)."""
+    """Seconds without a byte, while replies are owed, after which a connection counts as lost (redis-py's
+    socket_timeout).
+    """
     health_check_interval: float = 15.0
     """Seconds without traffic after which a PING must be answered before anything else is sent; 0 never asks."""
 
@@ -103,12 +105,13 @@ def check_called(name: str, given: Any) -> None:
         raise TypeError(f"{name}={given!r} is no function")
     if inspect.iscoroutinefunction(given):
         raise TypeError(
-            f"{name}={given!r} is a coroutine function, and nobody would await it: give a plain one, which may create a task"
+            f"{name}={given!r} is a coroutine function, which would not be awaited: "
+            "give a plain function, which may create a task"
         )
 
 
 @dataclass(slots=True)
-class Acquaintance:
+class ServerContact:
     """What all connections of a client, and of clients made from it, know of the server together."""
 
     was_reached: bool = False

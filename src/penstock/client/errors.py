@@ -9,16 +9,16 @@
         |   `-- ClientClosed
         `-- OutcomeUnknown            (also redis.ConnectionError) it may have run, or may run yet
             |-- NoReplyInTime         (also redis.TimeoutError)
-            `-- NotReplayed           the replay filter, or the end of a transaction's connection, forbade to send it again
+            `-- NotReplayed           the replay filter, or the end of its transaction's connection, forbids a repeat
 
     redis.DataError
     `-- NotEncodable                  never queued
     redis.RedisError
     `-- NotSharable                   never queued
 
-So a handler written for redis-py (`except redis.ConnectionError`, `except redis.TimeoutError`) works, and one that wants to
-know may ask. Errors the server replies are redis-py's own, with `.state = State.REPLIED`; codes redis-py does not
-know (FENCED, LOCKED ...) become classes that are both redis.ResponseError and the class of protocol/errors.py.
+So a handler written for redis-py (`except redis.ConnectionError`, `except redis.TimeoutError`) works, and one that
+wants to know may ask. Errors the server replies are redis-py's own, with `.state = State.REPLIED`; codes redis-py does
+not know (FENCED, LOCKED ...) become classes that are both redis.ResponseError and the class of protocol/errors.py.
 
 Rejected: one error with a `was_sent` flag. The two cases are handled in different places: the first is tried again,
 the second is looked into.
@@ -100,7 +100,9 @@ class NotEncodable(redis.DataError):
 
 
 class NotSharable(redis.RedisError):
-    """The command would change a connection that others share, or end the order of commands and replies on it. It was never queued."""
+    """The command would change a connection that others share, or end the order of commands and replies on it. It was
+    never queued.
+    """
 
     state = State.QUEUED
 

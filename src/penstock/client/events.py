@@ -1,4 +1,4 @@
-"""What a client tells of its connections beside replies: for on_reconnect and on_replay."""
+"""The events that a client reports to on_reconnect and on_replay."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Event = Reconnected | Replayed
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """Whom to tell of what happens to connections."""
+    """The callbacks for events of connections."""
 
     on_reconnect: Callable[[Reconnected], object] | None = None
     on_replay: Callable[[Replayed], object] | None = None
@@ -49,7 +49,7 @@ class Listeners:
         check_called("on_replay", self.on_replay)
 
     def tell(self, event: Event) -> None:
-        """A listener that fails is logged: it must not keep others from their replies."""
+        """Call the listener. One that fails is logged: it must not keep callers from their replies."""
         try:
             if isinstance(event, Reconnected):
                 if self.on_reconnect is not None:

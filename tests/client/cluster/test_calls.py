@@ -75,7 +75,7 @@ def test_a_call_over_both_sides_of_a_migration_waits_for_its_end(cluster: RedisC
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_redirects_can_be_turned_off(level: str, cluster: RedisCluster, connect: Connect) -> None:
-    """Seed 003: you can disable this behaviour if you would like to."""
+    """patience=0 follows no redirect: the refusal is the result."""
     client = connect(patience=0, delivery=level)
     client.set("{t}a", 0)
     target = other_than(cluster, cluster.owner(T))
@@ -94,7 +94,7 @@ def test_redirects_can_be_turned_off(level: str, cluster: RedisCluster, connect:
 def test_what_was_written_to_a_master_that_dies_is_cancelled_or_runs_at_its_successor(
     as_pipeline: bool, level: str, cluster: RedisCluster, connect: Connect
 ) -> None:
-    """Seed 002, Clustered operations: by the level, with the new cluster view."""
+    """The level decides what is sent again, by the new slot map."""
     client = connect(delivery=level)
     victim, other = cluster.masters[:2]
     lost, kept = next(cluster.keys_on(victim)), next(cluster.keys_on(other))

@@ -72,7 +72,9 @@ def test_a_moved_slot_is_followed_over_shared_connections_too(cluster: RedisClus
 def test_many_connections_one_after_the_other_are_not_too_many(
     proxied: Proxied, cluster: RedisCluster, connect_through: Connect
 ) -> None:
-    """redis-py's pool counts what it has made, not what there is; a client that counted by it ended at the hundredth."""
+    """redis-py's pool counts what it has made, not what there is; a client that counted by it ended at the
+    hundredth.
+    """
     node = cluster.masters[0]
     keys = list(islice(cluster.keys_on(node), MOST_PIECES + 1))
     client = connect_through(max_connections=3)

@@ -1,4 +1,6 @@
-"""What a cluster client tells beside replies: counters, on_reconnect and on_replay with the node that they are about."""
+"""What a cluster client tells beside replies: counters, on_reconnect and on_replay with the node that they
+are about.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +108,7 @@ def pausing(logic: Logic, at: int, act: Any) -> Logic:
 
 @pytest.mark.parametrize("is_transaction", [False, True])
 def test_a_level_that_is_changed_while_a_command_waits_to_be_sent_again_counts_for_it(is_transaction: bool) -> None:
-    """Seed 002: with at-most-once what was written is cancelled; what was not is executed by the new view."""
+    """With at-most-once what was written fails; what was not is sent by the new slot map."""
     model = Model(cut=lost_then_down)
     rules = model.rules()
 

@@ -115,7 +115,8 @@ def test_shutdown_is_not_sent_to_whoever_comes_back(
 # -- every fault, every level ---------------------------------------------------------------------------------
 
 FAULTS: dict[str, tuple[Callable[[FaultProxy], Fault], int, bool]] = {
-    # name: (fault, how often the server runs the command before the client notices, whether it notices only that nothing comes)
+    # name: (fault, how often the server runs the command before the client notices, whether it notices only that
+    # nothing comes)
     "cut before forwarding": (lambda proxy: proxy.cut_before_forwarding(b"INCR"), 0, False),
     "cut in the request": (lambda proxy: proxy.cut_mid_request(9, b"INCR"), 0, False),
     "cut after execution": (lambda proxy: proxy.cut_after_execution(b"INCR"), 1, False),

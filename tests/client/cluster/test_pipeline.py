@@ -200,7 +200,9 @@ def test_a_command_that_was_overtaken_fails_instead_of_running_late() -> None:
 
 
 def test_a_command_that_was_overtaken_in_a_replay_fails_with_its_outcome_unknown() -> None:
-    """All three ran and lost their replies; sent again, the second is refused and the third runs: it must not run a third time late."""
+    """All three ran and lost their replies; sent again, the second is refused and the third runs: it must
+    not run a third time late.
+    """
     model = Model()
     answers = iter([None, None, None, None, "CLUSTERDOWN The cluster is down", None])
     model.between = lambda model: next(answers, None)
@@ -254,7 +256,9 @@ def test_patience_ends_what_is_refused_all_the_time() -> None:
 
 
 class _Failover(Model):
-    """Node a is dead, and after 20.4 s, as long as Redis takes with its default of cluster-node-timeout, b has taken over."""
+    """Node a is dead, and after 20.4 s, as long as Redis takes with its default of cluster-node-timeout, b
+    has taken over.
+    """
 
     def exchange(self, batch: NodeBatch) -> Outcome:
         if self.now >= 20.4:

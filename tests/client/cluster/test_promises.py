@@ -1,4 +1,6 @@
-"""The promises of the packed pipeline under random topologies, migrations, refusals and cuts, against the model's log."""
+"""The promises of the packed pipeline under random topologies, migrations, refusals and cuts, against the
+model's log.
+"""
 
 from __future__ import annotations
 
@@ -100,9 +102,12 @@ def check(model: Model, made: list[tuple[Any, ...]], results: list[Any], level: 
             if not conflict(earlier, later) or earlier[-1] not in last or later[-1] not in last:
                 continue
             if last[earlier[-1]] > last[later[-1]]:
-                # Allowed in one case: both ran, were cut off and sent again; the later one was refused this time while one after
-                # it ran. It must not run late, so its only run stays before the earlier one's second, and it is told so.
-                # Nothing is allowed of a command that was answered: whatever conflicts with it and was called before ran before.
+                # Allowed in one case: both ran, were cut off and sent again; the later one was refused this time while
+                # one after
+                # it ran. It must not run late, so its only run stays before the earlier one's second, and it is told
+                # so.
+                # Nothing is allowed of a command that was answered: whatever conflicts with it and was called before
+                # ran before.
                 assert is_overtaken(results[place]), "order of commands on one key"
 
 

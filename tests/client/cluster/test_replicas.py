@@ -7,7 +7,9 @@ from penstock.testing.cluster import RedisCluster
 
 
 def test_a_read_finds_the_replica_of_a_dead_master_though_the_map_names_it_the_other_way_round() -> None:
-    """The two have changed places, which the client does not know; then the one that it takes for the replica dies, for good."""
+    """The two have changed places, which the client does not know; then the one that it takes for the
+    replica dies, for good.
+    """
     with RedisCluster(cluster_node_timeout="15000") as cluster:
         cluster.wait_until_listed()
         before = cluster.masters[0]

@@ -1,4 +1,6 @@
-"""Which arguments are keys, as a real server's table and our own rules say, checked against the server's own opinion."""
+"""Which arguments are keys, as a real server's table and our own rules say, checked against the server's
+own opinion.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""command_timeout on every path of a cluster client: waits, redirects, a topology that nobody tells, silence, transactions."""
+"""command_timeout on every path of a cluster client: waits, redirects, a topology that nobody tells,
+silence, transactions.
+"""
 
 from __future__ import annotations
 
@@ -119,7 +121,9 @@ def late_result(
     call: Callable[[], Any],
     is_too_early: Callable[[Any], bool],
 ) -> Any:
-    """What a call comes to whose time is up when a fault has hit it. On a machine that does not come so far it is tried again, with more time."""
+    """What a call comes to whose time is up when a fault has hit it. On a machine that does not come so far it is tried
+    again, with more time.
+    """
     rules = getattr(client, "real", client).core.rules
     for seconds in SHORT_TIMES:
         fault, rules.command_timeout = arm(), seconds
@@ -226,7 +230,7 @@ def test_a_topology_that_nobody_tells_is_waited_for_no_longer_than_the_command_m
     client = connect_through(socket_timeout=60.0, command_timeout=0.5)
     for node in cluster.nodes:
         proxied.before(node).swallow(command=b"CLUSTER")
-    with pytest.raises(NotSentInTime, match="who owns the slots") as late:
+    with pytest.raises(NotSentInTime, match="which node owns which slot") as late:
         client.get("k")
     assert late.value.state is State.QUEUED
 

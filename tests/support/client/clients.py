@@ -90,7 +90,9 @@ MAKERS: dict[str, Callable[..., Any]] = {"sync": penstock.Client.from_url, "aio"
 
 
 def fall_silent(client: Any) -> None:
-    """Make it so that nothing has come for longer than a server may be silent, on first connections where a reply is owed."""
+    """Make it so that nothing has come for longer than a server may be silent, on first connections where a
+    reply is owed.
+    """
 
     def age(core: ConnectionCore, now: float) -> None:
         if core._awaiting and not core.counters.reconnects:

@@ -16,9 +16,9 @@ PATH = Path(penstock.client.engine.__file__).parent / "declared.py"
 
 _HEAD = '''"""What the declarations of Penstock's commands say that a client must know before it has asked a server.
 
-Written by `python -m tests.support.client.declared_table`; tests/client/test_declared.py compares it with the declarations. The client
-cannot import them: it is installed and imported without the server. Commands that only Redis and Valkey have are listed where
-this table is used.
+Written by `python -m tests.support.client.declared_table`; tests/client/test_declared.py compares it with the
+declarations. The client does not import them: it does not need the server (docs/design/0001-layers.md). Commands that
+only Redis and Valkey have are listed where this table is used.
 """
 
 from __future__ import annotations

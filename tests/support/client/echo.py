@@ -10,7 +10,8 @@ import hiredis
 
 
 class Echo:
-    """A server that answers ECHO, on any connection: the first one when it has heard the second, the second when it is told to.
+    """A server that answers ECHO, on any connection: the first one when it has heard the second, the second when it is
+    told to.
 
     `cuts`: when it has heard both it ends the connection instead, once.
     """

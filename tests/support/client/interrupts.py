@@ -1,4 +1,6 @@
-"""Signals whose handler raises, as Ctrl-C does: one at a moment that a test chooses, or hundreds at moments that nobody does."""
+"""Signals whose handler raises, as Ctrl-C does: one at a moment that a test chooses, or hundreds at moments
+that nobody does.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def interrupting() -> Iterator[None]:
 
 
 def ask_interrupted(ask: Callable[[int], object], times: int) -> None:
-    """Three threads ask with one number after another, and this one, too, while it is interrupted so many times; all of them come to an end."""
+    """Three threads ask with one number after another, and this one, too, while it is interrupted so many
+    times; all of them come to an end.
+    """
     finished, interrupted = threading.Event(), 0
 
     def work(numbers: Iterator[int]) -> None:
@@ -47,7 +51,8 @@ def ask_interrupted(ask: Callable[[int], object], times: int) -> None:
     for thread in threads:
         thread.start()
     try:
-        # A socket that redis-py was just making is collected with a warning; an interrupt must not hit the one who reports it.
+        # A socket that redis-py was just making is collected with a warning; an interrupt must not hit the one who
+        # reports it.
         with warnings.catch_warnings(), interrupting():
             warnings.simplefilter("ignore", ResourceWarning)
             while interrupted < times:
@@ -67,7 +72,8 @@ def ask_interrupted(ask: Callable[[int], object], times: int) -> None:
 def interrupt_at(step: int, tell: Callable[[str], None]) -> Callable[..., Any]:
     """A trace function that raises before a line of the client's own, and says which.
 
-    Not where no signal comes: before a `try`, which is no step, and before a `with`, which is traced again when its block ends.
+    Not where no signal comes: before a `try`, which is no step, and before a `with`, which is traced again when its
+    block ends.
     """
     left = step
 

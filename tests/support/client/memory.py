@@ -12,7 +12,9 @@ from penstock.client.errors import BufferFull
 
 
 def awaited_until_full(begin: Callable[[int], Any], bound: int) -> int:
-    """The bytes that calls take, begun one after another until there is room for no more; given up then, all of them."""
+    """The bytes that calls take, begun one after another until there is room for no more; given up then,
+    all of them.
+    """
     held: list[Any] = []
     tracemalloc.start()
     try:

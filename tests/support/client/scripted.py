@@ -1,6 +1,8 @@
-"""Two ends joined by a fake link: a ConnectionCore, and a server that runs what has arrived whole, can be cut anywhere, and forgets nothing.
+"""Two ends joined by a fake link: a ConnectionCore, and a server that runs what has arrived whole, can be cut anywhere,
+and forgets nothing.
 
-The server counts every execution of every command, so that a test can say "never twice" and "never lost". It knows ONCE.
+The server counts every execution of every command, so that a test can say "never twice" and "never lost". It knows
+ONCE.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from typing import Any
 import hiredis
 import redis
 
-from penstock.client.delivery import Acquaintance, Settings
+from penstock.client.delivery import ServerContact, Settings
 from penstock.client.engine.batch import Batch
 from penstock.client.engine.command_kinds import Kind, kind_of
 from penstock.client.engine.connection import ConnectionCore
@@ -121,10 +123,10 @@ class ScriptedServer:
 class World:
     """A core, a server, and the bytes between them."""
 
-    def __init__(self, acquaintance: Acquaintance | None = None, encoding: str | None = None, **settings: Any) -> None:
+    def __init__(self, contact: ServerContact | None = None, encoding: str | None = None, **settings: Any) -> None:
         self.now = 1000.0
         self.settings = Settings(**settings)
-        self.core = ConnectionCore(self.settings, jitter=lambda: 1.0, acquaintance=acquaintance, encoding=encoding)
+        self.core = ConnectionCore(self.settings, jitter=lambda: 1.0, contact=contact, encoding=encoding)
         self.server = ScriptedServer()
         self.upstream = b""  # written by the core, not yet at the server
         self.downstream = b""  # answered by the server, not yet at the core

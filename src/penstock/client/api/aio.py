@@ -39,7 +39,9 @@ from penstock.client.drivers.connecting import connection_maker
 from penstock.client.engine.batch import Batch
 
 AWAITED_BYTES = 700
-"""What a batch that is awaited costs more than one that a thread waits for: coroutines, and what they keep; tests/client/test_bounds.py measures it."""
+"""What a batch that is awaited costs more than one that a thread waits for: coroutines, and what they keep;
+tests/client/test_bounds.py measures it.
+"""
 AWAITED_MANY_BYTES = 1500
 """The same for one of many commands: those of pipelines and of `execute_many` keep more."""
 
@@ -79,7 +81,9 @@ class Client(ClientBody[AioConnection], StreamCommands, QuickCommands, redis.asy
         return await result if inspect.isawaitable(result) else result
 
     async def execute_many(self, commands: Sequence[Sequence[Any]], raise_on_error: bool = True) -> list[Any]:
-        """Run ready commands, such as `(b"SET", key, value)`, in one go: the replies as the server gave them, in order."""
+        """Run ready commands, such as `(b"SET", key, value)`, in one go: the replies as the server gave
+        them, in order.
+        """
         if not commands:
             return []
         with told_of_all(len(commands)):
@@ -89,7 +93,9 @@ class Client(ClientBody[AioConnection], StreamCommands, QuickCommands, redis.asy
             return bulk_results(batch, raise_on_error)
 
     def run(self, batch: Batch) -> Awaitable[None]:
-        """Have a batch finished, on a connection that suits it. No coroutine by itself: one less for each call that waits."""
+        """Have a batch finished, on a connection that suits it. No coroutine by itself: one less for each call that
+        waits.
+        """
         if batch.blocks and self._is_shared:
             return self._run_alone(batch)
         batch.size += AWAITED_BYTES if batch.lengths is None else AWAITED_MANY_BYTES
@@ -121,12 +127,16 @@ class Client(ClientBody[AioConnection], StreamCommands, QuickCommands, redis.asy
         return Pipeline(self, transaction, shard_hint)
 
     async def initialize(self) -> Self:
-        """What `await client` and `async with client` begin with: open a client again that was closed. It connects when it must."""
+        """What `await client` and `async with client` begin with: open a client again that was closed. It connects when
+        it must.
+        """
         self._reopen()
         return self
 
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
-        """End all connections. Commands that have no reply fail; so do later ones, until `async with client:` opens it again."""
+        """End all connections. Commands that have no reply fail; so do later ones, until `async with client:` opens it
+        again.
+        """
         closes_pool = self.auto_close_connection_pool if close_connection_pool is None else close_connection_pool
         for connection in self._connections():
             await connection.aclose(None if closes_pool else self._handoff.leave)

@@ -51,22 +51,24 @@ def _mind(batch: Batch, kind: Kind, is_shared: bool) -> None:
 
 
 def refuse_unsharable(arguments: Sequence[Any], kind: Kind, is_shared: bool) -> None:
-    """Raise NotSharable, with what to use instead, if the command would harm others on the connection, or its own callers."""
+    """Raise NotSharable, with what to use instead, if the command would harm others on the connection, or its own
+    callers.
+    """
     name = name_of(arguments)
     if kind is Kind.STREAMING:
         raise NotSharable(f"{name} {_REFUSALS.get(name, _SUBSCRIBING)}")
     if kind is Kind.TRANSACTION and is_shared:
         raise NotSharable(
-            f"{name} on a connection that others share would catch their commands too; use pipeline() with its watch(), multi() "
-            "and reset(), transaction(), or client(), which has a connection of its own"
+            f"{name} on a connection that others share would catch their commands too; use pipeline() with its "
+            "watch(), multi() and reset(), transaction(), or client(), which has a connection of its own"
         )
 
 
 _REFUSALS = {
-    "CLIENT REPLY": "leaves commands without the replies by which this client knows what became of them; to save round trips use "
-    "pipeline() or execute_many()",
+    "CLIENT REPLY": "leaves commands without the replies by which this client knows what became of them; "
+    "to save round trips use pipeline() or execute_many()",
     "MONITOR": "ends the order of commands and replies on a connection; use monitor(), which has its own",
-    "QUIT": "would end the connection of all who share this client; use close()",
+    "QUIT": "would end the connection that all callers of this client share; use close()",
     **dict.fromkeys(
         ["SYNC", "PSYNC"], "makes a replica of its connection, which this client cannot be; use redis.Redis for it"
     ),

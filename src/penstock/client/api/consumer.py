@@ -4,7 +4,7 @@
         for message in orders:
             cook(message)                  # done: acknowledged. An exception: given back, and raised
 
-    client.consumer("orders", "kitchen").run(cook, workers=4)      # an exception: given back, told to on_error, and on it goes
+    client.consumer("orders", "kitchen").run(cook, workers=4)      # an exception gives the message back
 
 A message is acknowledged after the body has come to its end, when the next one is asked for; with those fetched
 together, in one TACK. What is lost on the way (the program, the acknowledgement) is delivered again, so the body must
@@ -46,11 +46,14 @@ class Terms:
     key: Any
     group: Any
     start: int | str = 0
-    """Where the group begins if it does not exist yet: an offset, 0 for the first message there is, "$" for new ones."""
+    """Where the group begins if it does not exist yet: an offset, 0 for the first message there is, "$" for new ones.
+    """
     count: int = 100
     """How many messages to fetch at a time."""
     retry_ms: int = 30_000
-    """A message that is not acknowledged within this time is delivered again. The body must not take half as long with one."""
+    """A message that is not acknowledged within this time is delivered again. The body must not take half as long with
+    one.
+    """
     expire_ms: int = 0
     """So long after its first delivery a message is given up; 0 is never."""
     dead_letter: Any = None
@@ -84,7 +87,9 @@ def _check(body: Any, workers: int) -> None:
 
 
 def _log_failure(message: Message, error: Exception) -> None:
-    """What `run` does about a body that fails, unless it is given an `on_error`: nobody must have to guess why a message comes again."""
+    """What `run` does about a body that fails, unless it is given an `on_error`: the log says why a message comes
+    again.
+    """
     _log.error("the body failed on message %d, which comes again", message.offset, exc_info=error)
 
 
@@ -104,14 +109,25 @@ class ConsumerBody:
         """The next thing to do, until stopped; what was fetched and not begun is then given back."""
         terms = self._terms
         read = (
-            "TREAD", terms.key, terms.start, terms.count, "BLOCK", terms.block_ms, "GROUP", terms.group,
-            "RETRY", terms.retry_ms, terms.expire_ms, *(("DEADLETTER", terms.dead_letter) if terms.dead_letter is not None else ()),
-        )  # fmt: skip
+            "TREAD",
+            terms.key,
+            terms.start,
+            terms.count,
+            "BLOCK",
+            terms.block_ms,
+            "GROUP",
+            terms.group,
+            "RETRY",
+            terms.retry_ms,
+            terms.expire_ms,
+            *(("DEADLETTER", terms.dead_letter) if terms.dead_letter is not None else ()),
+        )
         while not self._stopped:
             messages = [Message._make(row) for row in (yield "call", read) or ()]
             done: list[int] = []
             begun = 0
-            # Half of the time for all that was fetched, so that what is done is acknowledged, and the rest given back, in time.
+            # Half of the time for all that was fetched, so that what is done is acknowledged, and the rest given back,
+            # in time.
             keep_until = monotonic() + terms.retry_ms / 2000
             for message in messages:
                 if self._stopped or monotonic() >= keep_until:
@@ -144,7 +160,9 @@ class Consumer(ConsumerBody):
         self.close(error)
 
     def close(self, error: BaseException | None = None) -> None:
-        """Acknowledge what is done, also what the body left with `break`; give back the rest, and what it failed on with `error`."""
+        """Acknowledge what is done, also what the body left with `break`; give back the rest, and what it failed on
+        with `error`.
+        """
         steps, self._steps = self._steps, None
         self._leave(steps, error)
 
@@ -175,7 +193,9 @@ class Consumer(ConsumerBody):
         self._steps = None
 
     def run(self, body: Callable[[Message], object], workers: int = 1, on_error: OnError = _log_failure) -> None:
-        """Call `body` with each message, in so many threads, until `stop`. A body that fails gets the message again later."""
+        """Call `body` with each message, in so many threads, until `stop`. A body that fails gets the message again
+        later.
+        """
         _check(body, workers)
         if inspect.iscoroutinefunction(body):
             raise TypeError(f"body={body!r} is a coroutine function, which needs the consumer of a penstock.aio.Client")
@@ -250,7 +270,9 @@ class AioConsumer(ConsumerBody):
         await self.aclose(error)
 
     async def aclose(self, error: BaseException | None = None) -> None:
-        """Acknowledge what is done, also what the body left with `break`; give back the rest, and what it failed on with `error`."""
+        """Acknowledge what is done, also what the body left with `break`; give back the rest, and what it failed on
+        with `error`.
+        """
         steps, self._steps = self._steps, None
         await self._leave(steps, error)
 
@@ -282,8 +304,8 @@ class AioConsumer(ConsumerBody):
     async def run(
         self, body: Callable[[Message], Awaitable[object] | object], workers: int = 1, on_error: OnError = _log_failure
     ) -> None:
-        """Call `body` with each message, and await it if it is a coroutine, in so many tasks, until `stop`. A body that fails gets the
-        message again later.
+        """Call `body` with each message, and await it if it is a coroutine, in so many tasks, until `stop`. A body that
+        fails gets the message again later.
         """
         _check(body, workers)
 

@@ -30,7 +30,7 @@ PIPELINE_BYTES = 800
 """What a pipeline costs beside its batch, while it waits for it; tests/client/test_bounds.py measures it."""
 STACKED_BYTES = 100
 """What each of its commands costs more than a ready one."""
-_NO_OPTIONS: dict[str, Any] = {}  # most commands have none: one for all, which nobody changes
+_NO_OPTIONS: dict[str, Any] = {}  # most commands have none: one for all, which is never changed
 
 _MULTI, _EXEC = ("MULTI",), ("EXEC",)
 
@@ -69,7 +69,7 @@ class PipelineBody:
         return result
 
     def unwatched_by(self, batch: Batch) -> None:
-        """An EXEC that was answered, however, has ended the WATCH: nobody needs to send UNWATCH."""
+        """An EXEC that was answered, with whatever reply, has ended the WATCH: UNWATCH need not be sent."""
         if batch.atomic and not isinstance(batch.results[-1], DeliveryError):
             self.watching = False
 
@@ -87,7 +87,7 @@ class PipelineBody:
 
 @contextmanager
 def told_of_all(count: int) -> Iterator[None]:
-    """Whatever a pipeline fails with has the state of each of its commands, and what became of each."""
+    """Give every error of a pipeline the state and the result of each of its commands."""
     try:
         yield
     except Exception as error:
@@ -99,7 +99,7 @@ def told_of_all(count: int) -> Iterator[None]:
 
 @contextmanager
 def refusal_of(batch: Batch, raised: bool) -> Iterator[None]:
-    """What is not even taken (NotSent) ends so for each of its commands, if that is not to be raised."""
+    """If the batch is not taken (NotSent) and that is not to be raised, it is the result of each command."""
     try:
         yield
     except NotSent as error:
@@ -109,7 +109,9 @@ def refusal_of(batch: Batch, raised: bool) -> Iterator[None]:
 
 
 def batch_of(stack: Stack, is_transaction: bool, decodes: bool) -> Batch:
-    """All commands of a pipeline, encoded. The reply of EXEC is never decoded as a whole: one that cannot be is the loss of its command."""
+    """All commands of a pipeline, encoded. The reply of EXEC is never decoded as a whole: one that cannot be is the
+    loss of its command.
+    """
     if is_transaction:
         sent = [(args, options) for args, options in stack if EMPTY_RESPONSE not in options]
         commands = [_MULTI, *(args for args, _ in sent), _EXEC]
@@ -220,7 +222,9 @@ def _transaction_replies(batch: Batch, stack: Stack, pipeline: Any) -> Iterable[
 
 
 def decoded_alone(reply: Any, decoding: tuple[str, str]) -> Any:
-    """A reply that stood among others, as text; if it cannot be that, it becomes the exception, and the others are unharmed."""
+    """A reply that stood among others, as text; if it cannot be that, it becomes the exception, and the others are
+    unharmed.
+    """
     try:
         return _decoded(reply, *decoding)
     except ValueError as error:

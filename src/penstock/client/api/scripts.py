@@ -1,10 +1,10 @@
 """Lua scripts that were registered (`register_script`).
 
-A call sends the script's digest (EVALSHA). If the server does not know it, the script itself is sent (EVAL), which runs it and makes it known.
-A pipeline learns that only when it has run, so there the script always travels whole.
+A call sends the script's digest (EVALSHA). If the server does not know it, the script itself is sent (EVAL), which runs
+it and makes it known. A pipeline learns that only when it has run, so there the script always travels whole.
 
-Rejected: SCRIPT LOAD and EVALSHA again, as redis-py does it. A server that dies in between is followed by one that does not know the script, and
-NOSCRIPT reaches the caller. Rejected: SCRIPT LOAD before each pipeline, for the same reason.
+Rejected: SCRIPT LOAD and EVALSHA again, as redis-py does it. A server that dies in between is followed by one that does
+not know the script, and NOSCRIPT reaches the caller. Rejected: SCRIPT LOAD before each pipeline, for the same reason.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What the two clients have in common: their options, the delivery settings, the connections they own, the counters.
 
-A connection drives one ConnectionCore: drivers.sync.SyncConnection or drivers.aio.AioConnection. A client has one that all
-callers share, and makes others
-for what must not be shared; those are kept and used again.
+A connection drives one ConnectionCore: drivers.sync.SyncConnection or drivers.aio.AioConnection. A client has one that
+all callers share, and makes others for what must not be shared; those are kept and used again.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from penstock.client.api.pipeline import total
 from penstock.client.api.streams import CALLBACKS
-from penstock.client.delivery import Acquaintance, Counters, Delivery, ReplayFilter, Settings, check_called
+from penstock.client.delivery import Counters, Delivery, ReplayFilter, ServerContact, Settings, check_called
 from penstock.client.drivers.connecting import SETTINGS, encoding_of, settings_from
 from penstock.client.drivers.pool_handoff import Driver, PoolHandoff
 from penstock.client.engine.connection import ConnectionCore
@@ -26,12 +25,12 @@ from penstock.client.errors import NotSent
 from penstock.client.events import Listeners
 
 OPTIONS = (*SETTINGS, "on_reconnect", "on_replay")
-_ACQUAINTANCE = "_acquaintance"  # what a client gives to those that are made from it, and no other caller
+_CONTACT = "_contact"  # what a client gives to those that are made from it, and no other caller
 
 
 def take_options(kwargs: dict[str, Any], *more: str) -> dict[str, Any]:
     """Take what is ours out of the arguments for redis-py."""
-    return {name: kwargs.pop(name) for name in (*OPTIONS, _ACQUAINTANCE, *more) if name in kwargs}
+    return {name: kwargs.pop(name) for name in (*OPTIONS, _CONTACT, *more) if name in kwargs}
 
 
 F = TypeVar("F", bound=Callable[..., None])
@@ -44,7 +43,8 @@ def shown_with_arguments_of(theirs: Callable[..., None]) -> Callable[[F], F]:
         signature = inspect.signature(theirs)
         defaults = {setting.name: setting.default for setting in fields(Settings)}
         own = [Parameter(name, Parameter.KEYWORD_ONLY, default=defaults.get(name)) for name in OPTIONS]
-        ours.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *own])  # type: ignore[attr-defined]
+        parameters = [*signature.parameters.values(), *own]
+        ours.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         return ours
 
     return show
@@ -76,14 +76,15 @@ class ClientBody(ABC, Generic[L]):
     def _set_up(self, options: dict[str, Any], is_shared: bool) -> None:
         self._is_shared = is_shared
         self._listeners = Listeners(options.pop("on_reconnect", None), options.pop("on_replay", None))
-        self._acquaintance = options.pop(_ACQUAINTANCE, None) or Acquaintance()
+        self._contact = options.pop(_CONTACT, None) or ServerContact()
         self.response_callbacks.update(CALLBACKS)
         self.settings = settings_from(self.connection_pool, options)
         encoding, errors = encoding_of(self.connection_pool)
         self.decoding = None if encoding is None else (encoding, errors)
-        # Connections must not refer to the client: it would then be closed at some collection, not when its last user is gone.
+        # Connections must not refer to the client: it would then be closed at some collection, not when its last user
+        # is gone.
         self._make_core = partial(
-            ConnectionCore, self.settings, encoding=encoding, encoding_errors=errors, acquaintance=self._acquaintance
+            ConnectionCore, self.settings, encoding=encoding, encoding_errors=errors, contact=self._contact
         )
         self._handoff = PoolHandoff(self.connection_pool, self._driver, self.settings.health_check_interval)
         # Changed only by append and pop, which need no lock; a lock could be held by another thread at a fork.
@@ -93,7 +94,9 @@ class ClientBody(ABC, Generic[L]):
         self._before = Counters()  # of connections that were closed, if there are others since
 
     def _reopen(self) -> None:
-        """If this client was closed: let it connect again, as redis-py's do. What was held is finished, and stays so."""
+        """If this client was closed: let it connect again, as redis-py's do. What was held is finished, and
+        stays so.
+        """
         if self._connection.core.is_closed:
             self._before, self._own_connections, self._idle_connections = self.counters, [], []
             self._connection = self._new_connection()
@@ -110,14 +113,19 @@ class ClientBody(ABC, Generic[L]):
     def _options_of_twin(self) -> dict[str, Any]:
         """The arguments for another client like this one, with a connection of its own."""
         return {
-            **{name: getattr(self.settings, name) for name in SETTINGS}, "connection_pool": self.connection_pool,
-            "single_connection_client": True, "on_reconnect": self._listeners.on_reconnect, "on_replay": self._listeners.on_replay,
-            _ACQUAINTANCE: self._acquaintance,
-        }  # fmt: skip
+            **{name: getattr(self.settings, name) for name in SETTINGS},
+            "connection_pool": self.connection_pool,
+            "single_connection_client": True,
+            "on_reconnect": self._listeners.on_reconnect,
+            "on_replay": self._listeners.on_replay,
+            _CONTACT: self._contact,
+        }
 
     @property
     def delivery(self) -> Delivery:
-        """The level, which may be changed at any time. To at-most-once while there is no connection cancels what is held."""
+        """The level, which may be changed at any time. To at-most-once while there is no connection cancels what is
+        held.
+        """
         return self.settings.delivery
 
     @delivery.setter

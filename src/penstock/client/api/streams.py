@@ -1,8 +1,8 @@
 """Stream commands as methods, for both clients and their pipelines: they build a command and say how to read its reply.
 
 As in redis-py, a method returns what `execute_command` returns: the value, an awaitable of it, or the pipeline. Replies
-become values in CALLBACKS, which the clients add to redis-py's. Times are in milliseconds, as on the wire, and say so in
-their names.
+become values in CALLBACKS, which the clients add to redis-py's. Times are in milliseconds, as on the wire, and say so
+in their names.
 """
 
 from __future__ import annotations
@@ -124,40 +124,74 @@ class StreamCommands:
         )
 
     def tread(
-        self, key: Any, offset: int | str | None = None, count: int = 100, *, block_ms: int | None = None, group: Any = None,
-        retry_ms: int | None = None, expire_ms: int = 0, max_bytes: int | None = None, dead_letter: Any = None,
+        self,
+        key: Any,
+        offset: int | str | None = None,
+        count: int = 100,
+        *,
+        block_ms: int | None = None,
+        group: Any = None,
+        retry_ms: int | None = None,
+        expire_ms: int = 0,
+        max_bytes: int | None = None,
+        dead_letter: Any = None,
         with_info: bool = False,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         """Up to `count` messages from an offset on (1 unless given), or the next ones of a group: a Reading.
 
-        Without a group its items are the messages at offset, offset + 1 ..., None where one is gone. `block_ms` waits for
-        something to come, 0 for ever; an empty Reading then says that nothing came. Of a group that does not exist yet the
-        offset says where it begins: with the first message there is unless given. `retry_ms` and `expire_ms` are the group's terms
-        for what is not acknowledged with `tack`.
+        Without a group its items are the messages at offset, offset + 1 ..., None where one is gone. `block_ms` waits
+        for something to come, 0 for ever; an empty Reading then says that nothing came. Of a group that does not exist
+        yet the offset says where it begins: with the first message there is unless given. `retry_ms` and `expire_ms`
+        are the group's terms for what is not acknowledged with `tack`.
         """
         words = read_options(
-            key, offset, count, block_ms=block_ms, group=group, retry_ms=retry_ms, expire_ms=expire_ms, max_bytes=max_bytes,
+            key,
+            offset,
+            count,
+            block_ms=block_ms,
+            group=group,
+            retry_ms=retry_ms,
+            expire_ms=expire_ms,
+            max_bytes=max_bytes,
             dead_letter=dead_letter,
-        )  # fmt: skip
+        )
         if with_info:
             return self.execute_command(*words, "WITHINFO", reading="info")
         return self.execute_command(*words, reading="plain")
 
     def read_arrow(
-        self, key: Any, offset: int | str | None = None, count: int = 100_000, *, block_ms: int | None = None, group: Any = None,
-        retry_ms: int | None = None, expire_ms: int = 0, max_bytes: int | None = None, dead_letter: Any = None,
-        with_info: bool = False, compressed: bool = True,
-    ) -> Any:  # fmt: skip
-        """As `tread`, as a pyarrow Table with the columns offset, time, tag and entry; messages that are gone are absent.
+        self,
+        key: Any,
+        offset: int | str | None = None,
+        count: int = 100_000,
+        *,
+        block_ms: int | None = None,
+        group: Any = None,
+        retry_ms: int | None = None,
+        expire_ms: int = 0,
+        max_bytes: int | None = None,
+        dead_letter: Any = None,
+        with_info: bool = False,
+        compressed: bool = True,
+    ) -> Any:
+        """As `tread`, as a pyarrow Table with the columns offset, time, tag and entry; messages that are gone are
+        absent.
 
-        It reads at most `count` messages, 100,000 unless given. If there may be more, read on after the last offset of the table.
-        `with_info` puts the stream's first and last offset in `table.schema.metadata`, as b"first" and b"last". What the
-        server has compressed is sent so, and unpacked here; `compressed=False` lets the server do it.
+        It reads at most `count` messages, 100,000 unless given. If there may be more, read on after the last offset of
+        the table. `with_info` puts the stream's first and last offset in `table.schema.metadata`, as b"first" and
+        b"last". What the server has compressed is sent so, and unpacked here; `compressed=False` lets the server do it.
         """
         words = read_options(
-            key, offset, count, block_ms=block_ms, group=group, retry_ms=retry_ms, expire_ms=expire_ms, max_bytes=max_bytes,
+            key,
+            offset,
+            count,
+            block_ms=block_ms,
+            group=group,
+            retry_ms=retry_ms,
+            expire_ms=expire_ms,
+            max_bytes=max_bytes,
             dead_letter=dead_letter,
-        )  # fmt: skip
+        )
         words += ["FORMAT", "ARROW"]
         if compressed:
             words.append("COMPRESSED")
@@ -166,7 +200,9 @@ class StreamCommands:
         return self.execute_command(*words, reading="arrow", **{NEVER_DECODE: True})
 
     def tack(self, key: Any, group: Any, *offsets: int | str | range | Sequence[int]) -> Any:
-        """Acknowledge messages: offsets, ranges such as "5-9", Python ranges, or lists of offsets; how many were pending."""
+        """Acknowledge messages: offsets, ranges such as "5-9", Python ranges, or lists of offsets; how many were
+        pending.
+        """
         return self.execute_command("TACK", key, group, *_some(offsets))
 
     def tnack(self, key: Any, group: Any, *offsets: int | str | range | Sequence[int], delay_ms: int = 0) -> Any:
@@ -206,7 +242,9 @@ class StreamCommands:
         return self.execute_command("TSTAGE", key, token, "ARROW", arrow_stream(table))
 
     def tcommit(self, key: Any, producer: Any, epoch: int, *tokens: Any) -> Any:
-        """Make what was staged visible, in the order of the tokens, if the epoch is newer than the producer's last: Committed."""
+        """Make what was staged visible, in the order of the tokens, if the epoch is newer than the producer's last:
+        Committed.
+        """
         return self.execute_command("TCOMMIT", key, producer, epoch, *tokens)
 
     def tgroup_list(self, key: Any) -> Any:
@@ -293,9 +331,17 @@ def _write_options(backlog: int | None, producer: tuple[Any, int] | None) -> lis
 
 
 def read_options(
-    key: Any, offset: int | str | None, count: int, *, block_ms: int | None = None, group: Any = None, retry_ms: int | None = None,
-    expire_ms: int = 0, max_bytes: int | None = None, dead_letter: Any = None,
-) -> list[Any]:  # fmt: skip
+    key: Any,
+    offset: int | str | None,
+    count: int,
+    *,
+    block_ms: int | None = None,
+    group: Any = None,
+    retry_ms: int | None = None,
+    expire_ms: int = 0,
+    max_bytes: int | None = None,
+    dead_letter: Any = None,
+) -> list[Any]:
     """The words of a TREAD."""
     if expire_ms and retry_ms is None:
         raise ValueError(f"expire_ms={expire_ms} needs retry_ms: only what is delivered again can expire")
@@ -320,7 +366,7 @@ def read_options(
 
 def _reading(reply: Any, reading: str | None = None) -> Any:
     if reading is None:
-        return reply  # somebody's own execute_command
+        return reply  # a subclass with its own execute_command
     if reading == "arrow":
         return _table(reply)
     found = Reading()
@@ -381,4 +427,6 @@ CALLBACKS: dict[str, Callable[..., Any]] = {
     "TGROUP DEL": bool,
     "TGROUP PENDING": lambda reply: [Lease._make(row) for row in reply],
 }
-"""By command name as the methods above spell it: one who spells it otherwise in execute_command gets the reply as it is."""
+"""By command name as the methods above spell it: a call of execute_command that spells it otherwise gets the reply as
+it is.
+"""

@@ -43,9 +43,10 @@ from penstock.client.engine.batch import Batch
 class Client(ClientBody[SyncConnection], StreamCommands, QuickCommands, redis.Redis):
     """A Redis client that knows what happened to every command; docs/client.md has the whole story.
 
-    Takes all arguments of redis.Redis, and: `delivery` (a Delivery or its name), `replay_filter`, `command_timeout` (seconds,
-    reconnecting included), `max_buffered_commands`, `max_buffered_bytes`, `when_full` ("block" or "raise"), `backoff_base` and
-    `backoff_cap` (seconds between attempts to reconnect), `on_reconnect` and `on_replay` (called with the event).
+    Takes all arguments of redis.Redis, and: `delivery` (a Delivery or its name), `replay_filter`, `command_timeout`
+    (seconds, reconnecting included), `max_buffered_commands`, `max_buffered_bytes`, `when_full` ("block" or "raise"),
+    `backoff_base` and `backoff_cap` (seconds between attempts to reconnect), `on_reconnect` and `on_replay` (called
+    with the event).
     """
 
     @shown_with_arguments_of(redis.Redis.__init__)
@@ -80,7 +81,8 @@ class Client(ClientBody[SyncConnection], StreamCommands, QuickCommands, redis.Re
     def execute_many(self, commands: Sequence[Sequence[Any]], raise_on_error: bool = True) -> list[Any]:
         """Run ready commands, such as `(b"SET", key, value)`, in one go: the replies as the server gave them, in order.
 
-        Faster than a pipeline, whose methods and conversions of replies it leaves out. Commands that are `Encoded` need no packing.
+        Faster than a pipeline, whose methods and conversions of replies it leaves out. Commands that are `Encoded` need
+        no packing.
         """
         if not commands:
             return []
@@ -112,8 +114,9 @@ class Client(ClientBody[SyncConnection], StreamCommands, QuickCommands, redis.Re
     def read_tables(self, key: Any, first: int | str = 1, last: int | None = None, **terms: Any) -> Iterator[Any]:
         """The messages of a stream, in order, as pyarrow Tables: the next one is being read while you work on the last.
 
-        As those of `read_arrow`, up to the offset `last`, or to the end of the stream. `count` (100,000) and `max_bytes` bound a
-        table; `block_ms` waits for more at the end of the stream, 0 for ever. The iteration may be left at any time.
+        As those of `read_arrow`, up to the offset `last`, or to the end of the stream. `count` (100,000) and
+        `max_bytes` bound a table; `block_ms` waits for more at the end of the stream, 0 for ever. The iteration may be
+        left at any time.
         """
         return read_tables(self._read_table, Span(key, first, last, **terms))
 
@@ -137,7 +140,9 @@ class Client(ClientBody[SyncConnection], StreamCommands, QuickCommands, redis.Re
             self.close()
 
     def close(self) -> None:
-        """End all connections. Commands that have no reply fail; so do later ones, until `with client:` opens it again."""
+        """End all connections. Commands that have no reply fail; so do later ones, until `with client:`
+        opens it again.
+        """
         if hasattr(self, "_connection"):  # not if the constructor failed
             leave = None if self.auto_close_connection_pool else self._handoff.leave
             for connection in self._connections():

@@ -3,11 +3,12 @@
     for table in client.read_tables("orders", 1):
         ...
 
-One body, `Span.steps`, says what to ask and what to give; the two drivers only wait. Ahead is asked what is known to be there,
-since every reply tells the stream's last offset: so nothing that blocks is under way behind the caller's back, and nothing is read
-that was not asked for. Reads have a connection of their own: megabytes must not hold up the small commands of the caller.
+One body, `Span.steps`, says what to ask and what to give; the two drivers only wait. Ahead is asked what is known to be
+there, since every reply tells the stream's last offset: so nothing that blocks is under way behind the caller's back,
+and nothing is read that was not asked for. Reads have a connection of their own: megabytes must not hold up the small
+commands of the caller.
 
-Rejected: a reader that fills a queue. It has to be told to stop, and has read by then what nobody will see.
+Rejected: a reader that fills a queue. It has to be told to stop, and has by then read tables that are not used.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from penstock.client.engine.batch import Batch
 
 Words = tuple[Any, ...]
 Step = tuple[str, Any]
-"""("call", words of a read) wants its table; ("ask", words) wants None, and ("wait", None) then wants the table; ("give", table)."""
+"""("call", words of a read) wants its table; ("ask", words) wants None, and ("wait", None) then wants the table;
+("give", table).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,9 @@ def table_of(batch: Batch, callbacks: Any) -> Any:
 
 
 class _Ahead:
-    """A read in a thread of its own, which ends with it. Nobody has to stop it: one that is not waited for is forgotten."""
+    """A read in a thread of its own, which ends with it. It need not be stopped: a read that is not waited for is
+    dropped.
+    """
 
     def __init__(self, read: Callable[[Words], Any], words: Words) -> None:
         self._read, self._words, self._process = read, words, os.getpid()
@@ -167,7 +172,7 @@ async def aio_read_tables(read: Callable[[Words], Awaitable[Any]], span: Span) -
             else:
                 reply = await read(what)
     finally:
-        if ahead is not None:  # nobody wants it any more
+        if ahead is not None:  # it is not wanted any more
             ahead.cancel()
             await asyncio.wait([ahead])
             if not ahead.cancelled():

@@ -2,7 +2,7 @@
 
 The logic is generators without I/O; sync.py and aio.py only drive them:
 
-    slot_map, routing, effects, errors     the owner of a slot, the slot of a command, the effects that logic may ask for
+    slot_map, routing, effects, errors     the owner of a slot, the slot of a command, the effects of logic
       ^
     bounds                                 how much may wait for replies, and the counters
       ^

@@ -4,7 +4,8 @@
         async with cluster.pipeline() as pipe:
             await pipe.set("a", 1).incr("b").execute()
 
-What sync.py is for threads, this is for tasks; the logic is the same. Tasks may share a client; a pipeline belongs to one task.
+What sync.py is for threads, this is for tasks; the logic is the same. Tasks may share a client; a pipeline belongs to
+one task.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ from penstock.client.cluster.strategies import Strategy
 from penstock.client.errors import NotSent
 
 
-class Cluster(ClusterBody, StreamCommands, QuickCommands, AsyncRedisModuleCommands, AsyncCoreCommands):  # type: ignore[misc]
+class Cluster(  # type: ignore[misc]
+    ClusterBody, StreamCommands, QuickCommands, AsyncRedisModuleCommands, AsyncCoreCommands
+):
     """A client of a whole cluster; docs/cluster.md says what it does, and what its arguments mean."""
 
     _is_async_client: Literal[True] = True
@@ -124,7 +127,7 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, AsyncRedisModuleComman
     # -- nodes --------------------------------------------------------------------------------------------------
 
     async def slot_map(self) -> SlotMap:
-        """Who owns which slot, as far as is known."""
+        """The owner of each slot, as far as is known."""
         await self.drive(self.core.ready())
         return self.core.topology.map
 
@@ -188,7 +191,7 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, AsyncRedisModuleComman
             return topology.map
         try:
             async with asyncio.timeout(None if wanted.until == math.inf else wanted.until - clock()):
-                await self._lock.acquire()  # whoever waits here finds the answer that came meanwhile
+                await self._lock.acquire()  # a task that has waited here finds the answer that came meanwhile
         except TimeoutError:
             if topology.table is None:
                 raise topology.unknown("", wanted.until) from None
@@ -236,7 +239,9 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, AsyncRedisModuleComman
 functools.update_wrapper(Cluster.__init__, ClusterCore.__init__, assigned=("__doc__",), updated=())  # for help()
 
 
-class ClusterPipeline(PipelineBody, StreamCommands, QuickCommands, AsyncRedisModuleCommands, AsyncCoreCommands):  # type: ignore[misc]
+class ClusterPipeline(  # type: ignore[misc]
+    PipelineBody, StreamCommands, QuickCommands, AsyncRedisModuleCommands, AsyncCoreCommands
+):
     """Commands that wait for `execute`. After `watch` they run at once, until `multi`."""
 
     _is_async_client: Literal[True] = True

@@ -1,8 +1,9 @@
 """Connections to the nodes of a cluster for asyncio, and the exchange of many batches over them at once.
 
-What sync_connections.py is for threads. redis-py opens each connection with streams; batches are written to all of them before the first
-reply is awaited. A connection whose exchange is cancelled is closed: replies are still on their way to it. A batch that is alone, and small, goes over
-the connection that all tasks share (sharing.py): what they call in one turn of the loop travels together.
+What sync_connections.py is for threads. redis-py opens each connection with streams; batches are written to all of them
+before the first reply is awaited. A connection whose exchange is cancelled is closed: replies are still on their way to
+it. A batch that is alone, and small, goes over the connection that all tasks share (sharing.py): what they call in one
+turn of the loop travels together.
 """
 
 from __future__ import annotations
@@ -100,13 +101,13 @@ class _InFlight:
         self.connection.writer.write(chunk)
 
     async def _give_rest(self) -> None:
-        with contextlib.suppress(OSError):  # who reads is told of it, too
+        with contextlib.suppress(OSError):  # the reading task gets the error, too
             while self._given < len(self._data):
                 await self.connection.writer.drain()
                 self._give()
 
     async def finish(self, silence: float | None, at: float | None) -> None:
-        """All replies, or why there are no more; `at` is when nobody waits any longer, by the loop's time."""
+        """All replies, or why there are no more; `at` is when the call's time is up, by the loop's clock."""
         if self._given == len(self._data):
             await self._read(silence, at)
             return
@@ -139,7 +140,9 @@ class _InFlight:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """What the transport has not given to the system was not sent; of a lost one nobody knows, so all it was given counts as sent."""
+        """What the transport has not given to the system was not sent; for a lost one that is not known, so all that it
+        was given counts as sent.
+        """
         transport = self.connection.writer.transport
         accepted = self._given - (0 if transport.is_closing() else transport.get_write_buffer_size())
         self.outcome = Outcome(self.outcome.replies, error, accepted, is_written=accepted == len(self._data))
@@ -186,7 +189,7 @@ class AioNodePool(NodePool[AioNodeConnection, AioConnection]):
         return outcomes
 
     async def _share(self, batch: NodeBatch, until: float) -> Outcome:
-        """Over the connection that is everybody's."""
+        """Use the shared connection."""
         if self.is_closed:
             return closed()
         left = until - self.rules.clock()
@@ -243,7 +246,7 @@ class AioNodePool(NodePool[AioNodeConnection, AioConnection]):
             *(connection.aclose() for connection in idle),
             *(connection.aclose() for connection in self._shared.values()),
         )
-        for held in self.every():  # who waits for a reply waits no longer
+        for held in self.every():  # a call that waits for a reply ends now
             held.close()
         for client in self._clients.values():
             await client.aclose()

@@ -1,15 +1,17 @@
-"""What a cluster client holds and has done: the bounds on what waits for replies, and the counters.
+"""The bounds on what a cluster client holds while it waits for replies, and its counters.
 
-A call enters with what it is about to send and leaves when every command of it is finished, at its end or at the end of its
-caller. Who finds no room queues, and whoever leaves lets in those who come next, in the order they came: nobody overtakes a large
-batch. All calls of all threads and tasks share one Bounds; one lock, held for a few additions, keeps it right.
+A call enters with what it is about to send and leaves when every command of it is finished, or when its caller gives
+up. A call that finds no room waits in a queue, and a call that leaves lets in the next ones, in the order of calls:
+small calls do not overtake a large one. All calls of all threads and tasks share one Bounds, under one lock that is
+held for a few additions.
 
-A thread can be interrupted between any two steps (KeyboardInterrupt). Leaving twice is leaving once, so one who was interrupted in it does it
-again; the queue holds nobody who is not there; and what an interrupt kept a thread from telling others they find out for themselves, after PATROL.
+A thread can be interrupted between any two steps (KeyboardInterrupt). Leaving twice is leaving once, so a thread that
+was interrupted in it leaves again. The queue holds weak references, so a caller that is gone has no place in it. A
+thread that an interrupt kept others from waking looks by itself, after PATROL.
 
-Rejected: letting go of what is held when it is collected (`__del__`). An interrupt in there is lost, and every call would have one.
-Rejected: the sum of what each connection counts. A command that follows its slot through three nodes is one command, and one that was
-lost and sent again somewhere else was not lost.
+Rejected: letting go of what is held when it is collected (`__del__`). An interrupt in there is lost, and every call
+would have one. Rejected: the sum of what each connection counts. A command that follows its slot through three nodes is
+one command, and one that was lost and sent again somewhere else was not lost.
 """
 
 from __future__ import annotations
@@ -28,15 +30,19 @@ from penstock.client.engine.batch import WORD_BYTES
 from penstock.client.errors import BufferFull, DeliveryError, NotSent
 
 CALL_BYTES = 5150
-"""What a call that waits costs beside its commands, its logic and its batches; tests/client/cluster/test_bounds.py measures these."""
+"""What a call that waits costs beside its commands, its logic and its batches; tests/client/cluster/test_bounds.py
+measures these.
+"""
 COMMAND_BYTES = 130
 """What a command costs beside its words: its places in the plan, its result."""
 PATROL = 1.0
-"""Seconds after which one who queues looks whether it was passed over."""
+"""Seconds after which a waiting call looks whether it was passed over."""
 
 
 def held_bytes(packed: Sequence[bytes], words: int) -> int:
-    """What commands cost while they are held: each word as it was given, encoded, and once more in what is being written."""
+    """What commands cost while they are held: each word as it was given, encoded, and once more in what is being
+    written.
+    """
     length = len(packed[0]) if len(packed) == 1 else sum(map(len, packed))
     return CALL_BYTES + len(packed) * COMMAND_BYTES + words * WORD_BYTES + 3 * length
 
@@ -83,13 +89,13 @@ class Hold:
 
 
 class Place:
-    """In the queue for room; given up by having it no more."""
+    """A place in the queue for room; it is given up when it is collected."""
 
     __slots__ = ("__weakref__", "hold", "wake")
 
     def __init__(self, hold: Hold, wake: Callable[[], object]) -> None:
         self.hold = hold
-        """Held, when it was this one's turn."""
+        """What the call wants to hold."""
         self.wake = wake
         """Called then; for any thread."""
 
@@ -110,12 +116,14 @@ class Bounds:
             return replace(self._counters)
 
     def enter(self, hold: Hold) -> bool:
-        """Hold so much more, if the bounds allow it and nobody waits; what never would fit is let in when nothing else is held."""
+        """Hold so much more, if the bounds allow it and no call waits; a call that would never fit is let in when
+        nothing else is held.
+        """
         with self._lock:
             return not self._queue and self._take(hold)
 
     def queue(self, hold: Hold, wake: Callable[[], object]) -> Place:
-        """Wait for room, behind those who wait already."""
+        """Wait for room, behind the calls that wait already."""
         place = Place(hold, wake)
         with self._lock:
             self._queue.append(weakref.ref(place))
@@ -123,7 +131,7 @@ class Bounds:
         return place
 
     def patrol(self) -> None:
-        """Let in whoever may come in."""
+        """Let in the calls for which there is room."""
         with self._lock:
             self._admit()
 
@@ -183,7 +191,7 @@ class Bounds:
                 queue.popleft()
 
     def after_fork(self) -> None:
-        """In a child: whoever held something was left behind, maybe with the lock."""
+        """In a child: the threads that held something, or the lock, are not there."""
         self._lock, self._queue = threading.RLock(), deque()
         self._counters.buffered_commands = self._counters.buffered_bytes = 0
 

@@ -1,4 +1,4 @@
-"""What a pipeline has collected, and whether it may be sent; and the pipeline itself, but for who drives it."""
+"""The calls that a pipeline has collected, and the parts of clients and pipelines that threads and asyncio share."""
 
 from __future__ import annotations
 
@@ -85,7 +85,9 @@ class PipelineCalls:
 
 
 class ClusterBody:
-    """What both clients say of delivery, which may be changed at any time and counts for what is not yet answered; and of what they did."""
+    """What both clients say of delivery, which may be changed at any time and counts for what is not yet answered; and
+    of what they did.
+    """
 
     core: ClusterCore
 
@@ -119,7 +121,8 @@ class ClusterBody:
 
     def __reduce__(self) -> Any:
         raise TypeError(
-            "a client is its connections, which cannot be pickled or copied; make one from its arguments where it is used"
+            "a client is its connections, which cannot be pickled or copied; "
+            "make one from its arguments where it is used"
         )
 
 

@@ -71,7 +71,8 @@ class ClusterCore:
         on_replay: Callable[[Replayed], object] | None = None,
         **connection: Any,
     ) -> None:
-        """`host` and `port`, or `startup_nodes`, name nodes to start from; one that answers is enough. docs/cluster.md has the others.
+        """`host` and `port`, or `startup_nodes`, name nodes to start from; one that answers is enough. docs/cluster.md
+        has the others.
 
         What is not named here is given to redis-py's connections: username, password, ssl, socket_timeout, protocol,
         decode_responses and the rest.
@@ -84,12 +85,22 @@ class ClusterCore:
                 "a cluster client needs host and port, or startup_nodes, of at least one node to start from"
             )
         self.rules = Rules(
-            delivery=Delivery.of(delivery), replay_filter=replay_filter, patience=patience, read_from_replicas=read_from_replicas,
-            split=split, address_remap=address_remap, refresh_interval=refresh_interval, command_timeout=command_timeout,
-            max_connections=max_connections or 100, max_buffered_commands=max_buffered_commands,
-            max_buffered_bytes=max_buffered_bytes, when_full=when_full, backoff_base=backoff_base, backoff_cap=backoff_cap,
+            delivery=Delivery.of(delivery),
+            replay_filter=replay_filter,
+            patience=patience,
+            read_from_replicas=read_from_replicas,
+            split=split,
+            address_remap=address_remap,
+            refresh_interval=refresh_interval,
+            command_timeout=command_timeout,
+            max_connections=max_connections or 100,
+            max_buffered_commands=max_buffered_commands,
+            max_buffered_bytes=max_buffered_bytes,
+            when_full=when_full,
+            backoff_base=backoff_base,
+            backoff_cap=backoff_cap,
             listeners=Listeners(on_reconnect, on_replay),
-        )  # fmt: skip
+        )
         self.bounds = Bounds(self.rules)
         self.topology = Topology(startup, self.rules)
         self.connection = connection
@@ -120,7 +131,9 @@ class ClusterCore:
         return self.topology.map, self.topology.table
 
     def plain(self, arguments: tuple[Any, ...], options: Options) -> PlainCall | None:
-        """A command of one key, its first argument, that its master answers at once. None if it is another, which is for `call`."""
+        """A command of one key, its first argument, that its master answers at once. None if it is another, which is
+        for `call`.
+        """
         table, rules = self.topology.table, self.rules
         if table is None or arguments[0] not in table.singles or len(arguments) < 2 or rules.read_from_replicas:
             return None
@@ -180,8 +193,13 @@ class ClusterCore:
         return replies
 
     def pipeline(
-        self, calls: Sequence[Call], options: Sequence[Options], strategy: Strategy, transaction: Transaction | None, split: bool
-    ) -> Generator[Effect, Any, Any]:  # fmt: skip
+        self,
+        calls: Sequence[Call],
+        options: Sequence[Options],
+        strategy: Strategy,
+        transaction: Transaction | None,
+        split: bool,
+    ) -> Generator[Effect, Any, Any]:
         """One result a call, in call order, as the server gave it."""
         started, repeats, rules = self.rules.clock(), self.rules.repeats, self.rules
         logic: _Body
@@ -244,13 +262,17 @@ class ClusterCore:
         return read_reply(arguments[0], reply, options, self.response_callbacks)
 
     def _decoded(self, reply: Any, options: Options) -> Any:
-        """A reply that stood in that of EXEC, which is not decoded as a whole: one that cannot be is the loss of its command alone."""
+        """A reply that stood in that of EXEC, which is not decoded as a whole: one that cannot be is the loss of its
+        command alone.
+        """
         if not self.decodes or NEVER_DECODE in options or isinstance(reply, Exception):
             return reply
         return decoded_alone(reply, (self.encoder.encoding, self.encoder.encoding_errors))
 
     def read_all(self, calls: Sequence[Call], options: Sequence[Options], replies: list[Any]) -> list[Any]:
-        """The replies of a pipeline as redis-py gives them; one that cannot be read becomes the exception in its place."""
+        """The replies of a pipeline as redis-py gives them; one that cannot be read becomes the exception
+        in its place.
+        """
         find = self.response_callbacks.get
         results: list[Any] = []
         for arguments, option, reply in zip(calls, options, replies, strict=True):
@@ -265,7 +287,7 @@ class ClusterCore:
             results.append(reply)
         return results
 
-    # -- who is who ---------------------------------------------------------------------------------------------
+    # -- nodes --------------------------------------------------------------------------------------------------
 
     def nodes(self, chosen: Nodes, slot_map: SlotMap) -> list[Address]:
         """`primaries`, `replicas`, `all`, `random`, `host:port`, an address, or several addresses."""
@@ -321,7 +343,9 @@ _FIRST = frozenset({0})
 
 
 def raise_first(calls: Sequence[Call], results: list[Any]) -> None:
-    """The first error of a pipeline, with the states and results of all: what ran, what did not, what nobody knows."""
+    """The first error of a pipeline, with the states and results of all: what ran, what did not, and what
+    is not known.
+    """
     if not any(issubclass(kind, Exception) for kind in set(map(type, results))):
         return
     errors = [(position, result) for position, result in enumerate(results) if isinstance(result, Exception)]

@@ -1,10 +1,10 @@
-"""What the logic of a cluster asks of the world: four effects, and what comes back.
+"""The four effects that the logic of a cluster asks its driver for, and their results.
 
-Each effect that may take long says until when its call can wait (`until`, on the clock of the rules). Whoever does it ends it then, and
-answers with what there is; what that means for each command is for the logic to say.
+Each effect that may take long says until when its call can wait (`until`, on the clock of the rules). The driver ends
+the effect then, and answers with what there is; the logic decides what that means for each command.
 
-The logic (pipeline.py, transaction.py, topology.py) is generators that yield an effect and are sent its result. sync.py does them
-with blocking sockets, aio.py with asyncio, the unit tests with a script; there is one body of logic.
+The logic (pipeline.py, transaction.py, topology.py) is generators that yield an effect and are sent its result. sync.py
+does them with blocking sockets, aio.py with asyncio, the unit tests with a script; there is one body of logic.
 """
 
 from __future__ import annotations
@@ -99,8 +99,9 @@ class Exchange:
 
     batches: Sequence[NodeBatch]
     then: Then | None = None
-    """Called with each batch and its outcome as soon as that is there. It may answer with more batches, which are part of the exchange
-    (and of whose outcomes it is told too); each waits until nothing else in the exchange is under way to its node."""
+    """Called with each batch and its outcome as soon as that is there. It may answer with more batches, which are part
+    of the exchange (and of whose outcomes it is told too); each waits until nothing else in the exchange is under way
+    to its node."""
     until: float = math.inf
 
 
@@ -111,7 +112,7 @@ class Refresh:
     moves: Mapping[int, Address] = field(default_factory=dict)
     """What MOVED said."""
     suspect: SlotMap | None = None
-    """The map that proved wrong: if there is a newer one already, nobody needs to be asked."""
+    """The map that proved wrong: if there is a newer one already, no node is asked."""
     until: float = math.inf
 
 
@@ -140,7 +141,9 @@ class Rules(DeliverySettings):
     """How a cluster client behaves; every field is an argument of Cluster."""
 
     patience: float = 30.0
-    """Seconds without any progress before a pipeline, or a single command, gives up; 0 follows no redirect and tries nothing again."""
+    """Seconds without any progress before a pipeline, or a single command, gives up; 0 follows no redirect and tries
+    nothing again.
+    """
     read_from_replicas: bool = False
     split: bool = False
     """MGET, MSET, DEL, UNLINK, TOUCH and EXISTS over several slots become one command a slot."""
@@ -159,8 +162,8 @@ class Rules(DeliverySettings):
         DeliverySettings.__post_init__(self)
         if self.delivery is Delivery.EXACTLY_ONCE:
             raise ExactlyOnceUnavailable(
-                "delivery=exactly-once needs a server that knows ONCE on every node, which no Redis Cluster has: use at-least-once "
-                "with commands that may run twice, at-most-once, or one Penstock server"
+                "delivery=exactly-once needs a server that knows ONCE on every node, which no Redis Cluster has: "
+                "use at-least-once with commands that may run twice, at-most-once, or one Penstock server"
             )
         if self.patience < 0:
             raise ValueError(f"patience={self.patience}: seconds cannot be less than 0")
@@ -187,7 +190,7 @@ class Rules(DeliverySettings):
         """Why a command that was sent may not be sent again, at a level that repeats; None if it may."""
         command = as_command(arguments, state)
         if command.name == "SHUTDOWN":
-            return "it is not sent to whoever comes back"
+            return "it is not sent to a server that has come back"
         try:
             if self.replay_filter is not None and self.replay_filter(command):
                 return "the replay filter keeps it from being sent again"

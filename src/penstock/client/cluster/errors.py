@@ -6,11 +6,11 @@ redis.RedisError
 |-- redis.exceptions.RedisClusterException
 |   `-- NotRoutable          no node can be chosen for the command
 |-- redis.ResponseError
-|   `-- RoleChanged          a blocking command was ended by its node, which is not the master any more, for longer than `patience`
+|   `-- RoleChanged          a node that is not the master any more ended a blocking command, for longer than `patience`
 `-- DeliveryError
     `-- NotSent
-        |-- NoTopology       no node says who owns the slots
-        `-- TooManyConnections   (also redis.MaxConnectionsError) it needs a connection of its own, and there are too many
+        |-- NoTopology       no node says which node owns which slot
+        `-- TooManyConnections   (also redis.MaxConnectionsError) all connections of its own are in use
 
 What failed because time was up is NotSentInTime or NoReplyInTime here too, both of them redis.TimeoutError.
 """
@@ -58,7 +58,8 @@ class CrossSlotRefused(ClusterCrossSlotError):
             f"{key.decode('utf-8', 'backslashreplace')} in {slot}" for key, slot in list(slots.items())[:4]
         )
         super().__init__(
-            f"{name} has keys in several slots ({some}): give them one hash tag, as in {{user:1}}.name and {{user:1}}.cart, "
+            f"{name} has keys in several slots ({some}): give them one hash tag, as in {{user:1}}.name and "
+            "{user:1}.cart, "
             f"or for MGET, MSET, DEL, UNLINK, TOUCH and EXISTS say split=True"
         )
 
@@ -70,7 +71,7 @@ class NotRoutable(RedisClusterException):
 
 
 class Moved(str):
-    """The reply MOVED: where a slot is now, as `host:port`. Which slot that is, whoever sent the command knows.
+    """The reply MOVED: where a slot is now, as `host:port`. The sender of the command knows the slot.
 
     After a reshard thousands come at once, and an exception for each would cost more than the rest.
     """
@@ -97,9 +98,19 @@ def decode_error(line: str) -> Exception | Moved:
     return reply_error(line)
 
 
-REFUSALS: frozenset[type[Any]] = frozenset([
-    Moved, MovedError, AskError, TryAgainError, ClusterDownError, MasterDownError, BusyLoadingError, ReadOnlyError, RoleChanged,
-])  # fmt: skip
+REFUSALS: frozenset[type[Any]] = frozenset(
+    [
+        Moved,
+        MovedError,
+        AskError,
+        TryAgainError,
+        ClusterDownError,
+        MasterDownError,
+        BusyLoadingError,
+        ReadOnlyError,
+        RoleChanged,
+    ]
+)
 """Replies that prove that a command did not run, and may run elsewhere or later."""
 
 
@@ -113,15 +124,17 @@ class WatchLost(TransactionLost, redis.WatchError):
 
 
 class NoTopology(NotSent):
-    """None of the known nodes says who owns the slots."""
+    """No known node says which node owns which slot."""
 
 
 class TimeIsUp(redis.TimeoutError):
-    """Nothing is wrong with the connection: those who waited for a reply do not wait any longer."""
+    """The time of a call is up. Nothing is wrong with the connection."""
 
 
 class TooManyConnections(NotSent, MaxConnectionsError):
-    """The command needs a connection of its own (it blocks, or comes after WATCH), and max_connections allows no more."""
+    """The command needs a connection of its own (it blocks, or comes after WATCH), and max_connections
+    allows no more.
+    """
 
 
 def is_final_refusal(error: Exception) -> bool:

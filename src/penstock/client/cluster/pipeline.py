@@ -4,23 +4,24 @@ What the promises are, and what keeps them:
 
 - *A command with a reply never runs again.* Completion is a sentinel in `results`, never the truth of a reply, and only
   what is PENDING is ever put into a batch.
-- *Commands that share a key run in call order.* One connection keeps the order of a batch. A command with several keys may be told
-  TRYAGAIN while a later one on the same key would run, so it closes the gate of its slot until its reply is there. In one
-  round all commands of a slot go to one node. If the server still lets a later command overtake (its state
-  changed between the two), the earlier one fails with the server's refusal instead of running late.
-- *A refused command was not executed* (MOVED, ASK, TRYAGAIN, CLUSTERDOWN, LOADING, READONLY, UNBLOCKED), so it is regrouped with the others and sent again,
-  at every delivery level, for as long as `patience` without progress lasts.
-- *A command that was written and has no reply* may have run: the delivery level decides (seed 002, Clustered operations), that of the call; and
-  that of now, if it was lowered before the command is sent once more.
+- *Commands that share a key run in call order.* One connection keeps the order of a batch. A command with several keys
+  may be told TRYAGAIN while a later one on the same key would run, so it closes the gate of its slot until its reply is
+  there. In one round all commands of a slot go to one node. If the server still lets a later command overtake (its
+  state changed between the two), the earlier one fails with the server's refusal instead of running late.
+- *A refused command was not executed* (MOVED, ASK, TRYAGAIN, CLUSTERDOWN, LOADING, READONLY, UNBLOCKED), so it is
+  regrouped with the others and sent again, at every delivery level, for as long as `patience` without progress lasts.
+- *A command that was written and has no reply* may have run: the delivery level of the call decides whether it is sent
+  again, and the level of now, if it was lowered since (docs/client.md).
 - *No command outlives its time* (`until`): it ends with what is known of it then.
 
-Commands whose slots have moved are sent after them as soon as their node has answered, while others still work (`_take`).
+Commands whose slots have moved are sent after them as soon as their node has answered, while others still work
+(`_take`).
 
-Rejected: resending redirected commands one by one (redis-py-cluster, redis-py): after a reshard every command pays a round trip.
-Rejected: sending what is replayed on one key one command at a time. It would spare a command that is refused in the middle of its replay, and
-overtaken there, its OutcomeUnknown; ten thousand INCRs of one counter would pay a round trip each after every cut for it.
-Rejected: wrapping commands of one slot in MULTI/EXEC to keep their order: on a half-migrated slot it gets TRYAGAIN where single commands
-would pass.
+Rejected: resending redirected commands one by one (redis-py-cluster, redis-py): after a reshard every command pays a
+round trip. Rejected: sending what is replayed on one key one command at a time. It would spare a command that is
+refused in the middle of its replay, and overtaken there, its OutcomeUnknown; ten thousand INCRs of one counter would
+pay a round trip each after every cut for it. Rejected: wrapping commands of one slot in MULTI/EXEC to keep their order:
+on a half-migrated slot it gets TRYAGAIN where single commands would pass.
 """
 
 from __future__ import annotations
@@ -149,10 +150,11 @@ class PackedPipeline:
     # -- after a batch ------------------------------------------------------------------------------------------
 
     def _take(self, batch: NodeBatch, outcome: Outcome) -> list[NodeBatch]:
-        """Finish a batch. If its slots have moved, and nothing else is the matter, what they refused follows them at once.
+        """Finish a batch. If its slots have moved, and nothing else is the matter, what they refused follows them at
+        once.
 
-        All pending commands of a slot are in one batch of a plain round, so their order is kept. Whatever needs a wait, a new map or
-        a second redirect is for the next round.
+        All pending commands of a slot are in one batch of a plain round, so their order is kept. Whatever needs a wait,
+        a new map or a second redirect is for the next round.
         """
         kinds = set(map(type, outcome.replies))
         if outcome.error is None and ALONG not in batch.indices:
@@ -273,7 +275,7 @@ class PackedPipeline:
     def _lost(self, batch: NodeBatch, outcome: Outcome, error: Exception) -> None:
         """The connection failed: what was not written goes elsewhere, about the rest the delivery level decides."""
         if isinstance(error, TimeIsUp):
-            self._until = min(self._until, self._rules.clock())  # whose clock it is by may differ a little
+            self._until = min(self._until, self._rules.clock())  # the driver's clock may differ a little
         else:
             self._stale = True
         self._rounds.avoid_replica(batch)
@@ -312,7 +314,9 @@ class PackedPipeline:
         return True
 
     def _ask_again(self, pending: Sequence[int]) -> list[int]:
-        """The level or the filter was changed since commands lost their replies: some may not be sent again any more."""
+        """The level or the filter was changed since commands lost their replies: some may not be sent again
+        any more.
+        """
         for index in pending:
             if index in self._sent:
                 self._may_repeat(index, self._sent[index], "", self._last_error.get(index))

@@ -1,9 +1,11 @@
 """The call that most calls are: one command of one key, to the master of its slot, over the connection that all share.
 
-It needs no plan and no logic as long as it is simply answered. It is itself what the core queues and what the bounds count, so one object is
-made for it; what comes back as an error is given to the logic for all other calls (ClusterCore.after), as the outcome of a first round.
+It needs no plan and no logic as long as it is simply answered. It is itself what the core queues and what the bounds
+count, so one object is made for it; what comes back as an error is given to the logic for all other calls
+(ClusterCore.after), as the outcome of a first round.
 
-Rejected: the same logic with cheaper effects. A third of what a call of a task cost was generators and coroutines inside each other.
+Rejected: the same logic with cheaper effects. A third of what a call of a task cost was generators and coroutines
+inside each other.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from penstock.client.cluster.slot_map import Address
 from penstock.client.engine.batch import Batch, lay_out
 
 WAITER_BYTES = 700
-"""What a task that waits for it costs, its coroutines and its future; tests/client/cluster/test_bounds.py measures it."""
+"""What a task that waits for it costs, its coroutines and its future; tests/client/cluster/test_bounds.py measures it.
+"""
 
 
 class PlainCall(Batch, Hold):
@@ -26,7 +29,7 @@ class PlainCall(Batch, Hold):
         self.size += WAITER_BYTES
         self.address = address
         self.until = until
-        """When its time is up, by the clock of the rules; `deadline` is the same by that of whoever drives it."""
+        """When its time is up, by the clock of the rules; `deadline` is the same by the clock of its driver."""
         self.is_held = False
 
     repeats = True

@@ -1,8 +1,8 @@
 """From calls to a plan: each call packed, routed, and, where it concerns several nodes, taken apart.
 
-Everything that can be refused is refused here, before a byte is sent: keys of several slots, commands that would change a
-connection nobody can name, what cannot be encoded. Position i in every list of a Plan is the i-th command on the wire; calls
-that became several commands are put together again by `Plan.collect`.
+Everything that can be refused is refused here, before a byte is sent: keys of several slots, commands that would change
+a connection that cannot be named, what cannot be encoded. Position i in every list of a Plan is the i-th command on the
+wire; calls that became several commands are put together again by `Plan.collect`.
 """
 
 from __future__ import annotations
@@ -41,14 +41,27 @@ class Plan:
     """Commands, ready to be sent."""
 
     __slots__ = (
-        "_calls", "_parts", "_routes", "_table", "commands", "has_unkeyed", "packed", "patience", "pinned", "raw", "repeats", "several",
+        "_calls",
+        "_parts",
+        "_routes",
+        "_table",
+        "commands",
+        "has_unkeyed",
+        "packed",
+        "patience",
+        "pinned",
+        "raw",
+        "repeats",
+        "several",
         "slots",
-    )  # fmt: skip
+    )
 
     def __init__(self, table: CommandTable, repeats: bool = True) -> None:
         self._table = table
         self.repeats = repeats
-        """By the level at which it was handed over, what lost its reply may be sent again; the level now may still forbid it."""
+        """By the level at which it was handed over, what lost its reply may be sent again; the level now may still
+        forbid it.
+        """
         self.commands: list[Call] | Encoded = []
         self.packed: list[bytes] = []
         self.slots: list[int] = []

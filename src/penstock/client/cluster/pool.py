@@ -1,8 +1,9 @@
-"""The connections of a cluster client: which ones are at hand, how many there may be, who is told of a new one in the place of a lost one.
-The part of it that blocking and asyncio connections share.
+"""The connections of a cluster client: which are idle, how many there may be, and the events of lost and new ones.
+Threads and asyncio share this part.
 
-Idle connections lie in lists whose `pop` and `append` are atomic, so threads share them without a lock. A connection counts towards max_connections from
-before it is opened until it is closed or forgotten; one place is always kept for the connection that calls share (sharing.py).
+Idle connections are in lists whose `pop` and `append` are atomic, so threads share them without a lock. A connection
+counts towards max_connections from before it is opened until it is closed or forgotten; one place is always kept for
+the connection that calls share (sharing.py).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class OwnConnection(Protocol):
     """A connection that a batch has for itself."""
 
     def whose(self) -> str:
-        """Of which other process or event loop it is, and what that means for a lane; empty if it is ours."""
+        """Why it cannot be used here: it belongs to another process or event loop. Empty if it can."""
 
     def is_usable(self) -> bool: ...
     def close(self) -> None: ...
@@ -43,7 +44,7 @@ class OwnConnection(Protocol):
 
 L = TypeVar("L", bound=OwnConnection)
 S = TypeVar("S")
-"""A connection that is everybody's."""
+"""A connection that all callers share."""
 
 
 @dataclass(slots=True)
@@ -78,7 +79,9 @@ class NodePool(ABC, Generic[L, S]):
     # -- how many -----------------------------------------------------------------------------------------------
 
     def admit(self, address: Address, connection: L) -> bool:
-        """Count a connection that is about to be opened; False if there are too many to this node, and none that could be closed for it."""
+        """Count a connection that is about to be opened; False if there are too many to this node, and none that could
+        be closed for it.
+        """
         with self._lock:
             connections = self._open[address]
             if len(connections) < self.rules.max_connections - 1 or self._close_idle(address):
@@ -96,7 +99,7 @@ class NodePool(ABC, Generic[L, S]):
         return False
 
     def every(self) -> list[L]:
-        """Those that are open, or being opened, whoever has them."""
+        """Those that are open, or being opened, idle or in use."""
         with self._lock:
             return [connection for connections in self._open.values() for connection in connections]
 
@@ -155,7 +158,7 @@ class NodePool(ABC, Generic[L, S]):
     # -- what is shared -----------------------------------------------------------------------------------------
 
     def shared(self, address: Address) -> S | None:
-        """The connection to a node that is everybody's, if there is one."""
+        """The connection to a node that all callers share, if there is one."""
         return self._shared.get((address, False))
 
     def sharing(self, key: Key) -> S:
@@ -168,7 +171,9 @@ class NodePool(ABC, Generic[L, S]):
             return self._shared[key]
 
     def refuse(self, made: Batch, error: NotSent) -> None:
-        """The core did not take a batch: this client was closed, or another thread has just closed the connection of a node that has left."""
+        """The core did not take a batch: this client was closed, or another thread has just closed the connection of a
+        node that has left.
+        """
         made.results = [ClientClosed(WAS_CLOSED) if self.is_closed else NotSent(str(error))] * made.count
 
     def outcome(self, made: Batch, address: Address, until: float) -> Outcome:
@@ -230,7 +235,7 @@ class NodePool(ABC, Generic[L, S]):
                 self.outages.pop(address, None)
 
     def after_fork(self) -> None:
-        """In a child: the connections are the parent's, and so are those who had them. Nothing of it is touched."""
+        """In a child: the connections are the parent's, and are left alone."""
         self._idle, self._lock, self._open = {}, threading.RLock(), defaultdict(weakref.WeakSet)
 
 

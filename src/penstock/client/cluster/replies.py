@@ -1,10 +1,12 @@
 """Bytes to the replies of one batch, on a connection that has nothing else under way.
 
-hiredis does it, but for one case. When a node has lost all its slots, as after a failover, it answers a pipeline with thousands of
-lines that say the same, MOVED to one place; a search finds that out for a whole read at once, and one object stands for all of them.
+hiredis does it, but for one case. When a node has lost all its slots, as after a failover, it answers a pipeline with
+thousands of lines that say the same, MOVED to one place; a search finds that out for a whole read at once, and one
+object stands for all of them.
 
-The short way is taken from the beginning of a batch up to the first byte that is something else; from there to the end of the batch
-all goes through hiredis. So nobody need know whether hiredis is in the middle of an array, which it does not tell.
+The short way is taken from the beginning of a batch up to the first byte that is something else; from there to the end
+of the batch all goes through hiredis. So it does not matter whether hiredis is in the middle of an array, which it does
+not tell.
 
 Rejected: an object for each line, made by hiredis. Ten thousand cost as much as sending the commands again.
 """
@@ -40,7 +42,7 @@ class NodeReplyReader:
         self._tail = b""  # and the line that was cut off at its end
 
     def take(self, data: Any, into: list[Any], batch: NodeBatch) -> None:
-        """Add all replies that `data` makes whole; what nobody asked for (pushes) is passed over."""
+        """Add all replies that `data` makes whole; pushes are passed over."""
         wanted = len(batch.pieces)
         if self._has_only_moved and (data := self._take_moved(data, into)):
             self._has_only_moved = False
@@ -49,7 +51,7 @@ class NodeReplyReader:
             self._take_rest(into, wanted, batch.raw)
             self._has_only_moved = len(into) == wanted  # the next batch may begin as it likes
         if len(into) > wanted:
-            raise redis.InvalidResponse(f"a reply nobody asked for: {into.pop()!r}")
+            raise redis.InvalidResponse(f"a reply to no command: {into.pop()!r}")
 
     def is_only_push(self, data: Any) -> bool:
         """Whether what came while nothing was asked for is harmless."""

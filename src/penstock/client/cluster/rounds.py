@@ -1,8 +1,8 @@
 """Which commands of a pipeline go out in the next round, and to which node.
 
-All commands of a slot go to one node in one round, in call order; a command behind one that has to wait, waits too. A command with
-several keys may be told TRYAGAIN while a later one on the same key would run, so it closes the gate of its slot until its reply is there.
-The usual round, everything to the owner of its slot, costs a few look-ups a command.
+All commands of a slot go to one node in one round, in call order; a command behind one that has to wait, waits too. A
+command with several keys may be told TRYAGAIN while a later one on the same key would run, so it closes the gate of its
+slot until its reply is there. The usual round, everything to the owner of its slot, costs a few look-ups a command.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """From a command to its slot: which of its arguments are keys, and whether they may travel together.
 
-The server's own table (COMMAND) says where keys stand, so that commands of modules and of later versions are routed too. Commands whose
-keys move with their arguments (EVAL, XREAD, ZUNIONSTORE ...) are marked there and looked up by name here, in a table that is made from
-the declarations of Penstock's commands (engine/declared.py) and in a list of those that Redis and Valkey alone have. A command that is marked and
-unknown here is refused by name.
+The server's own table (COMMAND) says where keys stand, so that commands of modules and of later versions are routed
+too. Commands whose keys move with their arguments (EVAL, XREAD, ZUNIONSTORE ...) are marked there and looked up by name
+here, in a table that is made from the declarations of Penstock's commands (engine/declared.py) and in a list of those
+that Redis and Valkey alone have. A command that is marked and unknown here is refused by name.
 
-Rejected: asking the server (COMMAND GETKEYS) for each such command. It costs a round trip in the middle of a pipeline, and answers
-wrongly for EVAL without keys before Redis 7.0 (redis#9493).
+Rejected: asking the server (COMMAND GETKEYS) for each such command. It costs a round trip in the middle of a pipeline,
+and answers wrongly for EVAL without keys before Redis 7.0 (redis#9493).
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class Shape(NamedTuple):
     find: KeyFinder | None = None
     """Its keys among its arguments; None for a command that has none."""
     single: bool = False
-    """Exactly one key, and it is the first argument, and it is answered at once, and not refused here: the short way."""
+    """Exactly one key, and it is the first argument, and it is answered at once, and not refused here: the short way.
+    """
     reads: bool = False
     """It changes nothing."""
     unknown_keys: bool = False
@@ -116,9 +117,11 @@ _MOVING: dict[str, KeyFinder] = {
 _KEYED_SUBCOMMANDS = {
     **KEYED_SUBCOMMANDS,
     # Of Redis and Valkey alone; in every version the key follows the subcommand:
-    **dict.fromkeys([f"XGROUP {word}" for word in ("CREATE", "CREATECONSUMER", "DELCONSUMER", "DESTROY", "SETID")], (2, 2, 1)),
+    **dict.fromkeys(
+        [f"XGROUP {word}" for word in ("CREATE", "CREATECONSUMER", "DELCONSUMER", "DESTROY", "SETID")], (2, 2, 1)
+    ),
     **dict.fromkeys(["XINFO GROUPS", "XINFO CONSUMERS"], (2, 2, 1)),
-}  # fmt: skip
+}
 _CONTAINERS = frozenset(name.partition(" ")[0] for name in _KEYED_SUBCOMMANDS)
 
 

@@ -1,6 +1,7 @@
 """Registered scripts (scripts.py) on a cluster: its pipelines, too, are pipelines.
 
-Rejected: to load a script on all masters before each pipeline. It costs a round trip more, and a replica that takes over has not got it.
+Rejected: to load a script on all masters before each pipeline. It costs a round trip more, and a replica that takes
+over has not got it.
 """
 
 from __future__ import annotations

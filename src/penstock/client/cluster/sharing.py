@@ -1,11 +1,12 @@
-"""Calls of many threads, or tasks, to one node over one connection: what goes over it, and what comes back from it.
+"""The connection to one node that many threads or tasks share: which batches use it, and what their results mean.
 
-The connection is the one of penstock.Client, with its engine (engine/connection.py): whoever waits reads for all, and what is ready travels together. Here the
-core never repeats anything by itself (at-most-once) and holds nothing without a connection: where a command goes next, and whether it may,
-only the logic of the cluster knows.
+The connection is that of penstock.Client, with its core (engine/connection.py), and commands that are ready at the same
+time are written together. Here the core never repeats a command (at-most-once) and holds nothing without a connection:
+only the logic of the cluster knows where a command goes next, and whether it may be sent again.
 
-What may hold it up has a connection of its own: commands that block, WATCH, and large batches, of which one thread serves many nodes
-at once (sync_connections.py). When there are as many of those as max_connections allows, batches share.
+Commands that block, WATCH, and large batches have connections of their own, so that they do not delay other callers;
+one thread serves many nodes at once (sync_connections.py). When max_connections is reached, large batches use the
+shared connection too.
 """
 
 from __future__ import annotations
@@ -98,7 +99,9 @@ def closed() -> Outcome:
 
 
 def reason(failure: Exception, address: Address, left: float) -> Exception:
-    """Why there is no reply, without the core's words about a command it does not know; `left` is how much time there was still."""
+    """Why there is no reply, without the core's words about a command it does not know; `left` is how much time there
+    was still.
+    """
     if isinstance(failure.__cause__, Exception):
         return failure.__cause__
     if not isinstance(failure, redis.TimeoutError):
@@ -115,6 +118,7 @@ _CLOCKS_DIFFER = 0.05  # seconds; loops round their time, and look at it by turn
 def too_many(batch: NodeBatch, most: int) -> Outcome:
     """There may be no connection more to this node."""
     error = TooManyConnections(
-        f"all {most} connections to {shown(batch.address)} are in use, by commands that block and by transactions that watch; raise max_connections"
+        f"all {most} connections to {shown(batch.address)} are in use, by commands that block and by transactions "
+        "that watch; raise max_connections"
     )
     return Outcome([], error, connected=False)

@@ -1,6 +1,6 @@
-"""Who owns each slot: a snapshot that never changes and is replaced whole.
+"""The owner of each slot: a snapshot that never changes and is replaced whole.
 
-Every thread and every pipeline plans with the snapshot it took; nobody sees one half-updated. What a node answers to
+Every thread and every pipeline plans with the snapshot it took; none sees one half-updated. What a node answers to
 CLUSTER SLOTS makes one; what MOVED says makes the next from it.
 """
 
@@ -18,7 +18,7 @@ Remap = Callable[[Address], Address]
 
 @dataclass(frozen=True, slots=True)
 class SlotMap:
-    """`owners[slot]` is the master's address, or None for a slot nobody serves. A look-up costs one index."""
+    """`owners[slot]` is the master's address, or None for a slot that no node serves. A look-up costs one index."""
 
     owners: tuple[Address | None, ...] = field(default=(None,) * SLOTS, repr=False)
     replicas: Mapping[Address, tuple[Address, ...]] = field(default_factory=dict)
@@ -78,7 +78,7 @@ def _addresses(rows: Iterable[Any], asked: Address, remap: Remap | None) -> Iter
 
 
 def address_of(host: bytes | str | None, port: int, asked: Address, remap: Remap | None) -> Address:
-    """Where to connect to a node that another one named: an empty host is the host of who was asked.
+    """Where to connect to a node that another one named: an empty host is the host of the node that was asked.
 
     One address is one object, so that a pipeline can group by identity; two would only cost it a second connection.
     """

@@ -1,4 +1,4 @@
-"""The four ways to run a pipeline over a cluster (seed 003, Different pipeline solutions), as logic without I/O.
+"""The four ways to run a pipeline over a cluster, as logic without I/O; docs/cluster.md says when to use which.
 
 sequential    one command after the other: the order of calls holds over the whole cluster; a round trip each
 packed        packed.run(): one batch a node, all at once; the order of calls holds for each key
@@ -40,8 +40,13 @@ class Strategy(enum.Enum):
 
 
 def make_plan(
-    calls: Sequence[Call], table: CommandTable, split: bool, slot_map: SlotMap, raw: Container[int] | None = None, repeats: bool = True
-) -> Plan:  # fmt: skip
+    calls: Sequence[Call],
+    table: CommandTable,
+    split: bool,
+    slot_map: SlotMap,
+    raw: Container[int] | None = None,
+    repeats: bool = True,
+) -> Plan:
     """All calls in one plan, or an exception and nothing sent; replies to the calls in `raw` are not decoded."""
     plan = Plan(table, repeats)
     plan.add_all(calls, split, slot_map)
@@ -53,7 +58,9 @@ def make_plan(
 def packed(
     plan: Plan, slot_map: SlotMap, rules: Rules, until: float = math.inf, done: ClusterCounters | None = None
 ) -> Generator[Effect, Any, list[Any]]:
-    """One batch a node; `until` and `done` as for all of these: when the call's time is up, and where it counts what it does."""
+    """One batch a node; `until` and `done` as for all of these: when the call's time is up, and where it counts what it
+    does.
+    """
     results = yield from PackedPipeline(plan, slot_map, rules, until, done).run()
     return plan.collect(results)
 
@@ -100,7 +107,8 @@ def two_step(
 ) -> Generator[Effect, Any, list[Any]]:
     """Ask every node concerned whether it serves its slots and none of them moves; send only when all say yes.
 
-    Between the two steps a migration may begin all the same; what is then redirected is handled as in a packed pipeline.
+    Between the two steps a migration may begin all the same; what is then redirected is handled as in a packed
+    pipeline.
     """
     started, attempt = rules.clock(), 0
     while True:

@@ -7,11 +7,11 @@
         pipe.execute()
 
 Every command method of redis-py is here, because its command classes are; the execution is ours (core.py and what it
-stands on). Threads may share a client: the topology is a snapshot replaced under a lock, and what they call at the same time travels together,
-over one connection a node. A pipeline belongs to one thread.
+stands on). Threads may share a client: the topology is a snapshot replaced under a lock, and what they call at the same
+time travels together, over one connection a node. A pipeline belongs to one thread.
 
-Rejected: a subclass of redis-py's RedisCluster. It brings a second slot cache and a second set of retries, which is where its
-duplicate executions come from.
+Rejected: a subclass of redis-py's RedisCluster. It brings a second slot cache and a second set of retries, which is
+where its duplicate executions come from.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, RedisModuleCommands, C
         value_from_callable: bool = False,
         watch_delay: float | None = None,
     ) -> Any:
-        """Call `func` with a pipeline that watches `watches`, again and again until nobody else changed them meanwhile; in between wait
-        `watch_delay` seconds.
+        """Call `func` with a pipeline that watches `watches`, again until no other client changed them meanwhile; in
+        between wait `watch_delay` seconds.
         """
         with self.pipeline(transaction=True) as pipe:
             while True:
@@ -137,7 +137,7 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, RedisModuleCommands, C
 
     @property
     def slot_map(self) -> SlotMap:
-        """Who owns which slot, as far as is known."""
+        """The owner of each slot, as far as is known."""
         self.drive(self.core.ready())
         return self.core.topology.map
 
@@ -200,7 +200,8 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, RedisModuleCommands, C
         topology, clock = self.core.topology, self.core.rules.clock
         if wanted.suspect is None and topology.table is not None:
             return topology.map
-        turn = self._turns.wait(wanted.until - clock())  # whoever waits here finds the answer that came meanwhile
+        # a thread that has waited here finds the answer that came meanwhile
+        turn = self._turns.wait(wanted.until - clock())
         if turn is None:
             if topology.table is None:
                 raise topology.unknown("", wanted.until)

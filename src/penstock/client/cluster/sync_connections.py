@@ -1,8 +1,9 @@
 """Blocking connections to the nodes of a cluster, and the exchange of many batches over them at once.
 
-redis-py makes each connection (TLS, login, HELLO, names), then the socket is ours: not blocking, so that one thread writes to every
-node before it reads from any, and still takes replies from a node that would rather be read than write more. A connection is
-owned by the exchange that took it. A batch that is alone, and small, goes over the connection that all threads share (sharing.py).
+redis-py makes each connection (TLS, login, HELLO, names), then the socket is ours: not blocking, so that one thread
+writes to every node before it reads from any, and still takes replies from a node that would rather be read than write
+more. A connection is owned by the exchange that took it. A batch that is alone, and small, goes over the connection
+that all threads share (sharing.py).
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ class NodeConnection:
             return False
 
     def shut_down(self) -> None:
-        """End it under whoever has it, in another thread most likely, and is to close it."""
+        """End it while another thread may be using it; that thread closes it."""
         with contextlib.suppress(OSError, AttributeError):  # it was not open yet
             self.socket.shutdown(socket.SHUT_RDWR)
 
@@ -212,7 +213,9 @@ class SyncNodePool(NodePool[NodeConnection, SyncConnection]):
         return outcomes
 
     def share(self, batch: NodeBatch, until: float) -> Outcome | None:
-        """Over the connection that is everybody's. None: a signal handler came in between, and would wait for what it interrupts."""
+        """Use the shared connection. None: this is a signal handler, which would wait for the call that it
+        interrupts.
+        """
         if self.is_closed:
             return closed()
         if self.rules.clock() >= until:
@@ -234,7 +237,7 @@ class SyncNodePool(NodePool[NodeConnection, SyncConnection]):
             for key, connection in list(self._shared.items()):
                 if key[0] not in known and not connection.core.counters.buffered_commands:
                     del self._shared[key]
-                    connection.close()  # whoever has it in hand already finds it closed, and looks again
+                    connection.close()  # a thread that has it already finds it closed, and looks again
             for address in [address for address in self._clients if address not in known]:
                 del self._clients[address]
 
@@ -245,7 +248,7 @@ class SyncNodePool(NodePool[NodeConnection, SyncConnection]):
         for key in list(self._idle):
             while (connection := self.take_idle(key)) is not None:
                 self.dismiss(key[0], connection)
-        for held in self.every():  # who waits for a reply waits no longer
+        for held in self.every():  # a call that waits for a reply ends now
             held.shut_down()
         for client in self._clients.values():
             client.close()

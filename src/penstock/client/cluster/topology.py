@@ -1,8 +1,8 @@
-"""Who is asked for the topology, and how often: once for all that want to know, and not again at once.
+"""How often the nodes are asked for the topology: once for all callers that need it, and not again at once.
 
-A storm of MOVED or a dead node makes every thread want a new map at the same moment (redis-py#4074). Here whoever comes while
-one is asked for waits for that answer, and a map that is younger than `refresh_interval`, or newer than the one that
-proved wrong, is answered without asking.
+A storm of MOVED or a dead node makes every thread want a new map at the same moment (redis-py#4074). Here whoever comes
+while one is asked for waits for that answer, and a map that is younger than `refresh_interval`, or newer than the one
+that proved wrong, is answered without asking.
 """
 
 from __future__ import annotations
@@ -91,18 +91,19 @@ class Topology:
             return self.map
         if refusals and len(refusals) == len(
             reasons
-        ):  # nobody wants us: that is another matter than nobody being there
+        ):  # the nodes refuse us: another matter than nodes that do not answer
             refusals[0].args = ("; ".join(reasons),)
             raise stated(refusals[0], State.QUEUED)
         raise self.unknown("; ".join(reasons), until)
 
     def unknown(self, reasons: str, until: float) -> NotSent:
-        """What a call fails with that came before anybody said who owns the slots."""
+        """The error of a call that came before the topology was known."""
         if self._rules.clock() >= until:
             return NotSentInTime(
-                f"no node said who owns the slots, and {self._rules.late()}" + (f" ({reasons})" if reasons else "")
+                f"no node said which node owns which slot, and {self._rules.late()}"
+                + (f" ({reasons})" if reasons else "")
             )
-        return NoTopology(f"no node says who owns the slots: {reasons}")
+        return NoTopology(f"no node says which node owns which slot: {reasons}")
 
     def _take(self, outcome: Outcome, address: Address) -> None:
         if outcome.error is not None:

@@ -1,11 +1,11 @@
 """MULTI/EXEC on a cluster: all keys in one slot, so one node, so one transaction there.
 
-Seed 003 holds MULTI/EXEC impossible because a packed transaction over a moving slot answers only "aborted". It is possible since every
-refusal can be read: the command that is refused while queueing answers MOVED, ASK or TRYAGAIN itself, and so does EXEC. Either way
-nothing of the transaction ran, so the whole of it is sent again to the right node. It is repeated whole or not at all.
+While its slot moves, a transaction is refused: the command that is refused while queueing answers MOVED, ASK or
+TRYAGAIN, or EXEC does. Either way nothing of the transaction ran, so the whole of it is sent again to the right node.
+It is repeated whole or not at all.
 
-With WATCH everything goes over one connection (a Lane). When that is lost, what was watched is forgotten by the server, so the
-transaction is never repeated by itself: WatchLost says that nothing ran, OutcomeUnknown that EXEC may have.
+With WATCH everything goes over one connection (a Lane). When that is lost, what was watched is forgotten by the server,
+so the transaction is never repeated by itself: WatchLost says that nothing ran, OutcomeUnknown that EXEC may have.
 """
 
 from __future__ import annotations
@@ -110,8 +110,13 @@ class Transaction:
     # -- MULTI, the commands, EXEC ------------------------------------------------------------------------------
 
     def execute(
-        self, plan: Plan, slot_map: SlotMap, until: float = math.inf, done: ClusterCounters | None = None, is_raw: bool = False
-    ) -> Generator[Effect, Any, list[Any]]:  # fmt: skip
+        self,
+        plan: Plan,
+        slot_map: SlotMap,
+        until: float = math.inf,
+        done: ClusterCounters | None = None,
+        is_raw: bool = False,
+    ) -> Generator[Effect, Any, list[Any]]:
         """One result a command, not decoded if `is_raw`; WatchError if a watched key was changed."""
         self._begin(until, done)
         slot = single_slot(plan)
@@ -182,7 +187,9 @@ class Transaction:
         return results
 
     def _told(self, reason: Exception) -> Exception:
-        """Why a step ends: what was refused until its time was up did not run, and the refusal says why; better TRYAGAIN than ASK."""
+        """Why a step ends: what was refused until its time was up did not run, and the refusal says why; better
+        TRYAGAIN than ASK.
+        """
         return self._refusal if isinstance(reason, TimeIsUp | AskError) and self._refusal is not None else reason
 
     @property
@@ -202,7 +209,9 @@ class Transaction:
         return self._held_back(plan, where, error)
 
     def _held_back(self, plan: Plan, where: str, error: Exception | None = None) -> list[Any] | None:
-        """What becomes of it if it may not be sent again, by the level and the filter as they are now; None if it may."""
+        """What becomes of it if it may not be sent again, by the level and the filter as they are now; None
+        if it may.
+        """
         if not (plan.repeats and self._rules.repeats):
             return self._all(plan, self._unknown(error), where, self._sent)
         for call in plan.commands:

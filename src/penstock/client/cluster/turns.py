@@ -1,7 +1,7 @@
-"""One thread at a time, for no longer than a thread may wait, and never locked for ever by a thread that was interrupted.
+"""A lock with a time-out that an interrupted thread cannot leave locked for ever.
 
-`threading.Lock.acquire(timeout=...)` needs a `try` behind it, and a KeyboardInterrupt can come in between: then nobody would ever have the
-lock again. Here the turn is an object that is handed out, and goes back when it is given back or when nobody has it any more.
+`threading.Lock.acquire(timeout=...)` needs a `try` behind it, and a KeyboardInterrupt can come in between: then the
+lock would stay locked. Here the right to go on is an object; it is free again when it is given back or collected.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The asyncio driver: any number of tasks, one transport.
 
-Commands submitted in one turn of the loop are written together at its end, and replies that arrive together are finished
-together. Everything happens in the loop's thread, so nothing is locked.
+Commands submitted in one turn of the loop are written together at its end, and replies that arrive together are
+finished together. Everything happens in the loop's thread, so nothing is locked.
 
 redis-py opens the connection with streams; once it is open its transport gets our protocol, which hands bytes to the
 core without a task in between.
@@ -63,7 +63,7 @@ class AioConnection(DrivenConnection):
                 self._wake_finished()
 
     def change(self, change: Callable[[ConnectionCore, float], object]) -> None:
-        """Let the core's settings change, and wake whom that finishes."""
+        """Change the core's settings, and wake the tasks whose batches that finishes."""
         loop = self._loop
         change(self.core, 0.0 if loop is None else loop.time())
         self._wake_finished()
@@ -91,7 +91,9 @@ class AioConnection(DrivenConnection):
             self._protocol = None
 
     def abandon(self, leave: Callable[[Any], bool] | None = None) -> bool:
-        """The client is gone, and was not closed: end or leave its connection, from whichever thread. Whether one had to be ended."""
+        """The client was collected without being closed: end its connection, or leave it to the pool, from any thread.
+        True if one was ended.
+        """
         self._leave(leave)
         self._is_abandoned = True
         loop, protocol, self._protocol = self._loop, self._protocol, None
@@ -123,7 +125,9 @@ class AioConnection(DrivenConnection):
     # -- the loop ---------------------------------------------------------------------------------------------
 
     def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
-        """A client may outlive a loop (`asyncio.run` twice); its connection does not, nor do calls that nobody finished there."""
+        """A client may outlive a loop (`asyncio.run` twice); its connection does not, nor do calls that were not
+        finished there.
+        """
         if self._loop is not None and self._loop.is_running():
             raise RuntimeError(
                 "this client is at work in another event loop, which is still running; make one client for each loop"
@@ -183,7 +187,7 @@ class AioConnection(DrivenConnection):
     # -- the connection ---------------------------------------------------------------------------------------
 
     async def _connect(self) -> None:
-        """Until there is a connection, or nobody needs one."""
+        """Until there is a connection, or no command needs one."""
         core, loop = self.core, self._loop
         assert loop is not None
         try:

@@ -1,7 +1,7 @@
 """How a connection is opened: by redis-py, whose handshake (TLS, HELLO, AUTH, SELECT, SETNAME) is taken as it is.
 
 redis-py's connection object opens the socket and shakes hands; then the socket is ours. It must not retry anything by
-itself: that is the core's to decide, who knows what is at stake.
+itself: only the core knows which commands may be repeated.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ def connection_options(pool: Any, retry: Any) -> dict[str, Any]:
 
 
 def connection_maker(pool: Any, retry: Any, on_connect: Any = None) -> Callable[[], Any]:
-    """Makes connections as a pool does, not yet open and not counted by the pool; `on_connect` replaces what they begin with."""
+    """Makes connections as a pool does, not yet open and not counted by the pool; `on_connect` replaces what they begin
+    with.
+    """
     options = connection_options(pool, retry)
     if on_connect is not None:
         options["redis_connect_func"] = on_connect
@@ -46,7 +48,9 @@ def connection_maker(pool: Any, retry: Any, on_connect: Any = None) -> Callable[
 
 
 class _Packer:
-    """For redis-py's own commands. hiredis, which it would take, ends the process when a signal's handler raises while it packs an int."""
+    """For redis-py's own commands. hiredis, which it would take, ends the process when a signal's handler raises while
+    it packs an int.
+    """
 
     def pack(self, *arguments: Any) -> list[bytes]:
         return [pack(arguments)]
@@ -88,7 +92,9 @@ def report_failure(core: ConnectionCore, error: Exception, connection: Any, now:
 
 
 def limit_opening(connection: Any, seconds: float | None) -> None:
-    """Have the opening end when the first who waits for it gives up: a thread that is in it looks at no clock, and a task would keep others from trying again."""
+    """Limit the opening to the time that the first waiting command has left: the thread that opens a connection checks
+    no other timeout meanwhile.
+    """
     if seconds is not None:
         for name in ("socket_timeout", "socket_connect_timeout"):
             own = getattr(connection, name, None)
@@ -96,7 +102,9 @@ def limit_opening(connection: Any, seconds: float | None) -> None:
 
 
 def close_half_open(error: BaseException) -> None:
-    """Close the socket that was being connected: redis-py does so after an OSError, and after an interrupt leaves it to the collector."""
+    """Close the socket that was being connected: redis-py does so after an OSError, and after an interrupt leaves it to
+    the collector.
+    """
     trace = error.__traceback__
     while trace is not None:
         sock = trace.tb_frame.f_locals.get("sock")
@@ -112,7 +120,9 @@ SETTINGS = (
 
 
 def settings_from(pool: Any, given: dict[str, Any]) -> Settings:
-    """Settings from keyword arguments, and from the query of a URL (`?delivery=at-most-once`), which end up in the pool."""
+    """Settings from keyword arguments, and from the query of a URL (`?delivery=at-most-once`), which end up in the
+    pool.
+    """
     found: dict[str, Any] = {}
     # Not for redis-py's connections; but the next client of the same pool is to find them, too.
     in_url = pool.__dict__.setdefault("_penstock_settings", {})
@@ -157,6 +167,6 @@ def encoding_of(pool: Any) -> tuple[str | None, str]:
 
 
 def give_up_soon(sock: Any, seconds: float | None) -> None:
-    """Have the kernel end a connection whose bytes nobody acknowledges: a half-open one, at the time of silence."""
+    """Have the kernel end a half-open connection, whose bytes are not acknowledged, after the silence timeout."""
     if seconds and hasattr(socket, "TCP_USER_TIMEOUT") and sock.family in (socket.AF_INET, socket.AF_INET6):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))

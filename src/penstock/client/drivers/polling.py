@@ -1,4 +1,6 @@
-"""`select.poll`, or what stands in for it where there is none: eventlet takes it away, as it knows to wait with `select.select` alone."""
+"""`select.poll`, or what stands in for it where there is none: eventlet takes it away, as it knows to wait with
+`select.select` alone.
+"""
 
 from __future__ import annotations
 

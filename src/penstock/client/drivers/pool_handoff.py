@@ -1,11 +1,12 @@
 """Connections that a client has left with its pool, for the next client of that pool.
 
-With redis-py a client costs nothing: programs make one for every request, `Redis(connection_pool=pool)`, and the pool keeps the
-connections. Ours have a connection each, so one that does not own its pool leaves it there when it ends: if nothing is under way on
-it, and nobody has changed what it is. Otherwise a connection would be opened and closed for every request, some eight times the work.
+With redis-py a client costs nothing: programs make one for every request, `Redis(connection_pool=pool)`, and the pool
+keeps the connections. Ours have a connection each, so one that does not own its pool leaves it there when it ends: if
+it is idle, and its session state is that of a new connection. Otherwise a connection would be opened and closed for
+every request, some eight times the work.
 
-They end with `pool.disconnect()`, as the pool's own do. Rejected: making them the pool's own. Those follow redis-py's rules for
-retries and time, which ours do not; and there are several kinds of pools.
+They end with `pool.disconnect()`, as the pool's own do. Rejected: making them the pool's own. Those follow redis-py's
+rules for retries and time, which ours do not; and there are several kinds of pools.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from typing import Any, NamedTuple, Protocol
 
 
 class Driver(Protocol):
-    """What knows a connection of redis-py's with a socket, or a transport, of ours."""
+    """Checks and closes a connection of redis-py's whose socket, or transport, a driver has used."""
 
     @staticmethod
     def is_usable(connection: Any) -> bool:
-        """Whether an open connection that nobody has used for a while is still there."""
+        """Whether an idle connection is still open."""
 
     @staticmethod
     def discard(connection: Any) -> None:
@@ -84,5 +85,5 @@ _of_parents: list[Any] = []
 
 
 def _is_of_sentinel(pool: Any) -> bool:
-    """Then it is to be asked who the master is, for every connection."""
+    """A sentinel must be asked for the master before every connection."""
     return "connection_pool" in pool.connection_kwargs

@@ -1,4 +1,5 @@
-"""One open socket of the sync driver: sending and receiving that never wait, also with TLS, which must not do both at once.
+"""One open socket of the sync driver: sending and receiving that never wait, also with TLS, which must not do both at
+once.
 
 redis-py's connection object opens it and shakes hands (see connecting.py); then it only keeps the socket for us.
 """
@@ -27,7 +28,9 @@ class ClientSocket:
     __slots__ = ("_tls", "raw", "redis_connection")
 
     def __init__(self, redis_connection: Any, seconds: float | None, silence: float | None) -> None:
-        """Open it within so many seconds. Raises what redis-py raises; whatever ends it, also an interrupt, leaves nothing open."""
+        """Open it within so many seconds. Raises what redis-py raises; whatever ends it, also an interrupt, leaves
+        nothing open.
+        """
         self.redis_connection = redis_connection
         limit_opening(redis_connection, seconds)
         try:
@@ -68,11 +71,13 @@ class ClientSocket:
         except _WOULD_BLOCK:
             pass
         except OSError:
-            self.shut_down()  # whoever may be waiting on it is told by the socket itself
+            self.shut_down()  # a thread that waits for this socket is woken by that
         return 0
 
     def receive(self, room: memoryview | None) -> Any:
-        """What has come: bytes, or how many of them, in `room`; None if nothing has. Raises redis-py's errors when it is over."""
+        """What has come: bytes, or how many of them, in `room`; None if nothing has. Raises redis-py's errors when it
+        is over.
+        """
         try:
             if self._tls is None:
                 data = self.raw.recv(READ) if room is None else self.raw.recv_into(room)

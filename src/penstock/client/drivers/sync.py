@@ -1,23 +1,21 @@
-"""The sync driver: any number of threads, one socket, no thread of our own.
+"""The driver for threads: any number of threads, one socket, no thread of our own.
 
-Whoever calls while nobody reads becomes the leader: it reads for all until its own reply has come, then hands the
-lead to one who still waits. A thread alone therefore pays for no other thread, and sixty-four share one read of many
-replies. Writing is for whoever comes first, too: while one thread is in `send`, what others queue is gathered and goes out
-with its next `send`.
+A thread that calls while no other thread reads becomes the leader: it reads for all until its own reply has come, then
+another waiting thread leads. A single thread therefore pays for no other thread, and sixty-four threads share one read
+of many replies. Likewise one thread writes for all: what others submit while it is in `send` goes out with its next
+`send` (write_turn.py). Threads whose replies have come wake each other one by one (wake_chain.py). While they are being
+woken no thread writes, and the last one writes for all; no command waits for that longer than PAUSE.
 
-Threads whose replies have come are woken one by one: each wakes the next before it goes on. Woken at once, sixty-four of
-them would fight for the interpreter. Most of them call again at once, so while they are being woken (`_waking`) nobody
-writes; the last one writes for all. No call waits for that longer than PAUSE.
+A thread can be interrupted between any two steps (KeyboardInterrupt). Unless it only waited, it ends its connection
+then. Commands of other threads are in one of the core's queues at every step, so they go on as after any lost
+connection, and the interrupted thread wakes every thread that it may have kept from being woken. If it is interrupted
+in that, too (Ctrl-C twice), it stays in `_interrupted_in`, and the leader ends the connection in its place, after
+PATROL or at the next call.
 
-A thread can be interrupted between any two steps (KeyboardInterrupt). Unless it only waited, its connection ends then. Commands of others are
-in one of the core's queues at every step, so they go on as after any lost connection; it then wakes every thread that it may not have told. It may be interrupted in
-that, too (Ctrl-C twice): it then stays in `_interrupted_in`, and the leader ends the connection in its place, after PATROL or at the next call.
+A call that finds no room (max_buffered_commands, max_buffered_bytes) waits in the order of calls (engine/room.py).
 
-Who finds no room (max_buffered_...) waits in the order of calls (`_for_room`): a large batch is not overtaken by small ones. Whoever leaves
-that queue, served or not, wakes the next.
-
-What is shared is under `_lock`, which is never held while waiting for the network. `_leader` is the batch whose thread
-leads; `_writing` says that some thread, or unsent bytes in `_rest`, own the right to write.
+What threads share is under `_lock`, which is never held while waiting for the network. `_leader` is the batch whose
+thread leads.
 
 Rejected: a reader thread. It costs two switches of threads for each call, lives on after fork, and keeps programs from
 ending.
@@ -50,11 +48,15 @@ from penstock.client.errors import BufferFull, NotSent
 PAUSE = 0.01
 """Seconds that a command may wait to be written together with those of threads that are just waking up."""
 PATROL = 1.0
-"""Seconds after which one who waits looks whether anybody reads for it: a thread can be interrupted between any two steps."""
+"""Seconds after which a waiting thread looks whether another thread reads for it: an interrupt may have ended that
+thread.
+"""
 
 
 class Reentered(Exception):
-    """This thread is in the middle of a call: a signal handler came in between, and would wait for what it interrupts."""
+    """This thread is in the middle of a call: a signal handler came in between, and would wait for what it
+    interrupts.
+    """
 
 
 class SyncConnection(DrivenConnection):
@@ -65,9 +67,8 @@ class SyncConnection(DrivenConnection):
         self._leader: Batch | None = None
         self._inside: dict[int, Batch] = {}  # threads that are in `run`, and with what
         self._followers: deque[Batch] = deque()
-        self._interrupted_in: set[int] = (
-            set()
-        )  # threads that were interrupted in using the connection, and have not ended it yet
+        # Threads that were interrupted in using the connection, and have not ended it yet.
+        self._interrupted_in: set[int] = set()
         self._socket: ClientSocket | None = None
         self._wake_chain = WakeChain()
         self._write_turn = WriteTurn(self.core)
@@ -92,7 +93,7 @@ class SyncConnection(DrivenConnection):
                 only_waits = False
                 if is_woken or self._is_passed_over(batch):
                     waiter = None
-                self._wake_next()  # not woken: whoever should have woken us is held up, as by a signal handler
+                self._wake_next()  # not woken: the thread that should have woken us is held up, as by a signal handler
                 patience = PATROL
             while not batch.is_finished:
                 self._turn()
@@ -131,7 +132,8 @@ class SyncConnection(DrivenConnection):
                 if self._leader is None:
                     self._leader = batch
                     if self._socket is not None and self._poll.poll(0):
-                        # It was idle and has something to say, most likely that it is closed. Better know before writing.
+                        # It was idle and has something to say, most likely that it is closed. Better know before
+                        # writing.
                         talks = self._socket
                 if talks is None:
                     try:
@@ -146,7 +148,8 @@ class SyncConnection(DrivenConnection):
                             waiter.acquire()
                             self._followers.append(batch)
                             if not self._leader.is_submitted:
-                                self._wake_up.set()  # it waits for room, and sleeps as long as could be when nobody else was in
+                                # it waits for room, and its timeout was computed without this batch
+                                self._wake_up.set()
                         turn = None if self._wake_chain.is_waking else self._write_turn.claim(self._socket)
             if talks is not None:
                 self._exchange(talks)
@@ -156,7 +159,9 @@ class SyncConnection(DrivenConnection):
         return waiter
 
     def _is_passed_over(self, batch: Batch) -> bool:
-        """Whether one who has waited for long need not: nobody told it that it is finished, or is to lead, or that nobody leads."""
+        """Whether the thread of a batch waits without need: its batch is finished, or it is to lead, and it was not
+        woken.
+        """
         with self._lock:
             if self._interrupted_in:
                 self._end_interrupted()
@@ -166,7 +171,7 @@ class SyncConnection(DrivenConnection):
             return True
 
     def _leads(self, batch: Batch) -> bool:
-        """With the lock held: whether a batch's thread leads, as it does from now on if nobody does."""
+        """With the lock held: whether a batch's thread leads. If no thread leads, this one does from now on."""
         if not self._is_led():
             self._leader = batch
         return self._leader is batch
@@ -192,7 +197,7 @@ class SyncConnection(DrivenConnection):
         self._wake_up.set()
 
     def change(self, change: Callable[[ConnectionCore, float], object]) -> None:
-        """Let the core's settings change, and wake whom that finishes."""
+        """Change the core's settings, and wake the threads whose batches that finishes."""
         self._at_once_or_next(lambda: self._change(change))
 
     def _change(self, change: Callable[[ConnectionCore, float], object]) -> None:
@@ -210,13 +215,13 @@ class SyncConnection(DrivenConnection):
             raise
 
     def _at_once_or_next(self, work: Callable[[], None]) -> None:
-        """Do what takes the lock. A signal handler, or a replay filter, may ask for it in a thread that has the lock already, and must not
-        wait for itself: then another thread does it next. And who uses this client meanwhile in this thread has to be `Reentered`.
+        """Do work that takes the lock, at once or, if this thread has the lock already, in another thread: a signal
+        handler or a replay filter must not wait for itself. A call of this thread meanwhile raises Reentered.
         """
         thread = get_ident()
         if thread not in self._inside:
             try:
-                self._inside[thread] = _NOBODY
+                self._inside[thread] = _NO_CALL
                 work()
             finally:
                 self._inside.pop(thread, None)
@@ -226,7 +231,9 @@ class SyncConnection(DrivenConnection):
             work()
 
     def _interrupted(self, batch: Batch | None) -> None:
-        """KeyboardInterrupt and the like, between any two steps. One who only waits leaves the connection to the others."""
+        """Clean up after a KeyboardInterrupt or the like. A thread that only waited leaves the connection to the
+        others.
+        """
         with self._lock:
             if self._write_turn.is_sent_by(get_ident()):
                 self._write_turn.sending = None  # no thread is in `send` any more
@@ -240,8 +247,9 @@ class SyncConnection(DrivenConnection):
         self._wake_next()  # it may have been our turn to
 
     def _end_interrupted(self) -> None:
-        """With the lock held: end the connection that a thread was interrupted in using, and finish whatever is in no queue any more; nobody knows
-        how much was read, written or noted down. The thread does so itself. If it could not, and has gone, the leader does, or any thread if none leads.
+        """With the lock held: end the connection that a thread was interrupted in using, and finish batches that are in
+        no queue any more. It is not known how much was read, written or counted. The interrupted thread does this
+        itself. If it is gone, the leader does, or any thread if none leads.
         """
         me, inside = get_ident(), self._inside
         gone = [thread for thread in list(self._interrupted_in) if thread == me or thread not in inside]
@@ -261,7 +269,9 @@ class SyncConnection(DrivenConnection):
         self._interrupted_in.difference_update(gone)
 
     def _wake_all_finished(self) -> None:
-        """With the lock held: also those that no thread owns after an interrupt, and the leader, which may be one of them."""
+        """With the lock held: wake all threads whose batches are finished, in no order, and the leader, which may be
+        one of them.
+        """
         self._wake_finished()
         for other in list(self._inside.values()):
             if other.is_finished:
@@ -271,7 +281,9 @@ class SyncConnection(DrivenConnection):
     # -- room -------------------------------------------------------------------------------------------------
 
     def _queue_for_room(self, batch: Batch, until: float) -> threading.Lock | None:
-        """With the lock held: what wakes us when it may be our turn, None if we lead. Raises BufferFull if waiting is not wanted, or over."""
+        """With the lock held: what wakes us when it may be our turn, None if we lead. Raises BufferFull if waiting is
+        not wanted, or over.
+        """
         if monotonic() >= until:
             self._room.leave(batch)
             raise self.core.pending.full()
@@ -282,7 +294,7 @@ class SyncConnection(DrivenConnection):
         return None if self._leader is batch else batch.waiter
 
     def _wait_for_room(self, batch: Batch, room: threading.Lock | None, until: float) -> None:
-        """Let replies come: read them, or wait until others have. Not by a Condition, which an interrupt leaves without its lock."""
+        """Let replies come: read them, or wait until other threads have."""
         if room is None:
             self._turn()
         elif not room.acquire(timeout=min(max(until - monotonic(), 0.001), PATROL)):
@@ -292,7 +304,7 @@ class SyncConnection(DrivenConnection):
     # -- writing ----------------------------------------------------------------------------------------------
 
     def _send(self, turn: Write | None) -> None:
-        """Write, and whatever was queued meanwhile, until there is no more or the socket is full."""
+        """Write, and then what was queued meanwhile, until there is no more or the socket is full."""
         while turn is not None:
             data, sock = turn
             count = sock.send(data)
@@ -335,7 +347,9 @@ class SyncConnection(DrivenConnection):
                 self._wake_finished()
 
     def _wait(self, poll: Poll, until: float, now: float) -> bool:
-        """Sleep until the socket has something, another thread wakes us, or the time comes. True if it is the socket."""
+        """Sleep until the socket has something, another thread wakes us, or the time comes. True if it is
+        the socket.
+        """
         found = False
         for descriptor, _ in poll.poll(None if until == math.inf else max(until - now, 0.0) * 1000 + 1):
             if descriptor == self._wake_up.number:
@@ -346,7 +360,7 @@ class SyncConnection(DrivenConnection):
 
     def _exchange(self, sock: ClientSocket) -> None:
         """The socket has something for us, or room: read once, and write what waits."""
-        room = self.core.reader.room()  # only who leads reads, so it stays what it is without the lock
+        room = self.core.reader.room()  # only the leader reads, so it does not change without the lock
         data = failure = None
         try:
             data = sock.receive(room)
@@ -400,7 +414,7 @@ class SyncConnection(DrivenConnection):
         self._send(turn)
 
     def _drop(self) -> None:
-        """With the lock held: the socket is done with. Whoever is in `send` or `poll` on it is woken by the shutdown."""
+        """With the lock held: end the socket. A thread that is in `send` or `poll` on it is woken by the shutdown."""
         sock = self._socket
         self._write_turn.end()
         if sock is None:
@@ -428,7 +442,7 @@ class SyncConnection(DrivenConnection):
         self._send(turn)
 
     def _hand_over(self, batch: Batch) -> None:
-        """Let another lead, if we do; done a second time it goes on from where it was interrupted."""
+        """Let another thread lead, if this one does; called again after an interrupt, it goes on from there."""
         with self._lock:
             if self._leader is batch:
                 followers = self._followers
@@ -452,6 +466,6 @@ class SyncConnection(DrivenConnection):
             self._socket.close_in_child()
 
 
-_NOBODY = Batch(("NOBODY",), b"")
-"""In the place of the batch of a thread that makes no call."""
-_NOBODY.is_finished = True
+_NO_CALL = Batch(("NO CALL",), b"")
+"""Stands for the batch of a thread that makes no call."""
+_NO_CALL.is_finished = True

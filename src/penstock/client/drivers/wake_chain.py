@@ -1,7 +1,8 @@
 """Wakes the threads whose replies have come, one by one: each thread wakes the next before it goes on.
 
-Woken all at once, sixty-four threads would compete for the interpreter. Most of them call again at once, so while they are being woken
-(`is_waking`) no thread writes, and the last one writes for all. A thread waits for a lock, which its waker releases.
+Woken all at once, sixty-four threads would compete for the interpreter. Most of them call again at once, so while they
+are being woken (`is_waking`) no thread writes, and the last one writes for all. A thread waits for a lock, which its
+waker releases.
 
 All methods are called with the lock of the connection held.
 """

@@ -13,7 +13,9 @@ from penstock.client.drivers.polling import POLLIN, Poll, new_poll
 
 
 class WakeUp:
-    """Like threading.Event, for a thread in `poll`: any thread may set it, and any number of sets wake the thread once."""
+    """Like threading.Event, for a thread in `poll`: any thread may set it, and any number of sets wake the
+    thread once.
+    """
 
     def __init__(self) -> None:
         self._receiver, self._sender = socket.socketpair()

@@ -1,7 +1,8 @@
 """The right to write to the socket that threads share: one thread at a time has it, or unsent bytes keep it.
 
-All methods are called with the lock of the connection held. The right is taken before the bytes are taken from the core: if the thread is
-interrupted in between, no other thread writes later bytes to this socket before the connection is ended.
+All methods are called with the lock of the connection held. The right is taken before the bytes are taken from the
+core: if the thread is interrupted in between, no other thread writes later bytes to this socket before the connection
+is ended.
 """
 
 from __future__ import annotations

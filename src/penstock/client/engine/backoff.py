@@ -1,6 +1,7 @@
-"""When to try to connect again: at once after a loss, then after times that double up to a cap, half of each by chance.
+"""When to try to connect again: at once after a loss, then after delays that double up to a cap; half of each delay is
+random.
 
-Chance keeps a thousand clients that lost the same server from coming back in the same instant.
+The random part keeps a thousand clients that lost the same server from coming back in the same instant.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
 A single command is a batch of one. A pipeline is a batch of many whose replies count one by one. A transaction is an
 atomic batch: MULTI, its commands and EXEC, which is replayed whole or not at all.
 
-The encoded commands are one piece of bytes, `data`, with the length of each: a million small ones stay within the memory
-that `max_buffered_bytes` allows, and are written without being put together again.
+The encoded commands are one piece of bytes, `data`, with the length of each: a million small ones stay within the
+memory that `max_buffered_bytes` allows, and are written without being put together again.
 
 Rejected: an object for each command of a pipeline. At ten thousand commands it costs more than packing them; what is
-known of one command (its state) is worked out from byte positions when somebody asks, which is when something failed.
+known of one command (its state) is computed from byte positions when it is needed, which is when something failed.
 """
 
 from __future__ import annotations
@@ -22,15 +22,18 @@ from penstock.client.engine.encoding import Packed, pack
 from penstock.client.errors import NoReplyInTime, NotReplayed, NotSent, NotSentInTime, OutcomeUnknown
 
 BATCH_BYTES = 700
-"""What a held batch costs beside its commands, with whoever waits for it; tests/client/test_bounds.py measures it."""
+"""What a held batch costs beside its commands, with the caller that waits for it; tests/client/test_bounds.py measures
+it.
+"""
 COMMAND_BYTES = 8
 """What a held command costs beside its words."""
 WORD_BYTES = 54
-"""What each word of a command, its name included, costs beside its bytes, which are there twice: as given and encoded."""
+"""What each word of a command, its name included, costs beside its bytes, which are there twice: as given and encoded.
+"""
 
 
 class Batch:
-    """Commands on their way. Owned by the core between `submit` and finishing; then by whoever waits for it.
+    """Commands on their way. Owned by the core between `submit` and finishing; then by the caller that waits for it.
 
     Most fields keep their defaults, which are the class's: one is made for every call.
     """
@@ -41,7 +44,9 @@ class Batch:
     patience = 0.0
     """Seconds the commands may wait on the server; added to every limit."""
     blocks = False
-    """It waits on the server until others do something. Given up, it must be taken back: it would run when nobody wants it."""
+    """It waits on the server until other clients do something. Given up, it must be cancelled there: it would run
+    later, for no caller.
+    """
     notable: dict[int, Kind] | None = None
     """Commands that change the connection, by index."""
     lengths: Sequence[int] | None = None
@@ -51,9 +56,9 @@ class Batch:
     is_submitted = False
     """The core has taken it."""
     is_at_most_once = False
-    """It was handed over at that level, which stays its promise if the level is raised later."""
+    """It was submitted at that level, which stays its promise if the level is raised later."""
     is_finished = False
-    """It has its results. One that still stands in the FIFO then is a tombstone: nobody waits for its replies."""
+    """It has its results. If it is in the FIFO still, it is passed over: no caller waits for its replies."""
     results: list[Any]
     """When finished, one for each command: a reply, an error the server replied, or a DeliveryError."""
     attempts = 0
@@ -70,7 +75,7 @@ class Batch:
     skipped: dict[int, Exception] | None = None
     """Commands that must not be written again, and what they fail with."""
     numbered: tuple[object, int] | None = None
-    """Who gave it its ONCE numbers, and the last of them."""
+    """The OnceNumbers that gave it its numbers, and the last of them."""
     learned = 0
     """How many of its replies the session has looked at."""
     deadline: float | None = None
@@ -86,7 +91,7 @@ class Batch:
         self.count = 1
         self.size = BATCH_BYTES + COMMAND_BYTES + len(command) * WORD_BYTES + 2 * len(data)
         self.replies: list[Any] = []
-        """What has come; goes on after the batch was given up, so that those behind it find their replies."""
+        """What has come; replies are counted after the batch was given up, too, so that later batches find theirs."""
 
     @classmethod
     def of(cls, commands: Sequence[Sequence[Any]], packed: Packed) -> Batch:
@@ -121,7 +126,9 @@ class Batch:
         return self.data[begin : begin + self.lengths[index]]
 
     def outstanding(self) -> tuple[int, bytes]:
-        """What is still to be answered, how many commands and their bytes: all, or the tail after the replies that came."""
+        """What is still to be answered, how many commands and their bytes: all, or the tail after the replies that
+        came.
+        """
         done, skipped = len(self.replies), self.skipped
         if skipped:
             pieces = [piece for index, piece in enumerate(self.pieces()) if index >= done and index not in skipped]
@@ -186,7 +193,9 @@ class Batch:
     def failures(
         self, why: str, unsent: type[NotSent], unknown: type[OutcomeUnknown], instead: Exception | None = None
     ) -> list[Any]:
-        """The results if no more replies come; commands of a transaction fail together. `instead` is for those not sent."""
+        """The results if no more replies come; commands of a transaction fail together. `instead` is for those not
+        sent.
+        """
         if self.atomic:
             failed = self.failure(self.count - 1, why, unsent, unknown)
             return [instead if instead is not None and isinstance(failed, NotSent) else failed] * self.count
@@ -211,7 +220,9 @@ class Batch:
             self.replies.append(self.skipped[len(self.replies)])
 
     def filter(self, wanted: ReplayFilter, why: str = "the replay filter forbids to send it again") -> int:
-        """Skip what the filter says must not be written again; how many commands that are. One that fails lets nothing through."""
+        """Skip what the filter says must not be written again; how many commands that are. One that fails lets nothing
+        through.
+        """
         hits: dict[int, Exception] = {}
         for index in self.unanswered():
             if self.state(index) is State.QUEUED or index in (self.skipped or ()):
@@ -240,8 +251,9 @@ class Batch:
 def lay_out(kind: type[Batch], first: Batch) -> None:
     """Give the first instance of a class all attributes it may have.
 
-    CPython keeps the attributes of an object in its place, without a dict, if their names were among those of the first thirty objects of the
-    class. Which those have depends on what a program did first: without this, a batch could cost 460 bytes more from its first wait on.
+    CPython keeps the attributes of an object in its place, without a dict, if their names were among those of the first
+    thirty objects of the class. Which those have depends on what a program did first: without this, a batch could cost
+    460 bytes more from its first wait on.
     """
     for ancestor in kind.__mro__:
         for name, value in vars(ancestor).items():

@@ -1,12 +1,12 @@
 """Kinds of commands: which may share a connection with others, and which change the connection.
 
 One look-up in a dict answers it for a command's first word; only words that stand for several commands (CLIENT, XREAD)
-need a second look. The server's table of commands (COMMAND) is not used here: it would cost a round trip before the first command,
-and a proxy may not know it.
+need a second look. The server's table of commands (COMMAND) is not used here: it would cost a round trip before the
+first command, and a proxy may not know it.
 
-The names below are listed by hand: no declaration says what a command does to its connection, or where its timeout stands, and some of
-them exist in Redis and Valkey only. tests/client/test_declared.py fails if the server declares a blocking command, or one of the groups
-connection, transactions and pubsub, that is not decided here.
+The names below are listed by hand: no declaration says what a command does to its connection, or where its timeout
+stands, and some of them exist in Redis and Valkey only. tests/client/test_declared.py fails if the server declares a
+blocking command, or one of the groups connection, transactions and pubsub, that is not decided here.
 """
 
 from __future__ import annotations
@@ -66,10 +66,21 @@ _SESSION = frozenset(
     + [f"CLIENT {sub}" for sub in ("SETNAME", "SETINFO", "NO-EVICT", "NO-TOUCH", "TRACKING")]
 )
 _TRANSACTION = frozenset(["MULTI", "EXEC", "DISCARD", "WATCH", "UNWATCH"])
-_STREAMING = frozenset({
-    "SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE", "UNSUBSCRIBE", "PUNSUBSCRIBE", "SUNSUBSCRIBE", "MONITOR", "SYNC", "PSYNC", "QUIT",
-    "CLIENT REPLY",
-})  # fmt: skip
+_STREAMING = frozenset(
+    {
+        "SUBSCRIBE",
+        "PSUBSCRIBE",
+        "SSUBSCRIBE",
+        "UNSUBSCRIBE",
+        "PUNSUBSCRIBE",
+        "SUNSUBSCRIBE",
+        "MONITOR",
+        "SYNC",
+        "PSYNC",
+        "QUIT",
+        "CLIENT REPLY",
+    }
+)
 
 
 def _seconds(value: Any) -> float:
@@ -89,8 +100,8 @@ def _last_milliseconds(arguments: Arguments) -> float:
 
 
 def options_of(arguments: Arguments, at: int, lengths: Mapping[str, int]) -> Iterator[tuple[int, str]]:
-    """The options of a command, from place `at` on, each with its place. A group, a key or a member may be called like one: `lengths`
-    says how many arguments follow an option, which are passed over.
+    """The options of a command, from place `at` on, each with its place. A group, a key or a member may be called like
+    one: `lengths` says how many arguments follow an option, which are passed over.
     """
     while at < len(arguments):
         word = _word(arguments[at]) if isinstance(arguments[at], str | bytes) else ""

@@ -1,23 +1,24 @@
 """One logical connection without I/O: the core that drivers/sync.py and drivers/aio.py drive.
 
-Events go in (`submit`, `connected`, `received`, `lost`, `tick` ...), and three things come out: bytes to write (`output`),
-finished batches (`pending.take_finished`), and the times at which to act (`connect_at`, `timeouts.next_tick`). The core has no
-clock, no socket, no thread and no lock: time is an argument, and a driver with threads calls it under one lock.
+Events go in (`submit`, `connected`, `received`, `lost`, `tick` ...), and three things come out: bytes to write
+(`output`), finished batches (`pending.take_finished`), and the times at which to act (`connect_at`,
+`timeouts.next_tick`). The core has no clock, no socket, no thread and no lock: time is an argument, and a driver with
+threads calls it under one lock.
 
-A command moves through these states, and its error says how far it came:
+A command moves through these states, and its error says how far it came when the connection was lost:
 
-    state     entered when                                  connection lost: AT_MOST_ONCE   AT_LEAST_ONCE, EXACTLY_ONCE
-    QUEUED    `submit`                                      NotSent                         stays queued
-    WRITING   `writer.begin_write` reaches its first byte   OutcomeUnknown                  written again, unless filtered
-    WRITTEN   `writer.end_write` passes its last byte       OutcomeUnknown                  written again, unless filtered
-    REPLIED   `received` completes its reply                finished: no change             finished: never written again
+    state     entered when                                  lost: AT_MOST_ONCE    AT_LEAST_ONCE, EXACTLY_ONCE
+    QUEUED    `submit`                                      NotSent               stays queued
+    WRITING   `writer.begin_write` reaches its first byte   OutcomeUnknown        written again, unless filtered
+    WRITTEN   `writer.end_write` passes its last byte       OutcomeUnknown        written again, unless filtered
+    REPLIED   `received` completes its reply                finished: no change   finished: never written again
 
-The level is that of `submit`: a level that is raised later counts for later commands only. A level that is lowered counts at once
-for all commands: that is how a program cancels what is queued.
+The level is that of `submit`: a level that is raised later counts for later commands only. A level that is lowered
+counts at once for all commands: that is how a program cancels what is queued.
 
-The invariant of this file: the FIFO `writer.awaiting` is exactly the batches whose bytes were given out on this connection and whose
-replies have not come, in the order of their bytes. A batch that times out or is cancelled stays in it as a finished batch. Replies are
-matched by position and nothing else. Every batch is finished exactly once.
+The invariant of this file: the FIFO `writer.awaiting` is exactly the batches whose bytes were given out on this
+connection and whose replies have not come, in the order of their bytes. A batch that times out or is cancelled stays in
+it as a finished batch. Replies are matched by position and nothing else. Every batch is finished exactly once.
 
 How to drive it:
 
@@ -33,12 +34,12 @@ How to drive it:
     core.pending.take_finished()         wake the callers of these
     core.take_events()                   Reconnected, Replayed: for callbacks, outside of any lock
 
-Its parts: pending.py (the queue and its bounds), writing.py and replies.py (bytes), handshake.py (what a connection begins with),
-session_state.py (what it must remember), exactly_once.py (ONCE), reconnecting.py (when to connect), timeouts.py (the clock),
-recovery.py (the table above).
+Its parts: pending.py (the queue and its bounds), writing.py and replies.py (bytes), handshake.py (what a connection
+begins with), session_state.py (what it must remember), exactly_once.py (ONCE), reconnecting.py (when to connect),
+timeouts.py (the clock), recovery.py (the table above).
 
-Rejected: a coroutine that reads and writes by turns. It cannot write while it reads, and many callers could not share the
-connection; and a test could not choose the order of events.
+Rejected: a coroutine that reads and writes by turns. It cannot write while it reads, and many callers could not share
+the connection; and a test could not choose the order of events.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from typing import Any
 
 import redis
 
-from penstock.client.delivery import Acquaintance, Counters, Delivery, ReplayFilter, Settings, State
+from penstock.client.delivery import Counters, Delivery, ReplayFilter, ServerContact, Settings, State
 from penstock.client.engine.batch import Batch
 from penstock.client.engine.exactly_once import ExactlyOnce
 from penstock.client.engine.handshake import Handshake, HandshakeRefused
@@ -78,7 +79,7 @@ class ConnectionCore:
 
     def __init__(
         self, settings: Settings, *, encoding: str | None = None, encoding_errors: str = "strict",
-        jitter: Callable[[], float] = random.random, acquaintance: Acquaintance | None = None,
+        jitter: Callable[[], float] = random.random, contact: ServerContact | None = None,
     ) -> None:  # fmt: skip
         self.settings = settings
         self.session = SessionState()
@@ -89,7 +90,7 @@ class ConnectionCore:
         self.writer = RequestWriter(self.pending, self._handshake, self._exactly_once)
         self._awaiting = self.writer.awaiting
         self.timeouts = Timeouts(settings, self.pending, self._awaiting)
-        self._reconnecting = Reconnecting(settings, jitter, acquaintance or Acquaintance())
+        self._reconnecting = Reconnecting(settings, jitter, contact or ServerContact())
         self._backoff = self._reconnecting.backoff
         self._recovery = Recovery(
             settings, self.pending, self.writer, self.reader, self._handshake, self.session, self._reconnecting
@@ -168,14 +169,18 @@ class ConnectionCore:
         pending.add(batch)
 
     def _use_after_idle(self, now: float) -> None:
-        """No reply was owed until now. After a long silence, ask whether the server is there before sending what cannot be taken back."""
+        """No reply was owed until now. After a long silence, ask whether the server is there before sending what cannot
+        be taken back.
+        """
         interval, timeouts = self.settings.health_check_interval, self.timeouts
         if interval and now - timeouts.heard >= interval and not self._handshake:
             self._handshake.ask("PING")
         timeouts.heard = now
 
     def cancel(self, batch: Batch, now: float) -> bool:
-        """Its caller waits no longer: it is not written if it was not yet, and never again. True: drop the connection, as for `tick`."""
+        """Its caller waits no longer: it is not written if it was not yet, and never again. True: drop the connection,
+        as for `tick`.
+        """
         if not self._recovery.abandon(batch, "it was cancelled", NotSent, OutcomeUnknown):
             return False
         self._take_back_blocked(now)
@@ -186,7 +191,9 @@ class ConnectionCore:
         self._recovery.abandon_all(why)
 
     def _take_back_blocked(self, now: float) -> None:
-        """End the connection of a blocked command: left alone it would take the next element of its key, and no caller would get it."""
+        """End the connection of a blocked command: left alone it would take the next element of its key, and no caller
+        would get it.
+        """
         self._backoff.failures = 0  # the server is well: the next connection need not wait
         self.lost(redis.ConnectionError("a command that blocked was given up"), now)
         self._reconnecting.lost_at = None  # it was ended on purpose
@@ -234,7 +241,9 @@ class ConnectionCore:
             self.events.append(Replayed(again))
 
     def connect_failed(self, error: Exception, now: float) -> None:
-        """No connection could be opened. Before the first one of the client, its callers are told at once; later it is tried again."""
+        """No connection could be opened. Before the first one of the client, its callers are told at once; later it is
+        tried again.
+        """
         self._reconnecting.is_opening = False
         self._reconnecting.reason = str(error)
         self._retry(now)
@@ -303,7 +312,9 @@ class ConnectionCore:
         self.reader.filled(count)
 
     def received(self, data: Any, now: float) -> bool:
-        """Bytes came. True: they are no replies to what was asked, or the server refuses us; drop the connection, as for `tick`."""
+        """Bytes came. True: they are no replies to what was asked, or the server refuses us; drop the connection, as
+        for `tick`.
+        """
         self.timeouts.heard = now
         try:
             self.reader.read(data, self._awaiting, self._complete)
@@ -341,7 +352,9 @@ class ConnectionCore:
     # -- time -------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> bool:
-        """Let time-outs happen. True: the connection was silent, or blocked, and was given up; the driver is to close it."""
+        """Let time-outs happen. True: the connection was silent, or blocked, and was given up; the driver is to close
+        it.
+        """
         timeouts, writer = self.timeouts, self.writer
         if now < timeouts.next_tick:
             return False

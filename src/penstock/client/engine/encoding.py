@@ -1,10 +1,11 @@
-"""Arguments to bytes, before a command is queued: what cannot be encoded fails its caller and nobody else.
+"""Arguments to bytes, before a command is queued: what cannot be encoded fails its own caller only.
 
 Many commands become one piece of bytes, and the length of each in it: a third less memory than a piece each.
 
 redis-py names some commands by two words in one argument ("CLIENT SETNAME"); on the wire they are two.
 
-What is a table already, a command a row, comes encoded (`Encoded`): then nobody makes a tuple of each row to take it apart again.
+Commands made from the rows of a table come encoded (`Encoded`): no tuple is made of each row only to be taken apart
+again.
 """
 
 from __future__ import annotations
@@ -87,10 +88,10 @@ def count_words(commands: Sequence[Sequence[Any]]) -> int:
 
 
 class Encoded(Sequence[Sequence[Any]]):
-    """Commands as they travel, for `execute_many`. Each has one key, its first argument, and is of an ordinary kind: it does not
-    block, and changes nothing about a connection. Nobody checks that.
+    """Commands as they travel, for `execute_many`. Each has one key, its first argument, and is of an ordinary kind: it
+    does not block, and changes nothing about a connection. This is not checked.
 
-    As a sequence they are words again, for whoever must name one: a replay filter, an error.
+    As a sequence they are words again, for what must name one: a replay filter, an error.
     """
 
     __slots__ = ("slots", "wire")

@@ -1,7 +1,8 @@
-"""EXACTLY_ONCE for one logical connection: who numbers its writes, and what the server has said about itself.
+"""EXACTLY_ONCE for one logical connection: the numbers of its writes, and what the server has said about itself.
 
-While the level holds, every connection begins with two questions, how long the server remembers an idle client and which commands
-write, and by making an identity known (`prepare`). Nothing is written before that is answered, nor when it takes another identity.
+While the level holds, every connection begins with two questions, how long the server remembers an idle client and
+which commands write, and by making an identity known (`prepare`). Nothing is written before that is answered, nor when
+it takes another identity.
 """
 
 from __future__ import annotations
@@ -101,8 +102,8 @@ class ExactlyOnce:
         if not writes.has_once:
             raise HandshakeRefused(
                 ExactlyOnceUnavailable(
-                    "delivery level exactly-once needs the command ONCE, which this server does not have; use a Penstock "
-                    "server, or the level at-least-once"
+                    "delivery level exactly-once needs the command ONCE, which this server does not have; "
+                    "use a Penstock server, or the level at-least-once"
                 )
             )
         self._writes = writes
@@ -117,7 +118,9 @@ class ExactlyOnce:
         pending.review(look)
 
     def _take_welcome(self, reply: Any) -> None:
-        """To ONCEBEGIN. If it was refused, no harm is done: of a client that it does not know the server runs nothing."""
+        """To ONCEBEGIN. If it was refused, no harm is done: of a client that it does not know the server
+        runs nothing.
+        """
         if isinstance(reply, NoPermissionError):
             reply.args = (f"{reply} (delivery level exactly-once needs ONCE and ONCEBEGIN: let the user run them)",)
             raise HandshakeRefused(reply)

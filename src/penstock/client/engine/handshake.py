@@ -1,6 +1,7 @@
-"""What a connection of ours begins with: commands of the core's own, answered before anything else is written.
+"""The commands that a connection begins with; they are answered before anything else is written.
 
-They restore the session, ask what the server can do, or only whether it is there. A server that refuses one refuses us.
+They restore the session, ask what the server can do, or only whether it is there. If the server refuses one, the
+connection is refused.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from penstock.client.engine.session_state import SessionState
 
 
 class HandshakeRefused(Exception):
-    """The server refused what a connection of ours must be told; the driver ends it and calls `refused`."""
+    """The server refused a command that a connection begins with."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -52,7 +53,9 @@ class Handshake:
         return unwritten
 
     def answered(self, batch: Batch) -> tuple[str, Any]:
-        """The name of the first command and its reply. Raises PrefaceRefused, or InvalidResponse if now is only too early."""
+        """The name of the first command and its reply. Raises PrefaceRefused, or InvalidResponse if now is only too
+        early.
+        """
         self._batches.popleft()
         reply, name = batch.replies[0], batch.commands[0][0]
         if isinstance(reply, redis.exceptions.BusyLoadingError):

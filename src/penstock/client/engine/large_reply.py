@@ -1,17 +1,17 @@
-"""Where a large reply lands: in the bytes that the caller will get, and nowhere else before.
+"""Receives a large reply directly into the bytes that the caller will get.
 
-hiredis keeps what it is fed in a buffer that it enlarges as it goes, and copies a reply out of it when it is whole. For a
-reply of a megabyte that is most of the client's work. A bulk string says its size before it comes; so for a large one the
-memory is made at once, and drivers receive the rest of it in there (`Engine.room`).
+hiredis keeps what it is fed in a buffer that it enlarges as it goes, and copies a reply out of it when it is whole. For
+a reply of a megabyte that is most of the client's work. A bulk string says its size before it comes; so for a large one
+the memory is made at once, and drivers receive the rest of it in there (`Engine.room`).
 
-The memory is a BytesIO's: its `getbuffer` may be written to, and its `getvalue` is the same bytes without a copy if their
-number did not change and no view of them is left. That is why the line end behind a bulk string has a place of its own
-here, and why the reply is taken when the line end came: drivers have let go of their views by then.
+The memory is a BytesIO's: its `getbuffer` may be written to, and its `getvalue` is the same bytes without a copy if
+their number did not change and no view of them is left. That is why the line end behind a bulk string has a place of
+its own here, and why the reply is taken when the line end came: drivers have let go of their views by then.
 
-The memory is not zeroed first, as `bytes(size)` would be, which costs half of what copying into it does: CPython is asked
-for bytes that nobody wrote yet. A reply that does not come whole is never given to anybody.
+The memory is not zeroed first, as `bytes(size)` would be, which costs half of what copying into it does: CPython is
+asked for uninitialised bytes. A reply that does not come whole is never given out.
 
-Rejected: memory made by pyarrow for replies that become tables: a second kind of reply for everybody else.
+Rejected: memory made by pyarrow for replies that become tables: a second kind of reply for all other commands.
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
 """EXACTLY_ONCE on the wire: `ONCE client-id number floor command ...` around each write.
 
-A connection has a client-id of its own, so that numbers are given in the order of writing. It takes another id when it has written
-nothing for a while, before the server forgets it (`once-idle-timeout`). No id is ever used a second time. A command keeps the
-id and the number it was first written with; sent again on another connection it is the same command to the server.
+A connection has a client-id of its own, so that numbers are given in the order of writing. It takes another id when it
+has written nothing for a while, before the server forgets it (`once-idle-timeout`). No id is ever used a second time. A
+command keeps the id and the number it was first written with; sent again on another connection it is the same command
+to the server.
 
-An id is made known to the server (ONCEBEGIN) before the first command that uses it is written. From then on a server that does
-not know it has forgotten it, or is another server, and refuses its commands (ONCEUNKNOWN): so it is never up to a clock here, which
-stands still while the machine sleeps, whether a repeat comes too late. Numbers begin at 2, as ONCEBEGIN wants it.
+An id is made known to the server (ONCEBEGIN) before the first command that uses it is written. From then on a server
+that does not know it has forgotten it, or is another server, and refuses its commands (ONCEUNKNOWN): so it is never up
+to a clock here, which stands still while the machine sleeps, whether a repeat comes too late. Numbers begin at 2, as
+ONCEBEGIN wants it.
 
 Which commands are writes is the server's to say: its COMMAND table is read once, before the first write of this level.
 Rejected: a table here (it would be wrong for modules and newer servers), and redis-py's list of reads (it knows
@@ -99,10 +101,16 @@ class OnceNumbers:
         count = sum(chosen)
         if count:
             data, lengths = number_packed(
-                batch.data, batch.lengths or (len(batch.data),), bytes(chosen), self._words, self._next, _packed(b"%d" % self._floor)
-            )  # fmt: skip
+                batch.data,
+                batch.lengths or (len(batch.data),),
+                bytes(chosen),
+                self._words,
+                self._next,
+                _packed(b"%d" % self._floor),
+            )
             last = self._next + count - 1
-            # In one step: after an interrupt it is numbered, or as it was. Its new encoding does not count towards the bounds.
+            # In one step: after an interrupt it is numbered, or as it was. Its new encoding does not count towards the
+            # bounds.
             batch.data, batch.lengths, batch.numbered = data, batch.lengths and lengths, (self, last)
             self._next, self._used = last + 1, now
 
@@ -113,7 +121,9 @@ class OnceNumbers:
 
 
 def fail_forgotten(batch: Batch) -> None:
-    """A repeat that the server cannot place, having forgotten us, did not run now; nobody knows of the first time."""
+    """Replace ONCEUNKNOWN: the server has forgotten this client, so the repeat did not run, and whether the first
+    attempt did is not known.
+    """
     replies = _inner_replies(batch)
     for index, reply in enumerate(replies):
         if type(reply) is OnceUnknown:

@@ -1,7 +1,7 @@
-"""What a logical connection holds: its queue, within its bounds, and the finishing of what is in it.
+"""The batches of a logical connection that are not finished: its queue, its bounds, and how a batch is finished.
 
-A batch is held from `add` until it is finished, whether it waits to be written or for its replies; `counters` say how much
-that is. Every held batch is finished exactly once, and goes through `finish` or `finish_replied` then.
+A batch is held from `add` until it is finished, whether it waits to be written or for its replies; `counters` say how
+much is held. Every held batch is finished exactly once, by `finish` or `finish_replied`.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ class PendingBatches:
     def full(self) -> BufferFull:
         counters, settings = self.counters, self.settings
         return BufferFull(
-            f"{counters.buffered_commands} commands ({counters.buffered_bytes} bytes) are held already; max_buffered_commands="
-            f"{settings.max_buffered_commands} and max_buffered_bytes={settings.max_buffered_bytes} allow no more"
+            f"{counters.buffered_commands} commands ({counters.buffered_bytes} bytes) are held already; "
+            f"max_buffered_commands={settings.max_buffered_commands} and "
+            f"max_buffered_bytes={settings.max_buffered_bytes} allow no more"
         )
 
     def add(self, batch: Batch) -> None:
@@ -85,10 +86,17 @@ class PendingBatches:
         return finished
 
     def fail_queued(
-        self, why: str, unsent: type[NotSent], unknown: type[OutcomeUnknown],
-        cause: Exception | None = None, instead: Exception | None = None, is_meant: Callable[[Batch], bool] = lambda batch: True,
-    ) -> None:  # fmt: skip
-        """Finish what waits to be written, as far as it is meant: with `unsent`, or `instead` of it, or `unknown` if it had been written before."""
+        self,
+        why: str,
+        unsent: type[NotSent],
+        unknown: type[OutcomeUnknown],
+        cause: Exception | None = None,
+        instead: Exception | None = None,
+        is_meant: Callable[[Batch], bool] = lambda batch: True,
+    ) -> None:
+        """Finish what waits to be written, as far as it is meant: with `unsent`, or `instead` of it, or `unknown` if it
+        had been written before.
+        """
         for batch in list(self.queue):
             if batch.is_finished or not is_meant(batch):
                 continue
@@ -100,9 +108,10 @@ class PendingBatches:
         self._drop_finished()
 
     def rescue(self, batches: Iterable[Batch], why: str) -> None:
-        """Finish those that are neither finished nor in the queue: they may have been written, and nobody will find them again.
+        """Finish batches that are neither finished nor in the queue: they may have been written, and no reply will find
+        them.
 
-        Then count anew what is held: that, too, may have been interrupted.
+        Then count again what is held: the counting, too, may have been interrupted.
         """
         queued = set(map(id, self.queue))
         for batch in batches:
@@ -137,5 +146,7 @@ class PendingBatches:
         self.review(look)
 
     def _drop_finished(self) -> None:
-        """Let go of what is finished. The queue is never empty in between: an interrupt would lose what others wait for."""
+        """Drop finished batches. The queue is replaced in one step: an interrupt in between must not lose batches of
+        other callers.
+        """
         self.queue = deque([batch for batch in self.queue if not batch.is_finished])

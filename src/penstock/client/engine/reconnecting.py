@@ -1,14 +1,14 @@
 """Whether a logical connection is up, and when the driver should open the next one.
 
-An attempt that fails, or a connection that gives no reply, delays the next attempt (backoff.py). `connect_at` is set only while
-some command needs a connection: an idle client does not reconnect.
+An attempt that fails, or a connection that gives no reply, delays the next attempt (backoff.py). `connect_at` is set
+only while some command needs a connection: an idle client does not reconnect.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.client.delivery import Acquaintance, Delivery, Settings
+from penstock.client.delivery import Delivery, ServerContact, Settings
 from penstock.client.engine.backoff import Backoff
 from penstock.client.errors import NotSent
 from penstock.client.events import Reconnected
@@ -17,9 +17,9 @@ from penstock.client.events import Reconnected
 class Reconnecting:
     """Part of a ConnectionCore; see the top of this file."""
 
-    def __init__(self, settings: Settings, jitter: Callable[[], float], acquaintance: Acquaintance) -> None:
+    def __init__(self, settings: Settings, jitter: Callable[[], float], contact: ServerContact) -> None:
         self._settings = settings
-        self._acquaintance = acquaintance
+        self._contact = contact
         self.backoff = Backoff(settings, jitter)
         self.up = False
         """There is a connection."""
@@ -35,7 +35,7 @@ class Reconnecting:
     @property
     def was_reached(self) -> bool:
         """Whether some connection of this client was ever open."""
-        return self._acquaintance.was_reached
+        return self._contact.was_reached
 
     @property
     def is_outage(self) -> bool:
@@ -43,7 +43,9 @@ class Reconnecting:
         return not self.up and (self.lost_at is not None or self.backoff.failures > 0)
 
     def request(self, now: float) -> None:
-        """A command needs a connection, and there is none. Raises NotSent if its level does not let it wait for the next attempt."""
+        """A command needs a connection, and there is none. Raises NotSent if its level does not let it wait for the
+        next attempt.
+        """
         retry_at = self.backoff.retry_at
         if self._settings.delivery is Delivery.AT_MOST_ONCE and now < retry_at:
             raise NotSent(
@@ -60,7 +62,7 @@ class Reconnecting:
         """There is a connection; the event to report if it replaces a lost one."""
         self.up, self.is_opening, self.connect_at = True, False, None
         event = None if self.lost_at is None else Reconnected(now - self.lost_at, self.backoff.failures)
-        self._acquaintance.was_reached, self.lost_at = True, None
+        self._contact.was_reached, self.lost_at = True, None
         return event
 
     def retry(self, now: float, is_needed: bool) -> None:

@@ -1,11 +1,12 @@
-"""What the end of a connection, or of a caller's interest, means for each batch: it waits for the next connection, or it fails.
+"""What the end of a connection, or of a caller's interest, means for each batch: it waits for the next connection, or
+it fails.
 
-The table at the top of connection.py is carried out here. The invariant: at every step, each unfinished batch is in one of the two
-queues, `pending.queue` or the writer's `awaiting`, so that an interrupt (KeyboardInterrupt) between two steps loses none. `take_back` may be
-called again after an interrupt in the middle of it.
+The table at the top of connection.py is carried out here. The invariant: at every step, each unfinished batch is in one
+of the two queues, `pending.queue` or the writer's `awaiting`, so that an interrupt (KeyboardInterrupt) between two
+steps loses none. `take_back` may be called again after an interrupt in the middle of it.
 
-Rejected: deciding when the batch is written again. A command that must not be repeated would then fail only after the next
-connection is open, which may be never.
+Rejected: deciding when the batch is written again. A command that must not be repeated would then fail only after the
+next connection is open, which may be never.
 """
 
 from __future__ import annotations
@@ -33,9 +34,15 @@ class Recovery:
     """Part of a ConnectionCore; see the top of this file."""
 
     def __init__(
-        self, settings: Settings, pending: PendingBatches, writer: RequestWriter, reader: ReplyReader, handshake: Handshake,
-        session: SessionState, reconnecting: Reconnecting,
-    ) -> None:  # fmt: skip
+        self,
+        settings: Settings,
+        pending: PendingBatches,
+        writer: RequestWriter,
+        reader: ReplyReader,
+        handshake: Handshake,
+        session: SessionState,
+        reconnecting: Reconnecting,
+    ) -> None:
         self._settings, self._pending, self._session, self._reconnecting = settings, pending, session, reconnecting
         self._writer, self._reader, self._handshake = writer, reader, handshake
         self.is_transaction_lost = False
@@ -44,7 +51,9 @@ class Recovery:
     # -- callers that wait no longer ----------------------------------------------------------------------------
 
     def abandon(self, batch: Batch, why: str, unsent: type[NotSent], unknown: type[OutcomeUnknown]) -> bool:
-        """Finish a batch without a reply. True if it blocks on the server meanwhile: then the connection has to be closed, too."""
+        """Finish a batch without a reply. True if it blocks on the server meanwhile: then the connection has to be
+        closed, too.
+        """
         if batch.is_finished or not batch.is_submitted:
             return False
         writer = self._writer
@@ -61,7 +70,9 @@ class Recovery:
             self.abandon(batch, why, NotSent, OutcomeUnknown)
 
     def refuse_after_lost_transaction(self, batch: Batch) -> None:
-        """Raise TransactionLost for a command that would run outside of its transaction; once, if the command ends or begins one."""
+        """Raise TransactionLost for a command that would run outside of its transaction; once, if the command ends or
+        begins one.
+        """
         name = name_of(batch.commands[0])
         if batch.atomic or name in ("WATCH", "UNWATCH", "EXEC", "DISCARD"):
             self.is_transaction_lost = False
@@ -134,9 +145,11 @@ class Recovery:
         self._pending.finish(batch, batch.replies)
 
     def rescue(self, batches: Iterable[Batch], was_leading: bool, now: float, is_needed: bool) -> None:
-        """After an interrupt in the middle of the work here, and the end of the connection: finish batches that are in no queue any more.
+        """After an interrupt in the middle of the work here, and the end of the connection: finish batches that are in
+        no queue any more.
 
-        A thread that led may have been opening a connection, or have just learnt that it is lost; that is brought to its end.
+        A thread that led may have been opening a connection, or have just learnt that it is lost; that is brought to
+        its end.
         """
         reconnecting = self._reconnecting
         if not reconnecting.up:

@@ -1,7 +1,8 @@
 """Bytes to replies, and each reply to its command: by position in the FIFO, and by nothing else.
 
-A reply that was read whole and cannot be decoded is the loss of its command alone. What nobody asked for is either a push,
-which is passed over, or a sign that the connection is out of step. A large reply is not for hiredis to keep: see large_reply.py.
+A reply that was read whole and cannot be decoded is the loss of its command alone. A reply without a command is either
+a push, which is passed over, or a sign that the connection is out of step. A large reply does not go through hiredis:
+see large_reply.py.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ class ReplyReader:
         self._large.filled(count)
 
     def read(self, data: Any, awaiting: deque[Batch], complete: Callable[[Batch], None]) -> None:
-        """Give the replies in `data` to those who wait for them, in order; a batch that has all of its own is complete."""
+        """Give the replies in `data` to the batches that await them, in order; call `complete` with each batch that has
+        all of them.
+        """
         if self._large is not None:
             data = self._large.take(data)
             if not self._large.is_whole:
@@ -100,7 +103,7 @@ class ReplyReader:
             if reply is _MORE:
                 return
             if type(reply) is not hiredis.PushNotification:
-                raise redis.InvalidResponse(f"a reply nobody asked for: {reply!r}")
+                raise redis.InvalidResponse(f"a reply to no command: {reply!r}")
         self._between = True
 
     def _take_large(self, awaiting: deque[Batch], complete: Callable[[Batch], None]) -> None:

@@ -1,7 +1,8 @@
 """The batches that wait for room (max_buffered_commands, max_buffered_bytes), in the order of their calls.
 
-Only the first of the queue may be submitted, so small batches do not overtake a large one. A batch that leaves the queue, submitted
-or not, wakes the next one. How a caller waits is up to the driver: `wake` wakes the caller of one batch.
+Only the first of the queue may be submitted, so small batches do not overtake a large one. A batch that leaves the
+queue, submitted or not, wakes the next one. How a caller waits is up to the driver: `wake` wakes the caller of one
+batch.
 
 Rejected: a Condition for threads. An interrupt leaves it without its lock.
 """
@@ -27,7 +28,9 @@ class RoomQueue:
     def __init__(
         self, core: ConnectionCore, wake: Callable[[Batch], None], is_waiting: Callable[[Batch], bool] = _always
     ) -> None:
-        """`is_waiting` is false for a batch whose caller is gone without having left the queue, as after an interrupt."""
+        """`is_waiting` is false for a batch whose caller is gone without having left the queue, as after an
+        interrupt.
+        """
         self._core = core
         self._wake = wake
         self._is_waiting = is_waiting

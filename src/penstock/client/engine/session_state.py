@@ -1,4 +1,4 @@
-"""What a new connection must be told before it can take the place of a lost one.
+"""The state of a connection (SELECT, AUTH, CLIENT SETNAME ...) that must be restored on the next one.
 
 SELECT, AUTH, CLIENT SETNAME and the like are remembered when their reply has come, in the order of replies; commands
 without a reply are all younger, so a replay after the restore finds the connection as it was when it was first sent.

@@ -1,7 +1,8 @@
 """The clock of a logical connection: when commands are given up, and when a silent connection counts as lost.
 
-A command is given up at its deadline. A connection is silent if replies are owed and no byte has come for `silence_timeout`, plus
-what the first command may wait on the server (`patience`). `next_tick` is never later than the first of these times.
+A command is given up at its deadline. A connection is silent if replies are owed and no byte has come for
+`silence_timeout`, plus what the first command may wait on the server (`patience`). `next_tick` is never later than the
+first of these times.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The writing side of a core: which bytes go out next, what was given out and has no reply, and how far its bytes came.
 
-`awaiting` is the FIFO of the law in connection.py. Three positions in the bytes of a connection say what may have happened to a
-batch: `given` out to the driver, `handed` to the operating system or about to be, `sent` for sure.
+`awaiting` is the FIFO of the law in connection.py. Three positions in the bytes of a connection say what may have
+happened to a batch: `given` out to the driver, `handed` to the operating system or about to be, `sent` for sure.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """A cluster of three nodes in forty lines of rules, which runs the client's logic without a socket.
 
-It does what the cluster specification says: a slot has an owner; while it moves, keys are on one side or the other; the owner answers ASK for
-keys it does not have, TRYAGAIN for commands whose keys are on both sides, and everybody else MOVED. `ran` is the log of what was
-executed. Between any two commands of a batch a test may have something happen (`between`), and cut a batch anywhere (`cut`).
+It does what the cluster specification says: a slot has an owner; while it moves, keys are on one side or the other; the
+owner answers ASK for keys it does not have, TRYAGAIN for commands whose keys are on both sides, and everybody else
+MOVED. `ran` is the log of what was executed. Between any two commands of a batch a test may have something happen
+(`between`), and cut a batch anywhere (`cut`).
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ class Model:
     refreshes: int = 0
     reply: Callable[[bytes], Any] = lambda call: call
     between: Callable[[Model], str | None] = lambda model: None
-    """Called before each command: it may change the state, or answer an error such as `CLUSTERDOWN ...` in its place."""
+    """Called before each command: it may change the state, or answer an error such as `CLUSTERDOWN ...` in
+    its place.
+    """
     cut: Callable[[Model, NodeBatch], tuple[int, int] | None] = lambda model, batch: None
     """Called for each batch: (pieces that are executed, replies that arrive) before the connection ends."""
 
