@@ -211,6 +211,26 @@ def test_an_interrupt_at_any_line_of_the_engine_costs_others_no_command(level: D
     assert step > 20
 
 
+@pytest.mark.parametrize("level", [Delivery.AT_LEAST_ONCE, Delivery.EXACTLY_ONCE])
+def test_a_second_interrupt_in_giving_up_a_command_leaves_replies_with_their_commands(level: Delivery) -> None:
+    """Ctrl-C twice: the thread has begun to cancel its command and does not come to the end of it; others go on."""
+    step, where = 0, "begin"
+    while where:
+        world = World(delivery=level)
+        world.connect()
+        world.run_until_idle()
+        mine = world.submit(single("INCR", "m"))
+        where = interrupted(step, partial(world.core.cancel, mine, world.now))
+        others = [world.submit(many(("INCR", key), ("ECHO", key))) for key in "ab"]
+        world.core.interrupted(world.now)
+        world.core.rescue(others, True, world.now)
+        world.run_until_idle()
+        assert [batch.results[0] for batch in others] == [1, 1], where
+        assert world.core.counters.buffered_commands == 0 and mine.is_finished, where
+        step += 1
+    assert step > 5
+
+
 def test_an_interrupt_while_it_connects_leaves_no_socket_open(
     theirs: RedisServer, no_patrol: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,9 +60,11 @@ class Recovery:
         was_given = self._reconnecting.up and writer.has_given(batch)
         if was_given:
             batch.remember(writer.given, writer.sent)  # what was given out will be written
-        else:
-            batch.data = b""  # the queue passes over the batch; its bytes are not needed any more
         self._pending.finish(batch, batch.failures(why, unsent, unknown))
+        if not was_given:
+            # The queue passes over a finished batch, so its bytes are not needed any more. Not before it is finished: after an
+            # interrupt it would be written as no bytes, and get the reply of the next one.
+            batch.data = b""
         return was_given and batch.blocks
 
     def abandon_all(self, why: str) -> None:
