@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -24,9 +25,11 @@ from tests.support.client.interrupts import Interrupt, interrupt_at
 from tests.support.client.scripted import World, many, single
 
 from penstock import Client
+from penstock.client.api.calls import call
 from penstock.client.delivery import Delivery
 from penstock.client.drivers import sync as sync_driver
 from penstock.client.drivers.socket_io import ClientSocket
+from penstock.client.errors import NotSent
 from penstock.testing.redis import RedisServer
 
 
@@ -229,6 +232,18 @@ def test_a_second_interrupt_in_giving_up_a_command_leaves_replies_with_their_com
         assert world.core.counters.buffered_commands == 0 and mine.is_finished, where
         step += 1
     assert step > 5
+
+
+def test_a_command_whose_thread_was_interrupted_twice_does_not_run_later(theirs: RedisServer) -> None:
+    """The thread did not come to cancelling it; the next call finds it in the queue."""
+    with Client.from_url(theirs.url) as client:
+        client.delete("later")
+        connection, batch = client._connection, call(("INCR", "later"), {}, is_shared=True)
+        with connection._lock:
+            connection.core.submit(batch, time.monotonic())
+            connection._interrupted_in.add(-1)  # a thread that is gone
+        assert client.exists("later") == 0
+        assert type(batch.results[0]) is NotSent and client.counters.buffered_commands == 0
 
 
 def test_an_interrupt_while_it_connects_leaves_no_socket_open(

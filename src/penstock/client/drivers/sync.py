@@ -265,6 +265,10 @@ class SyncConnection(DrivenConnection):
         self._drop()
         others = [*self._followers] if self._leader is None else [self._leader, *self._followers]
         self.core.rescue(others, is_leading, monotonic())
+        present = set(map(id, list(inside.values())))
+        for batch in list(self.core.pending.queue):
+            if id(batch) not in present:  # its thread was interrupted again before it had cancelled it
+                self.core.cancel(batch, monotonic())
         self._wake_all_finished()
         self._interrupted_in.difference_update(gone)
 
