@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock import commands
-from penstock.engine.config import DIRECTIVES
 from penstock.engine.declarations import REGISTRY
+from penstock.engine.directives import DIRECTIVES
 from penstock.reference import pages
 
 DOCS = Path(__file__).parent.parent / "docs"

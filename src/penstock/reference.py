@@ -11,8 +11,8 @@ from pathlib import Path
 
 from penstock import commands
 from penstock.engine.concurrency.lazy_rules import never, sometimes
-from penstock.engine.config import DIRECTIVES
 from penstock.engine.declarations import REGISTRY, Access, Command
+from penstock.engine.directives import DIRECTIVES
 
 NOTE = "<!-- Written by `make docs` from the declarations in the source; changes made here are lost. -->\n"
 

@@ -210,7 +210,7 @@ def test_json_logs_are_one_object_a_line(tmp_path: Path) -> None:
 
 
 def test_help_shows_every_directive() -> None:
-    from penstock.engine.config import DIRECTIVES
+    from penstock.engine.directives import DIRECTIVES
 
     output = subprocess.run([*SERVE, "--help"], capture_output=True, text=True, timeout=60, check=True).stdout
     for name in DIRECTIVES:

@@ -15,8 +15,9 @@ from tests.support.replies import error_of
 from penstock import Server
 from penstock.cli import serve
 from penstock.engine import config_file
-from penstock.engine.config import Config, ConfigError, build, find_directive
+from penstock.engine.config import Config, ConfigError, build
 from penstock.engine.config_file import rewritten
+from penstock.engine.directives import find_directive
 from penstock.engine.dispatch import Engine
 from penstock.engine.session import Session
 from penstock.protocol.resp import OK

@@ -13,8 +13,9 @@ import redis
 from tests.support.raw_client import RawClient
 
 from penstock import Server, commands
-from penstock.engine.config import DIRECTIVES, Config
+from penstock.engine.config import Config
 from penstock.engine.declarations import REGISTRY
+from penstock.engine.directives import DIRECTIVES
 from penstock.engine.dispatch import Engine
 from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError

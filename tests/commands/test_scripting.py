@@ -19,7 +19,7 @@ from tests.support.comparison import reply_of
 from tests.support.replies import error_of
 
 from penstock import Server
-from penstock.engine.config import DIRECTIVES
+from penstock.engine.directives import DIRECTIVES
 from penstock.engine.lua import interpreter
 from penstock.engine.lua.frames import keep_frames
 from penstock.engine.observe.statistics import CALLS, FAILED, REJECTED

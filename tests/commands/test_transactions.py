@@ -14,7 +14,7 @@ from tests.support.commands.bench import Bench
 from tests.support.commands.line import Line
 from tests.support.comparison import _clients
 
-from penstock.engine.config import DIRECTIVES
+from penstock.engine.directives import DIRECTIVES
 from penstock.engine.session import Session
 from penstock.protocol.errors import ExecAbort, OutOfMemory, ReplyError
 from penstock.protocol.resp import NULL_ARRAY, OK, QUEUED

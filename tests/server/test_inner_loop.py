@@ -19,8 +19,8 @@ from tests.support.twins import is_compilation_expected, pure_twin
 
 from penstock import commands
 from penstock.engine.concurrency.locks import Want
-from penstock.engine.config import DIRECTIVES
 from penstock.engine.declarations import REGISTRY, Handler
+from penstock.engine.directives import DIRECTIVES
 from penstock.engine.dispatch import Engine
 from penstock.engine.fast_path import FastCommand
 from penstock.engine.observe.statistics import CALLS, FAILED, MANY_ARGUMENTS, NANOSECONDS, REJECTED, SAMPLE, UNTIMED

@@ -20,7 +20,7 @@ from tests.support.waiting import wait_until
 
 from penstock import Server
 from penstock.engine.access.users import User
-from penstock.engine.config import DIRECTIVES
+from penstock.engine.directives import DIRECTIVES
 from penstock.protocol.resp import pack
 from penstock.server.app import App
 from penstock.server.limits import is_exposed

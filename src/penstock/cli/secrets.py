@@ -14,7 +14,8 @@ import re
 from collections.abc import Iterator, MutableMapping, Sequence
 from pathlib import Path
 
-from penstock.engine.config import DIRECTIVES, ConfigError, find_directive
+from penstock.engine.config import ConfigError
+from penstock.engine.directives import DIRECTIVES, find_directive
 
 _ARG_START = 48  # the place in /proc/self/stat, as proc(5) counts them
 _in_url = re.compile(r"://[^/@]*?:([^/]*)@").search

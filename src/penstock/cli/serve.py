@@ -9,7 +9,8 @@ from pathlib import Path
 import typer
 
 from penstock.cli.secrets import from_environment
-from penstock.engine.config import DIRECTIVES, Config, ConfigError, build
+from penstock.engine.config import Config, ConfigError, build
+from penstock.engine.directives import DIRECTIVES
 
 USAGE = "penstock serve [FILE.conf] [--DIRECTIVE VALUE ...]"
 

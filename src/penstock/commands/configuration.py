@@ -6,9 +6,10 @@ from pathlib import Path
 
 from penstock.engine.access.users import User
 from penstock.engine.blocking import Waiter
-from penstock.engine.config import DIRECTIVES, ChangeRefused, Config, Directive, find_directive
+from penstock.engine.config import ChangeRefused, Config
 from penstock.engine.config_file import rewrite
 from penstock.engine.declarations import Argv, Beyond, Flag, Reach, Reply, command
+from penstock.engine.directives import DIRECTIVES, Directive, find_directive
 from penstock.engine.dispatch import Engine
 from penstock.engine.globs import compile_glob
 from penstock.engine.session import Session

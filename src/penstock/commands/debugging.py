@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 from penstock.commands.objects import encoding
 from penstock.engine.arguments import to_float, to_integer
-from penstock.engine.config import parse_memory
 from penstock.engine.declarations import Access, Argv, Beyond, Effect, Flag, Reach, Reply, command, key, keys
+from penstock.engine.directive_kinds import parse_memory
 from penstock.engine.keyspace.databases import Database, Value
 from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError, bad_subcommand, no_such_key

@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from penstock.engine.config import DIRECTIVES, Config, ConfigError
+from penstock.engine.config import Config, ConfigError
+from penstock.engine.directives import DIRECTIVES
 from penstock.server.app import App
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from penstock.engine.config import DIRECTIVES
+from penstock.engine.directives import DIRECTIVES
 from penstock.engine.dispatch import Engine
 from penstock.protocol.errors import ReplyError
 from penstock.storage import snapshot

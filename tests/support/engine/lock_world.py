@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from queue import SimpleQueue
 
 from penstock import commands
-from penstock.engine.config import DIRECTIVES, Config
+from penstock.engine.config import Config
 from penstock.engine.declarations import REGISTRY, Access, Argv, Flag, Reply, command, key, keys
+from penstock.engine.directives import DIRECTIVES
 from penstock.engine.dispatch import Engine, LogEntry
 from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError

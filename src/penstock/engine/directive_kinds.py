@@ -1,0 +1,151 @@
+"""The types of values that directives take: text to a Python value and back, as Redis reads and prints them.
+
+A directive names one of these (directives.py). The type of the value is that of `config.name`, which mypy checks.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[T]):
+    """A type of value: text words to a Python value and back."""
+
+    name: str
+    parse: Callable[[list[str]], T]
+    show: Callable[[T], str]
+    is_text: bool = False  # any text at all, which a file may have to quote
+    split: bool = False  # a whole value is as many words as it has
+
+    def words(self, text: str) -> list[str]:
+        """A whole value, as CONFIG SET or a program gives it, as the words `parse` takes."""
+        return text.split() if self.split else [text]
+
+
+def _one(words: list[str]) -> str:
+    if len(words) != 1:
+        raise ValueError("wrong number of arguments")
+    return words[0]
+
+
+def _yes_no(words: list[str]) -> bool:
+    word = _one(words).lower()
+    if word not in ("yes", "no"):
+        raise ValueError("argument must be 'yes' or 'no'")
+    return word == "yes"
+
+
+INT_MAX = (1 << 31) - 1
+_is_integer = re.compile(r"(0|-?[1-9]\d{0,18})\Z", re.ASCII).match
+_UNITS = {"b": 1, "k": 1000, "kb": 1024, "m": 1000**2, "mb": 1024**2, "g": 1000**3, "gb": 1024**3}
+
+
+def parse_memory(text: str) -> int:
+    """Bytes, with Redis's units: 1k is 1000, 1kb is 1024.
+
+    >>> parse_memory("2mb")
+    2097152
+    """
+    digits = text.rstrip("kKmMgGbB")
+    unit = text[len(digits) :].lower()
+    if not digits.isdigit() or (unit and unit not in _UNITS):
+        raise ValueError("argument must be a memory value")
+    return int(digits) * _UNITS.get(unit, 1)
+
+
+def _within(number: int, low: int, high: int) -> int:
+    if not low <= number <= high:
+        raise ValueError(f"argument must be between {low} and {high} inclusive")
+    return number
+
+
+def memory(low: int, high: int) -> Kind[int]:
+    return Kind("memory", lambda words: _within(parse_memory(_one(words)), low, high), str)
+
+
+def integer(low: int, high: int) -> Kind[int]:
+    def parse(words: list[str]) -> int:
+        text = _one(words)
+        if not _is_integer(text) or not -(1 << 63) <= int(text) < 1 << 63:
+            raise ValueError("argument couldn't be parsed into an integer")
+        return _within(int(text), low, high)
+
+    return Kind("integer", parse, str)
+
+
+def clamped(low: int, high: int) -> Kind[int]:
+    """An integer; one that is too small or too large becomes the nearest that is not."""
+    any_integer = integer(0, INT_MAX)
+    return Kind("integer", lambda words: min(max(any_integer.parse(words), low), high), str)
+
+
+def choice(*options: str) -> Kind[str]:
+    def parse(words: list[str]) -> str:
+        word = _one(words).lower()
+        if word not in options:
+            raise ValueError("argument(s) must be one of the following: " + ", ".join(options))
+        return word
+
+    return Kind(" | ".join(options), parse, str)
+
+
+YES_NO: Kind[bool] = Kind("yes | no", _yes_no, lambda value: "yes" if value else "no")
+TEXT: Kind[str] = Kind("text", _one, str, is_text=True)
+WORDS: Kind[list[str]] = Kind("words", lambda words: words, " ".join, split=True)
+FOLDER: Kind[str] = Kind("folder", _one, os.path.abspath, is_text=True)
+MEMORY = memory(0, (1 << 64) - 1)
+LENGTH = memory(1 << 20, (1 << 63) - 1)  # of what a client sends: less than a megabyte would lock everybody out
+
+
+def _save(words: list[str]) -> list[tuple[int, int]]:
+    words = [word for text in words for word in text.split()]
+    if not words:
+        return []
+    if len(words) % 2 or not all(word.isdigit() for word in words):
+        raise ValueError("Invalid save parameters")
+    rules = [(int(a), int(b)) for a, b in zip(words[::2], words[1::2], strict=True)]
+    if any(seconds < 1 for seconds, _ in rules):
+        raise ValueError("Invalid save parameters")
+    return rules
+
+
+SAVE: Kind[list[tuple[int, int]]] = Kind(
+    "seconds changes ...", _save, lambda rules: " ".join(f"{a} {b}" for a, b in rules)
+)
+
+MODULE: Kind[list[str]] = Kind("module", lambda words: [_one(words)], " ".join)
+
+BufferLimits = dict[str, tuple[int, int, int]]
+
+
+def _buffer_limits(words: list[str]) -> BufferLimits:
+    words = [word for text in words for word in text.split()]
+    if not words or len(words) % 4:
+        raise ValueError("Wrong number of arguments in buffer limit configuration.")
+    limits: BufferLimits = {}
+    for at in range(0, len(words), 4):
+        name = {"slave": "replica"}.get(words[at].lower(), words[at].lower())
+        if name not in ("normal", "replica", "pubsub"):
+            raise ValueError("Invalid client class specified in buffer limit configuration.")
+        try:
+            limits[name] = (parse_memory(words[at + 1]), parse_memory(words[at + 2]), int(words[at + 3]))
+        except ValueError:
+            raise ValueError("Error in hard, soft or soft_seconds setting in buffer limit configuration.") from None
+    return limits
+
+
+BUFFER_LIMITS: Kind[BufferLimits] = Kind(
+    "class hard soft seconds ...",
+    _buffer_limits,
+    lambda limits: " ".join(
+        f"{'slave' if name == 'replica' else name} {hard} {soft} {seconds}"
+        for name, (hard, soft, seconds) in limits.items()
+    ),
+)
