@@ -1,28 +1,22 @@
-"""The one thing pyproject.toml cannot say: compile what has a compiled twin if a C compiler is at hand, and go on without."""
+"""Compile the modules that have a compiled twin, where there is a C compiler.
 
+Every `.pyx` file is an accelerated twin of a pure module, so a build that cannot compile it is still whole. The rest of
+the build is described in pyproject.toml.
+"""
+
+from pathlib import Path
+
+from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-try:
-    from Cython.Build import cythonize
+SOURCES = sorted(Path("src").rglob("*.pyx"))
 
-    extensions = cythonize(
-        [
-            Extension("penstock.protocol._columns", ["src/penstock/protocol/_columns.pyx"], optional=True),
-            Extension("penstock.protocol._requests", ["src/penstock/protocol/_requests.pyx"], optional=True),
-            Extension(
-                "penstock.protocol._stream_messages", ["src/penstock/protocol/_stream_messages.pyx"], optional=True
-            ),
-            Extension("penstock.protocol._tuples", ["src/penstock/protocol/_tuples.pyx"], optional=True),
-            Extension("penstock.server._inner_loop", ["src/penstock/server/_inner_loop.pyx"], optional=True),
-            Extension("penstock.storage._blocks", ["src/penstock/storage/_blocks.pyx"], optional=True),
-            Extension(
-                "penstock.types.stream._column_buffers",
-                ["src/penstock/types/stream/_column_buffers.pyx"],
-                optional=True,
-            ),
-        ]
-    )
-except ImportError:  # a build without isolation and without Cython: the pure twins do the work
-    extensions = []
+twins = cythonize(
+    [Extension(".".join(path.with_suffix("").parts[1:]), [str(path)]) for path in SOURCES],
+    build_dir="build",  # the generated C stays out of the packages
+)
+for twin in twins:
+    twin.optional = True  # cythonize does not carry this over from the extensions that it was given
+    twin.extra_compile_args = ["-g0"]  # debugging information would double the size of a wheel
 
-setup(ext_modules=extensions)
+setup(ext_modules=twins)
