@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from penstock.commands.stream_checks import find_misfits, refused
 from penstock.commands.streams import log_at, parse_entries, retain, size_of_batches, to_batches, to_number
 from penstock.engine.declarations import REGISTRY, Access, Argv, Flag, Reply, command, key
 from penstock.engine.run_handler import INNER, run_handler
@@ -9,6 +12,7 @@ from penstock.engine.session import Session
 from penstock.protocol.errors import Fenced, ReplyError
 from penstock.protocol.resp import OK
 from penstock.types.packing import CorruptValue
+from penstock.types.stream.arrow import rows_of
 from penstock.types.stream.groups import Change
 from penstock.types.stream.producers import ProducerFenced, UnknownStage
 from penstock.types.stream.stream import Stream
@@ -22,17 +26,21 @@ from penstock.types.stream.stream import Stream
 def tstage(session: Session, argv: Argv) -> Reply:
     """Put entries aside under a token, invisible to readers until TCOMMIT; answer how many the token has now.
 
-    Staging again under a token adds to it. Stages that are not committed expire (stream-stage-timeout).
+    Staging again under a token adds to it. Stages that are not committed expire (stream-stage-timeout). If the stream
+    checks its schema, an entry that does not fit makes the command fail, also where CHECK says deadletter: a stage is
+    committed whole.
     """
     form = argv[3].upper()
     db, now = session.db, session.engine.streams.lease_time()
     found = db.find(argv[1], Stream)
     if form == b"ENTRIES":
         tags, entries = parse_entries(argv, 4)
+        _check(argv[1], found, entries)
         stream = found if found is not None else db.obtain_stream(argv[1])
         count = stream.stages.stage_entries(argv[2], tags, entries, now)
     elif form == b"ARROW" and len(argv) == 5:
         batches = to_batches(session, argv[4])
+        _check(argv[1], found, (entry for _, entry in rows_of(batches)))
         stream = found if found is not None else db.obtain_stream(argv[1])
         count = stream.stages.stage(argv[2], batches, now)
     else:
@@ -41,6 +49,12 @@ def tstage(session: Session, argv: Argv) -> Reply:
     log_at(session, argv, moment=now)
     db.changed(argv[1])
     return count
+
+
+def _check(key: bytes, stream: Stream | None, entries: Iterable[bytes]) -> None:
+    if stream is not None and stream.checked is not None:
+        for misfit in find_misfits(key, stream, entries):
+            raise refused(key, stream, misfit)
 
 
 @command(

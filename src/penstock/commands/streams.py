@@ -12,15 +12,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from penstock.commands.stream_checks import find_misfits, write_letters
 from penstock.engine.arguments import INT64_MAX, to_integer
 from penstock.engine.declarations import Access, Argv, Flag, KeySpec, NotLazy, Reply, command, key
 from penstock.engine.keyspace.databases import Database, Value
 from penstock.engine.session import Session
 from penstock.protocol import stream_messages
 from penstock.protocol.errors import Fenced, ReplyError, Unblocked
-from penstock.protocol.resp import NULL_ARRAY, RawPieces
+from penstock.protocol.resp import NULL_ARRAY, RawPieces, encode
 from penstock.protocol.stream_messages import NULL2, NULL3
-from penstock.types.stream.arrow import INVALID, InvalidArrow, parse_arrow
+from penstock.types.stream.arrow import INVALID, InvalidArrow, parse_arrow, rows_of, without_rows
 from penstock.types.stream.arrow_size import unpacked_size
 from penstock.types.stream.groups import Change, Group
 from penstock.types.stream.ipc import ArrowPart, Piece
@@ -135,12 +136,42 @@ class _Write:
                 raise ReplyError(f"unknown or incomplete option '{argv[at][:64].decode(errors='replace')}' of TWRITE")
         raise ReplyError("TWRITE needs 'tag entry', 'ENTRIES tag entry ...' or 'FORMAT ARROW payload'")
 
+    def rows(self) -> Iterable[tuple[bytes, bytes]]:
+        return zip(*self.entries, strict=True) if self.entries is not None else rows_of(self.batches or [])
 
-def _twrite_together(session: Session, run: list[Argv]) -> int:
+    def leave_out(self, places: list[int]) -> None:
+        """Write all but the rows at these places, which are in order."""
+        if places and self.entries is not None:
+            gone = set(places)
+            kept = [at for at in range(len(self.entries[0])) if at not in gone]
+            self.entries = [self.entries[0][at] for at in kept], [self.entries[1][at] for at in kept]
+        elif places:
+            self.batches = without_rows(self.batches or [], places)
+
+
+def _one_by_one(session: Session, run: list[Argv]) -> RawPieces:
+    """Several TWRITEs of which each may be refused by itself."""
+    replies: list[bytes] = []
+    effects: list[Argv] = []
+    for argv in run:
+        session.effects = None
+        try:
+            replies.append(encode(twrite(session, argv), session.protocol))
+        except ReplyError as error:
+            session.engine.stats.count_error(error)
+            replies.append(b"-%b\r\n" % error.wire())
+        effects += session.effects or []
+    session.log(*effects)
+    return RawPieces(replies)
+
+
+def _twrite_together(session: Session, run: list[Argv]) -> int | RawPieces:
     """Several `TWRITE key tag entry` with the same key, as if one came after the other; logged as one with ENTRIES."""
     db = session.db
     name = run[0][1]
     stream = db.obtain_stream(name)
+    if stream.checked is not None:
+        return _one_by_one(session, run)
     first = stream.log.first
     offset = stream.log.append_many(db.clock.now, [argv[2] for argv in run], [argv[3] for argv in run])
     retain(session, name, stream, offset)
@@ -165,7 +196,8 @@ def twrite(session: Session, argv: Argv) -> Reply:
     Atomic: all entries get contiguous offsets, or none is appended. BACKLOG frees old nodes as long as count entries
     stay. FORMAT ARROW takes an Arrow IPC stream with the columns tag and entry, and time if it brings its own; the word
     FORMAT may be left out after an option. A repeat of the same PRODUCER id and sequence appends nothing and answers
-    what the first time was answered.
+    what the first time was answered. If the stream checks its schema (TSCHEMA SET ... CHECK), an entry that does not
+    fit makes the command fail, or goes to the dead-letter stream; the reply is null if all of them do.
     """
     db = session.db
     name = argv[1]
@@ -173,6 +205,8 @@ def twrite(session: Session, argv: Argv) -> Reply:
         stream = db.get(name)
         if type(stream) is not Stream:
             stream = db.obtain_stream(name)
+        if stream.checked is not None:
+            return _write_checked(session, argv, stream, _Write(entries=([argv[2]], [argv[3]])))
         log: Log = stream.log
         offset = log.append(db.clock.now, argv[2], argv[3])
         # A message between seals has nothing to free, unless it is a large one, nor to log.
@@ -186,7 +220,9 @@ def twrite(session: Session, argv: Argv) -> Reply:
         if write.producer is not None and found is not None:
             repeated = _repeated(found, *write.producer)
             if repeated is not None:
-                return repeated
+                return repeated or None  # 0 stands for a write of which no entry fitted
+        if found is not None and found.checked is not None:
+            return _write_checked(session, argv, found, write)
         stream = found if found is not None else db.obtain_stream(name)
         log = stream.log
         first = log.first
@@ -197,6 +233,25 @@ def twrite(session: Session, argv: Argv) -> Reply:
         log_at(session, argv, log.first - 1 if log.first != first else 0)
     db.changed(name)
     return offset
+
+
+def _write_checked(session: Session, argv: Argv, stream: Stream, write: _Write) -> Reply:
+    """A write to a stream that checks entries. Null if all of them went to its dead-letter stream."""
+    db, name = session.db, argv[1]
+    rows = list(write.rows())
+    misfits = find_misfits(name, stream, (entry for _, entry in rows))
+    evictions = write_letters(session, name, stream, [(*rows[at], why) for at, why in misfits]) if misfits else []
+    write.leave_out([at for at, _ in misfits])
+    first = stream.log.first
+    offset = _append(session, stream, write) if len(misfits) < len(rows) else 0
+    if offset:
+        retain(session, name, stream, offset)
+    elif write.producer is not None:
+        stream.producers.remember(*write.producer, 0, db.clock.now)
+    if session.engine.log is not None:
+        log_at(session, argv, stream.log.first - 1 if stream.log.first != first else 0, more=evictions)
+    db.changed(name)
+    return offset or None
 
 
 def _repeated(stream: Stream, producer: bytes, sequence: int) -> int | None:
@@ -233,10 +288,13 @@ def retain(session: Session, key: bytes, stream: Stream, offset: int) -> None:
         streams.note(session.db, key, stream)
 
 
-def log_at(session: Session, argv: Argv, evicted: int = 0, moment: int | None = None) -> None:
+def log_at(
+    session: Session, argv: Argv, evicted: int = 0, moment: int | None = None, more: Iterable[Argv] = ()
+) -> None:
     """Log a command together with the time it ran at, and the offset through which it evicted.
 
-    `moment` is that time if it is not the time of day but the one that leases and stages go by.
+    `moment` is that time if it is not the time of day but the one that leases and stages go by. `more` are effects on
+    other keys.
 
     What goes is logged and not found again at a replay, which may run with another configuration and another clock.
     """
@@ -244,7 +302,7 @@ def log_at(session: Session, argv: Argv, evicted: int = 0, moment: int | None = 
     effects: list[Argv] = [[b"TAPPLY", argv[1], b"AT", b"%d" % at, *argv]]
     if evicted:
         effects.append([b"TEVICT", argv[1], b"%d" % evicted])
-    session.log(*effects)
+    session.log(*effects, *more)
 
 
 # -- TREAD ----------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.protocol.errors import ReplyError, shown, wrong_arity
-from penstock.protocol.resp import Status
+from penstock.protocol.resp import RawPieces, Status
 
 if TYPE_CHECKING:
     from penstock.engine.session import Session
@@ -36,9 +36,10 @@ Handler = Callable[["Session", Argv], Reply]
 Growth = Callable[["Session", Argv], int]
 """How many bytes a command may take beyond its arguments, with what its keys hold now. O(1) a key: it is asked before each call
 while there is a maxmemory. May raise a ReplyError for arguments that the handler refuses."""
-Together = Callable[["Session", list[Argv]], int]
+Together = Callable[["Session", list[Argv]], int | RawPieces]
 """Runs several of a command that came one behind the other, each with the fewest arguments it may have and all with the
-same key. It answers the first one's reply, an integer; the others' count up from it. Of an error each gets a copy."""
+same key. It answers the first one's reply, an integer, and the others' count up from it; or the encoded replies of all.
+Of an error each gets a copy."""
 
 
 class Flag(enum.Flag):

@@ -25,6 +25,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.engine.declarations import REGISTRY, Argv, Command, Flag, Handler, Reply, Together
+from penstock.protocol.resp import RawPieces
 
 if TYPE_CHECKING:
     from penstock.engine.dispatch import Engine
@@ -114,7 +115,7 @@ def _logged(engine: Engine, handler: Handler, append: Callable[[int, Argv], None
 def _logged_together(engine: Engine, together: Together) -> Together:
     """The same for several at once, which say themselves what they did (`session.log`)."""
 
-    def run(session: Session, commands: list[Argv]) -> int:
+    def run(session: Session, commands: list[Argv]) -> int | RawPieces:
         session.effects = None
         try:
             return together(session, commands)

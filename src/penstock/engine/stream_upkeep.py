@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.engine")
 
 Place = tuple["Database", bytes]
+Letter = tuple[bytes, bytes]  # tag, entry
 
 PAUSED = 100
 """Milliseconds after which those who want to wake readers during CLIENT PAUSE ask again."""
@@ -215,47 +216,61 @@ class Streams:
         """Append the expired messages to the lease's dead letter stream; the commands that say so."""
         target = lease.dead_letter
         assert target is not None
-        self._engine.lazy.settle(database, target, to_write=True)
-        found = database.get(target)
-        if target in database.locked and type(found) is Stream:
-            database.replace(target, found.copy())  # a thread may be reading the other
-        if type(found) not in (Stream, type(None)) or target == key:
-            # Somebody put another type there since, or this stream, which would read its own dead letters without
-            # end. The message stays in the stream, but the group is done with it.
-            shown = [word.decode(errors="backslashreplace") for word in (key, name, target)]
-            why = "is the stream itself" if target == key else "holds no stream"
-            log.warning("stream %s, group %s: no dead letters for %d-%d, %s %s",
-                        *shown[:2], lease.start, lease.end - 1, shown[2], why)  # fmt: skip
-            return []
-        now = self._engine.clock.now
-        effects: list[Argv] = []
+        letters: list[Letter] = []
         for message in stream.log.messages(lease.start, lease.end - lease.start):
             if message.offset >= lease.end:
                 break
-            letter = _letter(key, name, message.offset, lease.attempts, message.entry)
-            database.obtain_stream(target).log.append(now, message.tag, letter)
-            effects.append([b"TAPPLY", target, b"AT", b"%d" % now, b"TWRITE", target, message.tag, letter])
-        if effects:
-            letters = database.obtain_stream(target)
-            first = letters.log.first
-            self._engine.compression.later(letters.log)
-            letters.log.apply_retention(letters.retention, now)
-            if letters.log.first != first:
-                effects.append([b"TEVICT", target, b"%d" % (letters.log.first - 1)])
-            database.changed(target)
-        return effects
+            origin = {
+                "stream": as_text(key),
+                "group": as_text(name),
+                "offset": message.offset,
+                "attempts": lease.attempts,
+            }
+            letters.append((message.tag, letter(origin, message.entry)))
+        evictions = self.append_letters(database, target, letters) if target != key else None
+        if evictions is None:
+            # The key got another type since, or this stream, which would read its own dead letters without end. The
+            # message stays in the stream, but the group is done with it.
+            why = "is the stream itself" if target == key else "holds no stream"
+            log.warning("stream %s, group %s: no dead letters for %d-%d, %s %s",
+                        as_text(key), as_text(name), lease.start, lease.end - 1, as_text(target), why)  # fmt: skip
+            return []
+        at = b"%d" % self._engine.clock.now
+        written = [[b"TAPPLY", target, b"AT", at, b"TWRITE", target, tag, entry] for tag, entry in letters]
+        return [*written, *evictions]
+
+    def append_letters(self, database: Database, target: bytes, letters: list[Letter]) -> list[Argv] | None:
+        """Append letters to the stream at a key, creating it. The commands to log for what that evicted.
+
+        None, and nothing is appended, if the key holds another type. The caller logs the letters themselves.
+        """
+        self._engine.lazy.settle(database, target, to_write=True)
+        found = database.get(target)
+        if type(found) not in (Stream, type(None)):
+            return None
+        if not letters:
+            return []
+        if target in database.locked and type(found) is Stream:
+            database.replace(target, found.copy())  # a thread may be reading the other
+        stream = database.obtain_stream(target)
+        now, first = self._engine.clock.now, stream.log.first
+        stream.log.append_many(now, [tag for tag, _ in letters], [entry for _, entry in letters])
+        self._engine.compression.later(stream.log)
+        if not self.replaying:
+            stream.log.apply_retention(stream.retention, now)
+        database.changed(target)
+        return [[b"TEVICT", target, b"%d" % (stream.log.first - 1)]] if stream.log.first != first else []
 
 
-def _letter(key: bytes, group: bytes, offset: int, attempts: int, entry: bytes) -> bytes:
-    """A dead letter's entry: JSON that names where it came from; an entry that is not UTF-8 goes as base64."""
-    fields: dict[str, object] = {
-        "stream": key.decode("utf-8", "backslashreplace"),
-        "group": group.decode("utf-8", "backslashreplace"),
-        "offset": offset,
-        "attempts": attempts,
-    }
+def letter(origin: dict[str, object], entry: bytes) -> bytes:
+    """A dead letter's entry: JSON that says where it came from; an entry that is not UTF-8 goes as base64."""
     try:
-        fields["entry"] = entry.decode()
+        content = {"entry": entry.decode()}
     except UnicodeDecodeError:
-        fields["entry_base64"] = base64.b64encode(entry).decode()
-    return json.dumps(fields, ensure_ascii=False).encode()
+        content = {"entry_base64": base64.b64encode(entry).decode()}
+    return json.dumps(origin | content, ensure_ascii=False).encode()
+
+
+def as_text(name: bytes) -> str:
+    """A key or the name of a group as text."""
+    return name.decode("utf-8", "backslashreplace")

@@ -23,6 +23,7 @@ file, so `decode` can find the class again from the text alone:
         |-- ReadOnly     READONLY  this server takes no writes
         |-- Unblocked    UNBLOCKED CLIENT UNBLOCK ... ERROR
         |-- Fenced       FENCED    a producer that a newer one has replaced
+        |-- SchemaMisfit SCHEMA    an entry does not fit the schema of its stream
         |-- OnceStale    ONCESTALE ONCE with a number below the floor: its reply is gone
         |-- OnceUnknown  ONCEUNKNOWN ONCE from a client that was forgotten
         |-- OnceFull     ONCEFULL  no room to keep another reply
@@ -189,6 +190,10 @@ class OnceFull(ReplyError):
 
 class Fenced(ReplyError):
     code = "FENCED"
+
+
+class SchemaMisfit(ReplyError):
+    code = "SCHEMA"
 
 
 class Locked(ReplyError):

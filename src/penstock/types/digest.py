@@ -68,6 +68,8 @@ def _of_stream(stream: Stream, digest: bytes) -> bytes:
     """What a reader sees: messages with their offsets and times, what groups have, what producers and stages are known by."""
     log = stream.log
     digest = _mix(digest, b"%d-%d" % (log.first, log.last), repr(stream.retention).encode())
+    if stream.schemas is not None:
+        digest = _mix(digest, stream.schemas.dump())
     for offset, time, tag, entry in log.messages(log.first, len(log)):
         digest = _mix(digest, b"%d %d" % (offset, time), tag, entry)
     groups = (_mix(NOTHING, b"group", name, group.dump()) for name, group in stream.groups.items())

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 from redis.client import NEVER_DECODE
 
+from penstock.client.api.schemas import SCHEMA_CALLBACKS, SchemaCommands
+
 
 class Message(NamedTuple):
     """One message of a stream; tag and entry are bytes, or text if the client decodes replies."""
@@ -88,7 +90,7 @@ class StreamInfo:
     groups: tuple[GroupInfo, ...]
 
 
-class StreamCommands:
+class StreamCommands(SchemaCommands):
     """TWRITE and its family. The server must be a Penstock server."""
 
     execute_command: Callable[..., Any]
@@ -426,6 +428,7 @@ CALLBACKS: dict[str, Callable[..., Any]] = {
     "TGROUP SET": _ok,
     "TGROUP DEL": bool,
     "TGROUP PENDING": lambda reply: [Lease._make(row) for row in reply],
+    **SCHEMA_CALLBACKS,
 }
 """By command name as the methods above spell it: a call of execute_command that spells it otherwise gets the reply as
 it is.

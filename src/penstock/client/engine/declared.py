@@ -24,6 +24,7 @@ CONTAINERS = frozenset(
         "SCRIPT",
         "SLOWLOG",
         "TGROUP",
+        "TSCHEMA",
         "XINFO",
     }
 )
@@ -58,6 +59,10 @@ KEYED_SUBCOMMANDS: dict[str, tuple[int, int, int]] = {
     "TGROUP LIST": (2, 2, 1),
     "TGROUP PENDING": (2, 2, 1),
     "TGROUP SET": (2, 2, 1),
+    "TSCHEMA DEL": (2, 2, 1),
+    "TSCHEMA GET": (2, 2, 1),
+    "TSCHEMA SET": (2, 2, 1),
+    "TSCHEMA VERSIONS": (2, 2, 1),
     "XINFO STREAM": (2, 2, 1),
 }
 """Subcommands with keys: the place of the first and of the last key (negative: from the end), and the step."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -53,6 +53,28 @@ def parse_arrow(data: bytes, limit: int | None = None) -> list[Any]:
     if len(batches) > 1:
         batches = pa.Table.from_batches(batches).combine_chunks().to_batches()
     return batches
+
+
+def rows_of(batches: list[Any]) -> Iterator[tuple[bytes, bytes]]:
+    """The tag and the entry of each row."""
+    for batch in batches:
+        yield from zip(batch.column("tag").to_pylist(), batch.column("entry").to_pylist(), strict=True)
+
+
+def without_rows(batches: list[Any], places: Iterable[int]) -> list[Any]:
+    """The batches without the rows at these places, which are in order and counted through all batches."""
+    left: list[Any] = []
+    cuts = iter([*places, -1])
+    cut = next(cuts)
+    start = 0
+    for batch in batches:
+        at, end = 0, start + batch.num_rows
+        while start <= cut < end:
+            left.append(batch.slice(at, cut - start - at))
+            at, cut = cut - start + 1, next(cuts)
+        left.append(batch.slice(at))
+        start = end
+    return [batch for batch in left if batch.num_rows]
 
 
 class InvalidArrow(ValueError):

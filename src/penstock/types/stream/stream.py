@@ -1,4 +1,4 @@
-"""The stream value: a log, the groups that read it, the producers that write it, and what it may keep.
+"""The stream value: a log, the groups that read it, the producers that write it, its schemas, and what it may keep.
 
 A dump is a flat list of parts, nodes as they are in memory (compressed ones stay so), so that a snapshot copies and
 does not encode; a part may have 4 GiB, the whole any size. Loading decodes every node once, one after the other: damaged
@@ -18,8 +18,10 @@ from penstock.types.stream.groups import Group
 from penstock.types.stream.log import Log, Retention
 from penstock.types.stream.nodes import Active, Storage, check_unpacked, load_node
 from penstock.types.stream.producers import Commit, Producers, Stages
+from penstock.types.stream.schemas import Check, Schemas
 
 _FORMAT = 1
+_WITH_SCHEMAS = 2  # one more part at the end; a stream without schemas is written as servers before them wrote it
 _HEAD = struct.Struct("<BIIIIqqq?")  # format; nodes, groups, producers, stages; retention
 _LOG = struct.Struct("<qqqqq")
 _NODE = struct.Struct("<qq???")
@@ -38,7 +40,9 @@ class Stream:
     """
 
     # Who waits for the stream at a key remembers which one it was, and must not keep a deleted one alive.
-    __slots__ = ("__weakref__", "expiry_from", "groups", "log", "producers", "retention", "stages")
+    __slots__ = (
+        "__weakref__", "checked", "expiry_from", "groups", "log", "producers", "retention", "schemas", "stages",
+    )  # fmt: skip
 
     def __init__(self, storage: Storage) -> None:
         self.log = Log(storage)
@@ -46,6 +50,8 @@ class Stream:
         self.producers = Producers()
         self.stages = Stages()
         self.retention = Retention()
+        self.schemas: Schemas | None = None
+        self.checked: Schemas | None = None  # the schemas, if entries are to be checked before they are written
         self.expiry_from = 0  # no lease of any group expires before; it is not kept, and 0 until it is found out
 
     def group(self, name: bytes, position: int) -> Group:
@@ -73,9 +79,17 @@ class Stream:
         self.retention = retention
         self.log.set_compaction(retention.compact)
 
+    def set_schemas(self, schemas: Schemas | None) -> None:
+        """What entries look like from now on, and whether that is checked."""
+        self.schemas = schemas
+        self.checked = schemas if schemas is not None and schemas.check is not Check.OFF else None
+
     def dead_letter_keys(self) -> set[bytes]:
-        """The keys that get what its groups give up on. O(leases)."""
-        return set().union(*(group.leases.dead_letter_keys() for group in self.groups.values()))
+        """The keys that get what its groups give up on, and entries that do not fit its schema. O(leases)."""
+        keys = set[bytes]().union(*(group.leases.dead_letter_keys() for group in self.groups.values()))
+        if self.schemas is not None and self.schemas.dead_letter is not None:
+            keys.add(self.schemas.dead_letter)
+        return keys
 
     # The whole.
 
@@ -91,7 +105,8 @@ class Stream:
         log, kept = self.log, self.retention
         active = log.active
         counts = (len(log.nodes), len(self.groups), len(self.producers.by_id), len(self.stages.by_token))
-        yield _HEAD.pack(_FORMAT, *counts, kept.count, kept.age_ms, kept.bytes, kept.compact)
+        version = _FORMAT if self.schemas is None else _WITH_SCHEMAS
+        yield _HEAD.pack(version, *counts, kept.count, kept.age_ms, kept.bytes, kept.compact)
         yield _LOG.pack(log.first, log.last, log.lowest, active.start, active.before)
         for node in log.nodes.values():
             yield _NODE.pack(node.before, node.newest, node.compressed, node.large, node.offsets is not None)
@@ -105,6 +120,8 @@ class Stream:
             yield group.dump()
         yield from self.producers.dump()
         yield from self.stages.dump()
+        if self.schemas is not None:
+            yield self.schemas.dump()
 
     @classmethod
     def load(cls, data: bytes, limit: int | None = None, storage: Storage | None = None) -> Self:
@@ -126,7 +143,7 @@ class Stream:
         stream = cls(storage)
         log = stream.log
         version, nodes, groups, producers, stages, *kept = _HEAD.unpack(next(parts))
-        if version != _FORMAT:
+        if version not in (_FORMAT, _WITH_SCHEMAS):
             raise CorruptValue(f"a stream of format {version}")
         log.first, log.last, log.lowest, start, before = _LOG.unpack(next(parts))
         for number in range(log.lowest, log.lowest + nodes):
@@ -154,6 +171,8 @@ class Stream:
         for _ in range(stages):
             stream.stages.load_one(next(parts), parts)
         stream.retain(Retention(*kept))
+        if version == _WITH_SCHEMAS:
+            stream.set_schemas(Schemas.load(next(parts)))
         return stream
 
     def copy(self) -> Stream:
@@ -167,12 +186,14 @@ class Stream:
         for token, stage in self.stages.by_token.items():
             stream.stages.stage(token, stage.batches[:], stage.used)
         stream.retention = self.retention
+        stream.set_schemas(self.schemas)
         return stream
 
     def size(self) -> int:
         """About how many bytes of memory it takes."""
         groups = sum(len(name) + group.size() for name, group in self.groups.items())
-        return 500 + self.log.size() + groups + self.producers.size() + self.stages.size()
+        schemas = self.schemas.size() if self.schemas is not None else 0
+        return 500 + self.log.size() + groups + self.producers.size() + self.stages.size() + schemas
 
     def size_of_copy(self) -> int:
         """About how many bytes `copy` takes: all but what the nodes share."""

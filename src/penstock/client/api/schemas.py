@@ -1,0 +1,179 @@
+"""The schemas of streams as methods: TSCHEMA, and tables with typed columns as entries.
+
+A table is written as JSON, one object a row, in the form that the server's check and Spark's `from_json` read: dates and
+times as ISO 8601, bytes as base64, decimals as numbers with all their digits.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaInfo:
+    """A version of a stream's schema. `check` and `dead_letter` are those of the stream, whatever the version."""
+
+    version: int
+    since: int  # the first offset that can have been written under it
+    fields: str
+    check: str | None = None
+    dead_letter: Any = None
+
+
+class SchemaCommands:
+    """TSCHEMA and what goes by it. The server must be a Penstock server."""
+
+    execute_command: Callable[..., Any]
+    write_arrow: Callable[..., Any]
+
+    def tschema_set(self, key: Any, fields: Any, *, check: str | None = None, dead_letter: Any = None) -> Any:
+        """Say which fields the entries of a stream have; the number of the version.
+
+        `fields` is text as Spark writes columns, such as "user string NOT NULL, ms bigint", or a pyarrow schema. `check`
+        is "off", "refuse" or "deadletter", the last with `dead_letter`, the name of a stream.
+        """
+        words = ["TSCHEMA SET", key, fields if isinstance(fields, str) else fields_of(fields)]
+        if dead_letter is not None and check != "deadletter":
+            raise ValueError(f"dead_letter={dead_letter!r} needs check='deadletter'")
+        if check is not None:
+            words += ["CHECK", check]
+        return self.execute_command(*words, *([dead_letter] if dead_letter is not None else []))
+
+    def tschema_get(self, key: Any, version: int | None = None) -> Any:
+        """The newest schema of a stream, or a version of it: a SchemaInfo, or None if there is none."""
+        return self.execute_command("TSCHEMA GET", key, *([version] if version is not None else []))
+
+    def tschema_versions(self, key: Any) -> Any:
+        """All versions of a stream's schema, oldest first."""
+        return self.execute_command("TSCHEMA VERSIONS", key)
+
+    def tschema_del(self, key: Any) -> Any:
+        """Forget the schema of a stream; how many versions there were."""
+        return self.execute_command("TSCHEMA DEL", key)
+
+    def write_table(
+        self, key: Any, table: Any, *, tag: str | None = None, backlog: int | None = None,
+        producer: tuple[Any, int] | None = None,
+    ) -> Any:  # fmt: skip
+        """Append the rows of a table, each as one JSON object with the columns as fields; the first one's offset.
+
+        A pyarrow Table, or anything that `pyarrow.table` takes: a data frame of pandas or Polars, a dict of columns.
+        `tag` names the column whose values are the tags; it is also a field of the entry.
+        """
+        import pyarrow as pa
+
+        if not isinstance(table, pa.Table | pa.RecordBatch):
+            table = pa.table(table)
+        if tag is not None and tag not in table.column_names:
+            raise ValueError(f"tag={tag!r} is no column; there are {', '.join(table.column_names)}")
+        tags = [_tag(value) for value in table.column(tag).to_pylist()] if tag is not None else [b""] * table.num_rows
+        rows = {"tag": pa.array(tags, pa.binary()), "entry": pa.array(entries_of(table), pa.binary())}
+        return self.write_arrow(key, pa.table(rows), backlog=backlog, producer=producer)
+
+
+def fields_of(schema: Any) -> str:
+    """A pyarrow schema, or the fields of a struct, as the text that TSCHEMA takes.
+
+    >>> import pyarrow as pa
+    >>> fields_of(pa.schema([pa.field("user", pa.string(), nullable=False), ("n", pa.list_(pa.int64()))]))
+    '`user` string NOT NULL, `n` array<int64>'
+    """
+    return ", ".join(
+        f"`{field.name.replace('`', '``')}` {_type_name(field.type)}{'' if field.nullable else ' NOT NULL'}"
+        for field in schema
+    )
+
+
+def _type_name(kind: Any) -> str:
+    import pyarrow.types as is_
+
+    if is_.is_struct(kind):
+        return f"struct<{fields_of(kind)}>"
+    if is_.is_map(kind):
+        return f"map<{_type_name(kind.key_type)}, {_type_name(kind.item_type)}>"
+    if is_.is_list(kind) or is_.is_large_list(kind) or is_.is_fixed_size_list(kind):
+        return f"array<{_type_name(kind.value_type)}>"
+    return _type_name(kind.value_type) if is_.is_dictionary(kind) else str(kind)
+
+
+def entries_of(table: Any) -> list[bytes]:
+    """The rows of a table with typed columns as JSON objects."""
+    names = [json.dumps(name, ensure_ascii=False) for name in table.column_names]
+    columns: list[list[str]] = []
+    for at, field in enumerate(table.schema):
+        write = _writer(field.type, field.name)
+        columns.append(["null" if value is None else write(value) for value in table.column(at).to_pylist()])
+    if not columns:
+        raise ValueError("the table has no columns")
+    return [_object(names, row).encode() for row in zip(*columns, strict=True)]
+
+
+def _object(names: Iterable[str], values: Iterable[str]) -> str:
+    return "{" + ",".join([f"{name}:{value}" for name, value in zip(names, values, strict=True)]) + "}"
+
+
+def _writer(kind: Any, where: str) -> Callable[[Any], str]:
+    """What writes a value of an Arrow type as JSON; it is not asked about nulls."""
+    import pyarrow.types as is_
+
+    if is_.is_boolean(kind) or is_.is_integer(kind):
+        return json.dumps
+    if is_.is_string(kind) or is_.is_large_string(kind) or is_.is_string_view(kind):
+        return lambda value: json.dumps(value, ensure_ascii=False)
+    if is_.is_floating(kind):
+        return lambda value: json.dumps(value) if math.isfinite(value) else "null"  # JSON has no NaN
+    if is_.is_decimal(kind):
+        return lambda value: f"{value:f}"
+    if is_.is_binary(kind) or is_.is_large_binary(kind) or is_.is_fixed_size_binary(kind):
+        return lambda value: json.dumps(base64.b64encode(value).decode())
+    if is_.is_date(kind) or is_.is_timestamp(kind):
+        return lambda value: json.dumps(value.isoformat())
+    if is_.is_map(kind):
+        inner = _nullable(_writer(kind.item_type, f"{where}[]"))
+        return lambda pairs: _object([json.dumps(str(key)) for key, _ in pairs], [inner(value) for _, value in pairs])
+    if is_.is_struct(kind):
+        names = [json.dumps(field.name, ensure_ascii=False) for field in kind]
+        parts = [(field.name, _nullable(_writer(field.type, f"{where}.{field.name}"))) for field in kind]
+        return lambda value: _object(names, [write(value[name]) for name, write in parts])
+    if is_.is_list(kind) or is_.is_large_list(kind) or is_.is_fixed_size_list(kind):
+        element = _nullable(_writer(kind.value_type, f"{where}[]"))
+        return lambda values: "[" + ",".join(map(element, values)) + "]"
+    if is_.is_dictionary(kind):
+        return _writer(kind.value_type, where)
+    raise TypeError(f"the column {where} is {kind}, which is not written as JSON; cast it to another type")
+
+
+def _nullable(write: Callable[[Any], str]) -> Callable[[Any], str]:
+    return lambda value: "null" if value is None else write(value)
+
+
+def _tag(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else b"" if value is None else str(value).encode()
+
+
+# -- replies ------------------------------------------------------------------------------------------------------
+
+
+def _described(reply: Any) -> SchemaInfo | None:
+    if reply is None:
+        return None
+    pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
+    fields = {_text(name): value for name, value in pairs}
+    check = _text(fields["check"]) if "check" in fields else None
+    return SchemaInfo(fields["version"], fields["since"], _text(fields["fields"]), check, fields.get("deadletter"))
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+SCHEMA_CALLBACKS: dict[str, Callable[..., Any]] = {
+    "TSCHEMA GET": _described,
+    "TSCHEMA VERSIONS": lambda reply: [_described(version) for version in reply],
+}
+"""By command name as the methods above spell it."""

@@ -1,0 +1,64 @@
+"""Entries checked against the schema of their stream before they are written (TSCHEMA SET ... CHECK).
+
+The log holds the command as it came. A replay checks the entries again, with the same outcome: it depends on the entries
+and on the schema alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from penstock.engine.declarations import Argv
+from penstock.engine.session import Session
+from penstock.engine.stream_upkeep import as_text, letter
+from penstock.protocol.errors import ReplyError, SchemaMisfit
+from penstock.types.stream.schemas import Check
+from penstock.types.stream.stream import Stream
+
+
+class Misfit(NamedTuple):
+    """An entry that does not fit: its place in the command, and why."""
+
+    place: int
+    why: str
+
+
+def find_misfits(key: bytes, stream: Stream, entries: Iterable[bytes]) -> list[Misfit]:
+    """The entries that do not fit, in order. SchemaMisfit for the first one if the stream refuses them."""
+    schemas = stream.checked
+    assert schemas is not None
+    found: list[Misfit] = []
+    for place, entry in enumerate(entries):
+        why = schemas.misfit(entry)
+        if why is None:
+            continue
+        if schemas.check is Check.REFUSE:
+            raise refused(key, stream, Misfit(place, why))
+        found.append(Misfit(place, why))
+    return found
+
+
+def refused(key: bytes, stream: Stream, misfit: Misfit) -> SchemaMisfit:
+    """What a writer is told whose entry does not fit."""
+    schemas = stream.checked
+    assert schemas is not None
+    version = f"version {len(schemas.versions)} of the schema of '{as_text(key[:64])}'"
+    return SchemaMisfit(f"entry {misfit.place + 1} does not fit {version}: {misfit.why[:200]}")
+
+
+def write_letters(session: Session, key: bytes, stream: Stream, rows: list[tuple[bytes, bytes, str]]) -> list[Argv]:
+    """Append (tag, entry, why) to the stream for entries that do not fit; the commands to log for what that evicted."""
+    schemas = stream.checked
+    assert schemas is not None
+    assert schemas.dead_letter is not None
+    version = len(schemas.versions)
+    letters = [
+        (tag, letter({"stream": as_text(key), "version": version, "why": why}, entry)) for tag, entry, why in rows
+    ]
+    evictions = session.engine.streams.append_letters(session.db, schemas.dead_letter, letters)
+    if evictions is None:
+        raise ReplyError(
+            f"an entry does not fit the schema, and the key '{as_text(schemas.dead_letter)}' holds no stream"
+        )
+    return evictions

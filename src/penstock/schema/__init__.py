@@ -1,0 +1,1 @@
+"""Schemas of streams. `fields.py` says what they are."""
