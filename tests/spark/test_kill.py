@@ -63,7 +63,7 @@ def drive(folder: Path, servers: list[Process], *deaths: str) -> int:
     return driver.returncode
 
 
-@pytest.mark.timeout(600)  # four starts of Spark, with all that may happen on a busy machine
+@pytest.mark.timeout(1800)  # four starts of Spark, with all that may happen on a busy machine
 def test_every_row_and_every_dead_letter_is_there_once_whatever_dies(tmp_path: Path, servers: list[Process]) -> None:
     rows = [b"%d" % n if n % 50 == 7 else b'{"n": %d}' % n for n in range(BATCHES * ROWS_A_BATCH)]
     with redis.Redis(port=servers[0].port) as client:
