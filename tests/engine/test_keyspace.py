@@ -61,6 +61,15 @@ def test_an_expired_key_is_logged_as_deleted_once_whoever_finds_it(bench: Bench,
     assert bench.engine.keyspace.expired_count == 1
 
 
+@pytest.mark.parametrize("options", ["", " COUNT 1000", " COUNT 1000 TYPE string", " COUNT 1000 MATCH k*"])
+def test_scan_passes_over_keys_that_it_finds_expired(bench: Bench, options: str) -> None:
+    for number in range(9):
+        bench.volatile(b"k%d" % number, 100 if number % 2 else 60_000)
+    bench.clock.advance(100)
+    assert sorted(bench.run(f"SCAN 0{options}")[1]) == [b"k0", b"k2", b"k4", b"k6", b"k8"]  # type: ignore[index]
+    assert len(bench.db) == 5
+
+
 def test_the_deletion_is_logged_before_the_command_that_found_it(bench: Bench) -> None:
     bench.volatile(b"k", 100, 41)
     bench.clock.advance(100)

@@ -244,9 +244,10 @@ def scan(session: Session, argv: Argv) -> Reply:
     options = ScanOptions.parse(argv, 2, with_type=True)
     db = session.db
     step = session.engine.cursors.begin(db.index, cursor, options.count, len(db))
-    if step.work <= LONG:
-        return answer_step(session, step, lambda: db.data, lambda names: _listed(names, options, db.get))
     new = step.window is None
+    if step.work <= LONG:
+        few = list(db.data) if new else []  # a copy: to look a name up may delete it
+        return answer_step(session, step, lambda: few, lambda found: _listed(found, options, db.get))
     names, look = db.names_now() if new else (), db.lookup_now()
     return answer_step(session, step, lambda: names, lambda found: _listed(found, options, look, new))
 
