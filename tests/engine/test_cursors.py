@@ -183,3 +183,11 @@ def test_cursors_are_read_as_redis_reads_them() -> None:
     for raw in (b"x", b"-", b" 1", b"1 ", b"1_0", b"18446744073709551616", b"9" * 5000):
         with pytest.raises(ReplyError, match="invalid cursor"):
             to_cursor(raw)
+
+
+def test_a_few_names_more_than_a_large_count_are_answered_at_once() -> None:
+    names = [b"%d" % number for number in range(1003)]
+    cursors = Cursors(window_size=100)
+    assert cursors.scan("a", 0, 1000, lambda: names, len(names)) == (0, names)
+    cursor, some = cursors.scan("a", 0, 900, lambda: names, len(names))
+    assert cursor and len(some) < 1000
