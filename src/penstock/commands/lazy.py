@@ -35,7 +35,7 @@ def lazy(session: Session, argv: Argv) -> Reply:
     if engine.memory.limit or not session.user.unrestricted:  # the other gates were asked about LAZY itself
         engine.pass_gates(session, named, inner)
     if named.copies_from and not session.user.unrestricted:  # once it is queued, it is allowed
-        engine.lazy.settle(session.db, inner[named.copies_from])
+        engine.lazy.run_for(session.db, inner[named.copies_from])
         engine.acl.check_value(session, session.db.get(inner[named.copies_from]))
     if named.grows is not None and engine.memory.limit and engine.lazy.pending:
         engine.lazy.before(session, named, inner)  # how much it will take depends on what is queued before it

@@ -121,7 +121,7 @@ class Streams:
         until = perf_counter_ns() + SLICE
         for _ in range(len(self._noted)):
             (database, key), _ = self._noted.popitem(last=False)
-            self._engine.lazy.settle(database, key, to_write=True)
+            self._engine.lazy.run_for(database, key, to_write=True)
             stream = database.get(key)
             if key in database.locked:
                 self._noted[database, key] = None  # a thread may be reading it
@@ -244,7 +244,7 @@ class Streams:
 
         None, and nothing is appended, if the key holds another type. The caller logs the letters themselves.
         """
-        self._engine.lazy.settle(database, target, to_write=True)
+        self._engine.lazy.run_for(database, target, to_write=True)
         found = database.get(target)
         if type(found) not in (Stream, type(None)):
             return None

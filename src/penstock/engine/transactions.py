@@ -83,7 +83,7 @@ def run(session: Session) -> Reply:
     assert transaction is not None, "EXEC checks that there is one"
     engine = session.engine
     for database, key in session.watching:
-        engine.lazy.settle(database, key)
+        engine.lazy.run_for(database, key)
     broken = session.watch_broken or any(database.is_expired(key) for database, key in session.watching)
     discard(session)
     refusals = _gates_again(session, transaction) if engine.gates_matter(session) else {}

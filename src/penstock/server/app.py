@@ -14,7 +14,7 @@ from penstock.engine.concurrency.workers import STOP_PATIENCE
 from penstock.engine.config import Config
 from penstock.engine.dispatch import Engine
 from penstock.server.acceptor import Acceptor
-from penstock.server.busy_script_io import Meanwhile
+from penstock.server.busy_script_io import BusyScriptSockets
 from penstock.server.connection import Connection
 from penstock.server.limits import Limits
 from penstock.server.listeners import Listeners
@@ -57,7 +57,7 @@ class App:
         self.acceptor = Acceptor(self)
         self.listeners = Listeners(config, self.acceptor.serve, self.acceptor.stop)
         self._choose_port = choose_port
-        self.engine.meanwhile = Meanwhile(self).look
+        self.engine.meanwhile = BusyScriptSockets(self).look
         self._cron: asyncio.Task[None] | None = None
         self._expiring = False  # more keys are due than one slice of active expiry deletes: the next is scheduled
         self.persistence = Persistence(self.engine, self.loop, self.halt)  # says LOADING until it has loaded

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 _CHUNK = 1 << 16
 
 
-class Meanwhile:
-    """`look()` serves whoever has sent something. Owned by the loop thread."""
+class BusyScriptSockets:
+    """`look()` serves the clients that have sent something. Owned by the loop thread."""
 
     def __init__(self, app: App) -> None:
         self._app = app

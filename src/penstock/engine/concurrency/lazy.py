@@ -103,7 +103,7 @@ class Lazy:
             key = argv[position]
             keys[key] = access is not Access.READ or keys.get(key, False)
         for key in keys:
-            self._settle_expiry(database, key)
+            self._expire_if_due(database, key)
         if not self.pending:
             self._engine.keyspace.before_expiry = self.before_expiry
         queued = self._order.add(database, command, argv, keys)
@@ -125,14 +125,14 @@ class Lazy:
         config = self._engine.config
         return bool(len(self.pending) >= config.lazy_max_queued or self._order.bytes >= config.lazy_max_bytes)
 
-    def _settle_expiry(self, database: Database, key: bytes) -> None:
+    def _expire_if_due(self, database: Database, key: bytes) -> None:
         """Delete a key of a new command whose time has come; that is logged before the command is.
 
         Whether it has come is only known when those have run that may give the key the expiry time of another.
         """
         writer = self._order.writer_of(database, key)
         if writer is not None and Flag.RENAMES in writer.command.flags:
-            self.settle(database, key)
+            self.run_for(database, key)
         database.get(key)
 
     def _is_waited_for(self, queued: Queued) -> bool:
@@ -237,7 +237,7 @@ class Lazy:
 
     # -- what cannot wait -------------------------------------------------------------------------------------
 
-    def settle(self, database: Database, key: bytes, to_write: bool = False) -> bool:
+    def run_for(self, database: Database, key: bytes, to_write: bool = False) -> bool:
         """Run what writes a key or, before it is written, also what reads it; whether there was any."""
         last = self._order.last_of(database, key, to_write)
         self.ran_actively += self._run_all(last)
@@ -245,7 +245,7 @@ class Lazy:
 
     def before_expiry(self, database: Database, key: bytes) -> bool:
         """A key's time has come: run those who may still see it; whether there were any."""
-        return self._running is None and self.settle(database, key, to_write=True)
+        return self._running is None and self.run_for(database, key, to_write=True)
 
     def drain(self, database: Database | None = None) -> None:
         """Run everything, or everything in one database."""
@@ -256,7 +256,7 @@ class Lazy:
         if not self.pending:
             return
         for key in list(database.observed):
-            self.settle(database, key)
+            self.run_for(database, key)
         for queued in self._order.of(database):
             job = self._job(queued)
             self._remove(queued)

@@ -1,8 +1,16 @@
 """The databases: names to values, their expiry times, and who waits for a change.
 
-Handlers change data only through `set`, `delete` and, after changing a value in place, `changed`. These three are
-where WATCH, blocked clients, the save rules and the log learn that something happened; a fourth way in would be
-a bug in all of them.
+Handlers change data only through these methods of `Database`. WATCH, blocked clients, the save rules and the log learn from
+them that something happened:
+
+- `set` and `replace` install a value; `replace` keeps the expiry time
+- `delete` and `clear` remove a key, or all of them
+- `changed` says that a value was changed in place, or its expiry time; `emptied` and `replace_or_delete` choose between
+  these for a collection that may have become empty
+- `Keyspace.swap` exchanges the contents of two databases
+
+`obtain` and `obtain_stream` install an empty value without telling anything: the handler that fills it calls `changed`. Expiry removes a
+key and tells observers, but does not count as a change. Storage loads into `data` directly, before any client is served.
 
 A string is plain `bytes`, a `bytearray` once it was edited in place, or an `int` once it was counted with: a wrapper
 object would cost 56 bytes a key and a call a read. Everything else is a class of types/.
