@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from penstock.cli.main import app
+from penstock.spark.project import load
 
 
 def test_a_folder_that_is_not_empty_is_refused_and_left_alone(tmp_path: Path) -> None:
@@ -31,3 +33,9 @@ def test_a_new_folder_gets_a_whole_project(tmp_path: Path) -> None:
     names = {path.name for path in (tmp_path / "a" / "project").rglob("*")}
     assert names >= {"spark-pipeline.yml", "clicks.py", "pages.sql", "produce.py", "README.md", "server"}
     assert "__pycache__" not in names
+
+
+@pytest.mark.parametrize("name", ["pay", 'my "own" für: #1', "2024"])
+def test_a_project_has_the_name_of_its_folder(tmp_path: Path, name: str) -> None:
+    assert CliRunner().invoke(app, ["init", str(tmp_path / name)]).exit_code == 0
+    assert load(tmp_path / name).spec.name == name

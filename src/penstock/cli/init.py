@@ -42,6 +42,9 @@ def init(
         folder.mkdir(parents=True, exist_ok=True)
         with as_file(files("penstock.cli") / "template") as template:
             shutil.copytree(template, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+        spec = folder / "spark-pipeline.yml"
+        name = json.dumps(folder.resolve().name, ensure_ascii=False)
+        spec.write_text(spec.read_text(encoding="utf-8").replace("name: clicks\n", f"name: {name}\n"), encoding="utf-8")
         write_clicks(folder / ".penstock" / "server")
     except Problem as problem:
         print(f"penstock init: {problem}", file=sys.stderr)
