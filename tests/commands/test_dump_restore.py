@@ -20,7 +20,7 @@ from penstock.protocol.errors import ReplyError
 from penstock.types import codec
 from penstock.types.packing import CorruptValue
 from penstock.types.stream.arrow_size import unpacked_size
-from penstock.types.stream.log import Log
+from penstock.types.stream.messages import Messages
 from penstock.types.stream.nodes import Storage
 from penstock.types.stream.producers import Stages
 from penstock.types.stream.stream import Stream
@@ -160,9 +160,9 @@ def test_a_mutated_payload_is_refused(value: object, data: st.DataObject) -> Non
         from_payload(bytes(payload))
 
 
-def _with_zeros(log: Log) -> None:
-    log.append_many(0, [b""] * 1000, [bytes(2000)] * 1000)
-    log.append(0, b"tag", b"in the node that is being written")
+def _with_zeros(messages: Messages) -> None:
+    messages.append_many(0, [b""] * 1000, [bytes(2000)] * 1000)
+    messages.append(0, b"tag", b"in the node that is being written")
 
 
 @pytest.mark.parametrize("compression", ["lz4", "zstd"])
@@ -170,10 +170,10 @@ def test_a_node_that_unpacks_to_too_much_is_refused_before_it_is_unpacked(
     ours: Server, compression: Literal["lz4", "zstd"]
 ) -> None:
     stream = Stream(Storage(compression, hot_nodes=0))
-    _with_zeros(stream.log)
+    _with_zeros(stream.messages)
     payload = to_payload(stream)
     assert len(payload) < 40_000
-    unpacked = unpacked_size(stream.log.nodes[0].payload)
+    unpacked = unpacked_size(stream.messages.nodes[0].payload)
     with redis.Redis.from_url(ours.url) as client:
         client.set("k", "old")
         before = client.config_get("proto-max-bulk-len")
@@ -193,7 +193,7 @@ def test_a_node_that_unpacks_to_too_much_is_refused_before_it_is_unpacked(
 
 def test_a_node_that_claims_more_than_it_holds_is_refused() -> None:
     stream = Stream(Storage("zstd", hot_nodes=0))
-    _with_zeros(stream.log)
+    _with_zeros(stream.messages)
     entries = 4 + 2000 * 1000  # how long the column of entries is said to be
     body = codec.dump(stream)
     for claimed in (1 << 50, -2, -(1 << 62)):
@@ -225,7 +225,7 @@ def test_what_was_restored_once_is_there_after_a_start_with_a_lower_limit(
     tmp_path: Path, kept_by: dict[str, Any]
 ) -> None:
     stream = Stream(Storage("lz4", hot_nodes=0))
-    _with_zeros(stream.log)
+    _with_zeros(stream.messages)
     with Server(dir=tmp_path, **kept_by) as server, redis.Redis.from_url(server.url) as client:
         client.restore("k", 0, to_payload(stream))
     with (

@@ -9,6 +9,7 @@ import pytest
 from tests.support.commands.stream_world import World, arrow, rows, visible
 
 from penstock.engine import stream_upkeep as streams
+from penstock.types.stream.compaction import compact
 from penstock.types.stream.stream import Stream
 
 
@@ -237,7 +238,7 @@ def test_compaction_goes_on_by_itself_after_a_pause(world: World) -> None:
     fill(world, 12, tags=10)
     world.run("TRETAIN k COMPACT yes")
     world.pass_time(0)
-    assert world.stream().log.compact(0).more
+    assert compact(world.stream().messages, 0).more
     world.timers.advance(1000)
     assert len([message for message in world.run("TREAD k 1 12000") if message]) == 10
 
@@ -246,7 +247,7 @@ def test_a_tick_compacts_one_node_if_that_takes_all_its_time(world: World, monke
     fill(world, 4, tags=10)
     world.run("TRETAIN k COMPACT yes")
     monkeypatch.setattr(streams, "perf_counter_ns", count(0, streams.SLICE).__next__)
-    compactor = world.stream().log.compactor
+    compactor = world.stream().messages.compactor
     assert compactor is not None
     for done in range(1, 5):
         world.pass_time(0)
@@ -515,7 +516,7 @@ def test_leases_of_messages_that_were_never_written_are_not_applied(world: World
 
 
 def compressed(world: World, key: bytes = b"k") -> list[bool]:
-    return [node.compressed for node in world.stream(key).log.nodes.values()]
+    return [node.compressed for node in world.stream(key).messages.nodes.values()]
 
 
 def test_nodes_are_compressed_when_they_have_rested(world: World) -> None:

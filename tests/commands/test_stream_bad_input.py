@@ -396,7 +396,7 @@ def offered(payload: bytes) -> None:
         assert first == 2
     stream = world.stream()
     stream.check()
-    last = stream.log.last
+    last = stream.messages.last
     assert len(world.run("TREAD", "k", 1, last)) == last
     assert visible(world.restarted()) == visible(world)
 

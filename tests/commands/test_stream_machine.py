@@ -17,7 +17,9 @@ from penstock.commands import streams
 from penstock.protocol.errors import Fenced, ReplyError
 from penstock.storage import snapshot
 from penstock.types import codec
-from penstock.types.stream import compaction, log, nodes
+from penstock.types.stream import compaction, nodes, reading, retention
+from penstock.types.stream import messages as messages_by_offset
+from penstock.types.stream.compaction import compact
 from penstock.types.stream.stream import Stream
 
 SMALL_NODE = 8  # so that a few writes seal nodes
@@ -57,7 +59,7 @@ class StreamCommands(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.patch = pytest.MonkeyPatch()
-        for module in (compaction, log, nodes, streams):
+        for module in (compaction, messages_by_offset, nodes, reading, retention, streams):
             self.patch.setattr(module, "NODE", SMALL_NODE)
         self.folder = tempfile.TemporaryDirectory()
         self.base: Path | None = None
@@ -298,7 +300,7 @@ class StreamCommands(RuleBasedStateMachine):
         stale = self.now - STAGE_TIMEOUT
         self.stages = {token: stage for token, stage in self.stages.items() if stage[0] >= stale}
         self.evicted()
-        while self.compact and self.world.stream().log.compact(0).more:
+        while self.compact and compact(self.world.stream().messages, 0).more:
             self.world.pass_time(0)
         if self.compact:
             self.compacted()

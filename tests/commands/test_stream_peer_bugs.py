@@ -170,7 +170,7 @@ def test_a_stream_is_bounded_by_bytes(world: World) -> None:
     for size in (10, 1000, 5000):
         for _ in range(4):
             world.write("k", *["x" * size] * 500)
-        assert world.stream().log.info().raw_bytes <= 1_000_000 + 1000 * 26  # and a node of the small ones
+        assert world.stream().messages.info().raw_bytes <= 1_000_000 + 1000 * 26  # and a node of the small ones
     assert world.run("TREAD k 1 0 WITHINFO")[0][0] > 1
 
 

@@ -222,9 +222,9 @@ def test_the_retention_of_dead_letters_is_obeyed_and_logged(world: World) -> Non
     world.run("TWRITE bad t first")
     world.run("TRETAIN bad COUNT 1000")
     world.run("TWRITE", "k", "ENTRIES", *["t", "x"] * 2500)
-    assert world.stream(b"bad").log.first == 1001
+    assert world.stream(b"bad").messages.first == 1001
     again = world.restarted()
-    assert again.stream(b"bad").log.first == 1001
+    assert again.stream(b"bad").messages.first == 1001
     assert again.run("TREAD bad 1001 1") == world.run("TREAD bad 1001 1")
 
 

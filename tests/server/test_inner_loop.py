@@ -137,7 +137,7 @@ def test_a_plain_read_of_a_stream_is_quick_and_one_with_options_takes_the_whole_
     if logged:  # under `always` no write takes this way
         loop.engine.log_to(Unlogged(), strict=True)
     stream = loop.session.db.obtain_stream(b"s")
-    stream.log.append_many(1, [b"tag"] * 2500, [b"entry"] * 2500)
+    stream.messages.append_many(1, [b"tag"] * 2500, [b"entry"] * 2500)
     reads = [
         (b"s", b"1", b"2500"),
         (b"s", b"999", b"3"),
@@ -148,7 +148,13 @@ def test_a_plain_read_of_a_stream_is_quick_and_one_with_options_takes_the_whole_
     for read in reads:
         loop.data_received(pack(b"TREAD", *read))
     whole = b"".join(b"*3\r\n:%d\r\n$3\r\ntag\r\n$5\r\nentry\r\n" % n for n in range(1, 2501))
-    some = [whole, stream_reading.read(stream.log, 999, 3)[0], stream_reading.read(stream.log, 2500, 1)[0], b"", b""]
+    some = [
+        whole,
+        stream_reading.read(stream.messages, 999, 3)[0],
+        stream_reading.read(stream.messages, 2500, 1)[0],
+        b"",
+        b"",
+    ]
     counts = [2500, 3, 1, 0, 0]
     assert loop.sent == b"".join(b"*%d\r\n%b" % found for found in zip(counts, some, strict=True))
     assert loop.others_seen == []

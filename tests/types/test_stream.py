@@ -16,11 +16,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.support.stream_reading import NULL, read, read_runs
 
 from penstock.types.packing import CorruptValue, pack_many, unpack_many
-from penstock.types.stream import compaction, log, nodes
+from penstock.types.stream import compaction, messages, nodes, reading, retention
+from penstock.types.stream.compaction import compact
 from penstock.types.stream.groups import Change, Group
-from penstock.types.stream.log import MOST, Retention
+from penstock.types.stream.messages import MOST
 from penstock.types.stream.nodes import NODE, Active, Storage
 from penstock.types.stream.producers import ProducerFenced, UnknownStage
+from penstock.types.stream.reading import each, read_arrow, read_arrow_runs
+from penstock.types.stream.retention import Retention, apply_retention, keep_last
 from penstock.types.stream.stream import Stream
 
 SMALL_NODE = 8
@@ -61,7 +64,7 @@ class StreamMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.patch = pytest.MonkeyPatch()
-        for module in (compaction, log, nodes):
+        for module in (compaction, messages, nodes, reading, retention):
             self.patch.setattr(module, "NODE", SMALL_NODE)
         self.now = 1000
         self.first, self.last = 1, 0
@@ -107,7 +110,7 @@ class StreamMachine(RuleBasedStateMachine):
 
     @rule(tag=tags)
     def append(self, tag: bytes) -> None:
-        assert self.stream.log.append(self.now, tag, b"one") == self.wrote([(tag, b"one")])
+        assert self.stream.messages.append(self.now, tag, b"one") == self.wrote([(tag, b"one")])
 
     @rule(pairs=pairs, arrow=st.booleans())
     def appends(self, pairs: list[tuple[bytes, bytes]], arrow: bool) -> None:
@@ -116,9 +119,9 @@ class StreamMachine(RuleBasedStateMachine):
     def append_many(self, pairs: list[tuple[bytes, bytes]], arrow: bool) -> None:
         tags, entries = [tag for tag, _ in pairs], [entry for _, entry in pairs]
         if arrow:
-            first = self.stream.log.append_arrow(self.now, [batch_of(tags, entries)])
+            first = self.stream.messages.append_arrow(self.now, [batch_of(tags, entries)])
         else:
-            first = self.stream.log.append_many(self.now, tags, entries)
+            first = self.stream.messages.append_many(self.now, tags, entries)
         assert first == self.wrote(pairs)
 
     @rule(token=names, pairs=pairs.filter(bool), arrow=st.booleans())
@@ -157,7 +160,7 @@ class StreamMachine(RuleBasedStateMachine):
             _, tag, entry = self.messages.get(at, (0, b"", b""))
             expected.append(resp(at, tag, entry) if at in self.messages else NULL)
             cost += 16 + len(tag) + len(entry)
-        assert read(self.stream.log, offset, count, max_bytes) == (b"".join(expected), len(expected))
+        assert read(self.stream.messages, offset, count, max_bytes) == (b"".join(expected), len(expected))
 
     @rule(offset=st.integers(1, 120), count=st.integers(0, 60), max_bytes=limits)
     def read_messages(self, offset: int, count: int, max_bytes: int | None) -> None:
@@ -167,11 +170,11 @@ class StreamMachine(RuleBasedStateMachine):
             if at >= offset and len(expected) < count and (max_bytes is None or cost < max_bytes):
                 expected.append((at, *self.messages[at]))
                 cost += 16 + len(self.messages[at][1]) + len(self.messages[at][2])
-        assert [*self.stream.log.messages(offset, count, max_bytes)] == expected
+        assert [*each(self.stream.messages, offset, count, max_bytes)] == expected
 
     @rule(offset=st.integers(1, 120), count=st.integers(0, 60), compressed=st.booleans())
     def read_arrow(self, offset: int, count: int, compressed: bool) -> None:
-        found = self.stream.log.read_arrow(offset, count, compressed=compressed)
+        found = read_arrow(self.stream.messages, offset, count, compressed=compressed)
         table = pa.ipc.open_stream(b"".join(found.pieces)).read_all()
         expected = [(at, *self.messages[at]) for at in range(offset, offset + count) if at in self.messages]
         assert [*zip(*(column.to_pylist() for column in table.columns), strict=True)] == expected
@@ -179,26 +182,26 @@ class StreamMachine(RuleBasedStateMachine):
     @rule(back=st.integers(-10, 100))
     def seek_time(self, back: int) -> None:
         expected = (at for at in sorted(self.messages) if self.messages[at][0] >= self.now - back)
-        assert self.stream.log.seek_time(self.now - back) == next(expected, self.last + 1)
+        assert self.stream.messages.seek_time(self.now - back) == next(expected, self.last + 1)
 
     @rule(offset=st.integers(0, 120))
     def evict(self, offset: int) -> None:
         gone = self.forget_below(min(offset, self.last) + 1)
-        assert self.stream.log.evict_through(offset) == gone
+        assert self.stream.messages.evict_through(offset) == gone
 
     @rule(count=st.integers(0, 40))
     def keep_last(self, count: int) -> None:
         offsets = sorted(self.messages)
         spare = len(offsets) - count
         if spare > 0:
-            self.stream.log.keep_last(count)
-            assert len(self.stream.log) == count
-            first = self.stream.log.first
+            keep_last(self.stream.messages, count)
+            assert len(self.stream.messages) == count
+            first = self.stream.messages.first
             assert offsets[spare - 1] < first <= (offsets[spare] if count else self.last + 1)
             self.forget_below(first)
         else:
-            self.stream.log.keep_last(count)
-            self.forget_below(self.stream.log.first)  # past empty nodes only
+            keep_last(self.stream.messages, count)
+            self.forget_below(self.stream.messages.first)  # past empty nodes only
             assert len(self.messages) == len(offsets)
 
     @rule(
@@ -210,8 +213,8 @@ class StreamMachine(RuleBasedStateMachine):
     def retain(self, count: int, age: int, size: int, compact: bool) -> None:
         before = len(self.messages)
         self.stream.retain(Retention(count, age, size, compact))
-        evicted = self.stream.log.apply_retention(self.stream.retention, self.now)
-        stream = self.stream.log
+        evicted = apply_retention(self.stream.messages, self.stream.retention, self.now)
+        stream = self.stream.messages
         assert evicted == self.forget_below(stream.first)
         assert stream.first % SMALL_NODE == 1 or not evicted or (age and not self.messages) or size
         if count and not age and not size:
@@ -229,15 +232,15 @@ class StreamMachine(RuleBasedStateMachine):
 
     @rule()
     def settle(self) -> None:
-        log = self.stream.log
-        before = log.cooling.waiting
-        assert log.settle() == log.cooling.unsettled
-        assert log.cooling.waiting <= before
+        messages = self.stream.messages
+        before = messages.cooling.waiting
+        assert messages.cooling.do_deferred() == messages.cooling.has_deferred
+        assert messages.cooling.waiting <= before
 
-    @precondition(lambda self: self.stream.log.compactor)
+    @precondition(lambda self: self.stream.messages.compactor)
     @rule(nodes=st.integers(1, 3))
     def compact(self, nodes: int) -> None:
-        while self.stream.log.compact(nodes).more:
+        while compact(self.stream.messages, nodes).more:
             self.stream.check()
         newest: dict[bytes, int] = {}
         sealed = self.last // SMALL_NODE * SMALL_NODE
@@ -262,8 +265,8 @@ class StreamMachine(RuleBasedStateMachine):
             self.replicas[name] = Group(self.first)
         model = self.groups[name]
         group = self.stream.group(name, self.first)
-        has_work = group.has_work(self.stream.log, self.now, retry is not None, cap)
-        delivery = group.deliver(self.stream.log, self.now, count, retry, cap, max_bytes, dead)
+        has_work = group.has_work(self.stream.messages, self.now, retry is not None, cap)
+        delivery = group.deliver(self.stream.messages, self.now, count, retry, cap, max_bytes, dead)
         assert has_work == (delivery.change is not None) or not count
         if delivery.change is not None:
             self.replicas[name].apply(Change.decode(delivery.change.encode()))
@@ -310,10 +313,10 @@ class StreamMachine(RuleBasedStateMachine):
             model.position += 1
         assert [offset for run in delivery.runs for offset in range(*run)] == delivered
         assert sorted(offset for lease in delivery.expired for offset in range(*lease[:2])) == sorted(expired)
-        assert read_runs(self.stream.log, delivery.runs) == b"".join(
+        assert read_runs(self.stream.messages, delivery.runs) == b"".join(
             resp(at, self.messages[at][1], self.messages[at][2]) for at in delivered
         )
-        table = pa.ipc.open_stream(b"".join(self.stream.log.arrow_of(delivery.runs).pieces)).read_all()
+        table = pa.ipc.open_stream(b"".join(read_arrow_runs(self.stream.messages, delivery.runs).pieces)).read_all()
         assert table.column("offset").to_pylist() == delivered
 
     @precondition(lambda self: self.groups)
@@ -340,7 +343,7 @@ class StreamMachine(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(self.groups)))
         model = self.groups[name]
         expired = [at for at, lease in model.pending.items() if lease.expire_at and lease.expire_at <= self.now]
-        leases, change = self.stream.groups[name].expire(self.stream.log, self.now)
+        leases, change = self.stream.groups[name].expire(self.stream.messages, self.now)
         assert sorted(offset for lease in leases for offset in range(*lease[:2])) == sorted(expired)
         assert (change is None) == (not expired)
         if change is not None:
@@ -355,13 +358,17 @@ class StreamMachine(RuleBasedStateMachine):
         stream = self.stream.copy() if copy else Stream.load(before)
         assert stream.dump() == before
         self.stream = stream
-        self.stream.log.storage = self.storage
+        self.stream.messages.cooling.storage = self.storage
 
     @invariant()
     def agrees_with_the_model(self) -> None:
         stream = self.stream
         stream.check()
-        assert (stream.log.first, stream.log.last, len(stream.log)) == (self.first, self.last, len(self.messages))
+        assert (stream.messages.first, stream.messages.last, len(stream.messages)) == (
+            self.first,
+            self.last,
+            len(self.messages),
+        )
         assert stream.size() > 0
         for name, model in self.groups.items():
             group = stream.groups[name]
@@ -369,7 +376,7 @@ class StreamMachine(RuleBasedStateMachine):
             assert group.pending_count == len(model.pending)
             listed = {at: ModelLease(*lease[2:]) for lease in group.pending(1, 10**9) for at in range(*lease[:2])}
             assert listed == model.pending
-            assert group.lag(stream.log) == sum(1 for offset in self.messages if offset >= model.position)
+            assert group.lag(stream.messages) == sum(1 for offset in self.messages if offset >= model.position)
             assert group.ack_floor == min([model.position, *model.pending])
             deadlines = [at for lease in model.pending.values() for at in (lease.retry_at, lease.expire_at or 10**9)]
             assert group.next_deadline() == min(deadlines, default=None)
@@ -383,12 +390,12 @@ TestStreamMachine.settings = settings(max_examples=100, stateful_step_count=40, 
 def a_stream_with_everything() -> Stream:
     stream = Stream(Storage("zstd", hot_nodes=1))
     numbers = range(4300)
-    stream.log.append_many(5, [b"t%d" % (n % 7) for n in numbers], [b"entry %d" % n for n in numbers])
+    stream.messages.append_many(5, [b"t%d" % (n % 7) for n in numbers], [b"entry %d" % n for n in numbers])
     stream.retain(Retention(compact=True))
-    stream.log.evict_through(1100)
-    while stream.log.compact().more:
+    stream.messages.evict_through(1100)
+    while compact(stream.messages).more:
         pass
-    stream.group(b"g", 1).deliver(stream.log, 10, 500, (100, 1000), dead_letter=b"dead")
+    stream.group(b"g", 1).deliver(stream.messages, 10, 500, (100, 1000), dead_letter=b"dead")
     stream.groups[b"g"].ack([(4150, 4160)])
     stream.producers.remember(b"p", 3, 4200, 10)
     stream.stages.stage_entries(b"token", [b"a", b"b"], [b"1", b"2"], 10)
@@ -403,7 +410,7 @@ def test_a_dumped_stream_loads_as_it_was() -> None:
     loaded = Stream.load(stream.dump())
     loaded.check()
     assert loaded.dump() == stream.dump()
-    assert read(loaded.log, 1, 5000) == read(stream.log, 1, 5000)
+    assert read(loaded.messages, 1, 5000) == read(stream.messages, 1, 5000)
     assert loaded.producers.repeated(b"p", 3) == 4200
     assert loaded.commit(b"q", 0, [], 20) == (4301, 2)
     assert loaded.commit(b"q", 1, [b"token"], 20) == (4303, 1)
@@ -411,17 +418,17 @@ def test_a_dumped_stream_loads_as_it_was() -> None:
 
 def test_a_dump_writes_compressed_nodes_as_they_are() -> None:
     stream = Stream(Storage("lz4", hot_nodes=0))
-    stream.log.append_many(5, [b""] * 1000, [b"entry"] * 1000)
-    assert stream.log.nodes[0].compressed
-    assert bytes(stream.log.nodes[0].payload) in stream.dump()
+    stream.messages.append_many(5, [b""] * 1000, [b"entry"] * 1000)
+    assert stream.messages.nodes[0].compressed
+    assert bytes(stream.messages.nodes[0].payload) in stream.dump()
 
 
 def test_a_copy_goes_its_own_way() -> None:
     stream = a_stream_with_everything()
     before = stream.dump()
     copy = stream.copy()
-    copy.log.append(50, b"t1", b"more")
-    copy.log.keep_last(10)
+    copy.messages.append(50, b"t1", b"more")
+    keep_last(copy.messages, 10)
     copy.groups[b"g"].ack([(1, 10_000)])
     copy.producers.remember(b"p", 4, 1, 60)
     copy.stages.stage_entries(b"token", [b""], [b""], 60)
@@ -449,10 +456,10 @@ def test_damage_to_any_part_of_a_dump_is_refused_or_harmless() -> None:
             refused += 1
         else:
             stream.check()
-            read(stream.log, 1, 5000)
-            size, pieces = stream.log.read_arrow(1, 5000)
+            read(stream.messages, 1, 5000)
+            size, pieces = read_arrow(stream.messages, 1, 5000)
             assert len(b"".join(pieces)) == size
-            stream.groups and next(iter(stream.groups.values())).deliver(stream.log, 10**6, 100, (1, 0))
+            stream.groups and next(iter(stream.groups.values())).deliver(stream.messages, 10**6, 100, (1, 0))
     assert refused > 100
 
 
@@ -471,7 +478,7 @@ def test_a_missing_or_an_extra_part_is_refused() -> None:
 
 def test_a_failed_check_tells_what_the_stream_looked_like() -> None:
     stream = a_stream_with_everything()
-    stream.log.sealed_rows += 1
+    stream.messages.sealed_rows += 1
     with pytest.raises(AssertionError) as failure:
         stream.check()
     assert any("group b'g'" in note for note in failure.value.__notes__)
@@ -480,13 +487,13 @@ def test_a_failed_check_tells_what_the_stream_looked_like() -> None:
 def test_the_size_grows_with_messages_leases_and_stages() -> None:
     stream = Stream(Storage())
     sizes = [stream.size()]
-    stream.log.append(1, b"", b"x" * 10_000)
+    stream.messages.append(1, b"", b"x" * 10_000)
     sizes.append(stream.size())
-    stream.log.append_many(1, [b""] * 3000, [b"y" * 100] * 3000)
+    stream.messages.append_many(1, [b""] * 3000, [b"y" * 100] * 3000)
     sizes.append(stream.size())
     stream.stages.stage_entries(b"t", [b""], [b"z" * 5000], 1)
     sizes.append(stream.size())
-    stream.group(b"g", 1).deliver(stream.log, 1, 10, (1, 1))
+    stream.group(b"g", 1).deliver(stream.messages, 1, 10, (1, 1))
     sizes.append(stream.size())
     growth = [b - a for a, b in pairwise(sizes)]
     assert growth[0] > 10_000
@@ -497,29 +504,29 @@ def test_the_size_grows_with_messages_leases_and_stages() -> None:
 
 def test_an_emptied_stream_keeps_its_counter_and_gives_its_memory_back() -> None:
     stream = Stream(Storage())
-    stream.log.append_many(1, [b""] * 500, [b"x" * 1000] * 500)
-    stream.log.evict_through(500)
+    stream.messages.append_many(1, [b""] * 500, [b"x" * 1000] * 500)
+    stream.messages.evict_through(500)
     stream = Stream.load(stream.dump())
-    assert (stream.log.first, stream.log.last, len(stream.log)) == (501, 500, 0)
+    assert (stream.messages.first, stream.messages.last, len(stream.messages)) == (501, 500, 0)
     assert stream.size() < 5000
-    assert stream.log.append(2, b"", b"") == 501
+    assert stream.messages.append(2, b"", b"") == 501
 
 
 def test_a_group_position_survives_a_restart() -> None:
     """redis#7105: the position was lost when the log was rewritten."""
     stream = Stream(Storage())
-    stream.log.append_many(1, [b""] * 10, [b"x"] * 10)
-    stream.group(b"g", 1).deliver(stream.log, 1, 4)
+    stream.messages.append_many(1, [b""] * 10, [b"x"] * 10)
+    stream.group(b"g", 1).deliver(stream.messages, 1, 4)
     stream = Stream.load(stream.dump())
-    assert stream.group(b"g", 1).deliver(stream.log, 1, 10).runs == [(5, 11)]
+    assert stream.group(b"g", 1).deliver(stream.messages, 1, 10).runs == [(5, 11)]
 
 
 def test_what_compaction_remembers_of_tags_counts_in_the_size() -> None:
     stream = Stream(Storage())
-    stream.log.append_many(0, [b"tag %d" % number for number in range(5000)], [b""] * 5000)
+    stream.messages.append_many(0, [b"tag %d" % number for number in range(5000)], [b""] * 5000)
     before = stream.size()
     stream.retain(Retention(compact=True))
-    while stream.log.compact().more:
+    while compact(stream.messages).more:
         pass
     assert stream.size() - before > 5000 * 100
 
@@ -528,8 +535,8 @@ def test_a_dump_whose_offsets_are_nearly_used_up_is_refused() -> None:
     """Beyond 64 bits nothing could be written any more: neither the stream nor a snapshot of the others."""
     for last, refused in ((MOST, False), (MOST + 1, True), (2**63 - 2, True)):
         stream = Stream(Storage())
-        stream.log.last, stream.log.first = last, last + 1
-        stream.log.lowest, stream.log.active = last // NODE, Active(last + 1, 0)
-        assert len(stream.log) == 0
+        stream.messages.last, stream.messages.first = last, last + 1
+        stream.messages.lowest, stream.messages.active = last // NODE, Active(last + 1, 0)
+        assert len(stream.messages) == 0
         with pytest.raises(CorruptValue, match="more was written") if refused else nullcontext():
-            assert Stream.load(stream.dump()).log.append(0, b"", b"") == last + 1
+            assert Stream.load(stream.dump()).messages.append(0, b"", b"") == last + 1

@@ -10,7 +10,8 @@ import pytest
 
 from penstock.types.stream.arrow import InvalidArrow, parse_arrow
 from penstock.types.stream.arrow_size import _BUFFERS, _HEADER, _field, _follow, _vector
-from penstock.types.stream.log import Log
+from penstock.types.stream.messages import Messages
+from penstock.types.stream.reading import each
 
 COLUMNS = {
     "time": pa.array([1, 2, 1 << 40], pa.int64()),
@@ -61,12 +62,12 @@ def big_endian(names: list[str]) -> bytes:
 @pytest.mark.parametrize("names", [["time", "tag", "entry"], ["tag", "entry"]])
 def test_a_big_endian_stream_is_read_as_what_it_means(names: list[str]) -> None:
     assert big_endian(names) != bytes(says_big_endian(names)[0])
-    log = Log()
-    assert log.append_arrow(7, parse_arrow(big_endian(names), 1 << 20)) == 1
+    messages = Messages()
+    assert messages.append_arrow(7, parse_arrow(big_endian(names), 1 << 20)) == 1
     times = [1, 2, 1 << 40] if "time" in names else [7, 7, 7]
-    messages = [(message.time, message.tag, message.entry) for message in log.messages(1, 10)]
-    assert messages == list(zip(times, [b"one", b"two", b""], [b"a", b"bb", b"ccc"], strict=True))
-    log.check()
+    rows = [(message.time, message.tag, message.entry) for message in each(messages, 1, 10)]
+    assert rows == list(zip(times, [b"one", b"two", b""], [b"a", b"bb", b"ccc"], strict=True))
+    messages.check()
 
 
 def test_a_stream_that_lies_about_its_byte_order_is_refused() -> None:

@@ -7,177 +7,178 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.types.packing import CorruptValue
+from penstock.types.stream.compaction import compact
 from penstock.types.stream.groups import Change, Group, Lease
-from penstock.types.stream.log import Log
+from penstock.types.stream.messages import Messages
 
 
-def filled(count: int) -> Log:
-    log = Log()
-    log.append_many(0, [b""] * count, [b"x" * 84] * count)
-    return log
+def filled(count: int) -> Messages:
+    messages = Messages()
+    messages.append_many(0, [b""] * count, [b"x" * 84] * count)
+    return messages
 
 
 def test_the_longest_times_end_with_the_last_moment_that_can_be_kept() -> None:
     longest = (1 << 63) - 1
-    log, group = filled(1), Group(1)
-    (run,) = group.deliver(log, 1_000_000, 1, (longest, longest), 100).runs
+    messages, group = filled(1), Group(1)
+    (run,) = group.deliver(messages, 1_000_000, 1, (longest, longest), 100).runs
     assert run == (1, 2)
     group.check()
-    assert not group.deliver(log, longest - 1, 1, (1, 0), 100).runs
+    assert not group.deliver(messages, longest - 1, 1, (1, 0), 100).runs
 
 
 def test_what_is_acknowledged_leaves_nothing_behind() -> None:
     """Times of leases that are gone would have to be swept out by some later call, all of them at once."""
-    log, group = filled(50), Group(1)
+    messages, group = filled(50), Group(1)
     empty = group.size()
     for now in range(25):
-        group.deliver(log, now, 2, (100, 1000))
+        group.deliver(messages, now, 2, (100, 1000))
         group.ack([(2 * now + 1, 2 * now + 2)])
     group.nack([(1, 51)], at=5000)
-    group.deliver(log, 60, 50, (100, 1000))
+    group.deliver(messages, 60, 50, (100, 1000))
     group.ack([(1, 51)])
     assert (group.pending_count, group.size()) == (0, empty)
     assert group.next_deadline() is None
 
 
 def test_members_of_a_group_get_different_messages() -> None:
-    log, group = filled(10), Group(1)
-    assert [group.deliver(log, 0, 4).runs for _ in range(4)] == [[(1, 5)], [(5, 9)], [(9, 11)], []]
+    messages, group = filled(10), Group(1)
+    assert [group.deliver(messages, 0, 4).runs for _ in range(4)] == [[(1, 5)], [(5, 9)], [(9, 11)], []]
 
 
 def test_without_retry_a_delivery_is_its_acknowledgement() -> None:
-    log, group = filled(10), Group(1)
-    group.deliver(log, 0, 4)
+    messages, group = filled(10), Group(1)
+    group.deliver(messages, 0, 4)
     assert (group.pending_count, group.ack_floor, group.next_deadline()) == (0, 5, None)
 
 
 def test_messages_not_acknowledged_in_time_come_again_before_new_ones() -> None:
-    log, group = filled(10), Group(1)
-    group.deliver(log, 1000, 3, (100, 0))
-    assert group.deliver(log, 1099, 3, (100, 0)).runs == [(4, 7)]
-    assert group.deliver(log, 1100, 5, (100, 0)).runs == [(1, 4), (7, 9)]
+    messages, group = filled(10), Group(1)
+    group.deliver(messages, 1000, 3, (100, 0))
+    assert group.deliver(messages, 1099, 3, (100, 0)).runs == [(4, 7)]
+    assert group.deliver(messages, 1100, 5, (100, 0)).runs == [(1, 4), (7, 9)]
     assert [lease.attempts for lease in group.pending(1, 11)] == [2, 1, 1]
 
 
 def test_one_message_that_is_not_due_does_not_hide_those_that_are() -> None:
     """The RCP's list stops at the first entry that is not due."""
-    log, group = filled(3), Group(1)
-    group.deliver(log, 0, 1, (10_000, 0))
-    group.deliver(log, 0, 1, (10, 0))
-    assert group.deliver(log, 10, 1, (10, 0)).runs == [(2, 3)]
+    messages, group = filled(3), Group(1)
+    group.deliver(messages, 0, 1, (10_000, 0))
+    group.deliver(messages, 0, 1, (10, 0))
+    assert group.deliver(messages, 10, 1, (10, 0)).runs == [(2, 3)]
 
 
 def test_retries_come_in_the_order_they_fell_due() -> None:
-    log, group = filled(3), Group(1)
+    messages, group = filled(3), Group(1)
     for retry_ms in (30, 10, 20):
-        group.deliver(log, 0, 1, (retry_ms, 0))
-    assert group.deliver(log, 50, 9, (100, 0)).runs == [(2, 4), (1, 2)]
+        group.deliver(messages, 0, 1, (retry_ms, 0))
+    assert group.deliver(messages, 50, 9, (100, 0)).runs == [(2, 4), (1, 2)]
 
 
 def test_a_retry_is_not_due_in_the_millisecond_of_its_delivery() -> None:
-    log, group = filled(3), Group(1)
-    assert group.deliver(log, 5, 10, (0, 0)).runs == [(1, 4)]
-    assert group.deliver(log, 5, 10, (0, 0)).runs == []
-    assert group.deliver(log, 6, 10, (0, 0)).runs == [(1, 4)]
+    messages, group = filled(3), Group(1)
+    assert group.deliver(messages, 5, 10, (0, 0)).runs == [(1, 4)]
+    assert group.deliver(messages, 5, 10, (0, 0)).runs == []
+    assert group.deliver(messages, 6, 10, (0, 0)).runs == [(1, 4)]
 
 
 def test_a_small_count_splits_a_due_lease() -> None:
-    log, group = filled(10), Group(1)
-    group.deliver(log, 0, 10, (100, 0))
-    assert group.deliver(log, 100, 3, (50, 0)).runs == [(1, 4)]
-    assert group.deliver(log, 100, 3, (50, 0)).runs == [(4, 7)]
+    messages, group = filled(10), Group(1)
+    group.deliver(messages, 0, 10, (100, 0))
+    assert group.deliver(messages, 100, 3, (50, 0)).runs == [(1, 4)]
+    assert group.deliver(messages, 100, 3, (50, 0)).runs == [(4, 7)]
     assert [lease[:3] for lease in group.pending(1, 11)] == [(1, 4, 150), (4, 7, 150), (7, 11, 100)]
 
 
 def test_acknowledging_inside_a_lease_leaves_the_rest_pending() -> None:
-    log, group = filled(10), Group(1)
-    group.deliver(log, 0, 10, (100, 0))
+    messages, group = filled(10), Group(1)
+    group.deliver(messages, 0, 10, (100, 0))
     assert group.ack([(3, 4), (6, 8), (3, 4), (50, 60)]) == 3
     group.check()
     assert [lease[:2] for lease in group.pending(1, 100)] == [(1, 3), (4, 6), (8, 11)]
-    assert group.deliver(log, 100, 10, (100, 0)).runs == [(1, 3), (4, 6), (8, 11)]
+    assert group.deliver(messages, 100, 10, (100, 0)).runs == [(1, 3), (4, 6), (8, 11)]
     assert group.ack([(1, 100)]) == 7
     assert (group.pending_count, group.ack_floor) == (0, 11)
 
 
 def test_the_floor_is_the_first_message_not_acknowledged() -> None:
-    log, group = filled(10), Group(1)
-    group.deliver(log, 0, 6, (100, 0))
+    messages, group = filled(10), Group(1)
+    group.deliver(messages, 0, 6, (100, 0))
     group.ack([(1, 3), (5, 6)])
     assert group.ack_floor == 3
 
 
 def test_expiry_counts_from_the_first_delivery() -> None:
-    log, group = filled(4), Group(1)
-    group.deliver(log, 0, 2, (100, 250), dead_letter=b"dead")
-    group.deliver(log, 100, 2, (100, 0))
-    group.deliver(log, 200, 2, (100, 9999))
+    messages, group = filled(4), Group(1)
+    group.deliver(messages, 0, 2, (100, 250), dead_letter=b"dead")
+    group.deliver(messages, 100, 2, (100, 0))
+    group.deliver(messages, 200, 2, (100, 9999))
     assert group.next_deadline() == 250
-    assert group.expire(log, 249) == ([], None)
-    expired, change = group.expire(log, 250)
+    assert group.expire(messages, 249) == ([], None)
+    expired, change = group.expire(messages, 250)
     assert expired == [Lease(1, 3, 300, 250, 0, 3, b"dead")]
     assert change == Change(3, 0, ((1, 3),))
     assert (group.pending_count, group.next_deadline()) == (0, None)
 
 
 def test_a_read_drops_what_expired_rather_than_delivering_it() -> None:
-    log, group = filled(4), Group(1)
-    group.deliver(log, 0, 2, (100, 150))
-    delivery = group.deliver(log, 200, 9, (100, 150))
+    messages, group = filled(4), Group(1)
+    group.deliver(messages, 0, 2, (100, 150))
+    delivery = group.deliver(messages, 200, 9, (100, 150))
     assert delivery.runs == [(3, 5)]
     assert [lease[:2] for lease in delivery.expired] == [(1, 3)]
 
 
 def test_at_the_cap_only_retries_are_given() -> None:
-    log, group = filled(20), Group(1)
-    assert group.deliver(log, 0, 10, (100, 0), cap=6).runs == [(1, 7)]
-    assert group.deliver(log, 50, 10, (100, 0), cap=6).runs == []
-    assert group.deliver(log, 100, 10, (100, 0), cap=6).runs == [(1, 7)]
+    messages, group = filled(20), Group(1)
+    assert group.deliver(messages, 0, 10, (100, 0), cap=6).runs == [(1, 7)]
+    assert group.deliver(messages, 50, 10, (100, 0), cap=6).runs == []
+    assert group.deliver(messages, 100, 10, (100, 0), cap=6).runs == [(1, 7)]
     group.ack([(2, 4)])
-    assert group.deliver(log, 110, 10, (100, 0), cap=6).runs == [(7, 9)]
+    assert group.deliver(messages, 110, 10, (100, 0), cap=6).runs == [(7, 9)]
 
 
 def test_reaching_the_cap_does_not_stop_delivery_for_good() -> None:
     """nats-server#4112: nothing was ever acknowledged, everything expired, and no more came."""
-    log, group = filled(20), Group(1)
-    group.deliver(log, 0, 10, (100, 100), cap=5)
+    messages, group = filled(20), Group(1)
+    group.deliver(messages, 0, 10, (100, 100), cap=5)
     assert group.next_deadline() == 100
-    assert group.deliver(log, 100, 10, (100, 100), cap=5).runs == [(6, 11)]
+    assert group.deliver(messages, 100, 10, (100, 100), cap=5).runs == [(6, 11)]
 
 
 def test_pending_messages_that_were_evicted_are_lost_and_free_the_cap() -> None:
     """redis#6199, redis#10756: pending entries pointed at trimmed data for ever."""
-    log, group = filled(20), Group(1)
-    group.deliver(log, 0, 5, (10_000, 0), cap=5)
-    log.evict_through(3)
-    assert group.deliver(log, 1, 10, (10_000, 0), cap=5).runs == [(6, 9)]
+    messages, group = filled(20), Group(1)
+    group.deliver(messages, 0, 5, (10_000, 0), cap=5)
+    messages.evict_through(3)
+    assert group.deliver(messages, 1, 10, (10_000, 0), cap=5).runs == [(6, 9)]
     assert (group.lost, group.pending_count) == (3, 5)
 
 
 def test_new_messages_that_were_evicted_are_skipped_and_counted() -> None:
-    log, group = filled(20), Group(1)
-    log.evict_through(7)
-    assert group.deliver(log, 0, 2).runs == [(8, 10)]
+    messages, group = filled(20), Group(1)
+    messages.evict_through(7)
+    assert group.deliver(messages, 0, 2).runs == [(8, 10)]
     assert (group.lost, group.position) == (7, 10)
 
 
 def test_a_group_behind_an_emptied_log_catches_up_with_its_losses() -> None:
-    log, group = filled(20), Group(5)
-    log.evict_through(20)
-    assert group.deliver(log, 0, 5, (10, 0)).change == Change(21, 16)
-    assert group.deliver(log, 0, 5, (10, 0)).change is None
+    messages, group = filled(20), Group(5)
+    messages.evict_through(20)
+    assert group.deliver(messages, 0, 5, (10, 0)).change == Change(21, 16)
+    assert group.deliver(messages, 0, 5, (10, 0)).change is None
 
 
 def test_compacted_messages_are_lost_to_a_group_that_was_too_slow() -> None:
-    log, group = Log(), Group(1)
-    log.append_many(0, [b"k"] * 998 + [b"a", b"b"], [b""] * 1000)
-    group.deliver(log, 0, 10, (100, 0))
-    log.set_compaction(True)
-    while log.compact().more:
+    messages, group = Messages(), Group(1)
+    messages.append_many(0, [b"k"] * 998 + [b"a", b"b"], [b""] * 1000)
+    group.deliver(messages, 0, 10, (100, 0))
+    messages.set_compaction(True)
+    while compact(messages).more:
         pass
-    assert group.lag(log) == 3
+    assert group.lag(messages) == 3
     replica = group.copy()
-    delivery = group.deliver(log, 100, 10, (100, 0))
+    delivery = group.deliver(messages, 100, 10, (100, 0))
     assert delivery.runs == [(998, 1001)]
     assert (group.lost, group.pending_count) == (997, 3)
     assert delivery.change is not None
@@ -187,64 +188,64 @@ def test_compacted_messages_are_lost_to_a_group_that_was_too_slow() -> None:
 
 def test_lag_is_exact_whatever_was_evicted_or_added() -> None:
     """redis#13337, redis#13957: lag was wrong after a trim, and below zero after a reset."""
-    log, group = filled(20), Group(1)
-    assert group.lag(log) == 20
-    group.deliver(log, 0, 5)
-    assert group.lag(log) == 15
-    log.evict_through(12)
-    assert group.lag(log) == 8
+    messages, group = filled(20), Group(1)
+    assert group.lag(messages) == 20
+    group.deliver(messages, 0, 5)
+    assert group.lag(messages) == 15
+    messages.evict_through(12)
+    assert group.lag(messages) == 8
     group.set_position(500)
-    assert group.lag(log) == 0
+    assert group.lag(messages) == 0
     group.set_position(1)
-    assert group.lag(log) == 8
+    assert group.lag(messages) == 8
 
 
 def test_max_bytes_is_shared_by_retries_and_new_messages() -> None:
-    log, group = filled(20), Group(1)  # 100 bytes each
-    group.deliver(log, 0, 2, (100, 0))
-    assert group.deliver(log, 100, 10, (100, 0), max_bytes=450).runs == [(1, 6)]
-    assert group.deliver(log, 200, 10, (100, 0), max_bytes=1).runs == [(1, 2)]
+    messages, group = filled(20), Group(1)  # 100 bytes each
+    group.deliver(messages, 0, 2, (100, 0))
+    assert group.deliver(messages, 100, 10, (100, 0), max_bytes=450).runs == [(1, 6)]
+    assert group.deliver(messages, 200, 10, (100, 0), max_bytes=1).runs == [(1, 2)]
 
 
 def test_a_refused_message_is_due_when_asked_for() -> None:
-    log, group = filled(5), Group(1)
-    group.deliver(log, 0, 5, (10_000, 0))
+    messages, group = filled(5), Group(1)
+    group.deliver(messages, 0, 5, (10_000, 0))
     assert group.nack([(2, 4), (9, 12)], at=50) == 2
     assert group.next_retry() == 50
-    assert group.deliver(log, 50, 5, (10_000, 0)).runs == [(2, 4)]
+    assert group.deliver(messages, 50, 5, (10_000, 0)).runs == [(2, 4)]
 
 
 def test_a_rewound_group_delivers_again_and_counts_pending_once() -> None:
-    log, group = filled(10), Group(1)
-    group.deliver(log, 0, 6, (100, 0))
+    messages, group = filled(10), Group(1)
+    group.deliver(messages, 0, 6, (100, 0))
     group.set_position(4)
-    assert group.deliver(log, 10, 10, (100, 0)).runs == [(4, 11)]
+    assert group.deliver(messages, 10, 10, (100, 0)).runs == [(4, 11)]
     group.check()
     assert group.pending_count == 10
 
 
 def test_pending_is_listed_by_range_and_count() -> None:
-    log, group = filled(100), Group(1)
+    messages, group = filled(100), Group(1)
     for _ in range(10):
-        group.deliver(log, 0, 10, (100, 0))
+        group.deliver(messages, 0, 10, (100, 0))
     assert [lease[:2] for lease in group.pending(15, 35)] == [(15, 21), (21, 31), (31, 35)]
     assert [lease[:2] for lease in group.pending(15, 35, 8)] == [(15, 21), (21, 23)]
     assert group.pending(101, 200) == []
 
 
 def test_a_hundred_messages_are_one_lease_in_and_one_out() -> None:
-    log, group = filled(1000), Group(1)
-    group.deliver(log, 0, 100, (100, 1000))
+    messages, group = filled(1000), Group(1)
+    group.deliver(messages, 0, 100, (100, 1000))
     assert len(group.leases) == 1
     group.ack([(1, 101)])
     assert len(group.leases) == 0
 
 
 def test_acknowledged_leases_do_not_pile_up_in_the_heaps() -> None:
-    log, group = filled(5000), Group(1)
-    group.deliver(log, 0, 1, (9_000, 9_000))  # stays on top, so that none is swept in passing
+    messages, group = filled(5000), Group(1)
+    group.deliver(messages, 0, 1, (9_000, 9_000))  # stays on top, so that none is swept in passing
     for offset in range(2, 5001):
-        group.deliver(log, 0, 1, (10_000, 10_000))
+        group.deliver(messages, 0, 1, (10_000, 10_000))
         group.ack([(offset, offset + 1)])
     assert group.size() < 30_000
 
@@ -260,18 +261,18 @@ def test_replaying_changes_on_an_older_copy_gives_the_same_group(
     steps: list[tuple[str, int, int]], copied_at: int
 ) -> None:
     """redis#5433: acknowledgements and positions must be the same after a failover."""
-    log, group = filled(30), Group(1)
-    replica = Group.load(group.dump(), log.last)
+    messages, group = filled(30), Group(1)
+    replica = Group.load(group.dump(), messages.last)
     now = 0
     for number, (action, offset, amount) in enumerate(steps):
         now += amount
         if number == copied_at:
-            replica = Group.load(group.dump(), log.last)
+            replica = Group.load(group.dump(), messages.last)
         change = None
         if action == "read":
-            change = group.deliver(log, now, amount, (offset, 3 * offset), cap=12, dead_letter=b"d").change
+            change = group.deliver(messages, now, amount, (offset, 3 * offset), cap=12, dead_letter=b"d").change
         elif action == "expire":
-            _, change = group.expire(log, now)
+            _, change = group.expire(messages, now)
         elif action == "ack":
             assert group.ack([(offset, offset + amount)]) == replica.ack([(offset, offset + amount)])
         else:
@@ -286,9 +287,9 @@ def test_replaying_changes_on_an_older_copy_gives_the_same_group(
 
 
 def test_a_read_that_finds_nothing_changes_nothing() -> None:
-    log, group = filled(2), Group(3)
+    messages, group = filled(2), Group(3)
     for retry in (None, (10, 10)):
-        assert group.deliver(log, 0, 5, retry) == ([], [], None)
+        assert group.deliver(messages, 0, 5, retry) == ([], [], None)
 
 
 def test_damaged_leases_are_refused() -> None:
@@ -301,9 +302,9 @@ def test_damaged_leases_are_refused() -> None:
 
 
 def test_a_lease_beyond_the_log_is_dropped_when_due() -> None:
-    log, group = filled(2), Group(3)
+    messages, group = filled(2), Group(3)
     group.apply(Change(3, 0, (), (Lease(1, 9, 5, 0, 0, 1, None),)))
-    assert group.deliver(log, 10, 100, (10, 0)).runs == [(1, 3)]
+    assert group.deliver(messages, 10, 100, (10, 0)).runs == [(1, 3)]
     assert (group.pending_count, group.lost) == (2, 6)
 
 
@@ -322,20 +323,20 @@ def test_a_change_to_numbers_that_cannot_be_is_refused(position: int, lost: int)
 
 
 def test_attempts_are_counted_as_far_as_a_snapshot_can_tell() -> None:
-    log, group = filled(1), Group(2)
+    messages, group = filled(1), Group(2)
     group.apply(Change(2, 0, (), (Lease(1, 2, 5, 0, 0, 0xFFFFFFFF - 1, None),)))
     for now in (10, 30):
-        assert group.deliver(log, now, 1, (10, 0)).runs == [(1, 2)]
+        assert group.deliver(messages, now, 1, (10, 0)).runs == [(1, 2)]
         assert [lease.attempts for lease in Group.load(group.dump(), 1).leases] == [0xFFFFFFFF]
 
 
 @pytest.mark.parametrize("dead_letter", [None, b"dead"])
 def test_what_was_evicted_before_it_was_given_up_is_lost(dead_letter: bytes | None) -> None:
-    log, group = filled(20), Group(1)
-    group.deliver(log, 0, 5, (10, 100), dead_letter=dead_letter)
-    log.evict_through(3)
+    messages, group = filled(20), Group(1)
+    group.deliver(messages, 0, 5, (10, 100), dead_letter=dead_letter)
+    messages.evict_through(3)
     replica = group.copy()
-    leases, change = group.expire(log, 100)
+    leases, change = group.expire(messages, 100)
     assert [lease[:2] for lease in leases] == [(1, 6)]
     assert (group.lost, group.pending_count) == (3, 0)
     assert change is not None

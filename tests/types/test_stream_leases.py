@@ -14,16 +14,16 @@ import pytest
 from penstock.types.stream import leases as leases_module
 from penstock.types.stream.groups import SLICE, Group
 from penstock.types.stream.leases import Leases
-from penstock.types.stream.log import Log
+from penstock.types.stream.messages import Messages
 from penstock.types.stream.shelf import Lease
 
 FEW, MANY = 1_000, 100_000
 
 
-def filled(messages: int) -> Log:
-    log = Log()
-    log.append_many(0, [b""] * messages, [b"x"] * messages)
-    return log
+def filled(count: int) -> Messages:
+    messages = Messages()
+    messages.append_many(0, [b""] * count, [b"x"] * count)
+    return messages
 
 
 def with_leases(count: int, expire_at: int = 10**6, dead_letter: bytes | None = None) -> Group:
@@ -51,18 +51,18 @@ def operations(call: Callable[[], object]) -> int:
     return count
 
 
-def worst_calls(log: Log, count: int) -> dict[str, int]:
+def worst_calls(messages: Messages, count: int) -> dict[str, int]:
     """The most operations that each kind of call took, at a group with so many leases."""
     group = with_leases(count)
     worst: dict[str, int] = {}
     for turn in range(400):
         offset = count // 2 + turn
         for name, call in {
-            "read": partial(group.deliver, log, 500, 1, (5000, 0), cap=10**7),
-            "retry": partial(group.deliver, log, 1000 + turn // 10, 1, (5000, 0), cap=10**7),
+            "read": partial(group.deliver, messages, 500, 1, (5000, 0), cap=10**7),
+            "retry": partial(group.deliver, messages, 1000 + turn // 10, 1, (5000, 0), cap=10**7),
             "acknowledge": partial(group.ack, [(offset, offset + 1)]),
             "nack": partial(group.nack, [(offset + 1, offset + 2)], 4000),
-            "ask": partial(group.has_work, log, 500, True, 10**7),
+            "ask": partial(group.has_work, messages, 500, True, 10**7),
             "wake": group.next_deadline,
             "list": partial(group.pending, offset, offset + 10**9, 3),
         }.items():
@@ -72,8 +72,8 @@ def worst_calls(log: Log, count: int) -> dict[str, int]:
 
 
 def test_a_call_with_many_leases_costs_what_it_costs_with_few() -> None:
-    log = filled(MANY + 5000)
-    few, many = worst_calls(log, FEW), worst_calls(log, MANY)
+    messages = filled(MANY + 5000)
+    few, many = worst_calls(messages, FEW), worst_calls(messages, MANY)
     assert all(many[name] <= 1.5 * few[name] + 10 for name in few), (few, many)
 
 
@@ -117,40 +117,40 @@ def test_a_narrow_range_does_not_look_at_every_shelf(monkeypatch: pytest.MonkeyP
 
 
 def test_evicted_leases_are_dropped_in_slices() -> None:
-    log, group = filled(5001), with_leases(5000)
-    log.evict_through(5000)
-    assert group.deliver(log, 500, 10, (5000, 0), cap=10**6).runs == [(5001, 5002)]
+    messages, group = filled(5001), with_leases(5000)
+    messages.evict_through(5000)
+    assert group.deliver(messages, 500, 10, (5000, 0), cap=10**6).runs == [(5001, 5002)]
     assert len(group.leases) == 5000 - SLICE + 1
     assert group.lost == SLICE
-    while group.has_work(log, 500, True, 10**6):
-        group.deliver(log, 500, 10, (5000, 0), cap=10**6)
+    while group.has_work(messages, 500, True, 10**6):
+        group.deliver(messages, 500, 10, (5000, 0), cap=10**6)
     assert (group.lost, group.pending_count) == (5000, 1)
 
 
 def test_at_the_cap_enough_is_dropped_to_go_on() -> None:
-    log, group = filled(5001), with_leases(5000)
-    log.evict_through(4000)
-    assert group.deliver(log, 500, 10, (5000, 0), cap=2000).runs == [(5001, 5002)]
+    messages, group = filled(5001), with_leases(5000)
+    messages.evict_through(4000)
+    assert group.deliver(messages, 500, 10, (5000, 0), cap=2000).runs == [(5001, 5002)]
     assert 1000 < group.pending_count <= 2000
 
 
 @pytest.mark.parametrize("dead_letter", [None, b"dead"])
 def test_expired_leases_are_dropped_in_slices_and_never_delivered(dead_letter: bytes | None) -> None:
-    log, group = filled(5001), with_leases(5000, expire_at=2000, dead_letter=dead_letter)
-    delivery = group.deliver(log, 5000, 10, (5000, 0), cap=10**6)
+    messages, group = filled(5001), with_leases(5000, expire_at=2000, dead_letter=dead_letter)
+    delivery = group.deliver(messages, 5000, 10, (5000, 0), cap=10**6)
     assert delivery.runs == [(5001, 5002)]
     assert SLICE <= len(delivery.expired) <= 2 * SLICE
     expired = len(delivery.expired)
-    while (slice_ := group.expire(log, 5000)[0]) != []:
+    while (slice_ := group.expire(messages, 5000)[0]) != []:
         assert len(slice_) <= SLICE
         expired += len(slice_)
     assert (expired, group.pending_count) == (5000, 1)
 
 
 def test_a_long_lease_with_a_dead_letter_key_expires_in_pieces() -> None:
-    log, group = filled(10_000), Group(10_001)
+    messages, group = filled(10_000), Group(10_001)
     group.leases.put(Lease(1, 10_001, 1000, 2000, 0, 3, b"dead"))
-    given_up, change = group.expire(log, 3000)
+    given_up, change = group.expire(messages, 3000)
     assert [lease[:2] for lease in given_up] == [(1, 1 + SLICE)]
     assert change is not None
     assert change.removed == ((1, 1 + SLICE),)
@@ -160,9 +160,9 @@ def test_a_long_lease_with_a_dead_letter_key_expires_in_pieces() -> None:
 
 
 def test_a_lease_of_messages_that_are_not_there_expires_at_once() -> None:
-    log, group = filled(10), Group(1)
+    messages, group = filled(10), Group(1)
     group.leases.put(Lease(5, 1 << 62, 1000, 2000, 0, 3, b"dead"))
-    assert group.deliver(log, 3000, 2, (5000, 0), cap=1).runs == [(1, 2)]
+    assert group.deliver(messages, 3000, 2, (5000, 0), cap=1).runs == [(1, 2)]
     assert group.pending_count == 1
 
 

@@ -10,6 +10,7 @@ from penstock.types.stream.column_buffers import column_of
 from penstock.types.stream.encoding import Column
 from penstock.types.stream.nodes import Storage
 from penstock.types.stream.producers import Commit, ProducerFenced, Producers, Stages, UnknownStage
+from penstock.types.stream.reading import each
 from penstock.types.stream.stream import Stream
 
 
@@ -18,7 +19,7 @@ def staged(stream: Stream, token: bytes, *entries: bytes) -> None:
 
 
 def entries_of(stream: Stream) -> list[bytes]:
-    return [message.entry for message in stream.log.messages(1, 10**6)]
+    return [message.entry for message in each(stream.messages, 1, 10**6)]
 
 
 def test_a_repeated_write_is_answered_with_its_first_offset() -> None:
@@ -69,15 +70,15 @@ def test_a_repeat_leaves_no_trace_that_a_replica_would_miss() -> None:
 def test_staged_entries_are_not_visible_until_they_are_committed() -> None:
     stream = Stream(Storage())
     staged(stream, b"one", b"a", b"b")
-    assert len(stream.log) == 0
+    assert len(stream.messages) == 0
     assert stream.commit(b"p", 0, [b"one"], now=9) == Commit(1, 2)
-    assert [message[1:] for message in stream.log.messages(1, 9)] == [(9, b"tag", b"a"), (9, b"tag", b"b")]
+    assert [message[1:] for message in each(stream.messages, 1, 9)] == [(9, b"tag", b"a"), (9, b"tag", b"b")]
     stream.check()
 
 
 def test_tokens_are_committed_in_the_order_given_and_contiguously() -> None:
     stream = Stream(Storage())
-    stream.log.append(0, b"", b"before")
+    stream.messages.append(0, b"", b"before")
     staged(stream, b"one", b"1")
     staged(stream, b"two", b"2a", b"2b")
     staged(stream, b"one", b"1 more")
@@ -157,7 +158,7 @@ def test_entries_that_are_too_many_bytes_for_one_batch_are_staged_in_several(mon
     assert stream.stages.stage_entries(b"token", [b"tag"] * 7, entries, now=5) == 7
     stream.check()
     assert stream.commit(b"p", 1, [b"token"], now=9) == (1, 7)
-    assert [message.entry for message in stream.log.messages(1, 10)] == entries
+    assert [message.entry for message in each(stream.messages, 1, 10)] == entries
     monkeypatch.setattr(producers, "column_of", lambda values, wide: short_columns(values * 3, wide))
     with pytest.raises(OverflowError):
         stream.stages.stage_entries(b"token", [b"tag"] * 7, entries, now=5)

@@ -9,7 +9,7 @@ from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError, no_such_key
 from penstock.protocol.resp import OK
 from penstock.types.stream.groups import Change, Group, merged
-from penstock.types.stream.log import Retention
+from penstock.types.stream.retention import Retention, apply_retention
 from penstock.types.stream.stream import Stream
 
 _READ = Flag.READONLY
@@ -37,7 +37,7 @@ def _describe(session: Session, name: bytes, group: Group, stream: Stream) -> di
     return {
         b"name": name,
         b"position": group.position,
-        b"lag": group.lag(stream.log),
+        b"lag": group.lag(stream.messages),
         b"pending": group.pending_count,
         b"acknowledged": group.ack_floor - 1,
         b"lost": group.lost,
@@ -55,7 +55,7 @@ def tinfo(session: Session, argv: Argv) -> Reply:
     delivered yet, exactly; everything up to `acknowledged` is done with.
     """
     stream = _existing(session, argv[1])
-    info = stream.log.info()
+    info = stream.messages.info()
     kept = stream.retention
     return {
         b"first": info.first,
@@ -88,7 +88,7 @@ def tseek(session: Session, argv: Argv) -> Reply:
         raise ReplyError(f"unknown option '{argv[2][:64].decode(errors='replace')}' of TSEEK; it takes TIME ms")
     moment = to_number(argv[3], "TIME")
     stream = session.db.find(argv[1], Stream)
-    return stream.log.seek_time(moment) if stream is not None else 1
+    return stream.messages.seek_time(moment) if stream is not None else 1
 
 
 @command(
@@ -109,12 +109,12 @@ def tretain(session: Session, argv: Argv) -> Reply:
         return OK
     stream.retain(limits)
     streams = session.engine.streams
-    first = stream.log.first
+    first = stream.messages.first
     if not streams.replaying:
-        stream.log.apply_retention(limits, session.db.clock.now)
+        apply_retention(stream.messages, limits, session.db.clock.now)
     streams.note(session.db, argv[1], stream)
     session.db.changed(argv[1])
-    log_at(session, argv, stream.log.first - 1 if stream.log.first != first else 0)
+    log_at(session, argv, stream.messages.first - 1 if stream.messages.first != first else 0)
     return OK
 
 
@@ -157,8 +157,8 @@ def tgroup_list(session: Session, argv: Argv) -> Reply:
 def tgroup_set(session: Session, argv: Argv) -> Reply:
     """Let a group go on from an offset, creating it; what is pending stays pending. 0 is the first available message."""
     stream = _existing(session, argv[2])
-    log = stream.log
-    place = log.last + 1 if argv[4] == b"$" else to_number(argv[4], "offset") or log.first
+    messages = stream.messages
+    place = messages.last + 1 if argv[4] == b"$" else to_number(argv[4], "offset") or messages.first
     if argv[3] not in stream.groups:
         session.engine.require_memory(argv)
     group = stream.group(argv[3], place)

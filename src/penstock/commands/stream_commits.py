@@ -13,6 +13,7 @@ from penstock.protocol.errors import Fenced, ReplyError
 from penstock.protocol.resp import OK
 from penstock.types.packing import CorruptValue
 from penstock.types.stream.arrow import rows_of
+from penstock.types.stream.compaction import compact_nodes
 from penstock.types.stream.groups import Change
 from penstock.types.stream.producers import ProducerFenced, UnknownStage
 from penstock.types.stream.stream import Stream
@@ -72,8 +73,8 @@ def tcommit(session: Session, argv: Argv) -> Reply:
     stream = db.find(argv[1], Stream)
     if stream is None:
         raise ReplyError(f"nothing is staged under '{argv[4].decode(errors='replace')}': there is no such stream")
-    log = stream.log
-    first, before = log.first, log.last
+    messages = stream.messages
+    first, before = messages.first, messages.last
     known = stream.producers.by_id.get(argv[2])
     last_epoch = known.epoch if known is not None else -1
     try:
@@ -82,9 +83,9 @@ def tcommit(session: Session, argv: Argv) -> Reply:
         raise Fenced(f"producer {argv[2].decode(errors='replace')}: {error}") from None
     except UnknownStage as error:
         raise ReplyError(str(error)) from None
-    if log.last != before or epoch != last_epoch:
+    if messages.last != before or epoch != last_epoch:
         retain(session, argv[1], stream, before + 1)
-        log_at(session, argv, log.first - 1 if log.first != first else 0)
+        log_at(session, argv, messages.first - 1 if messages.first != first else 0)
         db.changed(argv[1])
     return [commit.first, commit.entries]
 
@@ -122,7 +123,7 @@ def tapply(session: Session, argv: Argv) -> Reply:
             change = Change.decode(argv[4])
         except CorruptValue as error:
             raise ReplyError(f"TAPPLY: {error}") from None
-        if not change.fits(stream.log.last if stream is not None else 0):
+        if not change.fits(stream.messages.last if stream is not None else 0):
             raise ReplyError("TAPPLY: a group change has leases of messages that were never written")
         session.engine.acl.check_value(session, change)
         stream = stream if stream is not None else db.obtain_stream(argv[1])
@@ -137,7 +138,7 @@ def tapply(session: Session, argv: Argv) -> Reply:
         numbers = [to_number(word, "COMPACT's node") for word in argv[3:]]
         if stream is None:
             return OK
-        stream.log.compact_nodes(numbers)
+        compact_nodes(stream.messages, numbers)
     else:
         raise ReplyError("TAPPLY knows GROUP name change, AT ms command, UNSTAGE ms and COMPACT node ...")
     db.changed(argv[1])

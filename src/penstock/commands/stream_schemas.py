@@ -43,7 +43,7 @@ def tschema_set(session: Session, argv: Argv) -> Reply:
     schema = _schema(argv[3])
     stream = db.find(name, Stream)
     known = stream.schemas if stream is not None else None
-    since = stream.log.last + 1 if stream is not None else 1
+    since = stream.messages.last + 1 if stream is not None else 1
     try:
         schemas = known.widened(schema, since) if known is not None else Schemas((Version(schema, since),))
     except InvalidSchema as error:

@@ -21,16 +21,18 @@ from penstock.protocol import stream_messages
 from penstock.protocol.errors import Fenced, ReplyError, Unblocked
 from penstock.protocol.resp import NULL_ARRAY, RawPieces, encode
 from penstock.protocol.stream_messages import NULL2, NULL3
+from penstock.types.stream import reading
 from penstock.types.stream.arrow import INVALID, InvalidArrow, parse_arrow, rows_of, without_rows
 from penstock.types.stream.arrow_size import unpacked_size
 from penstock.types.stream.groups import Change, Group
 from penstock.types.stream.ipc import ArrowPart, Piece
-from penstock.types.stream.log import Log
+from penstock.types.stream.messages import Messages
 from penstock.types.stream.nodes import NODE, Range
 from penstock.types.stream.producers import ProducerFenced
+from penstock.types.stream.retention import apply_retention, keep_last, keep_nodes, outgrows
 from penstock.types.stream.stream import Stream
 
-_NOTHING = Log()  # what is read where there is no stream
+_NOTHING = Messages()  # what is read where there is no stream
 MAX_NULLS = 1_000_000
 """Evicted messages one plain read tells of: a stream may have lost more than any reply can hold."""
 
@@ -172,12 +174,16 @@ def _twrite_together(session: Session, run: list[Argv]) -> int | RawPieces:
     stream = db.obtain_stream(name)
     if stream.checked is not None:
         return _one_by_one(session, run)
-    first = stream.log.first
-    offset = stream.log.append_many(db.clock.now, [argv[2] for argv in run], [argv[3] for argv in run])
+    first = stream.messages.first
+    offset = stream.messages.append_many(db.clock.now, [argv[2] for argv in run], [argv[3] for argv in run])
     retain(session, name, stream, offset)
     if session.engine.log is not None:
         pairs = chain.from_iterable([argv[2:] for argv in run])
-        log_at(session, [b"TWRITE", name, b"ENTRIES", *pairs], stream.log.first - 1 if stream.log.first != first else 0)
+        log_at(
+            session,
+            [b"TWRITE", name, b"ENTRIES", *pairs],
+            stream.messages.first - 1 if stream.messages.first != first else 0,
+        )
     db.keyspace.dirty += len(run) - 1
     db.changed(name)
     return offset
@@ -207,13 +213,13 @@ def twrite(session: Session, argv: Argv) -> Reply:
             stream = db.obtain_stream(name)
         if stream.checked is not None:
             return _write_checked(session, argv, stream, _Write(entries=([argv[2]], [argv[3]])))
-        log: Log = stream.log
-        offset = log.append(db.clock.now, argv[2], argv[3])
+        messages: Messages = stream.messages
+        offset = messages.append(db.clock.now, argv[2], argv[3])
         # A message between seals has nothing to free, unless it is a large one, nor to log.
         if offset % NODE and session.engine.log is None and not stream.retention.bytes:
             db.changed(name)
             return offset
-        first = log.first
+        first = messages.first
     else:
         write = _Write.parse(session, argv)
         found = db.find(name, Stream)
@@ -224,13 +230,13 @@ def twrite(session: Session, argv: Argv) -> Reply:
         if found is not None and found.checked is not None:
             return _write_checked(session, argv, found, write)
         stream = found if found is not None else db.obtain_stream(name)
-        log = stream.log
-        first = log.first
+        messages = stream.messages
+        first = messages.first
         offset = _append(session, stream, write)
-    if offset != log.last or not offset % NODE or stream.retention.bytes:
+    if offset != messages.last or not offset % NODE or stream.retention.bytes:
         retain(session, name, stream, offset)
     if session.engine.log is not None:
-        log_at(session, argv, log.first - 1 if log.first != first else 0)
+        log_at(session, argv, messages.first - 1 if messages.first != first else 0)
     db.changed(name)
     return offset
 
@@ -242,14 +248,14 @@ def _write_checked(session: Session, argv: Argv, stream: Stream, write: _Write) 
     misfits = find_misfits(name, stream, (entry for _, entry in rows))
     evictions = write_letters(session, name, stream, [(*rows[at], why) for at, why in misfits]) if misfits else []
     write.leave_out([at for at, _ in misfits])
-    first = stream.log.first
+    first = stream.messages.first
     offset = _append(session, stream, write) if len(misfits) < len(rows) else 0
     if offset:
         retain(session, name, stream, offset)
     elif write.producer is not None:
         stream.producers.remember(*write.producer, 0, db.clock.now)
     if session.engine.log is not None:
-        log_at(session, argv, stream.log.first - 1 if stream.log.first != first else 0, more=evictions)
+        log_at(session, argv, stream.messages.first - 1 if stream.messages.first != first else 0, more=evictions)
     db.changed(name)
     return offset or None
 
@@ -264,27 +270,27 @@ def _repeated(stream: Stream, producer: bytes, sequence: int) -> int | None:
 def _append(session: Session, stream: Stream, write: _Write) -> int:
     now = session.db.clock.now
     if write.entries is not None:
-        offset = stream.log.append_many(now, *write.entries)
+        offset = stream.messages.append_many(now, *write.entries)
     else:
         assert write.batches is not None
-        offset = stream.log.append_arrow(now, write.batches)
+        offset = stream.messages.append_arrow(now, write.batches)
     if write.producer is not None:
         stream.producers.remember(*write.producer, offset, now)
     if write.backlog is not None and not session.engine.streams.replaying:
-        stream.log.keep_nodes(write.backlog)
+        keep_nodes(stream.messages, write.backlog)
     return offset
 
 
 def retain(session: Session, key: bytes, stream: Stream, offset: int) -> None:
     """Enforce retention where appending from an offset on sealed a node; between seals only large messages can be too much."""
     streams = session.engine.streams
-    log, limit = stream.log, stream.retention.bytes
-    if (offset - 1) // NODE != log.last // NODE:
-        session.engine.compression.later(log)
-    elif not limit or not log.outgrows(limit, offset):
+    messages, limit = stream.messages, stream.retention.bytes
+    if (offset - 1) // NODE != messages.last // NODE:
+        session.engine.compression.later(messages)
+    elif not limit or not outgrows(messages, limit, offset):
         return
     if not streams.replaying:
-        log.apply_retention(stream.retention, session.db.clock.now)
+        apply_retention(messages, stream.retention, session.db.clock.now)
         streams.note(session.db, key, stream)
 
 
@@ -353,15 +359,17 @@ class _Read:
             return False
         if self.group is None:
             if self.only_new and not self.came_upon(stream):
-                return stream.log.first <= stream.log.last  # all of a stream that took this one's place is new
+                return (
+                    stream.messages.first <= stream.messages.last
+                )  # all of a stream that took this one's place is new
             assert self.offset is not None
-            return self.offset <= stream.log.last
+            return self.offset <= stream.messages.last
         group = stream.groups.get(self.group)
         if group is None:
             return True  # it is made by the read
         engine = session.engine
         now = engine.streams.lease_time()
-        if group.has_work(stream.log, now, self.retry is not None, engine.config.stream_max_pending):
+        if group.has_work(stream.messages, now, self.retry is not None, engine.config.stream_max_pending):
             return True
         self.wait_for_retry(session, group)
         return False
@@ -476,32 +484,34 @@ def tread(session: Session, argv: Argv) -> Reply:
         # What is asked most often, without the work for what else could be.
         count = to_number(argv[3], "count")
         stream = session.db.find(argv[1], Stream)
-        return _messages(session, stream.log if stream is not None else _NOTHING, offset, count)
+        return _messages(session, stream.messages if stream is not None else _NOTHING, offset, count)
     read = _Read.parse(argv, session.db.clock.now)
     return _read_group(session, read) if read.group is not None else _read_plain(session, read)
 
 
 def _read_plain(session: Session, read: _Read) -> Reply:
     stream = session.db.find(read.key, Stream)
-    log = stream.log if stream is not None else _NOTHING
+    messages = stream.messages if stream is not None else _NOTHING
     if read.offset is None:
-        read.offset = _only_new(session, stream, log)
-    if read.deadline is not None and read.count and read.offset > log.last:
+        read.offset = _only_new(session, stream, messages)
+    if read.deadline is not None and read.count and read.offset > messages.last:
         read.origin = weakref.ref(stream) if stream is not None else None
         return session.block([read.key], read.deadline, NULL_ARRAY, read)
     if read.arrow:
-        return _bulk(log.read_arrow(read.offset, read.count, read.max_bytes, read.compressed, read.with_info))
-    return _messages(session, log, read.offset, read.count, read.max_bytes, read.with_info)
+        return _bulk(
+            reading.read_arrow(messages, read.offset, read.count, read.max_bytes, read.compressed, read.with_info)
+        )
+    return _messages(session, messages, read.offset, read.count, read.max_bytes, read.with_info)
 
 
 def _messages(
-    session: Session, log: Log, offset: int, count: int, max_bytes: int | None = None, with_info: bool = False
+    session: Session, messages: Messages, offset: int, count: int, max_bytes: int | None = None, with_info: bool = False
 ) -> RawPieces:
-    if log.first - offset > MAX_NULLS:
+    if messages.first - offset > MAX_NULLS:
         count = min(count, MAX_NULLS)
     null = NULL2 if session.protocol == 2 else NULL3
-    pieces, count = log.read(offset, count, stream_messages, null, max_bytes)
-    return _array(pieces, count, log if with_info else None)
+    pieces, count = reading.read(messages, offset, count, stream_messages, null, max_bytes)
+    return _array(pieces, count, messages if with_info else None)
 
 
 def _read_group(session: Session, read: _Read) -> Reply:
@@ -514,14 +524,14 @@ def _read_group(session: Session, read: _Read) -> Reply:
     if not known:
         engine.require_memory([read.key, read.group])
     stream = found or db.obtain_stream(read.key)
-    log = stream.log
+    messages = stream.messages
     if not known and _still_waiting(session, stream):
         raise Unblocked(f"the group '{read.group.decode(errors='replace')}' was deleted while this read waited")
     group = stream.group(read.group, _place(session, stream, read))
     engine.streams.note(db, read.key, stream)
     now = engine.streams.lease_time()
     delivery = group.deliver(
-        log, now, read.count, read.retry, engine.config.stream_max_pending, read.max_bytes, read.dead_letter
+        messages, now, read.count, read.retry, engine.config.stream_max_pending, read.max_bytes, read.dead_letter
     )
     if read.retry is not None and read.retry[1]:
         stream.expiry_from = min(stream.expiry_from, now + read.retry[1])
@@ -531,17 +541,19 @@ def _read_group(session: Session, read: _Read) -> Reply:
     if not delivery.runs and read.deadline is not None and read.count:
         if session.may_block:
             read.wait_for_retry(session, group)
-        read.origin, read.offset = weakref.ref(stream), log.last + 1
+        read.origin, read.offset = weakref.ref(stream), messages.last + 1
         return session.block([read.key], read.deadline, NULL_ARRAY, read)
     if read.arrow:
-        return _bulk(log.arrow_of(delivery.runs, read.compressed, read.with_info))
+        return _bulk(reading.read_arrow_runs(messages, delivery.runs, read.compressed, read.with_info))
     count = sum(end - start for start, end in delivery.runs)
-    return _array(log.read_runs(delivery.runs, stream_messages), count, log if read.with_info else None)
+    return _array(
+        reading.read_runs(messages, delivery.runs, stream_messages), count, messages if read.with_info else None
+    )
 
 
 def _place(session: Session, stream: Stream, read: _Read) -> int:
     """Where a group starts that this read makes."""
-    return _only_new(session, stream, stream.log) if read.offset is None else read.offset or stream.log.first
+    return _only_new(session, stream, stream.messages) if read.offset is None else read.offset or stream.messages.first
 
 
 def _still_waiting(session: Session, stream: Stream | None) -> _Read | None:
@@ -550,23 +562,23 @@ def _still_waiting(session: Session, stream: Stream | None) -> _Read | None:
     return first if isinstance(first, _Read) and first.came_upon(stream) else None
 
 
-def _only_new(session: Session, stream: Stream | None, log: Log) -> int:
+def _only_new(session: Session, stream: Stream | None, messages: Messages) -> int:
     """The offset that `$` stands for: the one that was to come when the read came.
 
     If the key was deleted or replaced while the read waited, all that is in the stream that took its place is new to
     it, the way `tail -F` goes on with a file that was replaced.
     """
     if session.waiter is None:
-        return log.last + 1
+        return messages.last + 1
     first = _still_waiting(session, stream)
-    return first.offset if first is not None and first.offset is not None else log.first
+    return first.offset if first is not None and first.offset is not None else messages.first
 
 
 def _bulk(part: ArrowPart) -> RawPieces:
     return RawPieces(chain([b"$%d\r\n" % part.size], part.pieces, [b"\r\n"]))
 
 
-def _array(pieces: list[Piece], count: int, info: Log | None) -> RawPieces:
+def _array(pieces: list[Piece], count: int, info: Messages | None) -> RawPieces:
     if info is None:
         return RawPieces([b"*%d\r\n" % count, *pieces])
     return RawPieces([b"*%d\r\n*2\r\n:%d\r\n:%d\r\n" % (count + 1, info.first, info.last), *pieces])
@@ -610,10 +622,10 @@ def tevict(session: Session, argv: Argv) -> Reply:
     stream = db.find(argv[1], Stream)
     if stream is None or offset == 0:
         return 0
-    log = stream.log
-    first = log.first
-    removed = log.evict_through(offset) if offset > 0 else log.keep_last(-offset)
-    if log.first != first:
-        session.log([b"TEVICT", argv[1], b"%d" % (log.first - 1)])  # for the reason that log_at gives
+    messages = stream.messages
+    first = messages.first
+    removed = messages.evict_through(offset) if offset > 0 else keep_last(messages, -offset)
+    if messages.first != first:
+        session.log([b"TEVICT", argv[1], b"%d" % (messages.first - 1)])  # for the reason that log_at gives
         db.changed(argv[1])
     return removed

@@ -19,8 +19,8 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from penstock.types.stream.cooling import Packing
-from penstock.types.stream.log import Log
+from penstock.types.stream.cooling import ALL, Packing
+from penstock.types.stream.messages import Messages
 
 if TYPE_CHECKING:
     from penstock.engine.dispatch import Engine
@@ -39,10 +39,12 @@ class Compression:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._storage = engine.keyspace.stream_storage
-        self._resting: WeakKeyDictionary[Log, int] = (
+        self._resting: WeakKeyDictionary[Messages, int] = (
             WeakKeyDictionary()
-        )  # logs, and the node they had come to last round
-        self._due: WeakKeyDictionary[Log, int] = WeakKeyDictionary()  # logs, and the node before which all are due
+        )  # messages of streams, and the node they had come to last round
+        self._due: WeakKeyDictionary[Messages, int] = (
+            WeakKeyDictionary()
+        )  # the same, and the node before which all are due
         self.in_background = engine.workers.in_background
         self._away = False  # a portion of nodes is with a thread
         self._round_planned = self._slice_planned = False
@@ -53,31 +55,31 @@ class Compression:
             setattr(self._storage, attribute, engine.config[name])
             engine.config.on_change(name, partial(setattr, self._storage, attribute))
 
-    def later(self, log: Log) -> None:
+    def later(self, messages: Messages) -> None:
         """Something was written: compress what cools of it, in time."""
-        if not log.cooling.unsettled:
+        if not messages.cooling.has_deferred:
             return
-        if log not in self._resting:
-            self._resting[log] = log.lowest if self._round_planned else log.active.number
+        if messages not in self._resting:
+            self._resting[messages] = messages.lowest if self._round_planned else messages.active.number
             self._share_backlog()
             self._plan_round()
-        if not self._away and _is_pressed(log):
-            self._hand_over(log)
+        if not self._away and _is_pressed(messages):
+            self._hand_over(messages)
 
     def now(self) -> bool:
         """Compress all that waits, because memory is short; whether there was anything."""
         waiting = list(self._resting)
-        for log in waiting:
-            log.cooling.recall()  # a thread may be held up, and the memory is needed now
-            while log.settle():
+        for messages in waiting:
+            messages.cooling.recall()  # a thread may be held up, and the memory is needed now
+            while messages.cooling.do_deferred():
                 pass
         self._resting.clear()
         self._due.clear()
         self._share_backlog()
         return bool(waiting)
 
-    def _forget(self, log: Log) -> None:
-        del self._resting[log]
+    def _forget(self, messages: Messages) -> None:
+        del self._resting[messages]
         self._share_backlog()
 
     def _share_backlog(self) -> None:
@@ -91,13 +93,13 @@ class Compression:
 
     def _round(self) -> None:
         self._round_planned = False
-        for log, sealed in list(self._resting.items()):
-            if not log.cooling.unsettled:  # it was compressed by a write, or evicted
-                self._forget(log)
+        for messages, sealed in list(self._resting.items()):
+            if not messages.cooling.has_deferred:  # it was compressed by a write, or evicted
+                self._forget(messages)
                 continue
-            if sealed > log.lowest:
-                self._due[log] = sealed
-            self._resting[log] = log.active.number
+            if sealed > messages.lowest:
+                self._due[messages] = sealed
+            self._resting[messages] = messages.active.number
         self._plan_slice(BUSY_PAUSE)
         self._plan_round()
 
@@ -112,41 +114,41 @@ class Compression:
         self._slice_planned = False
         idle = self._heard == self._engine.stats.input_bytes
         until = perf_counter_ns() + (SLICE if idle else 0)
-        for log, sealed in list(self._due.items()):
-            if self._away or self._hand_over(log, sealed):
+        for messages, sealed in list(self._due.items()):
+            if self._away or self._hand_over(messages, sealed):
                 return
-            more = log.settle(sealed)
+            more = messages.cooling.do_deferred(sealed)
             while more and perf_counter_ns() < until:
-                more = log.settle(sealed)
+                more = messages.cooling.do_deferred(sealed)
             if not more:
-                del self._due[log]
-                if not log.cooling.unsettled:
-                    self._forget(log)
+                del self._due[messages]
+                if not messages.cooling.has_deferred:
+                    self._forget(messages)
             if perf_counter_ns() >= until:
                 break
         self._plan_slice(IDLE_PAUSE if idle else BUSY_PAUSE)
 
-    def _hand_over(self, log: Log, before: int | None = None) -> bool:
+    def _hand_over(self, messages: Messages, before: int = ALL) -> bool:
         """Give a thread a portion of the nodes, those before a number if one is given; whether it has one."""
-        packing = log.pack(PORTION, before)
+        packing = messages.cooling.pack(PORTION, before)
         if packing is not None:
-            self._away = self.in_background(packing.run, partial(self._take_back, weakref.ref(log), packing))
+            self._away = self.in_background(packing.run, partial(self._take_back, weakref.ref(messages), packing))
             if not self._away:
-                log.cooling.recall()
+                messages.cooling.recall()
         return self._away
 
-    def _take_back(self, origin: weakref.ref[Log], packing: Packing) -> None:
+    def _take_back(self, origin: weakref.ref[Messages], packing: Packing) -> None:
         """A thread is done with a portion; the stream may be gone since."""
         self._away = False
-        log = origin()
-        if log is not None:
-            if not log.unpack(packing):
-                log.settle()  # what failed there should fail here too, and not for ever
-            elif _is_pressed(log):
-                self._hand_over(log)
+        messages = origin()
+        if messages is not None:
+            if not messages.cooling.unpack(packing):
+                messages.cooling.do_deferred()  # what failed there should fail here too, and not for ever
+            elif _is_pressed(messages):
+                self._hand_over(messages)
         self._plan_slice(IDLE_PAUSE)
 
 
-def _is_pressed(log: Log) -> bool:
+def _is_pressed(messages: Messages) -> bool:
     """Whether half of the backlog waits."""
-    return 2 * log.cooling.waiting > log.storage.backlog
+    return 2 * messages.cooling.waiting > messages.storage.backlog

@@ -18,7 +18,10 @@ from typing import TYPE_CHECKING
 
 from penstock.engine.arguments import INT64_MAX
 from penstock.engine.declarations import Argv
+from penstock.types.stream.compaction import compact
 from penstock.types.stream.groups import Change
+from penstock.types.stream.reading import each
+from penstock.types.stream.retention import apply_retention
 from penstock.types.stream.shelf import Lease
 from penstock.types.stream.stream import Stream
 
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
     from penstock.engine.dispatch import Engine
     from penstock.engine.keyspace.databases import Database
 
-log = logging.getLogger("penstock.engine")
+logger = logging.getLogger("penstock.engine")
 
 Place = tuple["Database", bytes]
 Letter = tuple[bytes, bytes]  # tag, entry
@@ -58,7 +61,7 @@ class Streams:
     def found(self, database: Database, key: bytes, stream: Stream) -> None:
         """This stream is here as it came, by a file or by another name: it may need all of it."""
         self.note(database, key, stream)
-        self._engine.compression.later(stream.log)
+        self._engine.compression.later(stream.messages)
 
     def swapped(self, one: int, other: int) -> None:
         """SWAPDB exchanged two databases: what was noted of one is true of the other."""
@@ -143,7 +146,7 @@ class Streams:
         if now < stream.expiry_from:
             return
         for name, group in stream.groups.items():
-            while (expired := group.expire(stream.log, now))[1] is not None:
+            while (expired := group.expire(stream.messages, now))[1] is not None:
                 change = expired[1]
                 self._engine.propagate(database, self.settle(database, key, name, stream, change, expired[0]))
                 if perf_counter_ns() >= until:
@@ -170,15 +173,15 @@ class Streams:
 
     def _enforce_retention(self, database: Database, key: bytes, stream: Stream, until: int) -> None:
         """Evict what is too old, and compact one node, or more if there is time."""
-        messages = stream.log
+        messages = stream.messages
         first = messages.first
-        messages.apply_retention(stream.retention, self._engine.clock.now)
+        apply_retention(messages, stream.retention, self._engine.clock.now)
         if messages.first != first:
             database.changed(key)
             self._engine.propagate(database, [[b"TEVICT", key, b"%d" % (messages.first - 1)]])
         rewritten: list[int] = []
         while True:
-            compacted = messages.compact(nodes=1)
+            compacted = compact(messages, nodes=1)
             rewritten += compacted.rewritten
             if not compacted.more:
                 break
@@ -217,7 +220,7 @@ class Streams:
         target = lease.dead_letter
         assert target is not None
         letters: list[Letter] = []
-        for message in stream.log.messages(lease.start, lease.end - lease.start):
+        for message in each(stream.messages, lease.start, lease.end - lease.start):
             if message.offset >= lease.end:
                 break
             origin = {
@@ -232,7 +235,7 @@ class Streams:
             # The key got another type since, or this stream, which would read its own dead letters without end. The
             # message stays in the stream, but the group is done with it.
             why = "is the stream itself" if target == key else "holds no stream"
-            log.warning("stream %s, group %s: no dead letters for %d-%d, %s %s",
+            logger.warning("stream %s, group %s: no dead letters for %d-%d, %s %s",
                         as_text(key), as_text(name), lease.start, lease.end - 1, as_text(target), why)  # fmt: skip
             return []
         at = b"%d" % self._engine.clock.now
@@ -253,13 +256,13 @@ class Streams:
         if target in database.locked and type(found) is Stream:
             database.replace(target, found.copy())  # a thread may be reading the other
         stream = database.obtain_stream(target)
-        now, first = self._engine.clock.now, stream.log.first
-        stream.log.append_many(now, [tag for tag, _ in letters], [entry for _, entry in letters])
-        self._engine.compression.later(stream.log)
+        now, first = self._engine.clock.now, stream.messages.first
+        stream.messages.append_many(now, [tag for tag, _ in letters], [entry for _, entry in letters])
+        self._engine.compression.later(stream.messages)
         if not self.replaying:
-            stream.log.apply_retention(stream.retention, now)
+            apply_retention(stream.messages, stream.retention, now)
         database.changed(target)
-        return [[b"TEVICT", target, b"%d" % (stream.log.first - 1)]] if stream.log.first != first else []
+        return [[b"TEVICT", target, b"%d" % (stream.messages.first - 1)]] if stream.messages.first != first else []
 
 
 def letter(origin: dict[str, object], entry: bytes) -> bytes:

@@ -14,6 +14,7 @@ from typing import Any
 from penstock.types.hash import Hash
 from penstock.types.list import List
 from penstock.types.set import Set
+from penstock.types.stream.reading import each
 from penstock.types.stream.stream import Stream
 from penstock.types.xstream import XStream
 from penstock.types.zset import SortedSet
@@ -66,11 +67,11 @@ def _xor_all(digest: bytes, parts: Iterable[bytes]) -> bytes:
 
 def _of_stream(stream: Stream, digest: bytes) -> bytes:
     """What a reader sees: messages with their offsets and times, what groups have, what producers and stages are known by."""
-    log = stream.log
-    digest = _mix(digest, b"%d-%d" % (log.first, log.last), repr(stream.retention).encode())
+    messages = stream.messages
+    digest = _mix(digest, b"%d-%d" % (messages.first, messages.last), repr(stream.retention).encode())
     if stream.schemas is not None:
         digest = _mix(digest, stream.schemas.dump())
-    for offset, time, tag, entry in log.messages(log.first, len(log)):
+    for offset, time, tag, entry in each(messages, messages.first, len(messages)):
         digest = _mix(digest, b"%d %d" % (offset, time), tag, entry)
     groups = (_mix(NOTHING, b"group", name, group.dump()) for name, group in stream.groups.items())
     rows = iter(stream.producers.dump())

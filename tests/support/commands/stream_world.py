@@ -194,7 +194,7 @@ def visible(world: World, key: bytes = b"k") -> dict[str, Any]:
     if key not in world.engine.keyspace[0].data:
         return {}
     stream = world.stream(key)
-    last = stream.log.last
+    last = stream.messages.last
     pairs = world.run("TINFO", key)
     info = dict(zip(pairs[::2], pairs[1::2], strict=True))
     for storage in (b"bytes-stored", b"nodes-hot", b"nodes-cold"):

@@ -1,22 +1,34 @@
-"""Log compaction by tag: of the messages with one tag, sealed nodes keep the newest.
+"""Compaction by tag: of the messages with one tag, sealed nodes keep the newest.
 
 The index maps a tag to its newest offset in the sealed nodes and counts, node by node, the messages that were
 superseded, so that a slice of work goes straight to a node that has something to lose. Everything here can be made
-again from the log, so a dump leaves it out. A message without a tag is about nothing in particular and is kept.
+again from the messages, so a dump leaves it out. A message without a tag is about nothing in particular and is kept.
 
 Evicting a node costs no look into it: the tags that had their newest message there are forgotten later, in slices too.
 Until then the index may name offsets before `start`, which count for nothing.
 
-Rejected: sweeping all nodes after every seal (the log's whole length for one superseded message), and compacting the
-active node (its readers are the ones that follow the log and want to see every change).
+Rejected: sweeping all nodes after every seal (the stream's whole length for one superseded message), and compacting the
+active node (its readers are the ones that follow the stream and want to see every change).
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.types.stream.nodes import NODE, Node
+
+if TYPE_CHECKING:
+    from penstock.types.stream.messages import Messages
+
+
+class Compacted(NamedTuple):
+    """What a slice of compaction did: the numbers of the nodes that lost messages, and whether there is more to do."""
+
+    rewritten: list[int]
+    more: bool
 
 
 class Compactor:
@@ -97,3 +109,52 @@ class Compactor:
         numbers = [node.number for node in self.evicted] + [self.start]
         assert all(a < b for a, b in pairwise(numbers))
         assert self.superseded == superseded
+
+
+def compact(messages: Messages, nodes: int = 8, least: int = 1) -> Compacted:
+    """Index, rewrite or forget up to so many nodes (rewrite those with `least` messages to lose)."""
+    compactor = messages.compactor
+    if compactor is None:
+        return Compacted([], False)
+    rewritten: list[int] = []
+    for _ in range(nodes):
+        if compactor.next < messages.active.number:
+            _index(messages, compactor)
+            continue
+        if compactor.evicted:
+            compactor.forget()
+            continue
+        number = compactor.candidate(least)
+        if number is None:
+            return Compacted(rewritten, False)
+        _compact_node(messages, compactor, number)
+        rewritten.append(number)
+    more = compactor.next < messages.active.number or compactor.evicted or compactor.candidate(least) is not None
+    return Compacted(rewritten, bool(more))
+
+
+def compact_nodes(messages: Messages, numbers: Iterable[int]) -> None:
+    """Rewrite these nodes, and no others: what `compact` did to a stream that held the same."""
+    compactor = messages.compactor
+    if compactor is None:
+        return
+    while compactor.next < messages.active.number:
+        _index(messages, compactor)
+    for number in numbers:
+        if number in compactor.superseded:
+            _compact_node(messages, compactor, number)
+
+
+def _index(messages: Messages, compactor: Compactor) -> None:
+    node = messages.nodes[compactor.next]
+    messages.use(node)
+    compactor.index(node)
+
+
+def _compact_node(messages: Messages, compactor: Compactor, number: int) -> None:
+    node = messages.nodes[number]
+    messages.use(node)
+    raw = node.raw
+    messages.sealed_rows -= compactor.compact(node, messages.storage.compression)
+    messages.sealed_raw += node.raw - raw
+    messages.cooling.shrunk(node, raw - node.raw)

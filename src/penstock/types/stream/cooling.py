@@ -2,11 +2,12 @@
 
 Appending does the least: the newest nodes are left as they were sealed, and one that cools only drops what can be made
 again. Compressing it, and copying a hot node out of the upload it was cut from, may wait, for up to `Storage.backlog` bytes
-of a log, until somebody who has time calls `settle`, or has another thread do a `Packing`. Why: docs/design/0004-streams.md.
+of a stream, until the server has time for `do_deferred`, or has another thread run a `Packing`. Why:
+docs/design/0004-streams.md.
 
 A thread is given what never changes, buffers, and gives back bytes; nodes belong to the loop's thread alone. Whatever
-happens to a node meanwhile, it is read, dumped and copied as it was, and who evicts or rewrites it strikes it from `away`,
-so that what comes back is for nobody.
+happens to a node meanwhile, it is read, dumped and copied as it was. Evicting or rewriting it strikes it from `away`, and
+what the thread gives back for it is dropped.
 
 Invariant: nodes before `cooled` were told to cool, those before `packed` are compressed if they are to be, or `away` in a
 Packing; the nodes between the two that are not compressed, and those away, have `waiting` bytes; a node that shares an
@@ -19,12 +20,13 @@ from typing import Any
 
 from penstock.types.stream.nodes import NODE, Node, Source, Storage, compressed, cut
 
+ALL = 1 << 62  # more than any number of a node
 AT_ONCE = 32
 """Nodes that a thread compresses in one call, and then needs the interpreter for a tenth of a millisecond."""
 
 
 class Packing:
-    """Some nodes that are being compressed elsewhere. The loop makes it and looks at it again when `run` is over."""
+    """Some nodes for a thread to compress. The loop makes it, and takes it back when `run` is over."""
 
     __slots__ = ("_calls", "_compression", "numbers", "payloads")
 
@@ -52,7 +54,7 @@ class Packing:
 
 
 class _Run:
-    """Nodes that follow each other in an upload, and are cut from it as one: who cuts holds up the loop."""
+    """Nodes that follow each other in an upload, and are cut from it as one: a cut holds up the loop."""
 
     __slots__ = ("nodes", "source")
 
@@ -69,11 +71,13 @@ class _Run:
 
 
 class Cooling:
-    """Of the nodes of a log."""
+    """How far the nodes of a stream have cooled, and what is left to do for it."""
 
-    __slots__ = ("away", "cooled", "packed", "shared", "waiting")
+    __slots__ = ("_nodes", "away", "cooled", "packed", "shared", "storage", "waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, nodes: dict[int, Node], storage: Storage) -> None:
+        self._nodes = nodes  # of the stream, by number: not a copy
+        self.storage = storage
         self.cooled = 0  # number of the first node that was not told to cool
         self.packed = 0  # number of the first node that was not told to be compressed
         self.away: dict[int, Packing] = {}  # nodes before it that are being compressed
@@ -81,12 +85,13 @@ class Cooling:
         self.shared: dict[int, Node] = {}  # hot nodes that may share an upload, the oldest first
 
     @property
-    def unsettled(self) -> bool:
+    def has_deferred(self) -> bool:
         """Whether something was left for later."""
         return bool(self.waiting or self.shared or self.packed < self.cooled)
 
-    def add(self, added: range, nodes: dict[int, Node], lowest: int, storage: Storage) -> None:
+    def add(self, added: range, lowest: int) -> None:
         """The nodes of these numbers were sealed, so as many older ones cool."""
+        nodes, storage = self._nodes, self.storage
         for number in added:
             node = nodes[number]
             if node.source is not None:
@@ -97,58 +102,67 @@ class Cooling:
         self.cooled = max(self.cooled, lowest)
         self.packed = max(self.packed, lowest)
         # One node a seal keeps step; a second one catches up after hot_nodes was lowered.
-        self._cool(nodes, min(self.cooled + 2 * len(added), added.stop - storage.hot_nodes))
+        self._cool(min(self.cooled + 2 * len(added), added.stop - storage.hot_nodes))
         if self.packed < self.cooled and self.waiting >= storage.backlog:
-            self._relieve(nodes, storage)
+            self._relieve()
 
-    def _relieve(self, nodes: dict[int, Node], storage: Storage) -> None:
+    def _relieve(self) -> None:
         """Compress the oldest nodes until fewer bytes wait than may, or all that wait are away."""
-        packing = self.pack(nodes, storage, self.waiting + 1 - storage.backlog, self.cooled)
+        storage = self.storage
+        packing = self.pack(self.waiting + 1 - storage.backlog, self.cooled)
         if packing is not None:
             try:
                 packing.run()
             finally:
-                self.unpack(packing, nodes)
+                self.unpack(packing)
         while self.packed < self.cooled and self.waiting >= storage.backlog:  # they are not to be compressed
-            self._pack(nodes, storage)
+            self._pack()
 
-    def loaded(self, nodes: dict[int, Node], lowest: int, storage: Storage) -> None:
+    def loaded(self, lowest: int) -> None:
         """The nodes were loaded: those that are old enough are cold, compressed or not."""
         self.cooled = self.packed = lowest
-        self._cool(nodes, lowest + len(nodes) - storage.hot_nodes)
+        self._cool(lowest + len(self._nodes) - self.storage.hot_nodes)
 
-    def _cool(self, nodes: dict[int, Node], end: int) -> None:
+    def _cool(self, end: int) -> None:
         """Tell the nodes up to a number to cool."""
+        nodes = self._nodes
         for number in range(self.cooled, end):
             nodes[number].rest()
             self.shared.pop(number, None)
             self.waiting += _compressible(nodes[number])
             self.cooled = number + 1
 
-    def settle(self, nodes: dict[int, Node], storage: Storage, before: int) -> bool:
-        """Do a piece of what was left for later, the oldest node first, no node from `before` on; whether there is more to do here."""
+    def do_deferred(self, before: int = ALL) -> bool:
+        """Do a piece of what was left for later, the oldest node first, no node from `before` on.
+
+        Answers whether there is more to do here.
+        """
         if self.packed < min(self.cooled, before):
-            self._pack(nodes, storage)
+            self._pack()
         elif (number := next(iter(self.shared), before)) < before:
             self.shared.pop(number).own()
         return self.packed < min(self.cooled, before) or next(iter(self.shared), before) < before
 
-    def _pack(self, nodes: dict[int, Node], storage: Storage) -> None:
+    def _pack(self) -> None:
         """Compress the oldest node that waits for it."""
-        node = nodes[self.packed]
+        node = self._nodes[self.packed]
         self.packed += 1
         self.waiting -= _compressible(node)
-        node.freeze(storage.compression)
+        node.freeze(self.storage.compression)
 
-    def pack(self, nodes: dict[int, Node], storage: Storage, size: int, before: int) -> Packing | None:
-        """The oldest nodes that wait, about so many bytes, none from `before` on, for another thread; None if there are none."""
-        if storage.compression == "none":
+    def pack(self, size: int, before: int = ALL) -> Packing | None:
+        """The oldest nodes that wait, about so many bytes, none from `before` on, for another thread to `run`.
+
+        None if there are none.
+        """
+        nodes, compression = self._nodes, self.storage.compression
+        if compression == "none":
             return None
-        packing = Packing(storage.compression)
+        packing = Packing(compression)
         while self.packed < min(self.cooled, before) and size > 0:
             node = nodes[self.packed]
             if node.large or not node.count:  # not like the others
-                self._pack(nodes, storage)
+                self._pack()
                 continue
             self.packed += 1
             if not node.compressed:
@@ -157,8 +171,9 @@ class Cooling:
                 size -= node.raw
         return packing if packing.numbers else None
 
-    def unpack(self, packing: Packing, nodes: dict[int, Node]) -> bool:
-        """A thread is done with these; False if it did not get to the end of them: then they wait again."""
+    def unpack(self, packing: Packing) -> bool:
+        """Take back what a thread has compressed; False if it failed before the end: then the nodes wait again."""
+        nodes = self._nodes
         for number, payload in zip(packing.numbers, packing.payloads, strict=False):
             if self.away.get(number) is packing:
                 del self.away[number]
@@ -170,7 +185,7 @@ class Cooling:
         return whole
 
     def recall(self) -> None:
-        """Let the nodes that are away wait again, for somebody here; what will come of them is for nobody."""
+        """Let the nodes that are away wait here again; what a thread makes of them is dropped."""
         self.packed = min(self.away, default=self.packed)
         self.away.clear()
 
@@ -191,14 +206,15 @@ class Cooling:
 
     def copy(self, nodes: dict[int, Node]) -> Cooling:
         """The same for copies of the nodes."""
-        cooling = Cooling()
+        cooling = Cooling(nodes, self.storage)
         cooling.cooled, cooling.waiting = self.cooled, self.waiting
         cooling.packed = min(self.away, default=self.packed)  # what is away does not come back to a copy
         cooling.shared = {number: nodes[number] for number in self.shared}
         return cooling
 
-    def check(self, nodes: dict[int, Node], recent: dict[int, Node]) -> None:
+    def check(self, recent: dict[int, Node]) -> None:
         """Assert every invariant; nodes in `recent` may be decoded, however cold."""
+        nodes = self._nodes
         assert self.packed <= self.cooled
         assert all(number < self.packed and not nodes[number].compressed for number in self.away)
         waiting = [node for number, node in nodes.items() if self.packed <= number < self.cooled or number in self.away]

@@ -22,8 +22,9 @@ from typing import NamedTuple, Self
 
 from penstock.types.packing import CorruptValue, pack_many, unpack_many
 from penstock.types.stream.leases import Leases
-from penstock.types.stream.log import MOST, Log
+from penstock.types.stream.messages import MOST, Messages
 from penstock.types.stream.nodes import Range
+from penstock.types.stream.reading import take
 from penstock.types.stream.shelf import Lease
 
 _HEAD = struct.Struct("<qqI")
@@ -86,7 +87,7 @@ class Change(NamedTuple):
         return {lease.dead_letter for lease in self.leases if lease.dead_letter is not None}
 
     def fits(self, last: int) -> bool:
-        """Whether its leases are of messages that a log with this last offset can have delivered."""
+        """Whether its leases are of messages that a stream with this last offset can have delivered."""
         return all(lease.end <= last + 1 and lease.attempts for lease in self.leases)
 
 
@@ -101,12 +102,12 @@ class Delivery(NamedTuple):
 class Group:
     """One consumer group.
 
-    >>> log, group = Log(), Group(1)
-    >>> log.append_many(0, [b""] * 5, [b"entry"] * 5)
+    >>> messages, group = Messages(), Group(1)
+    >>> messages.append_many(0, [b""] * 5, [b"entry"] * 5)
     1
-    >>> group.deliver(log, now=1000, count=3, retry=(500, 0)).runs
+    >>> group.deliver(messages, now=1000, count=3, retry=(500, 0)).runs
     [(1, 4)]
-    >>> group.ack([(2, 3)]), group.pending_count, group.lag(log), group.next_deadline()
+    >>> group.ack([(2, 3)]), group.pending_count, group.lag(messages), group.next_deadline()
     (1, 2, 2, 1500)
     """
 
@@ -125,7 +126,7 @@ class Group:
 
     def deliver(
         self,
-        log: Log,
+        messages: Messages,
         now: int,
         count: int,
         retry: tuple[int, int] | None = None,
@@ -140,7 +141,7 @@ class Group:
         is gone, pending or new, are skipped and counted as lost. O((leases touched) log (leases)).
         """
         if retry is None:
-            taken = log.take(self.position, count, max_bytes)
+            taken = take(messages, self.position, count, max_bytes)
             if taken.next == self.position:
                 return Delivery([], [], None)
             self.position = taken.next
@@ -150,11 +151,11 @@ class Group:
         retry_at = min(now + max(retry[0], 1), _FOR_EVER)
         expired: list[Lease] = []
         removed: list[Range] = []
-        self._make_room(log, now, cap, expired, removed)
-        leases, left_bytes = self._take_due(log, now, retry_at, count, max_bytes, expired, removed)
+        self._make_room(messages, now, cap, expired, removed)
+        leases, left_bytes = self._take_due(messages, now, retry_at, count, max_bytes, expired, removed)
         left = count - sum(lease.end - lease.start for lease in leases)
         if left > 0 and (left_bytes is None or left_bytes > 0):
-            taken = log.take(self.position, min(left, cap - self.pending_count), left_bytes)
+            taken = take(messages, self.position, min(left, cap - self.pending_count), left_bytes)
             self.position = taken.next
             self.lost += taken.skipped
             expire_at = min(now + retry[1], _FOR_EVER) if retry[1] else 0
@@ -167,31 +168,33 @@ class Group:
         change = Change(self.position, self.lost, tuple(removed), tuple(leases))
         return Delivery(_runs(leases), expired, change)
 
-    def has_work(self, log: Log, now: int, retry: bool, cap: int = 1000) -> bool:
+    def has_work(self, messages: Messages, now: int, retry: bool, cap: int = 1000) -> bool:
         """Whether `deliver` would do anything. O(1) amortised.
 
         It may only find that what there was is gone; the next time there is nothing then.
         """
-        new = self.position <= log.last
+        new = self.position <= messages.last
         if not retry:
             return new
         first = self.leases.first_offset
         return (
-            (new and self.pending_count < cap) or self.leases.any_due(now) or (first is not None and first < log.first)
+            (new and self.pending_count < cap)
+            or self.leases.any_due(now)
+            or (first is not None and first < messages.first)
         )
 
-    def _make_room(self, log: Log, now: int, cap: int, expired: list[Lease], removed: list[Range]) -> None:
+    def _make_room(self, messages: Messages, now: int, cap: int, expired: list[Lease], removed: list[Range]) -> None:
         """Drop a slice of what expired and of what was evicted, and as much more as it takes to get below the cap.
 
         What was evicted can never be delivered: it must not fill the cap (redis#6199).
         """
         leases = self.leases
         while leases.messages:
-            given_up = self._drop_expired(log, now, SLICE)
+            given_up = self._drop_expired(messages, now, SLICE)
             expired += given_up
             removed += [(lease.start, lease.end) for lease in given_up]
             pending = leases.messages
-            gone = leases.drop_before(log.first, SLICE)
+            gone = leases.drop_before(messages.first, SLICE)
             if gone is not None:
                 self.lost += pending - leases.messages
                 removed.append(gone)
@@ -200,7 +203,7 @@ class Group:
 
     def _take_due(
         self,
-        log: Log,
+        messages: Messages,
         now: int,
         retry_at: int,
         count: int,
@@ -213,12 +216,12 @@ class Group:
         patience = SLICE
         while count > 0 and patience and (due := self.leases.due(now)) is not None:
             if 0 < due.expire_at <= now:
-                given_up = self._give_up(log, due, patience)
+                given_up = self._give_up(messages, due, patience)
                 expired.append(given_up)
                 removed.append((given_up.start, given_up.end))
                 patience -= _trouble(given_up)
                 continue
-            taken = log.take(due.start, count, max_bytes, due.end)
+            taken = take(messages, due.start, count, max_bytes, due.end)
             at = due.start
             done = taken.next if taken.runs else due.end
             for start, end in [*taken.runs, (done, done)]:
@@ -239,27 +242,27 @@ class Group:
                     break
         return leases, max_bytes
 
-    def expire(self, log: Log, now: int) -> tuple[list[Lease], Change | None]:
+    def expire(self, messages: Messages, now: int) -> tuple[list[Lease], Change | None]:
         """Drop a slice of what was given up on; answer it, for its dead letter keys, and the change to log."""
-        expired = self._drop_expired(log, now, SLICE)
+        expired = self._drop_expired(messages, now, SLICE)
         if not expired:
             return expired, None
         return expired, Change(self.position, self.lost, tuple((lease.start, lease.end) for lease in expired))
 
-    def _drop_expired(self, log: Log, now: int, limit: int) -> list[Lease]:
+    def _drop_expired(self, messages: Messages, now: int, limit: int) -> list[Lease]:
         expired: list[Lease] = []
         while limit > 0 and (lease := self.leases.expired(now)) is not None:
-            expired.append(self._give_up(log, lease, limit))
+            expired.append(self._give_up(messages, lease, limit))
             limit -= _trouble(expired[-1])
         return expired
 
-    def _give_up(self, log: Log, lease: Lease, limit: int) -> Lease:
-        """Drop a lease, or as much of it as makes so many letters; what is gone from the log gets none, and is lost."""
-        reach = max(lease.start, log.first) + limit
-        if lease.dead_letter is not None and reach < min(lease.end, log.last):
+    def _give_up(self, messages: Messages, lease: Lease, limit: int) -> Lease:
+        """Drop a lease, or as much of it as makes so many letters; what is gone from the stream gets none, and is lost."""
+        reach = max(lease.start, messages.first) + limit
+        if lease.dead_letter is not None and reach < min(lease.end, messages.last):
             lease = lease._replace(end=reach)
         dropped = self.leases.drop(lease.start, lease.end)
-        there = log.take(lease.start, dropped, None, lease.end).runs
+        there = take(messages, lease.start, dropped, None, lease.end).runs
         self.lost += dropped - sum(end - start for start, end in there)
         return lease
 
@@ -301,9 +304,9 @@ class Group:
             found.append(part)
         return found
 
-    def lag(self, log: Log) -> int:
+    def lag(self, messages: Messages) -> int:
         """Messages not delivered yet, exactly (redis#13337, redis#13957): evicted and compacted ones do not count."""
-        return log.count_from(self.position)
+        return messages.count_from(self.position)
 
     @property
     def ack_floor(self) -> int:

@@ -48,7 +48,7 @@ class ArrowPart(NamedTuple):
 
 
 def stream_of(messages: Iterable[ArrowPart], bounds: tuple[int, int] | None = None) -> ArrowPart:
-    """A whole stream: its schema, some messages, its end. The schema's metadata have the log's first and last, if given."""
+    """A whole stream: its schema, some messages, its end. The schema's metadata have the bounds, if given."""
     head = _STREAM_HEAD if bounds is None else _head_with(*bounds)
     sizes, pieces = zip(*messages, (len(_STREAM_END), [_STREAM_END]), strict=True)
     return ArrowPart(len(head) + sum(sizes), chain([head], *pieces))

@@ -46,8 +46,8 @@ Range = tuple[int, int]  # offsets, the end excluded
 class Storage:
     """How nodes are kept: the newest `hot_nodes` sealed ones (and as many recently read ones) stay decoded.
 
-    Older ones are compressed; those of a log with at most `backlog` bytes may wait for that, until somebody who has time
-    calls Log.settle. With a backlog nodes also share what they were cut from until then.
+    Older ones are compressed; those of a stream with at most `backlog` bytes may wait for that, until the server has
+    time (Cooling.do_deferred). With a backlog nodes also share what they were cut from until then.
     """
 
     compression: Literal["none", "lz4", "zstd"] = "lz4"
@@ -138,7 +138,7 @@ class Node:
     number: int
     count: int  # messages in it
     offsets: array[int] | None  # of its messages, when some are missing
-    before: int  # the latest time of any message before this node (see Log.seek_time)
+    before: int  # the latest time of any message before this node (see Messages.seek_time)
     newest: int  # the latest time of its own messages, compacted ones included
     raw: int  # bytes of its messages uncompressed
     large: bool  # over 2 GiB

@@ -1,4 +1,4 @@
-"""The stream value: a log, the groups that read it, the producers that write it, its schemas, and what it may keep.
+"""The stream value: messages, the groups that read it, the producers that write it, its schemas, and what it may keep.
 
 A dump is a flat list of parts, nodes as they are in memory (compressed ones stay so), so that a snapshot copies and
 does not encode; a part may have 4 GiB, the whole any size. Loading decodes every node once, one after the other: damaged
@@ -15,9 +15,10 @@ from typing import Any, Self
 
 from penstock.types.packing import CorruptValue, pack_many, unpack_many
 from penstock.types.stream.groups import Group
-from penstock.types.stream.log import Log, Retention
+from penstock.types.stream.messages import Messages
 from penstock.types.stream.nodes import Active, Storage, check_unpacked, load_node
 from penstock.types.stream.producers import Commit, Producers, Stages
+from penstock.types.stream.retention import Retention
 from penstock.types.stream.schemas import Check, Schemas
 
 _FORMAT = 1
@@ -33,19 +34,19 @@ class Stream:
     Its server gives it `storage`, which the streams of the server share and its settings edit.
 
     >>> stream = Stream(Storage())
-    >>> stream.log.append(1000, b"tag", b"entry")
+    >>> stream.messages.append(1000, b"tag", b"entry")
     1
-    >>> next(stream.log.messages(1, 10))
-    Message(offset=1, time=1000, tag=b'tag', entry=b'entry')
+    >>> stream.messages.first, stream.messages.last
+    (1, 1)
     """
 
     # Who waits for the stream at a key remembers which one it was, and must not keep a deleted one alive.
     __slots__ = (
-        "__weakref__", "checked", "expiry_from", "groups", "log", "producers", "retention", "schemas", "stages",
+        "__weakref__", "checked", "expiry_from", "groups", "messages", "producers", "retention", "schemas", "stages",
     )  # fmt: skip
 
     def __init__(self, storage: Storage) -> None:
-        self.log = Log(storage)
+        self.messages = Messages(storage)
         self.groups: dict[bytes, Group] = {}
         self.producers = Producers()
         self.stages = Stages()
@@ -70,14 +71,14 @@ class Stream:
         if earlier is not None:
             return earlier
         batches = self.stages.take(tokens)
-        commit = Commit(self.log.append_arrow(now, batches), sum(batch.num_rows for batch in batches))
+        commit = Commit(self.messages.append_arrow(now, batches), sum(batch.num_rows for batch in batches))
         self.producers.remember_commit(producer, epoch, commit, now)
         return commit
 
     def retain(self, retention: Retention) -> None:
-        """What to keep from now on; the log's `apply_retention` and `compact` do it."""
+        """What to keep from now on; retention.py and compaction.py see to it."""
         self.retention = retention
-        self.log.set_compaction(retention.compact)
+        self.messages.set_compaction(retention.compact)
 
     def set_schemas(self, schemas: Schemas | None) -> None:
         """What entries look like from now on, and whether that is checked."""
@@ -102,13 +103,13 @@ class Stream:
         return [bytes(part) for part in self._parts()]
 
     def _parts(self) -> Iterator[Any]:
-        log, kept = self.log, self.retention
-        active = log.active
-        counts = (len(log.nodes), len(self.groups), len(self.producers.by_id), len(self.stages.by_token))
+        messages, kept = self.messages, self.retention
+        active = messages.active
+        counts = (len(messages.nodes), len(self.groups), len(self.producers.by_id), len(self.stages.by_token))
         version = _FORMAT if self.schemas is None else _WITH_SCHEMAS
         yield _HEAD.pack(version, *counts, kept.count, kept.age_ms, kept.bytes, kept.compact)
-        yield _LOG.pack(log.first, log.last, log.lowest, active.start, active.before)
-        for node in log.nodes.values():
+        yield _LOG.pack(messages.first, messages.last, messages.lowest, active.start, active.before)
+        for node in messages.nodes.values():
             yield _NODE.pack(node.before, node.newest, node.compressed, node.large, node.offsets is not None)
             yield _packed(node.offsets or array("q"))
             yield node.message()
@@ -141,31 +142,31 @@ class Stream:
     @classmethod
     def _load(cls, parts: Iterator[bytes], limit: int | None, storage: Storage) -> Self:
         stream = cls(storage)
-        log = stream.log
+        messages = stream.messages
         version, nodes, groups, producers, stages, *kept = _HEAD.unpack(next(parts))
         if version not in (_FORMAT, _WITH_SCHEMAS):
             raise CorruptValue(f"a stream of format {version}")
-        log.first, log.last, log.lowest, start, before = _LOG.unpack(next(parts))
-        for number in range(log.lowest, log.lowest + nodes):
+        messages.first, messages.last, messages.lowest, start, before = _LOG.unpack(next(parts))
+        for number in range(messages.lowest, messages.lowest + nodes):
             node_before, newest, compressed, large, sparse = _NODE.unpack(next(parts))
             offsets = _unpacked(next(parts))
             payload = next(parts)
             if limit is not None:
                 check_unpacked(number, payload, limit)
             node = load_node(number, node_before, newest, compressed, large, offsets if sparse else None, payload)
-            log.nodes[number] = node
-            log.sealed_rows += node.count
-            log.sealed_raw += node.raw
-        log.active = Active(start, before)
-        log.active.extend(_unpacked(next(parts)), unpack_many(next(parts)), unpack_many(next(parts)))
-        for fault in log.faults():
+            messages.nodes[number] = node
+            messages.sealed_rows += node.count
+            messages.sealed_raw += node.raw
+        messages.active = Active(start, before)
+        messages.active.extend(_unpacked(next(parts)), unpack_many(next(parts)), unpack_many(next(parts)))
+        for fault in messages.faults():
             raise CorruptValue(f"a stream is damaged: {fault}")
-        log.cooling.loaded(log.nodes, log.lowest, log.storage)
+        messages.cooling.loaded(messages.lowest)
         for _ in range(groups):
             name = next(parts)
             if name in stream.groups:
                 raise CorruptValue("a group is there twice")
-            stream.groups[name] = Group.load(next(parts), log.last)
+            stream.groups[name] = Group.load(next(parts), messages.last)
         for _ in range(producers):
             stream.producers.load_one(next(parts), next(parts))
         for _ in range(stages):
@@ -177,8 +178,8 @@ class Stream:
 
     def copy(self) -> Stream:
         """An equal stream; only bytes that never change are shared."""
-        stream = Stream(self.log.storage)
-        stream.log = self.log.copy()
+        stream = Stream(self.messages.storage)
+        stream.messages = self.messages.copy()
         stream.groups = {name: group.copy() for name, group in self.groups.items()}
         records = iter([*self.producers.dump()])
         for name in records:
@@ -193,24 +194,26 @@ class Stream:
         """About how many bytes of memory it takes."""
         groups = sum(len(name) + group.size() for name, group in self.groups.items())
         schemas = self.schemas.size() if self.schemas is not None else 0
-        return 500 + self.log.size() + groups + self.producers.size() + self.stages.size() + schemas
+        return 500 + self.messages.size() + groups + self.producers.size() + self.stages.size() + schemas
 
     def size_of_copy(self) -> int:
         """About how many bytes `copy` takes: all but what the nodes share."""
         groups = sum(len(name) + group.size() for name, group in self.groups.items())
-        return 1000 * len(self.log.nodes) + self.log.active.size() + groups + self.producers.size()
+        return 1000 * len(self.messages.nodes) + self.messages.active.size() + groups + self.producers.size()
 
     def check(self) -> None:
         """Assert every invariant; the failure carries what the stream looked like."""
         try:
-            self.log.check()
-            assert self.retention.compact == (self.log.compactor is not None)
+            self.messages.check()
+            assert self.retention.compact == (self.messages.compactor is not None)
             for group in self.groups.values():
                 group.check()
             self.producers.check()
             self.stages.check()
         except AssertionError as failure:
-            failure.add_note(f"log: {self.log.info()}, lowest {self.log.lowest}, recent {list(self.log.recent)}")
+            failure.add_note(
+                f"messages: {self.messages.info()}, lowest {self.messages.lowest}, recent {[*self.messages.recent]}"
+            )
             for name, group in self.groups.items():
                 failure.add_note(f"group {name!r}: at {group.position}, leases {list(group.leases)}")
             failure.add_note(f"producers: {list(self.producers.by_id)}, stages: {list(self.stages.by_token)}")

@@ -1,0 +1,150 @@
+"""What readers get of the messages of a stream: runs of offsets, encoded bytes, Arrow, or one message after the other.
+
+A read finds blocks by arithmetic and takes slices of them. The costs that MAXBYTES speaks of are those of messages.py.
+A read may decode cold nodes; messages.py keeps the few that were read last.
+
+Rejected: methods of Messages. What can be read there and what is kept there change for different reasons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from penstock.types.stream.encoding import Encoding
+from penstock.types.stream.ipc import ArrowPart, Piece, stream_of
+from penstock.types.stream.messages import Messages
+from penstock.types.stream.nodes import NODE, OVERHEAD, Range
+
+
+class Message(NamedTuple):
+    """One message, as the slow paths see it."""
+
+    offset: int
+    time: int
+    tag: bytes
+    entry: bytes
+
+
+class Taken(NamedTuple):
+    """What a group read may have: runs of messages, where to go on, how many offsets had no message, the cost."""
+
+    runs: list[Range]
+    next: int
+    skipped: int
+    cost: int
+
+
+def take(messages: Messages, start: int, count: int, max_bytes: int | None = None, stop: int | None = None) -> Taken:
+    """Runs of up to `count` messages from an offset, before `stop`; the message that reaches max_bytes is the last."""
+    stop = messages.last + 1 if stop is None else min(stop, messages.last + 1)
+    if count <= 0 or start >= stop:
+        return Taken([], start, 0, 0)
+    at = max(start, messages.first)
+    if max_bytes is None and messages.complete:
+        end = min(at + count, stop)
+        return Taken([(at, end)], end, at - start, 0) if at < end else Taken([], stop, stop - start, 0)
+    runs: list[Range] = []
+    left, cost = count, 0
+    for block, a, b in messages.runs(at, stop):
+        end = min(b, a + left)
+        if max_bytes is not None:
+            end, spent = block.fit(a, end, max_bytes - cost)
+            cost += spent
+        left -= end - a
+        if runs and runs[-1][1] == a:
+            a = runs.pop()[0]
+        runs.append((a, end))
+        if not left or (max_bytes is not None and cost >= max_bytes):
+            return Taken(runs, end, end - start - count + left, cost)
+    return Taken(runs, stop, stop - start - count + left, cost)
+
+
+def read(
+    messages: Messages, offset: int, count: int, encoding: Encoding, null: bytes, max_bytes: int | None = None
+) -> tuple[list[Piece], int]:
+    """The messages of offset, offset + 1, ..., in pieces to be joined, and how many they are.
+
+    `null` stands for each message that is gone. Stops at the last offset.
+    """
+    stop = min(offset + count, messages.last + 1)
+    if offset >= stop:
+        return [], 0
+    # What is asked most often, and whether messages.complete.
+    if max_bytes is None and offset >= messages.first and messages.sealed_rows == NODE * len(messages.nodes):
+        return [
+            block.encoded_slice(a, b, encoding) for block, a, b in messages.blocks(offset, stop)
+        ], stop - offset  # none is gone
+    left = max_bytes
+    pieces: list[Piece] = []
+    at = offset
+    for block, a, b in messages.runs(offset, stop):
+        if at < a:
+            gone, left = _affordable(a - at, left)
+            pieces.append(null * gone)
+            at += gone
+            if at < a or left == 0:
+                return pieces, at - offset
+        if left is not None:
+            end, cost = block.fit(a, b, left)
+            pieces.append(block.encoded_slice(a, end, encoding))
+            at, left = end, max(left - cost, 0)
+            if left == 0:
+                return pieces, at - offset
+        else:
+            pieces.append(block.encoded_slice(a, b, encoding))
+            at = b
+    if at < stop:
+        gone, _ = _affordable(stop - at, left)
+        pieces.append(null * gone)
+        at += gone
+    return pieces, at - offset
+
+
+def read_runs(messages: Messages, runs: Iterable[Range], encoding: Encoding) -> list[Piece]:
+    """Runs of available messages, as `take` found them, in pieces to be joined."""
+    return [block.encoded_slice(a, b, encoding) for run in runs for block, a, b in messages.blocks(*run)]
+
+
+def each(messages: Messages, offset: int, count: int, max_bytes: int | None = None) -> Iterator[Message]:
+    """Up to `count` available messages from an offset on, one by one."""
+    for run in take(messages, offset, count, max_bytes).runs:
+        for block, a, b in messages.blocks(*run):
+            rows = slice(block.row(a), block.row(b))
+            yield from map(Message, *(column[rows] for column in block.lists()))
+
+
+def read_arrow(
+    messages: Messages,
+    offset: int,
+    count: int,
+    max_bytes: int | None = None,
+    compressed: bool = False,
+    with_bounds: bool = False,
+) -> ArrowPart:
+    """An Arrow stream of (offset, time, tag, entry); what is gone is absent. A record batch a node.
+
+    As in `read`, count is a number of offsets, gone ones included. `compressed` lets nodes be as they are stored;
+    `with_bounds` puts the first and last offset in the schema's metadata.
+    """
+    stop = min(offset + count, messages.last + 1)
+    runs: list[Range] = [(max(offset, messages.first), stop)]
+    if max_bytes is not None:
+        runs = take(messages, offset, count, max_bytes, stop).runs
+    return read_arrow_runs(messages, runs, compressed, with_bounds)
+
+
+def read_arrow_runs(
+    messages: Messages, runs: Iterable[Range], compressed: bool = False, with_bounds: bool = False
+) -> ArrowPart:
+    """As read_runs, in Arrow. Its pieces may be made later, whatever happens to the messages meanwhile."""
+    parts = (block.arrow(a, b, compressed) for run in runs for block, a, b in messages.blocks(*run))
+    return stream_of(parts, (messages.first, messages.last) if with_bounds else None)
+
+
+def _affordable(items: int, budget: int | None) -> tuple[int, int | None]:
+    """How many nulls a budget of bytes pays for, and what is left of it."""
+    if budget is None:
+        return items, None
+    items = min(items, -(-budget // OVERHEAD))
+    return items, max(budget - items * OVERHEAD, 0)

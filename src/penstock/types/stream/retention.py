@@ -1,0 +1,94 @@
+"""What a stream may keep, and how old messages are found that it may not.
+
+A node is freed as a whole. So retention by count keeps at least the count, retention by age frees a node when its newest
+message is too old, and retention by bytes keeps at most the bytes. Only where a node of such messages would be more than
+all the stream may have are messages freed one by one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.types.stream.messages import Messages
+from penstock.types.stream.nodes import NODE, OVERHEAD
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What a stream may keep; 0 is no limit. `compact` keeps the newest message of every tag."""
+
+    count: int = 0
+    age_ms: int = 0
+    bytes: int = 0
+    compact: bool = False
+
+
+def keep_nodes(messages: Messages, count: int) -> int:
+    """Remove whole nodes from the front as long as `count` messages remain; answer how many messages went."""
+    before = length = len(messages)
+    while messages.lowest < messages.active.number:
+        front = messages.nodes[messages.lowest]
+        available = front.count - front.row(messages.first)
+        if length - available < count:
+            break
+        length -= available
+        messages.evict_through((messages.lowest + 1) * NODE)
+    return before - length
+
+
+def keep_last(messages: Messages, count: int) -> int:
+    """Remove all but the last `count` messages; answer how many went."""
+    removed = keep_nodes(messages, count)
+    spare = len(messages) - count
+    if spare > 0:
+        front = messages.block(messages.lowest)
+        removed += messages.evict_through(front.offset_at(front.row(messages.first) + spare) - 1)
+    return removed
+
+
+def apply_retention(messages: Messages, retention: Retention, now: int) -> int:
+    """Remove the whole nodes that a retention does not cover; answer how many messages went.
+
+    A count is kept at the least; a node goes by age when its newest message is too old, the active one too; bytes are
+    held at the most, but the newest message stays. Messages so large that a node of them would be too much go one by one.
+    """
+    removed = keep_nodes(messages, retention.count) if retention.count else 0
+    active = messages.active.raw if retention.bytes and messages.nodes else 0
+    while messages.lowest < messages.active.number:
+        too_old = retention.age_ms and messages.nodes[messages.lowest].newest < now - retention.age_ms
+        too_large = retention.bytes and messages.sealed_raw + active > retention.bytes
+        if not (too_old or too_large):
+            break
+        through = (messages.lowest + 1) * NODE
+        if through == messages.last and not too_old:
+            removed += messages.evict_through(through - 1)
+            break
+        removed += messages.evict_through(through)
+    if retention.bytes and not messages.nodes:
+        removed += _keep_bytes(messages, retention.bytes)
+    if retention.age_ms and not messages.nodes:
+        oldest, times = now - retention.age_ms, messages.active.times
+        if times and times[-1] < oldest and max(times) < oldest:
+            removed += messages.evict_through(messages.last)
+    return removed
+
+
+def _keep_bytes(messages: Messages, limit: int) -> int:
+    """Remove what the active node has beyond a number of bytes; answer how many messages went. O(its messages)."""
+    active = messages.active
+    if active.raw <= limit:
+        return 0
+    left, row = limit, len(active.entries)
+    while row and (left := left - len(active.tags[row - 1]) - len(active.entries[row - 1]) - OVERHEAD) >= 0:
+        row -= 1
+    removed = messages.evict_through(min(active.offset_at(row), messages.last) - 1)
+    if messages.active.start < messages.first:
+        messages.shed(messages.first - messages.active.start)
+    return removed
+
+
+def outgrows(messages: Messages, limit: int, offset: int) -> bool:
+    """Whether a node of messages like those from an offset on would have more than so many bytes. O(those)."""
+    active, count = messages.active, messages.last + 1 - offset
+    size = sum(map(len, active.tags[-count:])) + sum(map(len, active.entries[-count:])) + OVERHEAD * count
+    return size * NODE > limit * count
