@@ -33,6 +33,8 @@ from penstock.protocol.errors import ReplyError, WrongType, no_such_key, syntax_
 from penstock.protocol.resp import OK, Pairs, Raw, Status, Verbatim, encode
 from penstock.types.hash import Hash
 from penstock.types.list import List
+from penstock.types.packing import CorruptValue
+from penstock.types.registry import value_type
 from penstock.types.set import Set
 from penstock.types.stream.stream import Stream
 from penstock.types.zset import SortedSet
@@ -45,6 +47,7 @@ __all__ = [
     "OK",
     "Access",
     "Argv",
+    "CorruptValue",
     "Flag",
     "Hash",
     "KeySpec",
@@ -70,4 +73,5 @@ __all__ = [
     "syntax_error",
     "to_float",
     "to_integer",
+    "value_type",
 ]

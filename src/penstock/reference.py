@@ -49,7 +49,7 @@ def pages() -> dict[str, str]:
 def _index(found: list[Command]) -> str:
     lines = [NOTE, "# Commands\n"]
     for group, members in groupby(found, key=lambda command: command.group):
-        lines.append(f"## [{GROUPS[group]}]({group}.md)\n")
+        lines.append(f"## [{_title(group)}]({group}.md)\n")
         for command in members:
             if not command.subcommands:
                 lines.append(f"- [{command.name}]({group}.md#{_anchor(command)}): {command.summary}")
@@ -57,12 +57,16 @@ def _index(found: list[Command]) -> str:
     return "\n".join(lines)
 
 
+def _title(group: str) -> str:
+    return GROUPS.get(group, group.replace("-", " ").capitalize())
+
+
 def _anchor(command: Command) -> str:
     return command.name.lower().replace(" ", "-")
 
 
 def _group(group: str, members: list[Command]) -> str:
-    return "\n".join([NOTE, f"# {GROUPS[group]}\n", *(_command(command) for command in members)])
+    return "\n".join([NOTE, f"# {_title(group)}\n", *(_command(command) for command in members)])
 
 
 def _command(command: Command) -> str:

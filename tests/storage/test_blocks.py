@@ -87,7 +87,11 @@ from penstock.engine.keyspace import allocators
 from penstock.engine.keyspace.databases import Keyspace
 from penstock.storage import snapshot
 from penstock.storage.child import Child
-from penstock.types.codec import Hash, List, Set, SortedSet, XStream
+from penstock.types.hash import Hash
+from penstock.types.list import List
+from penstock.types.set import Set
+from penstock.types.xstream import XStream
+from penstock.types.zset import SortedSet
 
 folder = Path(sys.argv[1])
 keyspace = Keyspace(16)

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from penstock.engine.declarations import REGISTRY, Access, Argv, Command, Handler, Module, Reply
 from penstock.protocol.errors import PenstockError, ReplyError
 from penstock.types import codec
+from penstock.types.registry import DECLARED, withdraw
 
 if TYPE_CHECKING:
     from penstock.engine.keyspace.databases import Database
@@ -64,12 +65,14 @@ def load(where: str) -> Module:
     if where in REGISTRY.modules:
         return REGISTRY.modules[where]
     before = REGISTRY.saved()
-    known = set(sys.modules)
+    known, types = set(sys.modules), set(DECLARED)
     try:
         imported = _import_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
         module = _describe(where, imported)
     except Exception as error:
         REGISTRY.restore(before)
+        for kind in set(DECLARED) - types:
+            withdraw(kind)
         for name in set(sys.modules) - known:  # or a second try would find it imported and declare nothing
             del sys.modules[name]
         log.debug("the module %s cannot be loaded", where, exc_info=error)

@@ -15,6 +15,12 @@ thousand messages each, are written from where they are, and a reference to each
 from cpython.ref cimport PyObject
 
 from penstock.types import codec
+from penstock.types.hash import Hash
+from penstock.types.list import List
+from penstock.types.set import Set
+from penstock.types.stream.stream import Stream
+from penstock.types.xstream import XStream
+from penstock.types.zset import SortedSet
 
 cdef extern from *:
     """
@@ -207,18 +213,18 @@ cdef class Walker:
         self._begin, self._put, self._end = blocks.begin, blocks.put, blocks.end
         self._most_keys, self._most_bytes = min(blocks.most_keys, KEYS_A_BLOCK), blocks.most_bytes
         self._made = {}
-        self._list_type = <PyObject *> codec.List
-        self._set_type = <PyObject *> codec.Set
-        self._hash_type = <PyObject *> codec.Hash
-        self._zset_type = <PyObject *> codec.SortedSet
-        self._xstream_type = <PyObject *> codec.XStream
-        self._stream_type = <PyObject *> codec.Stream
-        self._scores = _offset(codec.SortedSet, "scores")
-        self._blocks = _offset(codec.XStream, "_blocks")
-        self._length = _offset(codec.XStream, "_length")
-        self._last_id = _offset(codec.XStream, "last_id")
-        self._max_deleted_id = _offset(codec.XStream, "max_deleted_id")
-        self._entries_added = _offset(codec.XStream, "entries_added")
+        self._list_type = <PyObject *> List
+        self._set_type = <PyObject *> Set
+        self._hash_type = <PyObject *> Hash
+        self._zset_type = <PyObject *> SortedSet
+        self._xstream_type = <PyObject *> XStream
+        self._stream_type = <PyObject *> Stream
+        self._scores = _offset(SortedSet, "scores")
+        self._blocks = _offset(XStream, "_blocks")
+        self._length = _offset(XStream, "_length")
+        self._last_id = _offset(XStream, "last_id")
+        self._max_deleted_id = _offset(XStream, "max_deleted_id")
+        self._entries_added = _offset(XStream, "entries_added")
 
     def __dealloc__(self):
         free(self._buffer)

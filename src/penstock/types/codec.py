@@ -1,62 +1,30 @@
-"""Any value to bytes and back: for snapshots, DUMP, and OBJECT's and MEMORY's questions about it.
+"""Any value to bytes and back: for snapshots, DUMP, COPY, TYPE and MEMORY USAGE.
 
-A new type adds one row to TYPES; its class has `dump()`, `load(data)`, `size()` and `check()`.
+What is here follows from the declarations of the types (registry.py); a new type needs nothing here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol, Self
+from typing import Any
 
 from penstock.types import kernels
 from penstock.types.hash import Hash
 from penstock.types.list import List
 from penstock.types.packing import AN_OBJECT, CorruptValue, EmptyValue, count_packed
+from penstock.types.registry import COLLECTIONS, DECLARED, TYPES, load_all
 from penstock.types.set import Set
 from penstock.types.stream.nodes import Storage
 from penstock.types.stream.stream import Stream
-from penstock.types.xstream import XStream
 from penstock.types.zset import SortedSet
 
-
-class Type(Protocol):
-    """What every value class offers."""
-
-    def dump(self) -> bytes:
-        """The whole value as bytes."""
-
-    @classmethod
-    def load(cls, data: bytes) -> Self:
-        """The value that `dump` wrote; CorruptValue for anything else."""
-
-    def size(self) -> int:
-        """About how many bytes of memory it takes."""
-
-    def check(self) -> None:
-        """Assert every invariant; for tests."""
-
-
 STRING = 0
-TYPES: dict[int, tuple[str, type[Any]]] = {
-    1: ("list", List),
-    2: ("set", Set),
-    3: ("hash", Hash),
-    4: ("zset", SortedSet),
-    6: ("tstream", Stream),
-    5: ("stream", XStream),
-}
-_TAGS = {kind: tag for tag, (_, kind) in TYPES.items()}
-_NAMES = {kind: name for name, kind in TYPES.values()}
 STRINGS = (bytes, bytearray, int)
-_NEVER_EMPTY = (List, Set, Hash, SortedSet)  # a key with no elements does not exist
-_LOADED = {List: 64, Set: 176, Hash: 112, SortedSet: 176, XStream: 160, Stream: 64}
-"""Bytes a packed item takes at most beyond its own, once it is loaded: an object's header, a score, its share of a table."""
-_PARTS = {Set: 1, Hash: 2}  # packed items an element takes, where a repeated one would vanish without a trace
 
 
 def type_name(value: Any) -> str:
     """As TYPE answers it."""
-    return "string" if type(value) in STRINGS else _NAMES[type(value)]
+    return "string" if type(value) in STRINGS else DECLARED[type(value)].name
 
 
 def dump(value: Any) -> bytes:
@@ -64,14 +32,14 @@ def dump(value: Any) -> bytes:
     if type(value) in STRINGS:
         return b"\x00" + (b"%d" % value if type(value) is int else value)
     body: bytes = value.dump()
-    return bytes((_TAGS[type(value)],)) + body
+    return bytes((DECLARED[type(value)].tag,)) + body
 
 
 def dump_pieces(value: Any) -> list[bytes]:
     """What `dump` gives, in pieces if it is a collection, so that no call works on all of it: see kernels.py."""
-    if type(value) not in _NEVER_EMPTY:
+    if not hasattr(value, "dump_pieces"):
         return [dump(value)]
-    return [bytes((_TAGS[type(value)],)), *value.dump_pieces()]
+    return [bytes((DECLARED[type(value)].tag,)), *value.dump_pieces()]
 
 
 def load(data: bytes, limit: int | None = None, storage: Storage | None = None) -> Any:
@@ -90,21 +58,25 @@ def load(data: bytes, limit: int | None = None, storage: Storage | None = None) 
     if kind is Stream:
         return Stream.load(data[1:], limit, storage)
     value = kind.load(data[1:])
-    if kind in _NEVER_EMPTY and not value:
+    if kind in COLLECTIONS and not value:
         raise EmptyValue(f"an empty {name}")
-    if kind in _PARTS and len(value) * _PARTS[kind] != count_packed(data[1:5]):
+    items = DECLARED[kind].items
+    if items and len(value) * items != count_packed(data[1:5]):
         raise CorruptValue(f"a {name} with an element twice")
     return value
 
 
 def is_empty(value: Any) -> bool:
     """Whether it is a collection of no elements: such a key must be removed."""
-    return type(value) in _NEVER_EMPTY and not value
+    return type(value) in COLLECTIONS and not value
 
 
 def is_value(value: Any) -> bool:
     """Whether it is of a type that can be kept at a key."""
-    return type(value) in STRINGS or type(value) in _TAGS
+    return type(value) in STRINGS or type(value) in DECLARED
+
+
+_FILLED = (List, Set, Hash)  # containers of Python
 
 
 def copy(value: Any) -> Any:
@@ -112,13 +84,13 @@ def copy(value: Any) -> Any:
     kind = type(value)
     if kind is bytes or kind is int:
         return value
-    if kind is Stream or kind is XStream:
-        return value.copy()  # shares what never changes: sealed nodes, entries
     if kind is bytearray:
         return kind(value)
     if kind is SortedSet:
         return kind(_filled({}, value.scores.items()))
-    return _filled(kind(), value.items() if kind is Hash else value)
+    if kind in _FILLED:
+        return _filled(kind(), value.items() if kind is Hash else value)
+    return value.copy() if "copy" in vars(kind) else kind.load(value.dump())
 
 
 def size_of_copy(value: Any) -> int:
@@ -126,8 +98,8 @@ def size_of_copy(value: Any) -> int:
     kind = type(value)
     if kind is bytes or kind is int:
         return 0
-    if kind is Stream or kind is XStream:
-        return int(value.size_of_copy())
+    if kind in DECLARED and kind not in _FILLED and kind is not SortedSet:
+        return int(value.size_of_copy() if hasattr(value, "size_of_copy") else value.size())
     table = int(value.scores.__sizeof__() if kind is SortedSet else value.__sizeof__())
     return table if kind is bytearray or kind is List else 2 * table  # a new table may be emptier
 
@@ -136,7 +108,7 @@ def size_of_loaded(data: bytes) -> int:
     """About how many bytes the value takes that `load` makes of this, whatever is in it. O(1)."""
     if data[:1] == b"" or data[0] not in TYPES:
         return len(data)
-    return len(data) + _LOADED[TYPES[data[0]][1]] * min(count_packed(data[1:5]), len(data) // 4)
+    return len(data) + DECLARED[TYPES[data[0]][1]].item_cost * min(count_packed(data[1:5]), len(data) // 4)
 
 
 def _filled(target: Any, items: Iterable[Any]) -> Any:
@@ -149,12 +121,12 @@ def _filled(target: Any, items: Iterable[Any]) -> Any:
 
 def elements(value: Any) -> int:
     """How many elements there are to be copied; a string and a stream, which share what they can, count as one."""
-    return len(value) if type(value) in _NEVER_EMPTY else 1
+    return len(value) if type(value) in COLLECTIONS else 1
 
 
 def elements_dumped(data: bytes) -> int:
     """How many elements of a collection `load` has to unpack, at most, as `elements` counts them."""
-    if data[:1] == b"" or data[0] not in TYPES or TYPES[data[0]][1] not in _NEVER_EMPTY:
+    if data[:1] == b"" or data[0] not in TYPES or TYPES[data[0]][1] not in COLLECTIONS:
         return 1
     return min(count_packed(data[1:5]), len(data) // 4)
 
@@ -164,3 +136,6 @@ def size(value: Any) -> int:
     if type(value) in STRINGS:
         return value.__sizeof__() if type(value) is int else len(value) + AN_OBJECT
     return int(value.size())
+
+
+load_all()

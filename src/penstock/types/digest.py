@@ -11,8 +11,10 @@ from collections.abc import Iterable, Iterator
 from hashlib import sha1
 from typing import Any
 
+from penstock.types import codec
 from penstock.types.hash import Hash
 from penstock.types.list import List
+from penstock.types.registry import DECLARED
 from penstock.types.set import Set
 from penstock.types.stream.reading import each
 from penstock.types.stream.stream import Stream
@@ -21,6 +23,7 @@ from penstock.types.zset import SortedSet
 
 NOTHING = bytes(20)
 _TYPES = {List: 1, Set: 2, SortedSet: 3, Hash: 4, XStream: 6, Stream: 100}  # Redis's numbers; a string is 0
+_OTHER = 101
 
 
 def _sha1(data: bytes) -> bytes:
@@ -40,7 +43,7 @@ def _mix(digest: bytes, *parts: bytes) -> bytes:
 def of_value(value: Any, expires: bool, digest: bytes = NOTHING) -> bytes:
     """The digest of a value, and of whether it expires; put into `digest`. O(elements)."""
     kind = type(value)
-    digest = _mix(digest, _TYPES.get(kind, 0).to_bytes(4, "big"))
+    digest = _mix(digest, _TYPES.get(kind, _OTHER if kind in DECLARED else 0).to_bytes(4, "big"))
     if kind is List:
         digest = _mix(digest, *value)
     elif kind is Set:
@@ -55,7 +58,7 @@ def of_value(value: Any, expires: bool, digest: bytes = NOTHING) -> bytes:
     elif kind is Stream:
         digest = _of_stream(value, digest)
     else:
-        digest = _mix(digest, b"%d" % value if kind is int else bytes(value))
+        digest = _mix(digest, codec.dump(value)[1:])
     return _xor(digest, b"!!expire!!") if expires else digest
 
 

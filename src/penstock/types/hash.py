@@ -12,9 +12,11 @@ from typing import Self
 
 from penstock.freeing import GIANT, dispose
 from penstock.types.packing import AN_OBJECT, CorruptValue, packed_pieces, unpacked_chunks
+from penstock.types.registry import value_type
 from penstock.types.sampling import Sampler
 
 
+@value_type("hash", tag=3, collection=True, item_cost=112, items=2)
 class Hash(dict[bytes, bytes]):
     """Fields and their values."""
 

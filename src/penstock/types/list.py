@@ -15,11 +15,13 @@ from typing import Self
 from penstock.freeing import GIANT, dispose
 from penstock.types.kernels import chunks, skip
 from penstock.types.packing import AN_OBJECT, packed_pieces, unpacked_chunks
+from penstock.types.registry import value_type
 
 BLOCK = 64
 """Elements in a block of CPython's deque: indexing jumps from block to block, iterating visits every element."""
 
 
+@value_type("list", tag=1, collection=True, item_cost=64)
 class List(deque[bytes]):
     """A list value."""
 

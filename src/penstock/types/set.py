@@ -13,6 +13,7 @@ from typing import Self
 
 from penstock.freeing import GIANT, dispose
 from penstock.types.packing import AN_OBJECT, packed_pieces, unpacked_chunks
+from penstock.types.registry import value_type
 from penstock.types.sampling import Sampler
 
 _LONGEST = len(b"-9223372036854775808")
@@ -45,6 +46,7 @@ def most_bytes(members: int) -> int:
     return members * (128 if members <= 50_000 else 64)
 
 
+@value_type("set", tag=2, collection=True, item_cost=176, items=1)
 class Set(set[bytes]):
     """Members, in no order."""
 

@@ -20,6 +20,7 @@ from itertools import chain, islice, pairwise
 from typing import Self
 
 from penstock.types.packing import CorruptValue, pack_many, unpack_many
+from penstock.types.registry import value_type
 
 Id = tuple[int, int]  # milliseconds, sequence number; both unsigned 64-bit
 Fields = tuple[bytes, ...]  # field, value, field, value ...
@@ -57,6 +58,7 @@ def _first_id(block: list[Row]) -> Id:
     return block[0][0]
 
 
+@value_type("stream", tag=5, item_cost=160)
 class XStream:
     """A stream without consumer groups.
 

@@ -30,6 +30,7 @@ from sortedcontainers import SortedList
 from penstock.freeing import GIANT, dispose
 from penstock.types.kernels import chunks, sort
 from penstock.types.packing import AN_OBJECT, CorruptValue, packed_doubles, packed_pieces, unpacked_chunks
+from penstock.types.registry import value_type
 
 Row = tuple[float, bytes]  # (score, member): rows compare as the order does
 Span = tuple[int, int]  # ranks from, and up to but not including
@@ -40,6 +41,7 @@ def most_bytes(members: int) -> int:
     return 128 * members
 
 
+@value_type("zset", tag=4, collection=True, item_cost=176)
 class SortedSet:
     """Members with a score each.
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any, Self
 
 from penstock.types.packing import CorruptValue, pack_many, unpack_many
+from penstock.types.registry import value_type
 from penstock.types.stream.groups import Group
 from penstock.types.stream.messages import Messages
 from penstock.types.stream.nodes import Active, Storage, check_unpacked, load_node
@@ -28,6 +29,7 @@ _LOG = struct.Struct("<qqqqq")
 _NODE = struct.Struct("<qq???")
 
 
+@value_type("tstream", tag=6, item_cost=64)
 class Stream:
     """A stream.
 
