@@ -48,8 +48,9 @@ def _loop(base: type) -> Any:
         def refuse(self, why: str) -> None:
             self.out.append(b"-" + why.encode() + b"\r\n")
 
-        def hold(self) -> None:
+        def hold(self, data: bytes) -> None:
             self.held = True
+            self.reader.feed(data)
 
         def flush(self) -> None:
             self.finish()

@@ -211,21 +211,19 @@ def test_a_soft_limit_closes_after_its_seconds() -> None:
         deaf.close()
 
 
-def test_a_client_that_asks_and_does_not_read_is_stalled_not_served_into_memory() -> None:
+def test_a_client_that_asks_and_does_not_read_is_not_served_into_memory() -> None:
     with Server() as server, RawClient(server.port) as client:
         client.send(pack(b"SET", b"big", b"x" * 1_000_000))
         assert client.read() == b"OK"
         deaf = RawClient(server.port)
-        deaf.socket.settimeout(0.2)
-        with pytest.raises(TimeoutError):  # its socket is no longer read once enough of its commands wait
-            for _ in range(200_000):  # 180 MB: some kernels take 40 by themselves
-                deaf.send(pack(b"GETRANGE", b"big", b"0", b"100000") * 20)
+        for _ in range(20_000):  # 18 MB that ask for 40 GB
+            deaf.send(pack(b"GETRANGE", b"big", b"0", b"100000") * 20)
         assert client.ask("PING") == b"PONG"
 
-        def held(app: object) -> int:
-            return max(connection.buffered()[1] for connection in app.connections)  # type: ignore[attr-defined]
+        def held(app: App) -> int:
+            return max(sum(connection.buffered()) for connection in app.connections)
 
-        assert server.call(held) < 200_000_000
+        assert server.call(held) < 40_000_000  # twice what it sent
         deaf.socket.settimeout(10)
         assert len(deaf.read()) == 100_001  # reading goes on where it was
         deaf.close()

@@ -92,7 +92,7 @@ class Settings:
     tls_auth_clients = D(choice("yes", "no", "optional"), "yes", "Whether TLS clients must show a certificate.")
     # limits
     proto_max_bulk_len = D(LENGTH, 512 << 20, "Longest single argument, in bytes.")
-    client_query_buffer_limit = D(LENGTH, 1 << 30, "Most bytes held of a command that is not whole yet.")
+    client_query_buffer_limit = D(LENGTH, 1 << 30, "Most bytes held of a command that is not whole yet, and of the commands and replies of a client that does not read.")
     client_output_buffer_limit = D(BUFFER_LIMITS, {"normal": (0, 0, 0), "replica": (256 << 20, 64 << 20, 60), "pubsub": (32 << 20, 8 << 20, 60)}, "Unsent replies after which a client is closed: hard, or soft for some seconds.")
     maxmemory = D(MEMORY, 0, "Memory after which commands that may need more are refused with OOM; 0 for no limit.")
     maxmemory_policy = D(choice("noeviction"), "noeviction", "What to do at maxmemory: refuse writes. Nothing is evicted behind a writer's back.")

@@ -220,10 +220,10 @@ cdef class InnerLoop:
 
     def data_received(self, bytes data not None):
         self.tally.data.as_longlongs[INPUT_BYTES] += PyBytes_GET_SIZE(data)
-        self.reader.push(data)
         if self.held_back:
-            self.hold()
+            self.hold(data)
         else:
+            self.reader.push(data)
             self.direct = self.descriptor >= 0
             self.run()
             if self.direct:

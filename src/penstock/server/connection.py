@@ -2,11 +2,15 @@
 
 FAST commands of plain sessions run in the inner loop (inner_loop.py); everything else takes `execute`, the whole way.
 
-Invariant: replies leave in the order of the commands. While a session is blocked or reads too slowly, its further
-commands wait in the reader; while the log must reach the disk first (appendfsync always), replies wait with
-`engine.commit`. A long reply comes in pieces (`RawPieces`), which are handed to the transport as fast as the client
-takes them and no more than POUR bytes a turn of the loop; while some wait, everything sent later waits behind them.
-A reply that may be larger than memory (`StreamedPieces`) is made in the same steps.
+Invariant: replies leave in the order of the commands. While a session is blocked or far behind in reading, its further
+commands wait in `_incoming`, and run a chunk at a time afterwards; while the log must reach the disk first (appendfsync
+always), replies wait with `engine.commit`. A long reply comes in pieces (`RawPieces`), which are handed to the transport
+as fast as the client takes them and no more than POUR bytes a turn of the loop; while some wait, everything sent later
+waits behind them, in `_outgoing`. A reply that may be larger than memory (`StreamedPieces`) is made in the same steps.
+
+A client that reads slowly is slowed down: its commands wait, and then its socket is not read. That would be a deadlock
+with a client that sends everything before it reads anything, so a client that takes nothing at all is read on
+(`Limits.sweep`). What it costs then is bounded: docs/design/0016-clients-that-do-not-read.md.
 """
 
 from __future__ import annotations
@@ -14,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -24,6 +27,7 @@ from penstock.engine.session import NOWHERE, Session
 from penstock.protocol.errors import ReplyError
 from penstock.protocol.requests import RequestReader
 from penstock.protocol.resp import NO_REPLY, Raw, RawPieces, StreamedPieces, encode
+from penstock.server.chunks import Chunks, Pieces
 from penstock.server.inner_loop import RELIEF, SETTLE, WORTH_COPYING, InnerLoop
 
 if TYPE_CHECKING:
@@ -39,28 +43,25 @@ LAST_WORDS = 10
 """Seconds a client that is being closed has for reading its last replies."""
 MAX_WAITING = 1 << 20
 """Bytes of commands held for a session that cannot run them yet, before its socket is no longer read."""
+MAX_UNSENT = 1 << 20
+"""Bytes of replies that a client has not taken, before its further commands wait."""
 POUR = 1 << 19
 """Bytes of a long reply that are written before other clients have their turn."""
 MAKING = 4
 """What a byte that must be made first counts for in POUR: so a turn takes a millisecond or two."""
 
 
-class _Streamed:
-    """A reply of which the next piece is made when the client can take it."""
-
-    __slots__ = ("made", "pieces")
-
-    def __init__(self, reply: StreamedPieces) -> None:
-        self.pieces = iter(reply.pieces)
-        self.made = 0  # bytes
+def _something_waits() -> int:
+    """`unsent` while replies wait in `_outgoing`: nothing may be written to the socket directly."""
+    return 1
 
 
 class Connection(InnerLoop):
     """See the top of this file. There may be thousands that are idle: what seldom happens takes no memory before it does."""
 
     __slots__ = (
-        "_deaf", "_doubtful", "_gathered", "_long", "_narrow", "_owed", "_pieces", "_pushed", "_stalled", "app",
-        "encrypted", "socket", "transport",
+        "_deaf", "_doubtful", "_gathered", "_incoming", "_long", "_narrow", "_outgoing", "_owed", "_pushed", "_stalled",
+        "_writes_first", "app", "encrypted", "socket", "transport",
     )  # fmt: skip
 
     def __init__(self, app: App, accepted: socket.socket, peer: str, local: str, encrypted: bool = False) -> None:
@@ -74,19 +75,14 @@ class Connection(InnerLoop):
         self._deaf = False  # too much input waits already: the socket is not read
         self._doubtful: set[int] | None = None  # which of them acknowledge a change that is not on disk yet
         self._gathered = 0  # bytes of replies by `execute` since the last flush
-        self._stalled = False  # the client reads too slowly: run nothing more until it caught up
+        self._incoming: Chunks | None = None  # input behind what the reader has, while nothing may run
+        self._outgoing: Chunks | None = None  # what the transport was not given yet, because it or others come first
+        self._stalled = False  # the transport has enough: the client reads too slowly
+        self._writes_first = False  # it takes no reply at all, and may wait until all that it sends is taken
         self._narrow = False  # has not logged in: the reader takes small commands only
         self._owed = 0  # bytes that wait for the disk, as far as they are many: while they are, nothing more runs
         self._pushed = False  # something came from elsewhere, of which nobody knows how much will follow
         self._long = False  # a long reply is on its way: nothing more runs until the transport has all of it
-        self._pieces: deque[bytes | memoryview | _Streamed] | None = None  # of a long reply: see `_pouring`
-
-    @property
-    def _pouring(self) -> deque[bytes | memoryview | _Streamed]:
-        """What the transport was not given yet of a long reply and of what came after it."""
-        if self._pieces is None:
-            self._pieces = deque()
-        return self._pieces
 
     # -- asyncio calls these ----------------------------------------------------------------------------------
 
@@ -108,29 +104,66 @@ class Connection(InnerLoop):
     def connection_lost(self, exc: Exception | None) -> None:
         self.session.closing = True
         self.descriptor = -1
-        self._pieces = None
+        self._incoming = self._outgoing = None
         self.app.disconnected(self)
         self.session.output = NOWHERE  # else the two would keep each other until the garbage collector comes
 
     def pause_writing(self) -> None:
-        self._stalled = self.held_back = True
-        self.app.limits.check_output(self)
+        self._stalled = True
+        self._look_behind()
 
     def resume_writing(self) -> None:
-        self._stalled = False
-        if self._pieces:
+        self._stalled = self._writes_first = False
+        if self._deaf:
+            self.app.limits.took_replies(self)
+        if self._outgoing is not None:
             self._pour()
         else:
             self.resume()
 
+    def _look_behind(self) -> None:
+        """The client is behind in reading: is it too far?"""
+        self.app.limits.check_output(self)
+        if self._is_far_behind():
+            self.held_back = True
+
+    def _is_far_behind(self) -> bool:
+        """Whether no more commands should run: their replies would take more memory than the commands do."""
+        if not self._stalled:
+            return False
+        unsent = self.transport.get_write_buffer_size() + (self._outgoing.size if self._outgoing is not None else 0)
+        return unsent > MAX_UNSENT and (self._incoming is None or unsent > self._incoming.size)
+
     # -- running commands -------------------------------------------------------------------------------------
 
-    def hold(self) -> None:
+    def hold(self, data: bytes) -> None:
         """Input came while the session may not run any: keep it, and stop reading when it is too much."""
-        if self.reader.backlog > MAX_WAITING and not self._deaf:
+        if self._incoming is None:
+            self._incoming = Chunks()
+        self._incoming.add(data)
+        if self._incoming.size + self.reader.backlog <= MAX_WAITING or self._deaf:
+            return
+        if not self._writes_first:
             self.transport.pause_reading()
             self._deaf = True
-            self.app.limits.unread.add(self)
+            self.app.limits.unread[self] = self.transport.get_write_buffer_size()
+        elif not self.app.limits.holds_too_much(self) and not self._is_far_behind():
+            self.resume()
+
+    def is_stuck(self) -> bool:
+        """Whether only the client can end what holds its commands back, by reading."""
+        session = self.session
+        return self._stalled and session.waiter is None and not session.closing and self._owed <= WORTH_COPYING
+
+    def read_on(self) -> None:
+        """The socket was not read, and the client does not read either: it may do so when all it sends is taken."""
+        self._writes_first = True
+        self._hear()
+
+    def _hear(self) -> None:
+        self._deaf = False
+        del self.app.limits.unread[self]
+        self.transport.resume_reading()
 
     def finish(self) -> None:
         if self.reader.backlog > SETTLE:
@@ -178,7 +211,7 @@ class Connection(InnerLoop):
             self.reader.limit(self.app.config.proto_max_bulk_len)
         if self.engine.keyspace.ready:
             self.engine.blocking.serve()
-        self.held_back = session.waiter is not None or self._stalled or self._long or self._owed > WORTH_COPYING
+        self.held_back = session.waiter is not None or self._long or self._owed > WORTH_COPYING or self._is_far_behind()
         return not (self.held_back or session.closing)
 
     def _send_pieces(self, reply: RawPieces) -> None:
@@ -198,13 +231,14 @@ class Connection(InnerLoop):
         self._long = self.held_back = True
         commit = self.engine.commit
         if commit is not None and commit.pending:
-            commit.hold(lambda _: self._begin(_Streamed(reply)), [], set())
+            commit.hold(lambda _: self._begin(Pieces(reply.pieces)), [], set())
         else:
-            self._begin(_Streamed(reply))
+            self._begin(Pieces(reply.pieces))
 
-    def _begin(self, streamed: _Streamed) -> None:
-        self._pouring.append(streamed)
-        if len(self._pouring) == 1:
+    def _begin(self, reply: Pieces) -> None:
+        idle = self._outgoing is None
+        self._queue().add_unmade(reply)
+        if idle:
             self._pour()
 
     def fail(self, argv: Argv, error: Exception) -> bytes:
@@ -218,19 +252,29 @@ class Connection(InnerLoop):
         self.app.resume_soon(self)
 
     def go_on(self) -> None:
-        """Run what waited, unless there is a new reason to wait."""
-        session = self.session
-        if self.running or self._stalled or self._long or session.waiter is not None or session.closing:
+        """Run what waited, unless there is a new reason to wait; others have their turn after a chunk of it."""
+        if not self._may_run():
             return
-        if self._owed > WORTH_COPYING:
-            return
-        if self._deaf:
-            self._deaf = False
-            self.app.limits.unread.discard(self)
-            self.transport.resume_reading()
         self.held_back = False
-        if session.postponed is None or self._run_postponed(session.postponed):
+        if self.session.postponed is not None and not self._run_postponed(self.session.postponed):
+            return
+        self.run()
+        incoming = self._incoming
+        if incoming and not self.held_back:
+            self.reader.feed(bytes(incoming.take()))  # type: ignore[arg-type]  # all of it was made by the client
             self.run()
+        if self.held_back or self.session.closing:
+            return
+        if self._deaf and (incoming is None or incoming.size <= MAX_WAITING):
+            self._hear()
+        if incoming:
+            self.held_back = True  # what comes now must wait behind it
+            self.resume()
+
+    def _may_run(self) -> bool:
+        session = self.session
+        blocked = self.running or self._long or session.waiter is not None or session.closing
+        return not blocked and self._owed <= WORTH_COPYING and not self._is_far_behind()
 
     def _run_postponed(self, argv: Argv) -> bool:
         """Run the command that a pause held back; whether the commands behind it may run too."""
@@ -298,17 +342,12 @@ class Connection(InnerLoop):
             if self._owed > WORTH_COPYING:
                 self.held_back = True
                 self.app.limits.check_output(self)
-        elif self._long:
+        elif self._long or self._stalled or self._outgoing is not None:
             if self.app.limits.too_long(self, sum(map(len, out))):
                 out.clear()
                 return
-            pouring = bool(self._pouring)
-            self._pouring.extend(out)
+            self._line_up(out)
             out.clear()
-            if not pouring:
-                self._pour()
-            elif self._stalled:
-                self.app.limits.check_output(self)
         else:
             size = len(out[0]) if len(out) == 1 else sum(map(len, out))
             if size > WORTH_COPYING and self.app.limits.too_long(self, size):
@@ -322,8 +361,23 @@ class Connection(InnerLoop):
             else:
                 self.transport.write(b"".join(out))
             out.clear()
-            if self._stalled:
-                self.app.limits.check_output(self)
+
+    def _queue(self) -> Chunks:
+        if self._outgoing is None:
+            self._outgoing = Chunks()
+            self.unsent = _something_waits
+        return self._outgoing
+
+    def _line_up(self, pieces: list[bytes | memoryview]) -> None:
+        """Have replies leave behind what waits already, when the client takes them."""
+        idle = self._outgoing is None
+        queue = self._queue()
+        for piece in pieces:
+            queue.add(piece)
+        if self._stalled:
+            self._look_behind()
+        elif idle:
+            self._pour()
 
     def _write_owed(self, size: int, data: bytes) -> None:
         """The disk was waited for: nobody must fill memory with what a client cannot have yet."""
@@ -337,60 +391,61 @@ class Connection(InnerLoop):
         """What was held until the log was synced; the client may be gone since."""
         if self.transport.is_closing():
             return
-        if self._long:
-            self._pouring.append(data)
-            self._pour()
-            return
-        self.engine.stats.output_bytes += len(data)
-        self.transport.write(data)
-        if self._stalled:
-            self.app.limits.check_output(self)
+        if self._long or self._stalled or self._outgoing is not None:
+            self._line_up([data])
+        else:
+            self._hand_over(data)
 
     def _pour(self) -> None:
-        """Write pieces until the client takes no more for now, or others should have their turn."""
-        if self.transport.is_closing():
-            self._pieces = None
+        """Write what waits until the client takes no more for now, or others should have their turn."""
+        queue = self._outgoing
+        if queue is None or self.transport.is_closing():
+            self._outgoing = None
             return
         left = POUR
-        while self._pouring and left > 0 and not self._stalled:
-            piece = self._pouring.popleft()
-            if isinstance(piece, _Streamed):
-                left -= self._make(piece)
+        while queue and left > 0 and not self._stalled:
+            chunk = queue.take()
+            if isinstance(chunk, Pieces):
+                left -= self._make(chunk, queue)
             else:
-                self._hand_over(piece)
-                left -= len(piece)
-        if self._pouring:
+                self._hand_over(chunk)
+                left -= len(chunk)
+        if queue:
             if not self._stalled:
                 self.app.loop.call_soon(self._pour)
+            if self.held_back and self._may_run():
+                self.resume()
             return
         self._long = False
-        self._pieces = None
+        self._outgoing = None
+        if not self.encrypted:
+            self.unsent = self.transport.get_write_buffer_size
         if self.session.closing:
             self.transport.close()
         else:
             self.resume()
 
-    def _make(self, streamed: _Streamed) -> int:
+    def _make(self, reply: Pieces, queue: Chunks) -> int:
         """Make and write the next piece of a reply; what that counts for in POUR."""
-        piece = next(streamed.pieces, None)
+        piece = next(reply.pieces, None)
         if piece is None:
             return 0
-        self._pouring.appendleft(streamed)
-        streamed.made += len(piece)
-        if self.app.limits.too_long(self, streamed.made):
-            self._pouring.clear()
+        queue.put_back(reply)
+        reply.made += len(piece)
+        if self.app.limits.too_long(self, reply.made):
             return POUR
         self._hand_over(piece)
         return MAKING * len(piece)
 
-    def _hand_over(self, piece: bytes | memoryview) -> None:
+    def _hand_over(self, piece: bytes | bytearray | memoryview) -> None:
         self.engine.stats.output_bytes += len(piece)
         self.transport.write(piece)
 
     def buffered(self) -> tuple[int, int]:
-        made = (len(piece) for piece in self._pieces or () if not isinstance(piece, _Streamed))
-        waiting = self._owed + sum(map(len, self.out)) + sum(made)
-        return self.reader.backlog, self.transport.get_write_buffer_size() + waiting
+        waiting = self._incoming.size if self._incoming is not None else 0
+        queued = self._outgoing.size if self._outgoing is not None else 0
+        unsent = self.transport.get_write_buffer_size() + queued + self._owed + sum(map(len, self.out))
+        return self.reader.backlog + waiting, unsent
 
     def close(self, after_reply: bool) -> None:
         """End the connection, at once or after what was sent."""
@@ -408,10 +463,10 @@ class Connection(InnerLoop):
         self.app.loop.call_later(LAST_WORDS, self.transport.abort)
         commit = self.engine.commit
         if commit is not None and commit.pending:
-            commit.hold(lambda _: self._close_unless_pouring(), [], set())
+            commit.hold(lambda _: self._close_behind_replies(), [], set())
         else:
-            self._close_unless_pouring()
+            self._close_behind_replies()
 
-    def _close_unless_pouring(self) -> None:
-        if not self._long:  # else the end of the long reply does it
+    def _close_behind_replies(self) -> None:
+        if self._outgoing is None:  # else `_pour` does it behind the last of them
             self.transport.close()

@@ -61,8 +61,8 @@ class Hooks(asyncio.Protocol, ABC):
         """The input breaks the protocol: end the connection."""
 
     @abstractmethod
-    def hold(self) -> None:
-        """Input came that may not run yet."""
+    def hold(self, data: bytes) -> None:
+        """Keep input that may not run yet."""
 
     @abstractmethod
     def flush(self) -> None:
@@ -76,7 +76,7 @@ class Hooks(asyncio.Protocol, ABC):
 class InnerLoop(Hooks):
     """Reads, runs and encodes. Replies collect in `out`; `running` says that the loop is at it.
 
-    `held_back` is True while nothing may run: the session is blocked, paused, or reads too slowly.
+    `held_back` is True while nothing may run: the session is blocked, paused, or far behind in reading.
     """
 
     def __init__(self, engine: Engine, reader: RequestReader, others: Collection[object]) -> None:
@@ -92,11 +92,11 @@ class InnerLoop(Hooks):
         self.held_back = False
 
     def data_received(self, data: bytes) -> None:
-        self.reader.feed(data)
         self.engine.stats.input_bytes += len(data)
         if self.held_back:
-            self.hold()
+            self.hold(data)
         else:
+            self.reader.feed(data)
             self.run()
 
     def run(self) -> None:

@@ -1,8 +1,9 @@
 """What one client may cost the others: how many may connect, from where, how long idle, how far behind in reading.
 
-A client that asks and does not read is stalled by its connection, so it holds at most what one batch of its commands
-answered. One that is sent to without asking, a subscriber or a monitor, has no such brake: it is closed when what
-waits for it passes client-output-buffer-limit.
+A client that asks and reads slowly is slowed down by its connection. One that does not read at all is read on, for it
+may read when all it sends is taken; it is closed when what it sent and what waits for it pass client-query-buffer-limit
+together. One that is sent to without asking, a subscriber or a monitor, has no such brake: it is closed when what waits
+for it passes client-output-buffer-limit.
 
 The hard limit also bounds what is sent at once, however quickly the client reads: Redis holds a whole reply before it
 sends any of it, and operators set the limit so that such replies end. Up to 64 KiB (WORTH_COPYING) nothing is checked.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import select
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -45,7 +47,7 @@ class Limits:
         self._next_sweep = 0.0
         self._times = (app.engine.clock.now, time.monotonic())  # at the last sweep
         self._behind: dict[Connection, float] = {}  # over the soft limit, since when
-        self.unread: set[Connection] = set()  # too much of their input waits: their sockets are not read
+        self.unread: dict[Connection, int] = {}  # their sockets are not read; what their transports held when looked at
         self._fitting = 0  # the largest maxclients that was found to leave descriptors for our own files
         app.config.on_change("maxclients", self._check_descriptors)
 
@@ -89,6 +91,20 @@ class Limits:
         if (hard and unsent > hard) or now - since > seconds:
             self._close_behind(connection, unsent)
 
+    def holds_too_much(self, connection: Connection) -> bool:
+        """Whether commands and replies of a client that does not read pass the limit; the client is closed then."""
+        waiting, unsent = connection.buffered()
+        if waiting + unsent <= self._app.query_buffer_limit:
+            return False
+        session = connection.session
+        log.warning(
+            "closing client %s (id %d): it does not read, and %d bytes of commands and %d of replies wait, "
+            "more than client-query-buffer-limit",
+            session.peer, session.id, waiting, unsent,
+        )  # fmt: skip
+        connection.close(after_reply=False)
+        return True
+
     def too_long(self, connection: Connection, size: int) -> bool:
         """Whether a reply of so many bytes, or of more, passes the hard limit; the client is closed then."""
         hard = self._allowed(connection)[0]
@@ -112,12 +128,13 @@ class Limits:
 
     def forget(self, connection: Connection) -> None:
         self._behind.pop(connection, None)
-        self.unread.discard(connection)
+        self.unread.pop(connection, None)
 
     def sweep(self) -> None:
         """Periodic: who is behind for too long, who went away unseen, who is idle for too long."""
         for connection in list(self._behind):
             self.check_output(connection)
+        self._find_stuck()
         now = time.monotonic()
         if now >= self._next_sweep:
             self._next_sweep = now + SWEEP
@@ -125,6 +142,18 @@ class Limits:
             self._follow_clock(self._app.engine.clock.now, now)
             if self._app.config.timeout:
                 self._close_idle(self._app.engine.clock.now, self._app.config.timeout * 1000)
+
+    def took_replies(self, connection: Connection) -> None:
+        """A client whose socket is not read has read: its transport may hold as much again, but it is not stuck."""
+        if connection in self.unread:
+            self.unread[connection] = sys.maxsize
+
+    def _find_stuck(self) -> None:
+        """Read on from clients whose sockets are not read and that took no reply since the last look."""
+        for connection, before in list(self.unread.items()):
+            self.unread[connection] = held = connection.transport.get_write_buffer_size()
+            if held >= before and connection.is_stuck():
+                connection.read_on()
 
     def _follow_clock(self, wall: int, now: float) -> None:
         """If the clock was set, nobody has been idle for any longer because of it."""
