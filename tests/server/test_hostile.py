@@ -143,6 +143,24 @@ def test_broken_frames_are_refused(hostile: RawClient, data: bytes, lead: bytes,
     assert answered == b"" or b"-ERR" in answered
 
 
+def test_announced_arguments_take_no_memory_before_they_come(hostile: RawClient, server: Server) -> None:
+    def used(app: App) -> int:
+        app.engine.memory.measure()
+        return app.engine.memory.used_memory
+
+    before = server.call(used)
+    clients = [RawClient(server.port) for _ in range(200)]
+    for client in clients:
+        client.send(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$500000000\r\nx")
+    deadline = time.monotonic() + 60
+    while server.call(lambda app: sum(each.buffered()[0] > 0 for each in app.connections)) < len(clients):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert server.call(used) - before < 100 << 20  # half a megabyte each
+    for client in clients:
+        client.close()
+
+
 def test_half_commands_stay_half(hostile: RawClient, server: Server) -> None:
     whole = pack(b"SET", b"half", b"x" * 100)
     clients = [RawClient(server.port) for _ in range(len(whole) - 1)]

@@ -26,7 +26,8 @@ cdef long long _MAX_BULK = grammar.MAX_BULK
 cdef long long _MAX_ARGUMENTS = grammar.MAX_ARGUMENTS
 cdef Py_ssize_t _MAX_INLINE = grammar.MAX_INLINE
 cdef enum:
-    FIRST_ROOM = 1 << 22  # bytes an argument that is cut gets at once; more as it fills
+    FIRST_ROOM = 1 << 17  # bytes an argument that is cut gets at once; more as it fills
+    AMPLE_ROOM = 1 << 22  # bytes up to which the room is made four times as large, afterwards twice
     FIRST_ARGUMENTS = 1024  # likewise, of a command
     NEWLINE = 2
     SHORT_DIGITS = 7  # of a length that is read the quick way
@@ -80,7 +81,7 @@ cdef class RequestReader:
         if self._bulk is None or self._size - self._got < MUCH:
             return 0
         if self._got == PyBytes_GET_SIZE(self._bulk):
-            self._grow(2 * self._got)
+            self._grow((4 if self._got < AMPLE_ROOM else 2) * self._got)
         room = PyBytes_GET_SIZE(self._bulk)
         where[0].iov_base = PyBytes_AS_STRING(self._bulk) + self._got
         where[0].iov_len = room - self._got
