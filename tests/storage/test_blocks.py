@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import logging
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from tests.support.raw_client import RawClient
 from tests.support.twins import is_compilation_expected, pure_twin
 
+from penstock import Server
 from penstock.engine.dispatch import Engine
 from penstock.engine.session import Session
 from penstock.storage import blocks
@@ -17,6 +22,8 @@ from penstock.types.hash import Hash
 from penstock.types.list import List
 from penstock.types.set import Set
 from penstock.types.zset import SortedSet
+
+TWINS = {"chosen": blocks.write_database, "pure": pure_twin(blocks).write_database}
 
 
 def test_the_end_of_the_interpreter_does_not_wait_for_a_giant_to_be_freed() -> None:
@@ -120,3 +127,47 @@ assert child.poll() == ""
 print(data, (folder / "copied").read_text(), flush=True)
 os._exit(0)
 """
+
+
+@pytest.mark.parametrize("twin", TWINS)
+def test_a_value_that_no_block_can_hold_is_named(twin: str) -> None:
+    engine = Engine()
+    for number in range(5):
+        engine.keyspace[0].set(b"small:%d" % number, Set([b"a"]))
+    engine.keyspace[0].set(b"giant", Set(b"%d" % number for number in range(1000)))
+    writer = blocks.BlockWriter(io.BytesIO(), lambda: None)
+    writer.largest_value = 1000
+    with pytest.raises(OSError, match=r"the value of key b'giant' has \d+ bytes when packed") as raised:
+        TWINS[twin](writer, engine.keyspace[0])
+    assert raised.value.errno == errno.EFBIG
+
+
+def test_the_largest_value_leaves_room_for_the_rest_of_its_block() -> None:
+    """What is written with 32 bits: the lengths of all keys and of all values of a block."""
+    rest = blocks.BYTES_A_BLOCK + 8 * blocks.KEYS_A_BLOCK + 100
+    assert blocks.LARGEST_VALUE + rest < 1 << 32
+
+
+@pytest.mark.parametrize("words", ["SAVE", "BGSAVE", "BGREWRITEAOF"])
+def test_what_writes_a_snapshot_says_which_value_is_too_large(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(blocks, "LARGEST_VALUE", 1000)
+    with (
+        Server(dir=tmp_path, appendonly="yes", save="3600 1000000") as server,
+        RawClient(server.port) as client,
+        caplog.at_level(logging.WARNING),
+    ):
+        client.command("SADD", "giant", *map(str, range(1000)))
+        assert client.read() == 1000
+        answer = client.ask(words)
+        if words == "SAVE":
+            assert "the value of key b'giant' has" in answer
+        field = b"aof_last_bgrewrite_status:err" if words == "BGREWRITEAOF" else b"rdb_last_bgsave_status:err"
+        deadline = time.monotonic() + 60
+        while field not in client.ask("INFO persistence"):
+            assert time.monotonic() < deadline, "it did not fail"
+            time.sleep(0.01)
+        assert "the value of key b'giant' has" in caplog.text
+        assert client.ask("SCARD giant") == 1000
+        client.ask("DEL giant")  # so that the server can stop in order

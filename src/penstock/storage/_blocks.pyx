@@ -192,6 +192,8 @@ cdef class Walker:
         char *_buffer
         Py_ssize_t _used
         Py_ssize_t _most_keys, _most_bytes  # of a block; its last value may go beyond
+        Py_ssize_t _largest_value
+        object _too_large  # makes the error about one that is larger
         PyObject **_keys
         PyObject **_values
         Py_ssize_t *_sizes
@@ -212,6 +214,7 @@ cdef class Walker:
             raise MemoryError
         self._begin, self._put, self._end = blocks.begin, blocks.put, blocks.end
         self._most_keys, self._most_bytes = min(blocks.most_keys, KEYS_A_BLOCK), blocks.most_bytes
+        self._largest_value, self._too_large = blocks.largest_value, blocks.too_large
         self._made = {}
         self._list_type = <PyObject *> List
         self._set_type = <PyObject *> Set
@@ -251,6 +254,8 @@ cdef class Walker:
             start = size = 0
             for place in range(count):
                 self._sizes[place] = PyBytes_GET_SIZE(self._values[place]) if plain else self._size(place)
+                if self._sizes[place] > self._largest_value:
+                    raise self._too_large(<bytes> <object> self._keys[place], self._sizes[place])
                 size += PyBytes_GET_SIZE(self._keys[place]) + self._sizes[place]
                 if size > self._most_bytes:
                     self._write_block(index, expires, plain, start, place + 1)

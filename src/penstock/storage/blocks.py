@@ -10,6 +10,7 @@ one reads by borrowed pointers, and copies next to nothing. Measured: docs/desig
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import zlib
@@ -27,6 +28,8 @@ END, STRINGS, VALUES, ONCE = 0, 1, 2, 3
 TIMED = 16
 KEYS_A_BLOCK = 8192
 BYTES_A_BLOCK = 4 << 20
+LARGEST_VALUE = (1 << 32) - (16 << 20)
+"""Bytes of a packed value: its length, and that of all values of its block, are written with 32 bits."""
 
 
 def block_checksum(kind: int, database: int, count: int, body: bytes) -> int:
@@ -41,6 +44,7 @@ class BlockWriter:
         self._file = file
         self._go_on = go_on  # called behind each block; may raise to give up
         self.most_keys, self.most_bytes = KEYS_A_BLOCK, BYTES_A_BLOCK  # of a block; its last value may go beyond
+        self.largest_value = LARGEST_VALUE
         self.blocks = 0
         self.keys = 0
         self.chain = 0  # the checksum of all checksums
@@ -59,6 +63,18 @@ class BlockWriter:
         self._end = self._begun + len(header) + size
         self._file.write(header)
         self.keys += count
+
+    def checked(self, key: bytes, dump: bytes) -> bytes:
+        """A packed value, if it is not too large."""
+        if len(dump) > self.largest_value:
+            raise self.too_large(key, len(dump))
+        return dump
+
+    @staticmethod
+    def too_large(key: bytes, size: int) -> OSError:
+        """The error about a value that no block can hold. What handles a full disk handles it too."""
+        problem = f"the value of key {key[:100]!r} has {size} bytes when packed, more than a snapshot can hold"
+        return OSError(errno.EFBIG, problem)
 
     def put(self, piece: bytes | memoryview) -> None:
         """The next bytes of the body. They are not looked at again when this returns."""
@@ -92,9 +108,8 @@ def write_database(blocks: BlockWriter, database: Database) -> None:
     while chunk := list(islice(keys, blocks.most_keys)):
         contents = list(islice(values, blocks.most_keys))
         plain = set(map(type, contents)) == {bytes}
-        for some_keys, some_values in limited(
-            chunk, contents if plain else map(codec.dump, contents), blocks.most_bytes
-        ):
+        dumps = contents if plain else map(blocks.checked, chunk, map(codec.dump, contents))
+        for some_keys, some_values in limited(chunk, dumps, blocks.most_bytes):
             times = list(map(database.expires.get, some_keys, repeat(0))) if database.expires else []
             body = pack_many([pack_many(some_keys), pack_many(some_values)])
             timed = any(times)
