@@ -24,6 +24,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.engine.declarations import Argv, Command, Reply
+from penstock.engine.observe.monitors import in_short
 from penstock.engine.run_handler import AGAIN
 from penstock.protocol.errors import ReplyError, Unblocked, WrongType
 from penstock.protocol.resp import NO_REPLY, encode
@@ -234,7 +235,7 @@ class Blocking:
             reply = error.as_reply()
         except Exception as error:
             # The client that changed the key is not to blame, and the others in the queue still want theirs.
-            log.exception("internal error in %r", waiter.argv[:3])
+            log.exception("internal error in %r", in_short(waiter.argv))
             reply = ReplyError(f"internal error: {error!r}")
         if reply is NO_REPLY:
             return None

@@ -27,6 +27,7 @@ from lupa import lua51
 
 from penstock.engine.declarations import REGISTRY, Argv, Command, Flag, Reply
 from penstock.engine.lua import interpreter
+from penstock.engine.observe.monitors import in_short
 from penstock.engine.run_handler import CLIENT, run_handler
 from penstock.engine.session import Session
 from penstock.protocol.errors import Busy, NoPerm, NotBusy, OutOfMemory, ReplyError, Unkillable, one_line
@@ -227,7 +228,7 @@ class Scripting:
         except ReplyError as error:
             return self._lua.hand(error, protocol)
         except Exception as error:  # a bug of ours is the script's error, not the server's end
-            log.exception("internal error in a script's %r", arguments[:3], exc_info=error)
+            log.exception("internal error in a script's %r", in_short(arguments), exc_info=error)
             return self._lua.hand(ReplyError(f"internal error: {error!r}"), protocol)
 
     def _call_many(self, protocol: int, table: Any, count: int) -> Any:

@@ -22,7 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.engine.declarations import Argv
-from penstock.engine.observe.monitors import redacted
+from penstock.engine.observe.monitors import in_short
 from penstock.engine.session import NOWHERE, Session
 from penstock.protocol.errors import ReplyError
 from penstock.protocol.requests import RequestReader
@@ -243,7 +243,7 @@ class Connection(InnerLoop):
 
     def fail(self, argv: Argv, error: Exception) -> bytes:
         """A bug of ours must not take the connection, let alone the server, with it."""
-        log.exception("internal error in %r", redacted(argv)[:3], exc_info=error)
+        log.exception("internal error in %r", in_short(argv), exc_info=error)
         return b"-ERR internal error: %b\r\n" % repr(error).replace("\r", " ").replace("\n", " ").encode()
 
     def resume(self) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from penstock.engine.declarations import REGISTRY, Argv
 from penstock.engine.dispatch import Engine
+from penstock.engine.observe.monitors import in_short
 from penstock.engine.run_handler import REPLAY, run_handler
 from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError
@@ -122,7 +123,7 @@ class AppendOnlyFile:
             except ReplyError as error:  # a LAZY command is logged before it fails; and one before which a key expired
                 failed.append(f"{error} ({argv[0].decode('utf-8', 'replace')})")
             except Exception as error:  # a bug of ours, which did not end the server then either
-                log.exception("internal error in %r, replayed from %s", argv[:3], path, exc_info=error)
+                log.exception("internal error in %r, replayed from %s", in_short(argv), path, exc_info=error)
                 failed.append(f"{error!r} ({argv[0].decode('utf-8', 'replace')})")
 
     def _remove_history(self) -> None:

@@ -39,6 +39,7 @@ from typing import TYPE_CHECKING
 from penstock.engine.concurrency.lazy_order import Order, Queued
 from penstock.engine.concurrency.lazy_rules import NAME
 from penstock.engine.declarations import Access, Argv, Command, Flag, Handler
+from penstock.engine.observe.monitors import in_short
 from penstock.engine.run_handler import QUEUED, NotNow, run_handler
 from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError
@@ -356,7 +357,7 @@ class Lazy:
         except ReplyError as error:
             self._count_failure(queued, error.wire().decode("utf-8", "replace"))
         except Exception as error:
-            log.exception("internal error in LAZY %r", queued.argv[:3], exc_info=error)
+            log.exception("internal error in LAZY %r", in_short(queued.argv), exc_info=error)
             self._count_failure(queued, f"internal error: {error!r}")
         finally:
             self._running = outer

@@ -42,6 +42,7 @@ from penstock.engine.blocking import Waiter
 from penstock.engine.concurrency import thread_switching
 from penstock.engine.declarations import Argv, Command, Handler, Reply
 from penstock.engine.module_loader import check_written
+from penstock.engine.observe.monitors import in_short
 from penstock.engine.run_handler import NotNow
 from penstock.protocol.errors import ReplyError
 from penstock.protocol.resp import NO_REPLY, RawPieces, encode
@@ -369,7 +370,7 @@ class Workers:
         except ReplyError as error:
             return error.as_reply()
         except Exception as error:
-            log.exception("internal error in %r", job.argv[:3], exc_info=error)
+            log.exception("internal error in %r", in_short(job.argv), exc_info=error)
             return ReplyError(f"internal error: {error!r}")
 
     def _reserve(self, job: Job) -> None:
@@ -412,7 +413,7 @@ class Workers:
         """Give up on everything that is under way: nothing of it will be written, and its clients are told so."""
         for job in list(self.jobs):
             if job.later is None:
-                log.warning("given up on %r, which is still in its thread", job.argv[:3])
+                log.warning("given up on %r, which is still in its thread", in_short(job.argv))
             self._remove(job)
             self._engine.lock_gate.release(job)
             if job.session.waiter is job.waiter:

@@ -1,13 +1,14 @@
 """MONITOR: every command that runs, as a line, to the sessions that asked for it.
 
-Administrative commands are not shown, and passwords never: `redacted` is what MONITOR, the slow log and the server's own log
-see of a command, also of one inside LAZY or ONCE. While a client monitors, the fast path is off.
+Administrative commands are not shown, and passwords never: `redacted` is what MONITOR and the slow log see of a command,
+also of one inside LAZY or ONCE, and `in_short` what the server's own log sees of it. While a client monitors, the fast path is off.
 """
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from penstock.engine.declarations import REGISTRY, Argv, Command, Flag
 from penstock.protocol.resp import Status
@@ -66,6 +67,11 @@ def quoted(arg: bytes) -> bytes:
     b'"a\\\\"\\\\n"'
     """
     return b'"%b"' % b"".join([_QUOTED[byte] for byte in arg])
+
+
+def in_short(argv: Sequence[Any]) -> list[bytes]:
+    """What the server's own log shows of a command, or of what a script hands over as one: three words, and no secrets."""
+    return redacted([word if isinstance(word, bytes) else str(word).encode() for word in argv])[:3]
 
 
 def redacted(argv: Argv) -> Argv:
