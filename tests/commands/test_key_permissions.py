@@ -219,6 +219,7 @@ WRAPPERS = {"LAZY", "ONCE"}
 BEYOND = {
     "CONFIG SET": "an operator's: what it changes are directives",
     "DBSIZE": "counts keys, as in Redis",
+    "MEMORY STATS": "counts keys, as in Redis",
     "DEBUG DIGEST": "an operator's: a hash of everything, as in Redis",
     "SAVE": "an operator's: what it tells is in a file",
     "BGSAVE": "like SAVE",

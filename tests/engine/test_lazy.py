@@ -127,7 +127,7 @@ def test_databases_are_apart(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["KEYS *", "SCAN 0", "DBSIZE", "RANDOMKEY", "SWAPDB 0 1", "MOVE other 1", "COPY other new DB 1", "DEBUG OBJECT a",
+    "line", ["KEYS *", "SCAN 0", "DBSIZE", "MEMORY STATS", "RANDOMKEY", "SWAPDB 0 1", "MOVE other 1", "COPY other new DB 1", "DEBUG OBJECT a",
              "SORT other BY w_* GET a", "SORT_RO other BY w_*"],
 )  # fmt: skip
 def test_whoever_may_see_any_key_sees_all_of_them(world: World, line: str) -> None:

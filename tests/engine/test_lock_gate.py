@@ -131,6 +131,18 @@ def test_a_pause_that_began_meanwhile_holds_the_command_too(world: World) -> Non
     assert client.sent == [OK]
 
 
+@pytest.mark.parametrize("jump", [-3_600_000, 3_600_000])
+def test_a_pause_is_as_long_as_it_was_told_whatever_the_clock_is_set_to(world: World, jump: int) -> None:
+    world.client("CLIENT PAUSE 500 WRITE")
+    client = world.client("SET k 1")
+    world.clock.jump(jump)
+    world.client("CLIENT PAUSE 400 WRITE")  # no longer than the first one
+    world.pass_time(499)
+    assert client.waits
+    world.pass_time(1)
+    assert client.sent == [OK]
+
+
 def test_client_reply_skip_is_about_the_command_also_if_it_waited(world: World) -> None:
     world.client("DEBUG LOCK 100 WRITE k")
     client = world.client("SET k 1")

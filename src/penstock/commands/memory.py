@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.engine.arguments import to_integer
-from penstock.engine.declarations import Access, Argv, Effect, Flag, Reply, command, key
+from penstock.engine.declarations import Access, Argv, Beyond, Effect, Flag, Reach, Reply, command, key
 from penstock.engine.session import Session
 from penstock.protocol.errors import syntax_error
 from penstock.protocol.resp import OK, Verbatim
@@ -34,7 +34,10 @@ def memory_usage(session: Session, argv: Argv) -> Reply:
     return AN_OBJECT + len(argv[2]) + min(table.__sizeof__() // len(table), ENTRY) + codec.size(value)
 
 
-@command("MEMORY STATS", arity=2, flags=Flag(0), group="server", cost="O(N) with N databases and clients")
+@command(
+    "MEMORY STATS", arity=2, flags=Flag(0), group="server", cost="O(N) with N databases and clients",
+    beyond=Beyond(Reach.SERVER, "counts every key"),
+)  # fmt: skip
 def memory_stats(session: Session, argv: Argv) -> Reply:
     """Answer where the server's memory goes, as a map of names to bytes, counts and ratios."""
     engine = session.engine

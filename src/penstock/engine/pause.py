@@ -25,14 +25,14 @@ class Pause:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.until = 0  # milliseconds since 1970; 0 when nothing is paused
+        self.until = 0  # by Clock.lease_time, which nothing sets; 0 when nothing is paused
         self.everything = False  # reads too
         self._held: dict[Session, None] = {}  # in order; some may have gone away
         self._timer: object | None = None
 
     def start(self, milliseconds: int, everything: bool) -> None:
         """Pause from now on; a pause under way may only become longer and wider."""
-        now = self._engine.clock.now
+        now = self._engine.clock.lease_time()
         self.everything = everything or (self.until > now and self.everything)
         self.until = max(self.until, now + milliseconds)
         self._engine.keyspace.frozen = True
