@@ -10,7 +10,7 @@ waits behind them, in `_outgoing`. A reply that may be larger than memory (`Stre
 
 A client that reads slowly is slowed down: its commands wait, and then its socket is not read. That would be a deadlock
 with a client that sends everything before it reads anything, so a client that takes nothing at all is read on
-(`Limits.sweep`). What it costs then is bounded: docs/design/0016-clients-that-do-not-read.md.
+(`Limits.sweep`). What it costs then is bounded: docs/design/0019-clients-that-do-not-read.md.
 """
 
 from __future__ import annotations
