@@ -106,6 +106,10 @@ EXAMPLES: dict[str, list[list[str | bytes]]] = {
         ["list", "ALPHA", "LIMIT", "0", "10", "STORE", "new"],
     ],
     "TWRITE": [["stream", "tag", "entry"], ["stream", "FORMAT", "ARROW", ZEROS]],
+    "TSCHEMA SET": [
+        ["stream", ", ".join(f"f{number} array<int>" for number in range(2000))],
+        ["new", ", ".join(f"f{number} int" for number in range(2000))],
+    ],
     "TSTAGE": [["stream", "token", "ENTRIES", "tag", "entry"], ["stream", "token2", "ARROW", ZEROS]],
     "FUNCTION LOAD": [["#!lua name=mine\n"]],
     "FUNCTION RESTORE": [["payload"]],

@@ -20,6 +20,7 @@ WRITES_THAT_MAY_NOT = {
     "depends on the clock": "expire expireat getex pexpire pexpireat psetex restore setex tcommit tnack tretain tstage twrite xadd",
     "has a random outcome, which the log must know at once": "spop",
     "is logged by what it did, which is not known before it runs": "tgroup|set",
+    "decides which of the next writes are refused": "tschema|del tschema|set",
     "is an operator's command": "tapply",
     "names no key": "flushall flushdb oncebegin swapdb",
     "changes another database": "move",

@@ -14,7 +14,7 @@ from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError
 from penstock.schema.fields import InvalidSchema, Schema
 from penstock.schema.parser import parse
-from penstock.types.stream.schemas import Check, Schemas, Version
+from penstock.types.stream.schemas import SIZE_OF_TEXT, Check, Schemas, Version
 from penstock.types.stream.stream import Stream
 
 _CHECKS = {b"off": Check.OFF, b"refuse": Check.REFUSE, b"deadletter": Check.DEADLETTER}
@@ -29,6 +29,7 @@ def _dead_letter_key(argv: Sequence[bytes]) -> Iterable[int]:
     keys=(*key(2, Access.UPDATE), KeySpec(Access.WRITE, find=_dead_letter_key)),
     syntax="key fields [CHECK off | refuse | deadletter stream]", cost="O(fields)",
     not_lazy=NotLazy("decides which of the next writes are refused"),
+    grows=lambda session, argv: SIZE_OF_TEXT * len(argv[3]),
 )  # fmt: skip
 def tschema_set(session: Session, argv: Argv) -> Reply:
     """Say which fields the entries of a stream have as JSON objects, and answer the number of the version.

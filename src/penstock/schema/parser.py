@@ -38,7 +38,7 @@ _NAMES = {
     "timestamp": ("timestamp", "timestamp_ltz"),
     "timestamp_ntz": ("timestamp_ntz",),
 }
-_SIMPLE = {alias: name for name, aliases in _NAMES.items() for alias in aliases}
+_SIMPLE = {alias: kind for name, aliases in _NAMES.items() for kind in [Type(name)] for alias in aliases}
 
 
 class _Parser:
@@ -110,7 +110,7 @@ class _Parser:
             if name == "date32" and self._skip("["):
                 self._next()
                 self._expect("]")
-            return Type(_SIMPLE[name])
+            return _SIMPLE[name]
         if name in ("decimal", "decimal128", "numeric", "dec"):
             return self._decimal()
         if name in ("array", "list"):

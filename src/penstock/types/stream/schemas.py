@@ -19,6 +19,9 @@ from penstock.types.packing import CorruptValue, pack_many, unpack_many
 MAX_VERSIONS = 1000
 """Versions of one stream. Each is kept, because a reader may ask what an entry was written under."""
 
+SIZE_OF_TEXT = 25
+"""Bytes of memory that a schema takes at most for each byte of its text: fields with short names take the most."""
+
 _HEAD = struct.Struct("<B?")  # the check; whether there is a key for dead letters
 _SINCE = struct.Struct("<q")
 
@@ -96,4 +99,4 @@ class Schemas:
 
     def size(self) -> int:
         """About how many bytes of memory it takes."""
-        return 200 + sum(300 + 6 * len(str(version.schema)) for version in self.versions)
+        return 200 + sum(300 + SIZE_OF_TEXT * len(str(version.schema)) for version in self.versions)
