@@ -364,7 +364,7 @@ def test_the_upkeep_of_a_stream_waits_for_whoever_reads_it(world: World) -> None
     world.client("DEBUG LOCK 5000 READ t")
     world.pass_time(2000)
     world.engine.streams.tick()
-    log = world.engine.keyspace[0].data[b"t"].log
+    log = world.engine.keyspace[0].data[b"t"].messages
     assert log.first == 1
     world.pass_time(3000)
     world.engine.streams.tick()
@@ -377,5 +377,5 @@ def test_dead_letters_do_not_change_a_stream_that_a_thread_reads(world: World) -
     world.client("DEBUG LOCK 5000 READ dead")
     world.pass_time(2000)
     world.engine.streams.tick()
-    assert len(read.log) == 1
-    assert len(world.engine.keyspace[0].data[b"dead"].log) == 2
+    assert len(read.messages) == 1
+    assert len(world.engine.keyspace[0].data[b"dead"].messages) == 2

@@ -49,8 +49,8 @@ class LargeReply:
     def of(cls, data: Any) -> LargeReply | None:
         """For the reply that begins with these bytes, if it is a large bulk string and they are not all of it.
 
-        >>> landing = Landing.of(b"$100000\\r\\nabc")
-        >>> landing.room().nbytes
+        >>> reply = LargeReply.of(b"$100000\\r\\nabc")
+        >>> reply.room().nbytes
         99997
         """
         if data[0] != _BULK:
