@@ -26,6 +26,7 @@ class Row:
     baseline: Measure | None = None  # measured on the same server as `measure`, in the place of the peer's figure
     on_peer: bool = False  # that server is the peer: what is compared are clients
     report: Callable[[], str] | None = None  # what there is to say beside the ratio, when the row is done
+    family: str = ""  # a family that it belongs to besides that of its name
 
     def reached(self, ratio: float) -> bool:
         if self.target is None:

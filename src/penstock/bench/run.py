@@ -44,12 +44,18 @@ class Result:
 
 def choose(names: Iterable[str]) -> list[Row]:
     """Rows by name, family (`spark`) or pattern (`set.*`); all without any; LookupError names what matches nothing."""
-    families = {name.partition(".")[0] for name in ROWS}
-    patterns = [f"{name}.*" if name in families and name not in ROWS else name for name in names]
-    for pattern in patterns:
-        if not any(fnmatch(name, pattern) for name in ROWS):
-            raise LookupError(pattern)
-    return [row for name, row in ROWS.items() if not patterns or any(fnmatch(name, pattern) for pattern in patterns)]
+    families = {family for name, row in ROWS.items() for family in (name.partition(".")[0], row.family)}
+
+    def is_meant(row: Row, word: str) -> bool:
+        if word in families and word not in ROWS:
+            return word in (row.name.partition(".")[0], row.family)
+        return fnmatch(row.name, word)
+
+    words = list(names)
+    for word in words:
+        if not any(is_meant(row, word) for row in ROWS.values()):
+            raise LookupError(word)
+    return [row for row in ROWS.values() if not words or any(is_meant(row, word) for word in words)]
 
 
 def run(rows: Iterable[Row], rounds: int | None, scale: float, say: Callable[[str], None]) -> Iterator[Result]:

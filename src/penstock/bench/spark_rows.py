@@ -23,6 +23,7 @@ from penstock.bench.cluster_rows import shared_cluster
 from penstock.bench.messages import ARROW_ROWS, KEY, fill
 from penstock.bench.row import Row
 from penstock.bench.servers import Running
+from penstock.bench.spark_latency import Latencies
 
 MESSAGES = 5_000_000
 REDIS_MESSAGES = 2_000_000
@@ -185,6 +186,8 @@ def _hashes_redis_py(server: Running, scale: float) -> float:
     return _rate(rows, lambda: frame.foreachPartition(write))
 
 
+_LATENCIES = Latencies(lambda: _spark())
+
 SPARK_ROWS = [
     Row("spark.read", "Spark reads 5M messages, against the same reader fed from memory", "rows/s", 0.6, _read,
         baseline=_read_memory),
@@ -193,4 +196,6 @@ SPARK_ROWS = [
         baseline=_stream_to_nowhere),
     Row("spark.keys", "Spark writes hashes to a cluster of 3, against foreachPartition with redis-py", "rows/s", 3.0, _hashes,
         baseline=_hashes_redis_py),
+    Row("pipeline.latency", "Spark, from one stream to the next at 100/s, against a batch of Spark alone", "ms", 1.3,
+        _LATENCIES.through, True, baseline=_LATENCIES.alone, report=_LATENCIES.report, family="spark"),
 ]  # fmt: skip
