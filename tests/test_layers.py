@@ -20,7 +20,7 @@ ALLOWED: dict[str, set[str]] = {
     "commands": {"protocol", "schema", "types", "engine"},
     "storage": {"protocol", "types", "engine", "commands"},
     "server": {"protocol", "types", "engine", "commands", "storage"},
-    "testing": {"protocol", "types", "engine", "server"},
+    "testing": {"protocol", "types", "engine", "server", "spark"},
     "spark": {"protocol", "client"},
     "bench": {"protocol", "client", "testing", "spark"},
     "demo": {"protocol"},
