@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import io
+import time
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from penstock.cli.main import app
-from penstock.spark.problems import Finding, Place, Problem, shorten
+from penstock.cli.run_display import Display
+from penstock.spark.problems import Finding, Place, Problem, RunFailed, finding, shorten
+from penstock.spark.progress import FlowProgress
 from penstock.spark.project import load
 from penstock.spark.sql_files import statements
 
@@ -105,9 +111,12 @@ CREATE FLOW f
 AS INSERT INTO lake.`b c` BY NAME SELECT 1;
 CREATE MATERIALIZED VIEW v AS SELECT count(*) FROM a;
 """
-    found = [(each.line, each.flow, each.target, each.streaming_table, each.format) for each in statements(text)]
+    found = [
+        (each.line, each.begins, each.flow, each.target, each.streaming_table, each.format) for each in statements(text)
+    ]
     assert found == [
-        (2, "a", "a", True, "orc"), (5, None, "lake.b c", True, None), (6, "f", "lake.b c", False, None), (8, "v", "v", False, None),
+        (2, 1, "a", "a", True, "orc"), (5, 3, None, "lake.b c", True, None), (6, 5, "f", "lake.b c", False, None),
+        (8, 7, "v", "v", False, None),
     ]  # fmt: skip
 
 
@@ -120,3 +129,40 @@ def test_of_a_stack_only_the_last_line_is_shown() -> None:
 def test_a_finding_says_its_place_first() -> None:
     assert str(Finding("what", Place(Path("a.py"), 3))) == "a.py:3: what"
     assert str(Finding("what")) == "what"
+
+
+@pytest.mark.parametrize(
+    ("said", "lasting"),
+    [
+        ("[STREAM_FAILED] Query terminated: Python worker failed to connect back. SQLSTATE: XXKST", False),
+        ("penstock.spark.link.ServerUnreachable: no answer from the server at redis://127.0.0.1:1 for 3 seconds", False),
+        ("penstock.spark.source.DataLoss: stream in: offsets 1 to 5 cannot be read", True),
+        ("penstock.spark.options.OptionError: there is no stream 'nope'", True),
+        ("[STREAM_FAILED] terminated: [CAST_INVALID_INPUT] The value 'x' cannot be cast. SQLSTATE: 22018 SQLSTATE: XXKST", True),
+    ],
+)  # fmt: skip
+def test_only_what_another_attempt_cannot_mend_ends_a_continuous_run(said: str, lasting: bool) -> None:
+    assert finding(said, None).lasting is lasting
+    assert RunFailed(Finding("other"), finding(said, None)).lasting is lasting
+
+
+def test_a_mistake_inside_a_statement_of_sql_is_at_its_own_line(tmp_path: Path) -> None:
+    said = "[UNRESOLVED_COLUMN] A column `m` cannot be resolved. SQLSTATE: 42703; line 5 pos 2;\n'Project ['m]"
+    statement = Place(tmp_path / "a.sql", 4, 2)
+    assert str(finding(said, statement).place) == f"{tmp_path}/a.sql:6"
+    assert finding("no line is named", statement).place == statement
+    assert finding(said, Place(tmp_path / "a.py", 4)).place == Place(tmp_path / "a.py", 4)
+
+
+def test_a_continuous_run_tells_of_rows_with_the_time_and_of_failures_once() -> None:
+    out = io.StringIO()
+    flows = [FlowProgress("a", "RUNNING", 0)]
+    display = Display(Console(file=out, width=200), continuous=True)
+    display.show(cast("Any", SimpleNamespace(flows=lambda: flows)))
+    for flow in (FlowProgress("a", "RUNNING", 7), FlowProgress("a", "RUNNING", 9), FlowProgress("a", "FAILED", 9)):
+        flows[0] = flow
+        display.changed()
+        display.changed()
+    lines = out.getvalue().splitlines()
+    assert [line[20:] for line in lines] == ["a: running, 7 rows, 0 a second", "a: failed, 9 rows, 0 a second"]
+    assert all(time.strptime(line[:19], "%Y-%m-%d %H:%M:%S") for line in lines)

@@ -44,7 +44,8 @@ class Runs:
 
     def mistake(self, folder: Path, **selection: Any) -> tuple[str, str]:
         """Run a project that has a mistake: Problem or RunFailed, and the one line that is said."""
-        kind, (finding,), _ = self._ask(folder=str(folder), **selection)
+        kind, (finding,), completed = self._ask(folder=str(folder), **selection)
+        assert not completed, "a flow that failed was said to be completed"
         assert "\n" not in finding
         assert len(finding) < 500
         return kind, finding
@@ -90,8 +91,8 @@ MISTAKES = {
     "a division": (a_table("t", "spark.range(3).selectExpr('1 / (id - 1) AS x')", "materialized_view"), "RunFailed", "0.py:7: [DIVIDE_BY_ZERO] Division by zero."),
     "a target": (a_table("t", read("option('stream', 'x')")) + a_table("f", read("option('stream', 'x')"), "append_flow(target='T')"), "RunFailed", "0.py:10: Unsupported destination"),
     "a table twice": (a_table("t", "spark.range(1)", "materialized_view") * 2, "Problem", "0.py:10: there is a table t already, in "),
-    "a column in SQL": ("CREATE MATERIALIZED VIEW a AS SELECT 1 AS n;\n\nCREATE MATERIALIZED VIEW b AS\nSELECT m FROM a;\n", "Problem", "0.sql:3: [UNRESOLVED_COLUMN.WITH_SUGGESTION] A column, variable, or function parameter with name `m`"),
-    "a word in SQL": ("CREATE MATERIALIZED VIEW a AS SELEKT 1;\n", "Problem", "0.sql: [PARSE_SYNTAX_ERROR] Syntax error at or near 'SELEKT'"),
+    "a column in SQL": ("CREATE MATERIALIZED VIEW a AS SELECT 1 AS n;\n\nCREATE MATERIALIZED VIEW b AS\nSELECT m FROM a;\n", "Problem", "0.sql:4: [UNRESOLVED_COLUMN.WITH_SUGGESTION] A column, variable, or function parameter with name `m`"),
+    "a word in SQL": ("CREATE MATERIALIZED VIEW a AS SELECT 1 AS n; -- one; and another:\n\nCREATE MATERIALIZED VIEW b AS\nSELEKT 1;\n", "Problem", "0.sql:4: [PARSE_SYNTAX_ERROR] Syntax error at or near 'SELEKT'"),
 }  # fmt: skip
 
 

@@ -1,7 +1,6 @@
 """`penstock demo`: a click stream through a pipeline on Spark, checked against what was sent.
 
-A server in this process, two producers beside it, and the project in penstock/demo/project run again and again by the same runner as
-`penstock run --continuous`. At the end every click is looked for: in the table once, in the counts of its minute once, and in the
+A server in this process, two producers beside it, and the project in penstock/demo/project, run as `penstock run --continuous` runs it. At the end every click is looked for: in the table once, in the counts of its minute once, and in the
 stream of alerts once if it was slow. The exit code is 0 only if all of that holds.
 """
 
@@ -30,10 +29,12 @@ from penstock.cli.run_display import Display
 
 if TYPE_CHECKING:
     from penstock.demo.clicks import Tally
+    from penstock.spark.continuous import LiveFlows
     from penstock.spark.progress import Progress
-    from penstock.spark.runner import Runner
 
 PRODUCERS = 2
+TRIGGER = 0.5
+PAUSE = 0.2
 
 
 def register(app: typer.Typer) -> None:
@@ -91,17 +92,18 @@ def _demo(console: Console, folder: Path, seconds: float, rate: float, picture: 
     from penstock.demo.check import counts, differences
     from penstock.demo.clicks import Tally
     from penstock.demo.picture import draw
+    from penstock.spark.continuous import LiveFlows, Pace
     from penstock.spark.options import URL_VARIABLE
     from penstock.spark.progress import Progress
     from penstock.spark.project import load
-    from penstock.spark.runner import Runner
+    from penstock.spark.runner import Runner, Selection
     from penstock.spark.session import Session
 
     project = load(folder)
     data = project.state / "server"
     data.mkdir(parents=True)
     sent = Tally()
-    display = Display(console, quiet=True)
+    display = Display(console, continuous=True)
     with Server(dir=data, appendonly=True) as server, redis.Redis.from_url(server.url) as client:
         os.environ[URL_VARIABLE] = server.url
         console.print(f"A Penstock server is at {server.url}. Starting Spark ...")
@@ -109,8 +111,15 @@ def _demo(console: Console, folder: Path, seconds: float, rate: float, picture: 
             Session(project.state, "demo", project.spec.configuration) as session,
             Progress(session, server.url, display.changed) as progress,
         ):
-            with _sampling(progress, client) as behind, display.show(progress):
-                _flow(console, Runner(project, session, progress), client, server.url, seconds, rate, sent)
+            runner = Runner(project, session, progress, display.tell)
+            runner.run(Selection())  # of nothing: tables are made, and Spark is warm before the first click
+            with (
+                display.show(progress),
+                LiveFlows(runner, session, progress, Pace(TRIGGER, 60), display.tell) as flows,
+                _sampling(progress, client) as behind,
+            ):
+                _flow(console, flows, progress, client, server.url, seconds, rate, sent)
+            runner.run(Selection())  # the rest; a run that ends goes on where the flows were
             console.print("Checking every click ...")
             wrong = list(differences(session.spark, client, sent))
             found = counts(session.spark)
@@ -119,27 +128,35 @@ def _demo(console: Console, folder: Path, seconds: float, rate: float, picture: 
     return len(wrong)
 
 
-def _flow(console: Console, runner: Runner, client: Any, url: str, seconds: float, rate: float, sent: Tally) -> None:
-    """Producers write, the pipeline runs again and again until they are done, and once more for the rest."""
-    from penstock.demo.clicks import STREAM, send_end, send_hopelessly_late
-    from penstock.spark.runner import Selection
+def _flow(
+    console: Console,
+    flows: LiveFlows,
+    progress: Progress,
+    client: Any,
+    url: str,
+    seconds: float,
+    rate: float,
+    sent: Tally,
+) -> None:
+    """Producers write while the pipeline reads; then the click that ends it."""
+    from penstock.demo.clicks import send_end, send_hopelessly_late
 
     start = time.time() // 60 * 60
     console.print(f"{PRODUCERS} producers write {rate:,.0f} clicks a second for {seconds:.0f} s; the pipeline reads.")
+    late = 0
     with contextlib.ExitStack() as stack:
         share = rate / PRODUCERS
         producers = [stack.enter_context(_producing(url, number, share, seconds, start)) for number in range(PRODUCERS)]
-        # Only a pipeline that has seen today's clicks knows that yesterday's are late.
-        client.execute_command("TREAD", STREAM, 1, 1, "BLOCK", 0)
-        runner.run(Selection())
-        late = send_hopelessly_late(client, start, sent)
-        console.print(f"{late} clicks of yesterday came just now: too late for the counts, not for the table.")
-        while any(producer.process.poll() is None for producer in producers):
-            runner.run(Selection())
+        while not late or any(producer.process.poll() is None for producer in producers):
+            flows.look()
+            # Only a pipeline that has seen today's clicks knows that yesterday's are late.
+            if not late and any(flow.watermark > "1971" for flow in progress.flows()):
+                late = send_hopelessly_late(client, start, sent)
+                console.print(f"{late} clicks of yesterday came just now: too late for the counts, not for the table.")
+            time.sleep(PAUSE)
         for producer in producers:
             sent.load(producer.tally())
     send_end(client, start, sent)
-    runner.run(Selection())
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,9 @@
 Exit codes: 0, the run came to its end, or a continuous one was asked to stop; 1, the server or Spark is not to be had, or a run began
 and failed; 2, the project or the command line is wrong, and nothing was run; 130, stopped before the end.
 
-How it stops: between two runs nothing is half done, so a continuous one that is asked to stop (Ctrl-C, SIGTERM) ends the run under way
-first. Asked a second time, or when running once, it stops at once: streams go on where they were, exactly once; a table that was
-being recomputed whole is recomputed by the next run.
+How it stops: a continuous run that is asked to stop (Ctrl-C, SIGTERM) stops its flows one after the other, and ends with 0. Asked a second
+time, or when running once, it stops at once. Either way streams go on where they were, exactly once; a table that was being recomputed whole
+is recomputed by the next run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from penstock.cli.server_link import Link
 
 if TYPE_CHECKING:
     from penstock.spark.project import Project
-    from penstock.spark.runner import Runner, Selection
+    from penstock.spark.runner import Selection
 
 RUN_FAILED, WRONG, STOPPED = 1, 2, 130
 
@@ -46,9 +46,15 @@ def run(
         None, "--url", envvar="PENSTOCK_URL", help="The server. Without it one runs inside, its data in DIR/.penstock."
     ),
     port: int = typer.Option(0, "--port", min=0, max=65535, help="The port of the server inside; 0: any that is free."),
-    continuous: bool = typer.Option(False, "--continuous", help="Run again and again until Ctrl-C or SIGTERM."),
+    continuous: bool = typer.Option(False, "--continuous", help="Go on until Ctrl-C or SIGTERM."),
     trigger: float = typer.Option(
-        10.0, "--trigger", min=0, help="With --continuous: seconds from the start of a run to the next."
+        1.0, "--trigger", min=0, help="With --continuous: seconds from the start of a flow's batch to the next."
+    ),
+    views: float = typer.Option(
+        60.0,
+        "--views",
+        min=0,
+        help="With --continuous: seconds from one recomputation of materialized views to the next.",
     ),
     full_refresh: list[str] = typer.Option(
         [], "--full-refresh", help="Empty this table and fill it anew; may be repeated."
@@ -78,7 +84,7 @@ def run(
     try:
         project = load(folder)
         with _only_one(project), stop, _server(project, url, port) as named:
-            _run(project, named, selection, stop if continuous else None, trigger)
+            _run(project, named, selection, stop if continuous else None, trigger, views)
     except Problem as problem:
         _fail(WRONG, *problem.findings)
     except RunFailed as failure:
@@ -117,7 +123,7 @@ class _Stop:
         if not self._patient or self.asked.is_set():
             raise KeyboardInterrupt
         self.asked.set()
-        print("penstock run: ending the run under way; once more to stop at once", file=sys.stderr, flush=True)
+        print("penstock run: stopping the flows; once more to stop at once", file=sys.stderr, flush=True)
 
 
 def _is_no_interrupt(record: logging.LogRecord) -> bool:
@@ -160,7 +166,8 @@ def _server(project: Project, url: str | None, port: int) -> Iterator[str]:
         server.stop()
 
 
-def _run(project: Project, url: str, selection: Selection, stop: _Stop | None, trigger: float) -> None:
+def _run(project: Project, url: str, selection: Selection, stop: _Stop | None, trigger: float, views: float) -> None:
+    from penstock.spark.continuous import Pace, run_until
     from penstock.spark.options import URL_VARIABLE
     from penstock.spark.progress import Progress
     from penstock.spark.relocation import settle
@@ -168,34 +175,21 @@ def _run(project: Project, url: str, selection: Selection, stop: _Stop | None, t
     from penstock.spark.session import Session
 
     os.environ[URL_VARIABLE] = url  # before the JVM starts: everything in it inherits it
-    console = Console()
     started = time.monotonic()
-    console.print(
-        f"{project.spec.name}: server {Link(url, 'run').place}, starting Spark", highlight=False, markup=False
-    )
-    display = Display(console, quiet=stop is not None)
+    display = Display(Console(), continuous=stop is not None)
+    name = project.spec.name
+    display.tell(f"{name}: server {Link(url, 'run').place}, starting Spark")
     with (
-        Session(project.state, project.spec.name, project.spec.configuration) as session,
+        Session(project.state, name, project.spec.configuration) as session,
         Progress(session, url, display.changed) as progress,
         display.show(progress),
     ):
         if said := settle(project, session, url):
-            console.print(f"{project.spec.name}: {said}", highlight=False, markup=False)
-        runner = Runner(project, session, progress)
+            display.tell(f"{name}: {said}")
+        runner = Runner(project, session, progress, display.tell)
         if stop is None:
             runner.run(selection)
         else:
-            _repeat(runner, selection, stop, trigger)
+            run_until(stop.asked, runner, session, progress, selection, Pace(trigger, views), display.tell)
     what = "the project is in order" if selection.dry else "stopped" if stop else "done"
-    console.print(f"{project.spec.name}: {what}, {time.monotonic() - started:.0f} s", highlight=False, markup=False)
-
-
-def _repeat(runner: Runner, selection: Selection, stop: _Stop, trigger: float) -> None:
-    """Run until asked to stop. What is to be emptied is emptied by the first run only."""
-    from penstock.spark.runner import Selection
-
-    while not stop.asked.is_set():
-        next_start = time.monotonic() + trigger
-        runner.run(selection)
-        selection = Selection(refresh=selection.refresh)
-        stop.asked.wait(max(next_start - time.monotonic(), 0))
+    display.tell(f"{name}: {what}, {time.monotonic() - started:.0f} s")

@@ -1,7 +1,13 @@
-"""What `penstock run` shows: a table that stays in place on a terminal, a line for each flow that ends everywhere else."""
+"""What `penstock run` shows: a table that stays in place on a terminal, and lines everywhere else.
+
+A run that ends has a line for each flow that ends. A continuous one has a line for each flow that read something, at most one in a few
+seconds, and every line begins with the time.
+"""
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -16,15 +22,24 @@ if TYPE_CHECKING:
 _STYLES = {"COMPLETED": "green", "FAILED": "red", "RUNNING": "cyan"}
 
 
+SECONDS_A_LINE = 5.0
+
+
 class Display:
     """Shows a Progress while it is entered. `changed` is called whenever there is news, from any thread."""
 
-    def __init__(self, console: Console, quiet: bool) -> None:
+    def __init__(self, console: Console, continuous: bool) -> None:
         self._console = console
-        self._quiet = quiet  # flows that found nothing new are not worth a line
+        self._continuous = continuous  # lines have times, and flows that found nothing new are not worth a line
         self._progress: Progress | None = None
         self._live: Live | None = None
         self._told: set[str] = set()
+        self._rows: dict[str, tuple[int, float]] = {}  # of a flow that runs: the rows that were told, and when
+
+    def tell(self, text: str) -> None:
+        """Show a line."""
+        when = time.strftime("%Y-%m-%d %H:%M:%S ") if self._continuous else ""
+        self._console.print(f"{when}{text}", highlight=False, markup=False, soft_wrap=True)
 
     def show(self, progress: Progress) -> Display:
         self._progress = progress
@@ -46,12 +61,24 @@ class Display:
         if self._progress is None or self._console.is_terminal:
             return
         for flow in self._progress.flows():
-            if flow.state == "QUEUED":
+            if flow.state in ("QUEUED", "STARTING"):
                 self._told.discard(flow.name)
-            elif flow.state in ("COMPLETED", "FAILED") and flow.name not in self._told:
-                self._told.add(flow.name)
-                if flow.rows or not self._quiet:
-                    self._console.print(f"{flow.name}: {_words(flow)}", highlight=False, markup=False)
+            elif flow.state in ("COMPLETED", "FAILED"):
+                if flow.name not in self._told:
+                    self._told.add(flow.name)
+                    self._rows[flow.name] = flow.rows, 0.0
+                    if flow.rows or not self._continuous:
+                        self.tell(f"{flow.name}: {_words(flow)}")
+            elif self._continuous:
+                self._tell_of_running(flow)
+
+    def _tell_of_running(self, flow: FlowProgress) -> None:
+        rows, when = self._rows.get(flow.name, (0, 0.0))
+        if flow.rows < rows:  # another run began
+            rows = 0
+        if flow.rows > rows and time.monotonic() >= when + SECONDS_A_LINE:
+            self._rows[flow.name] = flow.rows, time.monotonic()
+            self.tell(f"{flow.name}: {_words(replace(flow, rows=flow.rows - rows))}")
 
     def _table(self) -> Table:
         table = Table()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
@@ -20,6 +20,8 @@ class Place:
 
     file: Path
     line: int | None = None
+    begins: int | None = field(default=None, compare=False)
+    """Of a statement of SQL: the line on which the statement before it ends, from which Spark counts."""
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}" if self.line else str(self.file)
@@ -31,6 +33,8 @@ class Finding:
 
     text: str
     place: Place | None = None
+    lasting: bool = False
+    """Another attempt would meet it again: an option or an expression is wrong, or data are gone."""
 
     def __str__(self) -> str:
         return f"{self.place}: {self.text}" if self.place else self.text
@@ -57,6 +61,11 @@ class RunFailed(Exception):
         super().__init__("\n".join(map(str, findings)))
         self.findings: Sequence[Finding] = findings
 
+    @property
+    def lasting(self) -> bool:
+        """Whether another run would fail as well."""
+        return any(each.lasting for each in self.findings)
+
 
 def check_folder(folder: Path) -> None:
     """Problem if Spark would read the path of a project as something else: as a pattern, and then find no rows in its tables."""
@@ -72,6 +81,8 @@ def of_exception(error: BaseException, folder: Path, file: Path) -> Problem:
     """The problem behind an exception that a file of the project raised while it was loaded."""
     if isinstance(error, SyntaxError) and error.filename and _is_in(folder, error.filename):
         return Problem(Finding(f"syntax error: {error.msg}", Place(Path(error.filename), error.lineno)))
+    if file.suffix == ".sql":
+        return Problem(Finding(sentence(error), of_sql(str(error), file)))
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_in(folder, frame.filename)]
     place = Place(Path(frames[-1].filename), frames[-1].lineno) if frames else Place(file)
     text = sentence(error)
@@ -101,6 +112,54 @@ _OUR_OWN = (
     "ServerRefuses",
     "BadEntry",
 )  # these say all there is to say
+
+
+_LASTING = ("OptionError", "DataLoss", "ServerRefuses", "BadEntry")
+_SQLSTATE = re.compile(r"SQLSTATE: (\w\w)")
+_WRONG_STATES = ("0A", "21", "22", "42")
+"""Classes of SQLSTATE: not supported, cardinality, data that an expression cannot take, and what a statement names or means."""
+
+
+def finding(said: str, place: Place | None) -> Finding:
+    """What Spark says of a flow that failed, at the place of the flow.
+
+    >>> finding("[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012", None).lasting
+    True
+    >>> finding("Python worker failed to connect back.", None).lasting
+    False
+    """
+    states = _SQLSTATE.findall(said)
+    lasting = any(state in _WRONG_STATES for state in states) or any(
+        re.search(rf"\b{name}: ", said) for name in _LASTING
+    )
+    return Finding(shorten(said), in_statement(said, place), lasting)
+
+
+_LINE = re.compile(r"(?:\(line (\d+), pos|\bline (\d+) pos|== SQL \(line (\d+), position)")
+
+
+def line_within(said: str) -> int | None:
+    """The line of a statement that Spark's message names; it counts from the end of the statement before."""
+    found = _LINE.search(said)
+    return int(next(filter(None, found.groups()))) if found else None
+
+
+def in_statement(said: str, place: Place | None) -> Place | None:
+    """The line of a file of SQL that a message is about, if it names one; otherwise the line at which the flow is declared."""
+    line = line_within(said)
+    if place is None or place.begins is None or line is None:
+        return place
+    return Place(place.file, place.begins + line - 1)
+
+
+def of_sql(said: str, file: Path) -> Place:
+    """The place of an error in a file of SQL which Spark could not parse. It shows the statement, and the line within."""
+    line = line_within(said)
+    _, shown, statement = said.partition("== SQL ==\n")
+    if line is None or not shown:
+        return Place(file)
+    before, found, _ = file.read_text(encoding="utf-8").partition("\n".join(statement.split("\n")[:line]))
+    return Place(file, before.count("\n") + line) if found else Place(file)
 
 
 def shorten(text: str) -> str:

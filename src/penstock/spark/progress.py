@@ -35,6 +35,8 @@ class FlowProgress:
     rate: float = 0.0
     reached: dict[str, int] = field(default_factory=dict)
     """How far it has read each stream: the next offset."""
+    watermark: str = ""
+    """Of a flow with one: up to when it is sure to have seen everything, as of its last batch."""
     lag: int | None = None
     """Messages in its streams that it has not read; None for a flow that reads no stream."""
 
@@ -49,7 +51,8 @@ class Progress:
         self._lock = threading.Lock()
         self._flows: dict[str, FlowProgress] = {}
         self._queries: dict[str, Any] = {}
-        self._batches: dict[str, int] = {}  # the last batch that was counted, of each query
+        self._failed: set[str] = set()  # flows whose last query ended with an error
+        self._seen: dict[str, str] = {}  # when the last batch that was counted began, of each query
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="penstock-progress", daemon=True)
 
@@ -75,6 +78,10 @@ class Progress:
             self._measure_lag()
         name = short(flow)
         with self._lock:
+            if state == "COMPLETED" and name in self._failed:
+                state = "FAILED"  # Spark calls every query completed that is over
+            elif state == "STARTING":
+                self._failed.discard(name)
             self._flows[name] = replace(self._flows.get(name, FlowProgress(name)), state=state)
         self._changed()
 
@@ -97,11 +104,12 @@ class Progress:
                     self._queries[query.runId().toString()] = query
             for run, query in list(self._queries.items()):
                 ended = not query.isActive()
-                for news in query.recentProgress():
-                    if news.batchId() > self._batches.get(run, -1):
-                        self._count(json.loads(news.json()))
-                        self._batches[run] = news.batchId()
+                for news in reversed(_unseen(query.recentProgress(), self._seen.get(run, ""))):
+                    self._count(json.loads(news.json()))
+                    self._seen[run] = news.timestamp()
                 if ended:
+                    if query.exception().isDefined():
+                        self._failed.add(short(query.name() or ""))
                     del self._queries[run]
 
     def _count(self, news: dict[str, Any]) -> None:
@@ -118,6 +126,7 @@ class Progress:
             rows=flow.rows + news["numInputRows"],
             rate=news["processedRowsPerSecond"] or flow.rate,
             reached=reached,
+            watermark=news.get("eventTime", {}).get("watermark", flow.watermark),
         )
 
     def _measure_lag(self) -> None:
@@ -138,3 +147,16 @@ class Progress:
                         if (there_is := bounds.get(stream))
                     ]
                     self._flows[name] = replace(flow, lag=sum(behind))
+
+
+def _unseen(recent: Any, seen: str) -> list[Any]:
+    """The progress of batches that were not seen yet, the last one first. Every look at one is a call to Java.
+
+    By time, not by number: a query that waits reports on a batch without rows, whose number the next batch with rows has too.
+    """
+    unseen = []
+    for place in range(len(recent) - 1, -1, -1):
+        if recent[place].timestamp() <= seen:
+            break
+        unseen.append(recent[place])
+    return unseen

@@ -166,11 +166,11 @@ class Declarations(GraphElementRegistry):
         for each in statements(sql_text):
             target = self._project.full_name(each.target)
             if each.table:
-                self._add_table(target, Place(file, each.line))
+                self._add_table(target, Place(file, each.line, each.begins))
             if each.streaming_table:
                 self._formats[target] = each.format or self._default_format
             if each.flow:
-                self._remember(each.flow, each.target, Place(file, each.line))
+                self._remember(each.flow, each.target, Place(file, each.line, each.begins))
         self._beneath.register_sql(sql_text, file_path)
 
     def _add_table(self, name: str, place: Place) -> None:

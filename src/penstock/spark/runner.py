@@ -1,16 +1,15 @@
-"""Runs a project, once or again and again, through Spark's own pipeline engine.
+"""Runs a project through Spark's own pipeline engine.
 
-A run reads what is in the streams when it starts, and ends. Continuous running is one run after another in one session: Spark's engine
-has no other way, a run costs a second or so of its own, and between two runs nothing is half done, which makes it the place to stop.
-Definitions are read anew for each run, so tables that are recomputed whole (materialized views) see what came meanwhile; a graph of
-Spark's runs only once anyway.
+A run reads what is in the streams when it starts, and ends. The project's files are read anew for each run, so tables that are recomputed
+whole (materialized views) see what came meanwhile; a graph of Spark's runs only once anyway. What the engine made of the streaming flows
+is kept after a run: continuous.py starts them again as queries that stay.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectGraphElementRegistry
 from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph, start_run
 
-from penstock.spark.problems import Finding, Problem, RunFailed, sentence, shorten
+from penstock.spark.problems import Finding, Place, Problem, RunFailed, finding, sentence
 from penstock.spark.progress import Progress
 from penstock.spark.project import Declarations, Project, declare
 from penstock.spark.session import Session
@@ -43,31 +42,56 @@ class Selection:
 class Runner:
     """See the top of this file."""
 
-    def __init__(self, project: Project, session: Session, progress: Progress) -> None:
+    def __init__(
+        self, project: Project, session: Session, progress: Progress, tell: Callable[[str], None] = lambda text: None
+    ) -> None:
         self._project = project
         self._session = session
         self._progress = progress
+        self._tell = tell
+        self._declarations: Declarations | None = None
+        self._views: list[str] = []
+        self.streaming: list[Any] = []
+        """The streaming flows of the last run, as the engine has them."""
 
     def run(self, selection: Selection) -> None:
         """Run the project to the end of what there is. Problem if it is wrong, RunFailed if it did not come to its end."""
-        spark, spec = self._session.spark, self._project.spec
         self._progress.begin_run()
+        executions = self._run_graph(selection)
+        self.streaming = [each for each in executions if each.isStreaming()]
+        batches = [each for each in executions if not each.isStreaming()]
+        whole = [each for each in batches if each.flow().getClass().getSimpleName() == "CompleteFlow"]
+        self._views = [str(each.destination().identifier().unquotedString()) for each in whole]
+
+    def recompute_views(self) -> None:
+        """Recompute the materialized views of the last run, while its streaming flows go on."""
+        if self._views:
+            self._run_graph(Selection(refresh=self._views))
+
+    def place_of(self, flow: str) -> Place | None:
+        """Where a flow of the last run is declared."""
+        return self._declarations.place_of(flow) if self._declarations is not None else None
+
+    def _run_graph(self, selection: Selection) -> list[Any]:
+        """Run what is selected; what the engine ran."""
+        spark, spec = self._session.spark, self._project.spec
         try:
             graph = create_dataflow_graph(spark, spec.catalog, spec.database, spec.configuration)
             try:
                 registry = SparkConnectGraphElementRegistry(spark, graph)
                 declarations = declare(self._project, spark, graph, registry)
-                self._run(graph, declarations, selection)
+                self._declarations = declarations
+                return self._run(graph, declarations, selection)
             finally:
                 self._drop(graph)
         except (Problem, RunFailed) as error:
             if not self._session.alive:
-                raise self._spark_died() from error
+                raise self.spark_died() from error
             raise
         except PySparkException as error:
-            raise RunFailed(Finding(sentence(error))) if self._session.alive else self._spark_died() from error
+            raise RunFailed(Finding(sentence(error))) if self._session.alive else self.spark_died() from error
 
-    def _run(self, graph: str, declarations: Declarations, selection: Selection) -> None:
+    def _run(self, graph: str, declarations: Declarations, selection: Selection) -> list[Any]:
         """Run what is selected, if it can be; table_flows.py records which flow filled which table."""
         declarations.tables_named("--refresh", selection.refresh)
         emptied = declarations.tables_named("--full-refresh", selection.full_refresh)
@@ -78,15 +102,17 @@ class Runner:
         table_flows = self._project.table_flows
         if not selection.dry:
             table_flows.enter_new(flows, emptied)
-        self._follow(graph, declarations, selection)
+        executions = self._follow(graph, declarations, selection)
         if not selection.dry:
             table_flows.enter_emptied(flows, emptied)
+        return executions
 
-    def _spark_died(self) -> RunFailed:
+    def spark_died(self) -> RunFailed:
         return RunFailed(Finding("Spark's Java process ended unexpectedly"))
 
-    def _follow(self, graph: str, declarations: Declarations, selection: Selection) -> None:
-        """Start the run, and listen until it is over."""
+    def _follow(self, graph: str, declarations: Declarations, selection: Selection) -> list[Any]:
+        """Start the run, and listen until it is over; what the engine ran."""
+        update: Any = None
         unresolved: list[Finding] = []
         failed: dict[str, Finding] = {}
         storage = self._project.storage
@@ -97,20 +123,24 @@ class Runner:
             ):  # fmt: skip
                 if "pipeline_event_result" not in reply:
                     continue
+                update = update or self._session.pipeline_update(graph)
                 message = reply["pipeline_event_result"].event.message
                 if failure := _FAILURE.match(message):
                     flow = failure["unresolved"] or failure["failed"]
-                    finding = Finding(shorten(failure["error"]), declarations.place_of(flow))
+                    found = finding(failure["error"], declarations.place_of(flow))
                     if failure["unresolved"]:
-                        unresolved.append(finding)
+                        unresolved.append(found)
                     else:
-                        failed[flow] = finding  # Spark tries again a few times; the last failure is the one to show
+                        if flow not in failed:
+                            self._tell(f"{found}; Spark tries again")
+                        failed[flow] = found  # Spark tries again a few times; the last failure is the one to show
                 if state := _STATE.match(message):
                     self._progress.event(state["flow"], state["state"])
         except PySparkException as error:
             if unresolved:
                 raise Problem(*unresolved) from error
             raise RunFailed(*(failed.values() or [self._at_flow(error, declarations)])) from error
+        return self._session.executions(update) if update is not None else []
 
     def _at_flow(self, error: PySparkException, declarations: Declarations) -> Finding:
         """A refusal of the graph, at the flow it names if it names one."""

@@ -85,6 +85,10 @@ def settings(folder: Path) -> dict[str, str]:
                 _java_option("java.io.tmpdir", folder / "tmp"),
             ]
         ),
+        # A flow that failed is tried again after 1 and 2 seconds; Spark would wait for 5 and 10.
+        "spark.sql.pipelines.execution.watchdog.minRetryTime": "1s",
+        # Spark forgets a client that asks nothing for an hour, and queries that stay need not ask.
+        "spark.connect.session.manager.defaultSessionTimeout": "36500d",
         # The default of 200 is for clusters: with a few cores most of the time would go into empty tasks.
         "spark.sql.shuffle.partitions": str(max(os.cpu_count() or 1, 2)),
     }
@@ -207,6 +211,25 @@ class Session:
     def jvm(self) -> Any:
         """What is in the JVM, by its name there."""
         return self._context._jvm
+
+    def pipeline_update(self, graph: str) -> Any:
+        """The engine's object for a run of a graph that is under way; None if there is none."""
+        service = getattr(self.jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")
+        client = self.spark.client
+        key = self.jvm.org.apache.spark.sql.connect.service.SessionKey(client._user_id or "", client._session_id)
+        holder = getattr(service, "MODULE$").sessionManager().getIsolatedSessionIfPresent(key)
+        update = holder.get().getPipelineExecution(graph) if holder.isDefined() else None
+        return update.get() if update is not None and update.isDefined() else None
+
+    def executions(self, update: Any) -> list[Any]:
+        """The flows that the engine has run in an update, as it has them."""
+        graph = update.pipelineExecution().graphExecution()
+        found = []
+        if graph.isDefined():
+            values = graph.get().flowExecutions().valuesIterator()
+            while values.hasNext():
+                found.append(values.next())
+        return found
 
     @property
     def alive(self) -> bool:

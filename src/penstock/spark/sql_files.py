@@ -25,6 +25,7 @@ class Statement:
     """A statement that declares a table, a view or a flow."""
 
     line: int
+    begins: int  # the line on which the statement before it ends: Spark counts the lines of a statement from there
     flow: str | None  # the name of the flow it declares, if it declares one
     target: str  # the table or view it declares or writes to
     table: bool  # it declares one, or a materialized view
@@ -41,10 +42,13 @@ def statements(text: str) -> Iterator[Statement]:
     code = _NOT_CODE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
     at = 0
     for part in code.split(";"):
+        begins = code.count("\n", 0, at) + 1
         line = code.count("\n", 0, at + len(part) - len(part.lstrip())) + 1
         at += len(part) + 1
         if flow := _FLOW.match(part):
-            yield Statement(line, plain(flow["name"]), plain(flow["target"]), table=False, streaming_table=False)
+            yield Statement(
+                line, begins, plain(flow["name"]), plain(flow["target"]), table=False, streaming_table=False
+            )
         elif table := _TABLE.match(part):
             head = part[table.end() :]
             query = _QUERY.search(head)
@@ -53,6 +57,7 @@ def statements(text: str) -> Iterator[Statement]:
             kind = table["kind"].upper()
             yield Statement(
                 line,
+                begins,
                 name if query else None,
                 name,
                 table=not kind.startswith("TEMPORARY"),

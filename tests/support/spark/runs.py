@@ -1,7 +1,7 @@
 """Runs projects in one Spark session, one after the other, as it is told: python -m tests.support.spark.runs FOLDER
 
 A line in, a line out, both JSON. `{"folder": ..., "refresh": [...]}` runs a project (the other words are those of Selection), and the answer
-is what became of it: `ran` or the kind of error, what was found, and the rows of each flow that ended well. `{"count": "table"}` is
+is what became of it: `ran` or the kind of error, what was found, and the rows of each flow that was ever said to have ended well. `{"count": "table"}` is
 answered with how many rows the table has.
 """
 
@@ -27,12 +27,18 @@ SETTINGS = {
 
 
 def run(session: Session, folder: str, **selection: Any) -> tuple[str, list[str], dict[str, int]]:
-    with Progress(session, os.environ[URL_VARIABLE]) as progress:
+    completed: dict[str, int] = {}
+
+    def changed() -> None:
+        completed.update({flow.name: flow.rows for flow in progress.flows() if flow.state == "COMPLETED"})
+
+    with Progress(session, os.environ[URL_VARIABLE], changed) as progress:
         try:
             Runner(load(Path(folder)), session, progress).run(Selection(**selection))
         except (Problem, RunFailed) as error:
-            return type(error).__name__, [str(each) for each in error.findings], {}
-        return "ran", [], {flow.name: flow.rows for flow in progress.flows() if flow.state == "COMPLETED"}
+            return type(error).__name__, [str(each) for each in error.findings], completed
+        changed()
+        return "ran", [], completed
 
 
 def count(session: Session, table: str) -> int:
