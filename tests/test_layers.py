@@ -24,7 +24,19 @@ ALLOWED: dict[str, set[str]] = {
     "spark": {"protocol", "client"},
     "bench": {"protocol", "client", "testing", "spark"},
     "demo": {"protocol"},
-    "cli": {"protocol", "types", "engine", "commands", "storage", "server", "testing", "bench", "spark", "demo"},
+    "cli": {
+        "protocol",
+        "schema",
+        "types",
+        "engine",
+        "commands",
+        "storage",
+        "server",
+        "testing",
+        "bench",
+        "spark",
+        "demo",
+    },
 }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import redis
+from tests.support.waiting import wait_until
 from typer.testing import CliRunner
 
 from penstock import Server
@@ -42,7 +43,7 @@ def test_letters_hold_any_bytes() -> None:
     for entry in (b"", b"{}", b"\xff\x00\\xff", "é".encode()):
         letter = Letter("s", 7, "why", entry)
         assert Letter.decode(letter.encode()) == letter
-    for wrong in (b"", b"[]", b"{}", b'{"stream":"s","offset":"1","entry":""}', b"\xff"):
+    for wrong in (b"", b"[]", b"{}", b'{"stream":"s","offset":"1","entry":""}', b'{"stream":"s"}', b"\xff"):
         with pytest.raises(ValueError, match=r"."):
             Letter.decode(wrong)
 
@@ -134,6 +135,27 @@ def test_a_letter_to_a_key_that_is_no_stream_stops_the_replay(ours: Server, clie
     assert "'clicks' is no stream; the letters from offset 1 on were not put back" in said
     client.delete("clicks")
     assert run(ours, "replay", "dead")[2].startswith("1 letter ")
+
+
+def test_letters_of_a_group_that_gave_up_are_put_back(ours: Server, client: redis.Redis) -> None:
+    client.execute_command("TWRITE", "clicks", "ENTRIES", "a", "one", "b", b"\xff")
+    client.execute_command("TREAD", "clicks", 0, 2, "GROUP", "g", "RETRY", 1, 1, "DEADLETTER", "dead")
+    wait_until(lambda: len(entries(client, "dead")) == 2)
+    assert run(ours, "replay", "dead")[2] == "2 letters of 'dead' were put back: 'clicks' 2\n"
+    assert entries(client)[2:] == [b"one", b"\xff"]
+
+
+def test_letters_of_a_schema_are_put_back_when_they_fit(ours: Server, client: redis.Redis) -> None:
+    client.execute_command("TSCHEMA", "SET", "clicks", "n int", "CHECK", "deadletter", "dead")
+    client.execute_command("TWRITE", "clicks", "t", '{"n":5000000000}')
+    assert run(ours, "list", "dead")[1] == '1\tclicks -\tn is out of the range of int\t{"n":5000000000}\n'
+    code, _, said = run(ours, "replay", "dead")
+    assert code == 1
+    assert "the letter at offset 1 still does not fit the schema of 'clicks': n is out of the range of int" in said
+    assert len(entries(client, "dead")) == 1
+    client.execute_command("TSCHEMA", "SET", "clicks", "n bigint")
+    assert run(ours, "replay", "dead")[2] == "1 letter of 'dead' was put back: 'clicks' 1\n"
+    assert entries(client) == [b'{"n":5000000000}']
 
 
 def test_letters_are_listed_with_their_reasons(ours: Server, client: redis.Redis) -> None:

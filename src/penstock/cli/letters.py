@@ -14,7 +14,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,8 @@ import typer
 
 from penstock.cli.server_link import URL, Link, Lost
 from penstock.cli.terminal import ending_quietly, one_line, shown_bytes
+from penstock.schema.fitting import misfit
+from penstock.schema.parser import parse
 from penstock.spark.letter_format import Letter
 
 GROUP = "penstock-letters-replay"
@@ -71,7 +73,8 @@ def _shown(raw: bytes) -> str:
         letter = Letter.decode(raw)
     except ValueError as error:
         return f"no letter ({error}): {shown_bytes(raw)}"
-    return f"{one_line(letter.stream)} {letter.offset}\t{one_line(letter.why)}\t{shown_bytes(letter.entry)}"
+    place = "-" if letter.offset is None else letter.offset
+    return f"{one_line(letter.stream)} {place}\t{one_line(letter.why)}\t{shown_bytes(letter.entry)}"
 
 
 @letters.command("replay")
@@ -161,6 +164,7 @@ class _LetterBox:
                     self._link.fail(
                         f"'{target}' is no stream; the letters from offset {plan.place} on were not put back"
                     )
+                self._stop_at_misfits(plan, target, call)
             return [*plan.commands(), ("TGROUP", "SET", self._key, GROUP, plan.end)]
 
         if progress.dry_run:
@@ -170,6 +174,19 @@ class _LetterBox:
         progress.add(plan)
         return plan.end
 
+    def _stop_at_misfits(self, plan: _Plan, target: str, call: Call) -> None:
+        """A stream that checks its schema would refuse the entry, or make another letter of it."""
+        schema = call("TSCHEMA", "GET", target)
+        if schema is None or schema[b"check"] == b"off":
+            return
+        wanted = parse(schema[b"fields"].decode())
+        for offset, entry in plan.entries(target):
+            if why := misfit(wanted, entry):
+                self._link.fail(
+                    f"the letter at offset {offset} still does not fit the schema of '{target}': {one_line(why)}. "
+                    f"The letters from offset {plan.place} on were not put back; widen the schema, or set CHECK off"
+                )
+
 
 class _Plan:
     """Letters to put back in one transaction."""
@@ -178,6 +195,7 @@ class _Plan:
         self.place = self.end = place
         self.targets: dict[str, list[bytes]] = {}
         self.strange: list[int] = []
+        self._places: dict[str, list[int]] = {}  # the offsets of the letters to each target
 
     def add(self, offset: int, tag: bytes, raw: bytes) -> None:
         self.end = offset + 1
@@ -187,6 +205,11 @@ class _Plan:
             self.strange.append(offset)
         else:
             self.targets.setdefault(letter.stream, []).extend((tag, letter.entry))
+            self._places.setdefault(letter.stream, []).append(offset)
+
+    def entries(self, target: str) -> Iterable[tuple[int, bytes]]:
+        """The offset of each letter to a target, and the entry in it."""
+        return zip(self._places[target], self.targets[target][1::2], strict=True)
 
     def commands(self) -> list[tuple[object, ...]]:
         return [("TWRITE", target, "ENTRIES", *words) for target, words in self.targets.items()]
