@@ -1,13 +1,13 @@
-"""Giant values are taken apart by a thread, a little at a time, once nobody has them any more.
+"""Giant values are taken apart by a thread, a little at a time, once nothing refers to them any more.
 
 Freeing a set of two million members is one call that takes a fifth of a second, and it comes at the worst of times: in
 the middle of the DEL, the SET, the FLUSHALL or the expiry that let go of it. So a value with more than GIANT elements
 that is about to be freed (`__del__` of the types) goes to `dispose` instead, which puts it in a queue and returns.
 
 Because the interpreter's own count of references decides, it makes no difference who let go or how, and nothing that
-somebody still reads is ever taken apart. The price is that `__del__` is called for small values too, 60 nanoseconds.
+a thread still reads is ever taken apart. The price is that `__del__` is called for small values too, 60 nanoseconds.
 
-Rejected: a hook at every place that removes a key. SET would have to look at what it replaces, and whoever else still
+Rejected: a hook at every place that removes a key. SET would have to look at what it replaces, and whatever else still
 had the value, a reader in a thread, a reply that is being sent, would have to be known to the hook.
 """
 
@@ -28,13 +28,13 @@ GIANT: Final = 16_384
 SLICE: Final = 1000
 """Elements that are freed before the others have a chance."""
 REST: Final = 0.0002
-"""Seconds of that chance. Nobody waits for what is freed here, and two million elements a second keep up with anybody."""
+"""Seconds of that chance. No client waits for what is freed here, and two million elements a second keep up with any load."""
 
 _garbage: deque[Any] = deque()  # what is to be taken apart; the first is being
 _arrivals: SimpleQueue[None] = SimpleQueue()  # one for each: unlike other queues it can be put into from `__del__`
 _lock = threading.Lock()
 _thread: threading.Thread | None = None
-_hurry = False  # somebody waits for the memory
+_hurry = False  # a command waits for the memory
 
 
 class LongList(list[Any]):
@@ -48,7 +48,7 @@ class LongList(list[Any]):
 
 
 def dispose(value: Any) -> None:
-    """Take a value apart soon. Nobody else may have it. Any thread may call this."""
+    """Take a value apart soon. Nothing else may refer to it. Any thread may call this."""
     _garbage.append(value)
     _arrivals.put(None)
     if _thread is None and not sys.is_finalizing():  # in CPython 3.11 a thread that is started then never begins

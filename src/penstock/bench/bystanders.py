@@ -98,7 +98,7 @@ def _bystand(server: Running, slow: subprocess.Popen[bytes]) -> tuple[list[tuple
                 sent_at = now
             events = poll.poll(PATIENCE)
             if not events:
-                raise TimeoutError(f"the server on port {server.port} answers nobody")
+                raise TimeoutError(f"the server on port {server.port} answers no client")
             for descriptor, _ in events:
                 if descriptor not in sockets:
                     seconds = float(slow.stdout.readline() or "nan")

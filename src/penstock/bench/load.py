@@ -1,7 +1,7 @@
 """The load: redis-benchmark where there is one and its kind of request will do, otherwise a generator of our own.
 
 Ours (`drive`) sends ready-made batches over many sockets from one epoll loop and counts reply bytes instead of parsing
-them, so that it spends less on a request than any server does. Whoever calls it knows how the replies are counted.
+them, so that it spends less on a request than any server does. The caller knows how the replies are counted.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Real Spark in one session, local[2], made for the first row that needs it. Every figure is rows a second of a whole job, which
 starts when the action is called. A job that does next to nothing takes 0.2 to 0.4 s here, so sizes are such that it is a small
-part of ours, the quicker one. Java compiles what it finds busy for some ten seconds, and whoever is measured first would pay for that: so
+part of ours, the quicker one. Java compiles what it finds busy for some ten seconds, and the one that is measured first would pay for that: so
 a new session reads from memory for a while, and the first run of each side counts for nothing. Of those that count the middle one does.
 """
 

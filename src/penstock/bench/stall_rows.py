@@ -22,7 +22,7 @@ _FIRST = 10_000_000  # eight digits in every number, so that the size of a reply
 
 
 def _members(first: int, count: int) -> list[bytes]:
-    """Numbers in an order that nobody could take advantage of."""
+    """Numbers in an order that no implementation can take advantage of."""
     return [b"%d" % (_FIRST + first + at * 7_368_787 % count) for at in range(count)]
 
 

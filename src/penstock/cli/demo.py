@@ -162,7 +162,7 @@ def _flow(
 @dataclass(frozen=True, slots=True)
 class _Producer:
     process: subprocess.Popen[bytes]
-    told: IO[bytes]  # a file, not a pipe: the tally is longer than a pipe holds, and nobody reads before the end
+    told: IO[bytes]  # a file, not a pipe: the tally is longer than a pipe holds, and it is not read before the end
 
     def tally(self) -> str:
         if self.process.wait():

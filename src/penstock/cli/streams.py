@@ -77,7 +77,7 @@ def tail(
 
 
 def _nobody_reads(descriptor: int) -> bool:
-    """Whether the other end of a pipe was closed: nobody would learn that from writing, if there is nothing to write."""
+    """Whether the other end of a pipe was closed: writing would not tell, if there is nothing to write."""
     pipe = select.poll()
     pipe.register(descriptor, 0)
     return any(event & select.POLLERR for _, event in pipe.poll(0))
@@ -134,7 +134,7 @@ class _Follower:
         return [message for message in messages if message is not None]
 
     def printed(self, messages: list[Any]) -> None:
-        """Nobody else needs to know."""
+        """Nothing else needs to know."""
 
 
 class _Member:

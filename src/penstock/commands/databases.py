@@ -31,7 +31,7 @@ def select(session: Session, argv: Argv) -> Reply:
     beyond=Beyond(Reach.DATABASE, "counts every key of the database"),
 )  # fmt: skip
 def dbsize(session: Session, argv: Argv) -> Reply:
-    """Answer the number of keys in the database, expired ones that nobody looked at included."""
+    """Answer the number of keys in the database, expired ones that are not deleted yet included."""
     return len(session.db)
 
 

@@ -39,7 +39,12 @@ def check_allowed(session: Session) -> None:
 
 
 @command(
-    "DEBUG SLEEP", arity=3, flags=FLAGS, group="server", syntax="seconds", cost="O(1), and nobody is served meanwhile"
+    "DEBUG SLEEP",
+    arity=3,
+    flags=FLAGS,
+    group="server",
+    syntax="seconds",
+    cost="O(1), and no client is served meanwhile",
 )
 def debug_sleep(session: Session, argv: Argv) -> Reply:
     """Stop the whole server for so many seconds, fractions allowed."""
@@ -67,7 +72,7 @@ def debug_object(session: Session, argv: Argv) -> Reply:
 
 @command("DEBUG SET-ACTIVE-EXPIRE", arity=3, flags=FLAGS, group="server", syntax="0 | 1")
 def debug_set_active_expire(session: Session, argv: Argv) -> Reply:
-    """Turn the deletion of expired keys that nobody looks at off or on."""
+    """Turn the deletion of expired keys that no command looks at off or on."""
     check_allowed(session)
     session.engine.active_expiry = argv[2] != b"0"
     return OK

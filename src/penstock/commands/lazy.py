@@ -19,7 +19,7 @@ _ENQUEUED = Status(b"LAZY-ENQUEUED")
 def lazy(session: Session, argv: Argv) -> Reply:
     """Have a write run later, and answer LAZY-ENQUEUED at once.
 
-    It runs when somebody asks for what it changes, or when the server is idle. It is logged now. Its reply is lost; if it
+    It runs when a command asks for what it changes, or when the server is idle. It is logged now. Its reply is lost; if it
     fails, LAZY STATUS and INFO lazy count it.
     """
     inner = argv[1:]

@@ -138,7 +138,7 @@ def _counts(table: Listeners, names: Argv) -> Reply:
     "PUBSUB CHANNELS", arity=-2, flags=_TELL, group="pubsub", syntax="[pattern]", cost="O(N) with N channels in use"
 )
 def pubsub_channels(session: Session, argv: Argv) -> Reply:
-    """List the channels that somebody listens to by name."""
+    """List the channels that have subscribers by name."""
     return _active(session.engine.publications.channels, argv)
 
 
@@ -159,7 +159,7 @@ def pubsub_numpat(session: Session, argv: Argv) -> Reply:
     cost="O(N) with N shard channels in use",
 )  # fmt: skip
 def pubsub_shardchannels(session: Session, argv: Argv) -> Reply:
-    """List the shard channels that somebody listens to."""
+    """List the shard channels that have subscribers."""
     return _active(session.engine.publications.shard_channels, argv)
 
 

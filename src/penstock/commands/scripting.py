@@ -56,7 +56,7 @@ def _loaded(session: Session, argv: Argv) -> Script:
     syntax="script numkeys [key [key ...]] [arg [arg ...]]", cost=_COST,
 )  # fmt: skip
 def eval_(session: Session, argv: Argv) -> Reply:
-    """Run a Lua script with nobody in between and answer what it returns; it finds its arguments in KEYS and ARGV."""
+    """Run a Lua script with no other command in between and answer what it returns; it finds its arguments in KEYS and ARGV."""
     return _run(session, argv, _source(session, argv))
 
 

@@ -39,7 +39,7 @@ from penstock.types.zset import Row, SortedSet
 @command(
     "ZADD", arity=-4, flags=Flag.WRITE | Flag.DENYOOM | Flag.FAST, keys=key(1, Access.WRITE), group="sorted-set",
     syntax="key [NX | XX] [GT | LT] [CH] [INCR] score member [score member ...]",
-    cost="O(log N) a member, O(1) while nobody reads the set in order",
+    cost="O(log N) a member, O(1) while the set is not read in order",
 )  # fmt: skip
 def zadd(session: Session, argv: Argv) -> Reply:
     """Give members of the sorted set at key a score each, adding those that are new; answer how many were.
@@ -120,7 +120,7 @@ def _total(score: float, increment: float) -> float:
 
 @command(
     "ZINCRBY", arity=4, flags=Flag.WRITE | Flag.DENYOOM | Flag.FAST, keys=key(1, Access.UPDATE), group="sorted-set",
-    syntax="key increment member", cost="O(log N), O(1) while nobody reads the set in order",
+    syntax="key increment member", cost="O(log N), O(1) while the set is not read in order",
 )  # fmt: skip
 def zincrby(session: Session, argv: Argv) -> Reply:
     """Add to the score of a member, which starts from 0 if it is new, and answer the sum."""
@@ -139,7 +139,7 @@ def zincrby(session: Session, argv: Argv) -> Reply:
 
 @command(
     "ZREM", arity=-3, flags=Flag.WRITE | Flag.FAST, keys=key(1, Access.WRITE, Effect.DELETE), group="sorted-set",
-    syntax="key member [member ...]", cost="O(log N) a member, O(1) while nobody reads the set in order",
+    syntax="key member [member ...]", cost="O(log N) a member, O(1) while the set is not read in order",
 )  # fmt: skip
 def zrem(session: Session, argv: Argv) -> Reply:
     """Remove members, and answer how many were there."""

@@ -6,7 +6,7 @@ order first when the outcome is stored, because a replay of the log must store t
 
 What is long is done aside. Patterns read keys that no lock covers, because they are not known before they are read, so what
 they say is fixed first (`_fixed`): a copy of the table of keys is enough for strings, which do not change, and the fields
-of hashes are looked up. With STORE what is stored belongs to that moment too: nobody sees the destination, which is
+of hashes are looked up. With STORE what is stored belongs to that moment too: no client sees the destination, which is
 locked, before it is stored. But the keys may have changed meanwhile, so the log gets the list itself, not the command.
 """
 
@@ -64,7 +64,7 @@ class _Request:
 
     @property
     def reads_other_keys(self) -> bool:
-        """Whether a pattern names keys that depend on the elements, so that nobody knows beforehand which."""
+        """Whether a pattern names keys that depend on the elements, so that it is not known beforehand which."""
         return any(b"*" in pattern for pattern in (self.by or b"", *self.gets))
 
     def lookups(self, find: Callable[[bytes], Lookup]) -> tuple[Lookup | None, list[Lookup]]:

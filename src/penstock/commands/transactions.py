@@ -25,7 +25,7 @@ def multi(session: Session, argv: Argv) -> Reply:
     flags=Flag.NOSCRIPT | Flag.LOADING | Flag.STALE | Flag.SKIP_SLOWLOG | Flag.CONTROL,
 )  # fmt: skip
 def exec_(session: Session, argv: Argv) -> Reply:
-    """Run the queued commands, one after the other with nobody in between, and answer all their replies.
+    """Run the queued commands, one after the other with no other command in between, and answer all their replies.
 
     The answer is null, and nothing runs, when a watched key changed; a command that fails stops none of the others.
     """

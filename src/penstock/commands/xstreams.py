@@ -1,6 +1,6 @@
 """Redis streams without consumer groups: XADD and what reads, deletes and trims.
 
-Programs keep small journals in them (RQ its results). Whoever wants groups, acknowledgements and retries has this
+Programs keep small journals in them (RQ its results). Programs that want groups, acknowledgements and retries have this
 server's own stream type; two implementations of the same promises would be one too many.
 
 An entry is logged under the id it got, and approximate trimming as the exact trimming it came down to.

@@ -9,7 +9,7 @@ whatever a blocked command does is logged as if it had just arrived. What a hand
 A handler may also leave a `Wish`: what it waits for, in a form that can be looked at without running it. Then a change
 runs only commands that find something, and a read that takes nothing away is run once for all who wait for the same.
 
-Invariants: a session waits in at most one command; a waiter is in the queue of each of its keys or of none; nobody
+Invariants: a session waits in at most one command; a waiter is in the queue of each of its keys or of none; no session
 enters a queue while `serve` works through it, because an unblocked session goes on with its input later, from the
 event loop (run at once, two clients that feed each other would recurse without end).
 
@@ -48,7 +48,7 @@ class Wish(Protocol):
         """Those with an equal one wish the same: if there is nothing for one of them, there is nothing for the others."""
 
     def is_met(self, session: Session) -> bool:
-        """Whether the command would find something now. Where time alone will change that, see that somebody looks again."""
+        """Whether the command would find something now. Where time alone will change that, see that it is asked again."""
 
     def came_upon(self, value: Value | None) -> bool:
         """Whether this is the very value that was there when the command came, and not one that took its place."""
@@ -76,7 +76,7 @@ class Waiter:
         self.timeout_reply = timeout_reply
         self.timer: object | None = None
         self.changed: bytes | None = None  # the key because of which the command is run again
-        self.wish: Wish | None = None  # None: nobody knows before it is run
+        self.wish: Wish | None = None  # None: not known before it is run
         self.silent = False  # CLIENT REPLY SKIP came before it
 
 
@@ -171,7 +171,7 @@ class Blocking:
         """
         ready = self._engine.keyspace.ready
         if self._engine.scripting.running:
-            return  # another client is heard in the middle of a script, which nobody may come between
+            return  # another client is heard in the middle of a script, which must not be interrupted
         while ready:
             changed = dict.fromkeys(ready)  # a transaction may have changed a key many times
             ready.clear()

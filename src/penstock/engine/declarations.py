@@ -413,7 +413,7 @@ class Registry:
 
 
 def unknown_command(argv: Sequence[bytes]) -> ReplyError:
-    """Redis's text: the name and the first arguments, cut so that nobody can flood a log."""
+    """Redis's text: the name and the first arguments, cut so that no client can flood a log."""
     arguments = b""
     for arg in argv[1:]:
         if len(arguments) >= 128:

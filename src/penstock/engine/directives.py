@@ -120,7 +120,7 @@ class Settings:
     dir = D(FOLDER, ".", "Folder for the log and the snapshots.", protected=True)
     dbfilename = D(TEXT, "dump.pns", "File name of the snapshot, inside dir.", protected=True)
     save = D(SAVE, [(3600, 1), (300, 100), (60, 10000)], "Take a snapshot when so many seconds passed with so many changes.")
-    stop_writes_on_bgsave_error = D(YES_NO, True, "Refuse writes while snapshots fail, so that somebody notices.")
+    stop_writes_on_bgsave_error = D(YES_NO, True, "Refuse writes while snapshots fail, so that the failure is noticed.")
     appendonly = D(YES_NO, False, "Log every change to the append-only file. CONFIG SET to yes is answered when a crash would find all that is written from then on.")
     appendfilename = D(TEXT, "appendonly.aof", "First part of the log's file names.", mutable=False)
     appenddirname = D(TEXT, "appendonlydir", "Folder for the log's files, inside dir.", mutable=False)
@@ -141,7 +141,7 @@ class Settings:
     once_max_bytes = D(MEMORY, 256 << 20, "Bytes of replies kept for ONCE; at that size new commands under ONCE are refused with ONCEFULL.")
     once_idle_timeout = D(integer(1000, 1 << 40), 3_600_000, "Milliseconds after which a client of ONCE that sent nothing is forgotten.")
     # LAZY
-    lazy_queue_enabled = D(integer(0, 1), 1, "1 runs what LAZY queued whenever the server is idle; 0 only when somebody needs it, or it is too old.")
+    lazy_queue_enabled = D(integer(0, 1), 1, "1 runs what LAZY queued whenever the server is idle; 0 only when a command needs it, or it is too old.")
     lazy_max_queued = D(_COUNT, 10_000, "Commands that LAZY may have queued; one more runs at once.")
     lazy_max_bytes = D(MEMORY, 64 << 20, "Bytes of commands that LAZY may have queued; what is beyond runs at once.")
     lazy_max_age = D(_COUNT, 10_000, "Milliseconds after which a queued command runs although the server is not idle; 0 never.")

@@ -109,7 +109,7 @@ class Persistence(Protocol):
 
 
 class NoTimers:
-    """For engines that nobody blocks in: tools, tests of single commands."""
+    """For engines in which no client blocks: tools, tests of single commands."""
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> object:
         return None
@@ -150,7 +150,7 @@ class Engine:
         # state that gates ask about
         self.loading = False
         self.over_memory = False  # kept by `memory`
-        self.active_expiry = True  # DEBUG SET-ACTIVE-EXPIRE: off, keys go only when somebody looks at them
+        self.active_expiry = True  # DEBUG SET-ACTIVE-EXPIRE: off, keys go only when a command looks at them
         self.write_error: str | None = None  # why writes are refused: the log or the snapshot cannot be written
         self.gates: list[Gate] = [
             self._gate_auth, self._gate_acl, self._gate_loading, self._gate_disk, self._gate_memory,

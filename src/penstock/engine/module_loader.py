@@ -1,4 +1,4 @@
-"""Modules: commands of somebody else, in Python, loaded when a server starts.
+"""Modules: commands that a user writes in Python, loaded when a server starts.
 
 A module is named as Python imports it, or by the path of a .py file. Importing it declares its commands, exactly as the
 built-in families do, so everything that follows from a declaration holds for them: COMMAND DOCS, ACL rules, locks, the

@@ -214,7 +214,7 @@ class Scripting:
 
     @cached_property
     def _session(self) -> Session:
-        """Runs the commands of scripts: nobody listens to it and it never waits."""
+        """Runs the commands of scripts: it has no client and never waits."""
         session = Session(self._engine)
         session.authenticated = True
         session.may_block = False

@@ -55,7 +55,7 @@ class Output(Protocol):
 
 
 class Nowhere:
-    """Output of a session nobody listens to: scripts and the log being replayed."""
+    """Output of a session without a client: scripts and the log being replayed."""
 
     def send(self, data: bytes | RawPieces) -> None:
         return
@@ -116,7 +116,9 @@ class Session:
         self.postponed: Argv | None = None  # what a pause or a lock holds back; the output runs it when it resumes
         self.turn: tuple[Argv, Wait] | None = None  # a command that waited for locks, which may have to wait again
         self.current: tuple[Any, Argv] | None = None  # (command, argv) while a handler runs, for `block`
-        self.later: Callable[[Job], None] | None = None  # nobody waits for what it runs; called when a thread is done
+        self.later: Callable[[Job], None] | None = (
+            None  # no client waits for what it runs; called when a thread is done
+        )
         self.repeated: Argv | None = None  # a threaded command that is run again because LAZY came in between
         self.around: Callable[[Callable[[], Reply]], Reply] | None = None  # what a command inside another is run by
         # logging

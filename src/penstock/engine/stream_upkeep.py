@@ -116,7 +116,7 @@ class Streams:
     def tick(self) -> None:
         """Many times a second: expire leases and stages, enforce age and compaction, for a slice of time.
 
-        Streams take turns, so that thousands of them hold nobody up, and each has its turn. All of these are writes, so
+        Streams take turns, so that thousands of them hold no client up, and each has its turn. All of these are writes, so
         they wait while CLIENT PAUSE lasts.
         """
         if self._engine.pause.until:

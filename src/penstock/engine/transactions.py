@@ -1,7 +1,7 @@
 """MULTI, EXEC and WATCH: a session's queue of commands, and the keys that must not change before it runs.
 
 Dispatch puts commands into the queue; here is what EXEC makes of it. A watch is an entry in `Database.observed`, so a
-write pays for it only where somebody watches, and `Database` itself breaks it. The one thing nobody writes is the
+write pays for it only where a client watches, and `Database` itself breaks it. The one change without a write is the
 passing of time: a watched key that has expired but was not deleted yet is found by `run`.
 
 Invariant: outside a handler, `session.watching` and the watchers of every database name the same pairs.
@@ -78,7 +78,7 @@ def _aborted_by(error: ReplyError) -> ExecAbort:
 
 
 def run(session: Session) -> Reply:
-    """Run everything that was queued as one unit of the log; nobody blocked is served before it is over."""
+    """Run everything that was queued as one unit of the log; no blocked client is served before it is over."""
     transaction = session.transaction
     assert transaction is not None, "EXEC checks that there is one"
     engine = session.engine

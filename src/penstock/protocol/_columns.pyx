@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 """The compiled twin of columns.py; that file says what it does, and the same tests run on both.
 
-Every place in a table is checked against the data before anything is read by it: whoever gives a wrong one gets an error,
-never somebody else's memory. A row is measured first, so that its bytes object has the exact size.
+Every place in a table is checked against the data before anything is read by it: a wrong one gives an error,
+never memory outside of the data. A row is measured first, so that its bytes object has the exact size.
 """
 
 from array import array

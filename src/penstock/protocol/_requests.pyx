@@ -265,7 +265,7 @@ cdef class RequestReader:
 
     cdef int _grow(self, Py_ssize_t size) except -1:
         """Make room for so much of the argument, if it is that long."""
-        cdef PyObject *moving = <PyObject *>self._bulk  # which nobody else may hold while it moves
+        cdef PyObject *moving = <PyObject *>self._bulk  # which nothing else may refer to while it moves
         Py_INCREF(self._bulk)
         self._bulk = None
         _PyBytes_Resize(&moving, min(self._size, size))

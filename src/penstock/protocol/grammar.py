@@ -1,4 +1,4 @@
-"""What every reader of requests shares: the limits of Redis, and the words of a command that somebody typed."""
+"""What every reader of requests shares: the limits of Redis, and the words of a command that a person typed."""
 
 from __future__ import annotations
 

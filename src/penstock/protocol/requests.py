@@ -8,11 +8,11 @@ Two readers share the work. hiredis takes what clients send, arrays of bulk stri
 a command. It was written for replies, though: it accepts integers, sets and nested arrays, reserves whatever length
 a header claims, and knows no inline commands. So `RequestReader` checks that what comes out is lists of bytes, and
 looks for giant headers, and for headers of what no request has, before hiredis sees them. A connection whose first byte
-is not `*` is somebody at a terminal: it is read by `StrictReader`, which speaks exactly the request grammar, with its limits and its error texts,
+is not `*` is a person at a terminal: it is read by `StrictReader`, which speaks exactly the request grammar, with its limits and its error texts,
 in plain Python. So is a client that has not logged in yet, because there the limits are narrow.
 
 Rejected: starting over with the strict reader after hiredis met something odd. hiredis does not tell where a
-command began, and a guess could run the inside of somebody's value as a command. So a connection that began with
+command began, and a guess could run the inside of a value as a command. So a connection that began with
 arrays may not change to inline commands (Redis and the compiled reader allow it; no client does it).
 """
 
@@ -57,7 +57,7 @@ class StrictReader:
         self._missing = 0  # bulk strings the current array still wants; 0 between commands
         self._argv: Argv = []
         self._whole = 0  # bytes in _argv
-        self.inline = False  # an inline command was seen: somebody types
+        self.inline = False  # an inline command was seen: a person types
 
     def limit(self, max_bulk: int, max_arguments: int) -> None:
         self._max_bulk, self._max_arguments = max_bulk, max_arguments

@@ -192,7 +192,7 @@ cdef class InnerLoop:
     cdef public object unsent  # () -> bytes that the transport has not sent yet
     cdef bint direct  # inside data_received, so the socket is certainly open
     cdef object clock, stats, others
-    cdef list ready  # changed keys that somebody waits for
+    cdef list ready  # changed keys that a client waits for
     cdef dict busy  # the table of engine/concurrency/busy_names.py
     cdef object following  # a command that was taken to see whether it belongs to a run, and did not run yet
     cdef array.array tally  # of stats

@@ -33,7 +33,7 @@ class BusyScriptSockets:
     def __init__(self, app: App) -> None:
         self._app = app
         self._selector: selectors.BaseSelector | None = None
-        self._adopting: list[asyncio.Task[None]] = []  # a task that nobody holds may be collected
+        self._adopting: list[asyncio.Task[None]] = []  # a task without a reference may be collected
         self._accepted: list[tuple[Connection, Unadopted]] = []
 
     def look(self) -> None:

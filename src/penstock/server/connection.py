@@ -81,7 +81,7 @@ class Connection(InnerLoop):
         self._writes_first = False  # it takes no reply at all, and may wait until all that it sends is taken
         self._narrow = False  # has not logged in: the reader takes small commands only
         self._owed = 0  # bytes that wait for the disk, as far as they are many: while they are, nothing more runs
-        self._pushed = False  # something came from elsewhere, of which nobody knows how much will follow
+        self._pushed = False  # something came from elsewhere, and it is not known how much will follow
         self._long = False  # a long reply is on its way: nothing more runs until the transport has all of it
 
     # -- asyncio calls these ----------------------------------------------------------------------------------
@@ -380,7 +380,7 @@ class Connection(InnerLoop):
             self._pour()
 
     def _write_owed(self, size: int, data: bytes) -> None:
-        """The disk was waited for: nobody must fill memory with what a client cannot have yet."""
+        """The disk was waited for: what a client cannot have yet must not fill memory."""
         before = self._owed
         self._owed -= size
         self._write(data)

@@ -30,7 +30,7 @@ log = logging.getLogger("penstock.server")
 TOO_MANY = b"-ERR max number of clients reached\r\n"
 DENIED = (
     b"-DENIED Penstock is running in protected mode: the default user has no password, so only clients on the same "
-    b"machine are accepted. Give it one (requirepass), or, if nobody else can reach this server, turn the mode off: "
+    b"machine are accepted. Give it one (requirepass), or, if no other machine can reach this server, turn the mode off: "
     b"CONFIG SET protected-mode no from this machine, or the option --protected-mode no.\r\n"
 )
 SWEEP = 1.0
@@ -156,7 +156,7 @@ class Limits:
                 connection.read_on()
 
     def _follow_clock(self, wall: int, now: float) -> None:
-        """If the clock was set, nobody has been idle for any longer because of it."""
+        """If the clock was set, no client has been idle for any longer because of it."""
         before, then = self._times
         self._times = (wall, now)
         jump = wall - before - round((now - then) * 1000)

@@ -39,7 +39,7 @@ class BadMessage(NamedTuple):
 
 
 class DeadLetters:
-    """The letters of one partition. `query` names whoever reads: what is read again under the same name is not written again."""
+    """The letters of one partition. `query` names the reader: what is read again under the same name is not written again."""
 
     def __init__(self, link: Link, options: Options, schema: StructType, query: str, part: Range) -> None:
         # A query may read a stream twice, as different things; what is bad to one is not to the other.

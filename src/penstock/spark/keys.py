@@ -61,7 +61,7 @@ class SlotPartition(InputPartition):
 
 
 def infer_schema(options: Options) -> StructType:
-    """The columns of keys nobody described: a string's value, or the fields that some of the hashes have."""
+    """The columns of keys without a schema: a string's value, or the fields that some of the hashes have."""
     schema = StructType().add(options.keyColumn, StringType(), nullable=options.badEntries == "null")
     if options.type == "string":
         return schema.add(options.valueColumn, StringType() if options.text else BinaryType())

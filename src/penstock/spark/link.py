@@ -235,7 +235,7 @@ class Link:
 
 @contextmanager
 def _may_be_gone() -> Iterator[None]:
-    """A stream that was deleted meanwhile is told of by whoever reads it."""
+    """A stream that was deleted meanwhile is told of by its reader."""
     try:
         yield
     except redis.ResponseError as error:

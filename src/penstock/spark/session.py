@@ -1,4 +1,4 @@
-"""A Spark session for a project: Java, Python, catalog and places for files are set, so that nobody has to.
+"""A Spark session for a project: Java, Python, catalog and places for files are set, so that no user has to.
 
 Declarative pipelines speak Spark Connect, so a session here is two: the classic one, which owns the JVM and shows what runs in it, and
 a client of the Connect server inside that JVM, which the project's files get. The server listens on 127.0.0.1, on a port that the
@@ -116,7 +116,7 @@ def _handlers_kept() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _signals_held() -> Iterator[list[int]]:
-    """Note signals instead of acting on them. Whoever is interrupted while Java starts does not know the process yet, and it, finding nobody
+    """Note signals instead of acting on them. A program that is interrupted while Java starts does not know the process yet, and it, finding no one
     to talk to, would stay for ever."""
     came: list[int] = []
     if threading.current_thread() is not threading.main_thread():

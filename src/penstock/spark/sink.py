@@ -1,6 +1,6 @@
 """Streams as a Spark sink, exactly once: staged by the tasks, made visible by one commit on the driver.
 
-A task puts its rows aside under tokens of its own (TSTAGE), where nobody sees them, and sends the tokens to the driver.
+A task puts its rows aside under tokens of its own (TSTAGE), where no reader sees them, and sends the tokens to the driver.
 The driver commits all tokens of a batch at once (TCOMMIT), under the query's id and the batch's number: the server
 takes each number once, so a driver that died and commits again changes nothing. What tasks staged that then failed
 is never named in a commit, and expires. Rows have no names here, tokens do: a task that is run again may well get

@@ -70,7 +70,7 @@ class Child:
         try:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
         except ChildProcessError:
-            return self._end("somebody else took the child's exit status")
+            return self._end("another part of the process took the child's exit status")
         if pid == 0:
             self._kill_if_stalled()
             return None

@@ -42,7 +42,7 @@ class FolderLock:
         return self._descriptor is not None
 
     def take(self) -> None:
-        """Lock the folder unless that is done already; FolderInUse if somebody else has it."""
+        """Lock the folder unless that is done already; FolderInUse if another process has it."""
         if self._descriptor is not None:
             return
         self._folder.mkdir(parents=True, exist_ok=True)

@@ -108,7 +108,7 @@ class Persistence:
         except BaseException:
             self._lock.release()
             raise
-        self._set_loading(False)  # only now: nobody is to see, change or save a part of the data
+        self._set_loading(False)  # only now: no client may see, change or save a part of the data
         self._started = True
         self._config.on_change("appendonly", self._switch_log)
         self._config.on_change("appendfsync", self._aof.set_policy)

@@ -32,7 +32,7 @@ import redis
 from penstock.protocol.slots import SLOTS, key_slot
 from penstock.testing.redis import candidate_ports, find_redis, given_out
 
-_BUS = 10_000  # Redis before 7.0 lets nobody choose: the cluster bus is at the port plus this
+_BUS = 10_000  # Redis before 7.0 has no choice: the cluster bus is at the port plus this
 
 
 @dataclass(slots=True, eq=False)
@@ -230,7 +230,7 @@ class RedisCluster:
         self.wait_until_ok()
 
     def fail_over(self, master: ClusterNode) -> ClusterNode:
-        """Its replica becomes the master, at once and asking nobody if the master is dead; answers the new master."""
+        """Its replica becomes the master, at once and without a vote if the master is dead; answers the new master."""
         replica = self.replica_of(master)
         again_at = 0.0
 

@@ -27,7 +27,7 @@ from types import TracebackType
 
 from penstock.testing.frames import command_name, frame_end
 
-_PUSH = ord(">")  # data out of band: nobody asked for it
+_PUSH = ord(">")  # data out of band: no request asked for it
 
 
 class Kind(Enum):
@@ -135,7 +135,7 @@ class FaultProxy:
         return self._arm(Fault(Kind.REPLACE, command, nth, instead=instead))
 
     def swallow(self, command: bytes | None = None, nth: int = 1, executed: bool = False) -> Fault:
-        """A half-open connection: from this request on nothing passes, and nobody is told."""
+        """A half-open connection: from this request on nothing passes, and neither end is told."""
         return self._arm(Fault(Kind.SWALLOW, command, nth, executed=executed))
 
     def hold_replies(self) -> None:

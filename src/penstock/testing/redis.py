@@ -57,7 +57,7 @@ given_out: set[int] = set()
 
 
 def free_port() -> int:
-    """A port nobody has right now, below those that the system gives away by itself: one of those might go to any connection
+    """A port that is free right now, below those that the system gives away by itself: one of those might go to any connection
     before a server is there, or while a server that was killed starts again."""
     for port in candidate_ports(10_000, 32_000):
         with socket.socket() as probe, contextlib.suppress(OSError):

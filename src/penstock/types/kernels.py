@@ -5,7 +5,7 @@ other thread waiting for a quarter of a second, in whichever thread it runs. So 
 more than a chunk of elements, and between two calls another thread may have its turn. What comes out is what the one
 long call would give, in about twice its time.
 
-They read their arguments and nothing else, so they may run in any thread while nobody changes those.
+They read their arguments and nothing else, so they may run in any thread while no other thread changes those.
 
 One step is longer than a chunk: a set or dict that grows moves to a table twice its size, 25 milliseconds at 600,000
 members and 45 at 1,250,000. Rejected: results in several smaller sets. Every later look-up would pay for it.

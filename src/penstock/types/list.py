@@ -47,7 +47,7 @@ class List(deque[bytes]):
         return found
 
     def walk(self, start: int, stop: int) -> Iterator[bytes]:
-        """What `slice` gives, one by one, passing over what comes before in chunks; nobody may change it meanwhile."""
+        """What `slice` gives, one by one, passing over what comes before in chunks; it must not change meanwhile."""
         items = iter(self)
         skip(items, start)
         return islice(items, stop - start)

@@ -1,7 +1,7 @@
 """Sets of byte strings: a Python set, whose operators are the set algebra, and a sampler once one is asked for.
 
 Members are changed only through `insert`, `remove_all` and the two `take` methods: these keep the sampler in step.
-The methods inherited from `set` that change it in place do not; they are for sets nobody has sampled, such as one that
+The methods inherited from `set` that change it in place do not; they are for sets that were never sampled, such as one that
 a command is still building.
 """
 

@@ -1,7 +1,7 @@
 """Sorted sets: members ordered by score, then by name.
 
-The scores are a dict, which is always right. The order, a SortedList of (score, member), is made when somebody first
-asks for it, and writes then keep it up to date; but once a sixteenth of the set was written and nobody looked, it is
+The scores are a dict, which is always right. The order, a SortedList of (score, member), is made by the first command that
+asks for it, and writes then keep it up to date; but once a sixteenth of the set was written without an ordered read, it is
 dropped and the next ordered read makes it again. So sets that are only written and asked for single scores never pay
 for an order, sets that are read in order pay for each write, and no set pays much more than twice what it had to: a
 sixteenth is about where keeping an order has cost as much as making one.
@@ -10,7 +10,7 @@ Measured with 100,000 members, microseconds: a new member 0.4 and a new score 0.
 8, whatever the load factor of the SortedList; 0.5 a member to make the order, which a million members make felt. So it
 is made in chunks, and `disorder` tells beforehand that an ordered read will have to: a thread can do it then.
 
-Rejected: noting what was written and sorting it in at the next read. Writes are then always quick, but whoever looks
+Rejected: noting what was written and sorting it in at the next read. Writes are then always quick, but the command that looks
 at a busy board of a million members now and then waits for all that was put off, 10 microseconds a write.
 
 Invariant: `_order` is None, or it holds exactly the rows of `scores`.
@@ -55,7 +55,7 @@ class SortedSet:
     def __init__(self, scores: dict[bytes, float] | None = None) -> None:
         self.scores: dict[bytes, float] = {} if scores is None else scores  # to be changed by methods here only
         self._order: Any = None  # SortedList[Row], or None
-        self._unseen = 0  # writes since somebody looked at the order
+        self._unseen = 0  # writes since the last ordered read
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -144,7 +144,7 @@ class SortedSet:
         return len(self.scores) if self._order is None else 0
 
     def _ordered(self) -> Any:
-        """The order, for somebody who looks at it. Two threads may both make it: they come to the same."""
+        """The order, for a command that reads it. Two threads may both make it: they come to the same."""
         self._unseen = 0
         order = self._order
         if order is None:
@@ -154,7 +154,7 @@ class SortedSet:
         return order
 
     def put_in_order(self) -> None:
-        """Do now what the next ordered read would have to do first; a thread may, while nobody changes the set."""
+        """Do now what the next ordered read would have to do first; a thread may, while the set does not change."""
         self._ordered()
 
     def build_index(self) -> None:
@@ -179,7 +179,7 @@ class SortedSet:
         return found
 
     def walk(self, start: int, stop: int, backwards: bool = False) -> Iterator[Row]:
-        """What `rows` gives, one by one; nobody may change the set meanwhile."""
+        """What `rows` gives, one by one; the set must not change meanwhile."""
         rows: Iterator[Row] = self._ordered().islice(start, stop, backwards)
         return rows
 

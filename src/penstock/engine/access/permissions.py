@@ -217,7 +217,7 @@ class Selector:
         return any(access & ~granted == Access(0) and compile_glob(glob)(key) for glob, granted in self.keys.items())
 
     def allows_channel(self, channel: bytes, is_pattern: bool) -> bool:
-        """A pattern somebody subscribes to must be allowed word for word: what it matches cannot be compared."""
+        """A pattern that a user subscribes to must be allowed word for word: what it matches cannot be compared."""
         if self.all_channels:
             return True
         if is_pattern:

@@ -1,6 +1,6 @@
 """Which commands may be LAZY, and why the others may not: read from the declarations.
 
-A queued command runs later than it was logged, and nobody may be able to tell. So its outcome must follow from its
+A queued command runs later than it was logged, and no client may be able to tell. So its outcome must follow from its
 arguments and from the keys they name alone: not from chance, not from the clock, not from keys that only the data tells.
 Everything that is not certain is refused with its reason; docs/lazy-commands.md has the table.
 

@@ -84,7 +84,7 @@ class LockGate:
         self._engine = engine
         self.locks = Locks(engine.busy_names)
         self._names = engine.busy_names.table
-        self.on_quiet: Callable[[], None] = lambda: None  # the last write lock went while somebody wants to fork
+        self.on_quiet: Callable[[], None] = lambda: None  # the last write lock went while the server wants to fork
         self._fork_wanted = 0  # since when, by the clock of leases; 0 if it is not
         self._put_off: dict[tuple[Database, bytes], None] = {}  # changed keys whose waiters found locks in their way
 

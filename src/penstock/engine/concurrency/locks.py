@@ -1,16 +1,16 @@
-"""Which keys are locked, by whom, and who waits for them: the dictionary of locked keys (seed 001), nothing else.
+"""Which keys are locked, by which owner, and what waits for them: the dictionary of locked keys, nothing else.
 
-It knows neither clients nor threads: an owner is any object, a waiter too, and calling somebody is the caller's
+It knows neither clients nor threads: an owner is any object, a waiter too, and calling one of them is the caller's
 business (lock_gate.py). Two kinds of commands ask. One that *takes* locks goes to a thread and holds them until it is
-done: all of them at once or none, so nobody who holds a lock ever waits and there is no circle to wait in. Any other
-runs on the loop from start to end; it takes nothing and only needs that nobody holds what it is about to touch.
+done: all of them at once or none, so an owner of a lock never waits and there is no circle to wait in. Any other
+runs on the loop from start to end; it takes nothing and only needs that no owner holds what it is about to touch.
 
 - A read lock keeps writers out, a write lock everybody.
 - Who finds a lock in his way waits at every key that is, in the order of tickets, and keeps these places until he is
   called. Who is called tries again from the start; should he have to wait once more, his ticket is still the old one.
 - Who takes locks also waits behind older waiters that his locks would keep out. So a crowd of threaded readers cannot
-  starve a writer. What runs at once passes them, as it keeps nobody waiting.
-- While write locks are denied, because a child is to be forked, whoever wants one waits at the key as well, and the key
+  starve a writer. What runs at once passes them, as it keeps no other waiting.
+- While write locks are denied, because a child is to be forked, a command that wants one waits at the key as well, and the key
   is listed in `fork_queue`.
 
 Invariant (`check`): a waiter is in the queue of a key where something stands in his way, and is looked at again when
@@ -37,7 +37,7 @@ class Kind(enum.Enum):
 
     READ = "read"
     WRITE = "write"
-    PENDING = "pending"  # not locked; somebody waits who may not lock it yet (LOCKED_KEY_PENDING_FORK)
+    PENDING = "pending"  # not locked; a waiter may not lock it yet (LOCKED_KEY_PENDING_FORK)
 
 
 class Want(NamedTuple):
@@ -67,7 +67,7 @@ class KeyLock:
 
 
 class Wait:
-    """Somebody who waits."""
+    """A command that waits."""
 
     __slots__ = ("places", "since", "takes", "ticket", "wants", "who")
 
@@ -93,7 +93,7 @@ class Locks:
         self.write_locks = 0
         self.waiting: dict[Wait, None] = {}
         self.writes_denied = False
-        self.fork_queue: dict[KeyLock, None] = {}  # keys where somebody waits for write locks to be allowed again
+        self.fork_queue: dict[KeyLock, None] = {}  # keys where a command waits for write locks to be allowed again
         self._held: dict[object, list[KeyLock]] = {}  # by owner
         self._tickets = count(1)
 
@@ -167,7 +167,7 @@ class Locks:
         return wait
 
     def leave(self, wait: Wait) -> list[Wait]:
-        """Stop waiting; those who may try again now that nobody is before them."""
+        """Stop waiting; those that may try again now that none is before them."""
         if wait not in self.waiting:
             return []
         places = wait.places
@@ -175,7 +175,7 @@ class Locks:
         return self._call(places)
 
     def deny_writes(self) -> None:
-        """Give no more write locks: somebody wants to fork."""
+        """Give no more write locks: the server wants to fork."""
         self.writes_denied = True
 
     def allow_writes(self) -> list[Wait]:
@@ -202,7 +202,7 @@ class Locks:
         """Something changed at these keys: take those out of all queues who may try again, the oldest first."""
         called = []
         while locks:
-            left: list[KeyLock] = []  # keys at which somebody stood before others
+            left: list[KeyLock] = []  # keys at which it stood before others
             for wait in sorted({wait for lock in locks for wait in lock.queue}, key=_ticket):
                 if self.blocked(wait.wants, wait.takes, wait.ticket):
                     self._line_up(wait)  # perhaps at another key, which was free when he came
@@ -253,11 +253,11 @@ class Locks:
             for owner in (*lock.readers, *([lock.writer] if lock.writer is not None else [])):
                 assert lock in self._held[owner]
             for wait in lock.queue:
-                assert wait in self.waiting and lock in wait.places, "a queue remembers somebody who left"
+                assert wait in self.waiting and lock in wait.places, "a queue remembers a waiter that left"
         for wait in self.waiting:
             standing = {(id(lock.table), lock.key) for lock in wait.places}
             obstacles = {(id(want.table), want.key) for want in self._obstacles(wait)}
-            assert obstacles & standing, "somebody waits where nothing is in his way"
+            assert obstacles & standing, "a command waits where nothing is in its way"
             assert all(wait in lock.queue for lock in wait.places)
         assert all(lock in entries for lock in self.fork_queue)
         assert not self.fork_queue or self.writes_denied

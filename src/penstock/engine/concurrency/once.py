@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 LOOK_EVERY = 1000
 """Milliseconds between looks for clients that are idle: a look walks over all of them."""
 STOOD_STILL = 10_000
-"""Milliseconds without a look after which the clock was set, or the server stood still: nobody was idle in that time."""
+"""Milliseconds without a look after which the clock was set, or the server stood still: no client was idle in that time."""
 
 
 class Once:

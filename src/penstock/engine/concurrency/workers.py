@@ -86,7 +86,7 @@ class Job:
         self.later = session.later
         self.insists = session.repeated is self.argv  # it ran before, and LAZY came in between
         self._around = session.around
-        self._claim = threading.Lock()  # whoever has it computes
+        self._claim = threading.Lock()  # the thread that has it computes
         self._over = threading.Event()
         self.database: Database = session.db
         self.seen: list[tuple[Database, bytes, Any]] = []  # the values it locked
@@ -99,7 +99,7 @@ class Job:
         self.growth = 0  # bytes that are reserved for what it computes
 
     def run(self) -> None:
-        """In a worker thread, if nobody was quicker."""
+        """In a worker thread, if no other was quicker."""
         if not self._claim.acquire(blocking=False):
             return
         started = time.perf_counter_ns()

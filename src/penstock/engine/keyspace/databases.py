@@ -220,7 +220,7 @@ class Database:
     def names_now(self) -> Iterable[bytes]:
         """What `live_keys` gives at this moment: a copy, which any thread may walk while keys come and go.
 
-        Taking it is one call that nobody can interrupt, some 20 nanoseconds a key.
+        Taking it is one call that no other thread can interrupt, some 20 nanoseconds a key.
         """
         names = LongList(self.data)
         if not self.expires or not self.keyspace.expiring:
@@ -355,7 +355,7 @@ class Database:
         return True
 
     def is_expired(self, key: bytes) -> bool:
-        """Whether the key's time has come; it may still be in `data`, where nobody but this class should look."""
+        """Whether the key's time has come; it may still be in `data`, where only this class should look."""
         return self.keyspace.expiring and self.expires.get(key, NEVER) <= self.clock.now
 
     def expire_now(self, key: bytes) -> bool:

@@ -1,8 +1,8 @@
-"""When keys fall due: for active expiry, which deletes what nobody asks for any more.
+"""When keys fall due: for active expiry, which deletes keys that no command asks for any more.
 
 Keys that fall due within the same 128 ms share a bucket, and a heap orders the buckets. Taking a key's deadline away is
 then O(1) and exact: however often keys are given new times, no stale row is left behind. A bucket is taken only when
-all of it has passed, so nothing in it needs a second look; that active expiry is up to 128 ms late nobody can tell,
+all of it has passed, so nothing in it needs a second look; active expiry is up to 128 ms late, which no client can tell,
 because a key past its time is deleted when it is looked at.
 
 Invariant: a key is in the bucket of its one deadline, and no bucket is empty.
@@ -76,7 +76,7 @@ class Deadlines:
         return None
 
     def parts(self) -> tuple[Sized, ...]:
-        """What grows with the number of keys, for whoever takes it apart."""
+        """What grows with the number of keys, for the thread that takes it apart."""
         return self._buckets, self._order
 
     def check(self, expires: dict[bytes, int]) -> None:

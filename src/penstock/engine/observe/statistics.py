@@ -1,6 +1,6 @@
 """Counters for INFO. Owned by the loop thread.
 
-What somebody else counts already stays there: expired keys with the keyspace. What is counted for every chunk of input
+What is counted elsewhere already stays there: expired keys with the keyspace. What is counted for every chunk of input
 or every command is in arrays, where the compiled inner loop adds without making Python integers.
 
 To read the clock twice takes a tenth of a GET in the inner loop, which therefore times one call in SAMPLE of a command,

@@ -44,7 +44,7 @@ def parse_arrow(data: bytes, limit: int | None = None) -> list[Any]:
         source = pa.BufferReader(data)
         batches = [_normalised(batch, limit) for batch in _batches(source, limit) if batch.num_rows]
         rest = len(data) - source.tell()
-        if rest:  # a second stream, perhaps: nobody may think that it was written
+        if rest:  # a second stream, perhaps: the client must not think that it was written
             raise InvalidArrow(f"{rest} bytes follow the end of the Arrow stream; a payload is one stream")
     except InvalidArrow:
         raise

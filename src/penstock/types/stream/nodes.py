@@ -151,7 +151,7 @@ class Node:
 
     @classmethod
     def of(cls, number: int, batch: Any, before: int, newest: int, offsets: array[int] | None = None) -> Self:
-        """Seal a batch that is nobody else's, and no slice."""
+        """Seal a batch that nothing else refers to, and no slice."""
         node = cls()
         node.number, node.before, node.newest, node.offsets = number, before, newest, offsets
         node.payload, node.source, node.compressed, node.encoded, node.asked = b"", None, False, None, 0

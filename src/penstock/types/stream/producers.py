@@ -253,5 +253,5 @@ def _batches(tags: list[bytes], entries: list[bytes]) -> list[Any]:
 
 
 def _staged(part: bytes) -> list[Any]:
-    """The batches of a part of a dump, which is never compressed: a small one that unpacks to much was made by somebody else."""
+    """The batches of a part of a dump, which is never compressed: a small one that unpacks to much was not made by this server."""
     return parse_arrow(part, len(part))
