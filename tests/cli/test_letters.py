@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from penstock import Server
 from penstock.cli import letters
 from penstock.cli.main import app
-from penstock.spark.letter_format import Letter
+from penstock.protocol.dead_letters import Letter
 from penstock.testing.proxy import FaultProxy
 
 SECONDS = 100
@@ -32,7 +32,7 @@ def run(server: Server, *words: str) -> tuple[int, str, str]:
 
 def write_letters(client: redis.Redis, *entries: bytes, stream: str = "clicks") -> None:
     for offset, entry in enumerate(entries, 1):
-        client.execute_command("TWRITE", "dead", b"tag", Letter(stream, offset, "not JSON", entry).encode())
+        client.execute_command("TWRITE", "dead", b"tag", Letter(stream, entry, "not JSON", offset).encode())
 
 
 def entries(client: redis.Redis, stream: str = "clicks") -> list[bytes]:
@@ -41,7 +41,7 @@ def entries(client: redis.Redis, stream: str = "clicks") -> list[bytes]:
 
 def test_letters_hold_any_bytes() -> None:
     for entry in (b"", b"{}", b"\xff\x00\\xff", "é".encode()):
-        letter = Letter("s", 7, "why", entry)
+        letter = Letter("s", entry, "why", 7)
         assert Letter.decode(letter.encode()) == letter
     for wrong in (b"", b"[]", b"{}", b'{"stream":"s","offset":"1","entry":""}', b'{"stream":"s"}', b"\xff"):
         with pytest.raises(ValueError, match=r"."):

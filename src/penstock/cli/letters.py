@@ -22,9 +22,9 @@ import typer
 
 from penstock.cli.server_link import URL, Link, Lost
 from penstock.cli.terminal import ending_quietly, one_line, shown_bytes
+from penstock.protocol.dead_letters import Letter
 from penstock.schema.fitting import misfit
 from penstock.schema.parser import parse
-from penstock.spark.letter_format import Letter
 
 GROUP = "penstock-letters-replay"
 """The group of a dead-letter stream whose position says how far its letters were put back."""
@@ -74,7 +74,7 @@ def _shown(raw: bytes) -> str:
     except ValueError as error:
         return f"no letter ({error}): {shown_bytes(raw)}"
     place = "-" if letter.offset is None else letter.offset
-    return f"{one_line(letter.stream)} {place}\t{one_line(letter.why)}\t{shown_bytes(letter.entry)}"
+    return f"{one_line(letter.stream)} {place}\t{one_line(letter.why or 'given up')}\t{shown_bytes(letter.entry)}"
 
 
 @letters.command("replay")

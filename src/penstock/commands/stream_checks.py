@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from penstock.engine.declarations import Argv
 from penstock.engine.session import Session
-from penstock.engine.stream_upkeep import as_text, letter
+from penstock.protocol.dead_letters import Letter, name_in_text
 from penstock.protocol.errors import ReplyError, SchemaMisfit
 from penstock.types.stream.schemas import Check
 from penstock.types.stream.stream import Stream
@@ -43,7 +43,7 @@ def refused(key: bytes, stream: Stream, misfit: Misfit) -> SchemaMisfit:
     """What a writer is told whose entry does not fit."""
     schemas = stream.checked
     assert schemas is not None
-    version = f"version {len(schemas.versions)} of the schema of '{as_text(key[:64])}'"
+    version = f"version {len(schemas.versions)} of the schema of '{name_in_text(key[:64])}'"
     return SchemaMisfit(f"entry {misfit.place + 1} does not fit {version}: {misfit.why[:200]}")
 
 
@@ -53,12 +53,10 @@ def write_letters(session: Session, key: bytes, stream: Stream, rows: list[tuple
     assert schemas is not None
     assert schemas.dead_letter is not None
     version = len(schemas.versions)
-    letters = [
-        (tag, letter({"stream": as_text(key), "version": version, "why": why}, entry)) for tag, entry, why in rows
-    ]
+    letters = [(tag, Letter(name_in_text(key), entry, why, version=version).encode()) for tag, entry, why in rows]
     evictions = session.engine.streams.append_letters(session.db, schemas.dead_letter, letters)
     if evictions is None:
         raise ReplyError(
-            f"an entry does not fit the schema, and the key '{as_text(schemas.dead_letter)}' holds no stream"
+            f"an entry does not fit the schema, and the key '{name_in_text(schemas.dead_letter)}' holds no stream"
         )
     return evictions

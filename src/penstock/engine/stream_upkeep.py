@@ -9,8 +9,6 @@ Owned by the loop thread.
 
 from __future__ import annotations
 
-import base64
-import json
 import logging
 from collections import OrderedDict
 from time import perf_counter_ns
@@ -18,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from penstock.engine.arguments import INT64_MAX
 from penstock.engine.declarations import Argv
+from penstock.protocol.dead_letters import Letter, name_in_text
 from penstock.types.stream.compaction import compact
 from penstock.types.stream.groups import Change
 from penstock.types.stream.reading import each
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.engine")
 
 Place = tuple["Database", bytes]
-Letter = tuple[bytes, bytes]  # tag, entry
+TaggedEntry = tuple[bytes, bytes]
 
 PAUSED = 100
 """Milliseconds after which those who want to wake readers during CLIENT PAUSE ask again."""
@@ -219,30 +218,25 @@ class Streams:
         """Append the expired messages to the lease's dead letter stream; the commands that say so."""
         target = lease.dead_letter
         assert target is not None
-        letters: list[Letter] = []
+        letters: list[TaggedEntry] = []
         for message in each(stream.messages, lease.start, lease.end - lease.start):
             if message.offset >= lease.end:
                 break
-            origin = {
-                "stream": as_text(key),
-                "group": as_text(name),
-                "offset": message.offset,
-                "attempts": lease.attempts,
-            }
-            letters.append((message.tag, letter(origin, message.entry)))
+            letter = Letter(name_in_text(key), message.entry, None, message.offset, name_in_text(name), lease.attempts)
+            letters.append((message.tag, letter.encode()))
         evictions = self.append_letters(database, target, letters) if target != key else None
         if evictions is None:
             # The key got another type since, or this stream, which would read its own dead letters without end. The
             # message stays in the stream, but the group is done with it.
             why = "is the stream itself" if target == key else "holds no stream"
             logger.warning("stream %s, group %s: no dead letters for %d-%d, %s %s",
-                        as_text(key), as_text(name), lease.start, lease.end - 1, as_text(target), why)  # fmt: skip
+                        name_in_text(key), name_in_text(name), lease.start, lease.end - 1, name_in_text(target), why)  # fmt: skip
             return []
         at = b"%d" % self._engine.clock.now
         written = [[b"TAPPLY", target, b"AT", at, b"TWRITE", target, tag, entry] for tag, entry in letters]
         return [*written, *evictions]
 
-    def append_letters(self, database: Database, target: bytes, letters: list[Letter]) -> list[Argv] | None:
+    def append_letters(self, database: Database, target: bytes, letters: list[TaggedEntry]) -> list[Argv] | None:
         """Append letters to the stream at a key, creating it. The commands to log for what that evicted.
 
         None, and nothing is appended, if the key holds another type. The caller logs the letters themselves.
@@ -263,17 +257,3 @@ class Streams:
             apply_retention(stream.messages, stream.retention, now)
         database.changed(target)
         return [[b"TEVICT", target, b"%d" % (stream.messages.first - 1)]] if stream.messages.first != first else []
-
-
-def letter(origin: dict[str, object], entry: bytes) -> bytes:
-    """A dead letter's entry: JSON that says where it came from; an entry that is not UTF-8 goes as base64."""
-    try:
-        content = {"entry": entry.decode()}
-    except UnicodeDecodeError:
-        content = {"entry_base64": base64.b64encode(entry).decode()}
-    return json.dumps(origin | content, ensure_ascii=False).encode()
-
-
-def as_text(name: bytes) -> str:
-    """A key or the name of a group as text."""
-    return name.decode("utf-8", "backslashreplace")

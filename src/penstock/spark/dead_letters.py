@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from pyspark.sql.types import StructType
 
-from penstock.spark.letter_format import Letter
+from penstock.protocol.dead_letters import Letter
 from penstock.spark.link import Link
 from penstock.spark.options import Options
 from penstock.spark.ranges import Range, node_of
@@ -58,7 +58,7 @@ class DeadLetters:
             )
 
     def _command(self, offset: int, message: BadMessage) -> tuple[str | bytes | int, ...]:
-        letter = Letter(self._from, offset, message.why, message.entry)
+        letter = Letter(self._from, message.entry, message.why, offset)
         return (
             "TWRITE",
             self._into,
