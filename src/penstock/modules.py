@@ -4,13 +4,14 @@ A module is a Python file that declares commands. `penstock serve --module FILE.
 
     from penstock.modules import Access, Argv, Flag, Reply, Session, command, key
 
-    @command("HELLO.KEY", arity=2, flags=Flag.READONLY | Flag.FAST, keys=key(1, Access.READ), group="module",
-             syntax="key")
+    @command(
+        "HELLO.KEY", arity=2, flags=Flag.READONLY | Flag.FAST, keys=key(1, Access.READ), group="module", syntax="key"
+    )
     def hello_key(session: Session, argv: Argv) -> Reply:
         '''Greet what is at a key.'''
         return b"hello " + (session.db.find_string(argv[1]) or b"nobody")
 
-This file has no code: it says which names of the engine are for others to use.
+This file has no code of its own. The names below are the engine's interface for modules.
 """
 
 from __future__ import annotations

@@ -66,9 +66,8 @@ def _describe(selector: Selector) -> dict[bytes, bytes]:
 
 
 @command(
-    "ACL SETUSER", arity=-3, flags=_ADMIN, group="server", syntax="username [rule [rule ...]]",
-    cost="O(N) with N rules",
-)  # fmt: skip
+    "ACL SETUSER", arity=-3, flags=_ADMIN, group="server", syntax="username [rule [rule ...]]", cost="O(N) with N rules"
+)
 def acl_setuser(session: Session, argv: Argv) -> Reply:
     """Change a user by these rules, creating it; if one rule is wrong nothing changes.
 

@@ -46,10 +46,15 @@ def to_bit_offset(session: Session, raw: bytes, width: int = 0) -> int:
 
 
 @command(
-    "SETBIT", arity=4, flags=GROW | Flag.DIRECT, keys=ONE_UPDATED, group="bitmap", syntax="key offset value",
+    "SETBIT",
+    arity=4,
+    flags=GROW | Flag.DIRECT,
+    keys=ONE_UPDATED,
+    group="bitmap",
+    syntax="key offset value",
     cost="O(1), and O(N) when the string must grow",
     grows=lambda session, argv: bytes_to_lengthen(session, argv[1], (to_bit_offset(session, argv[2]) >> 3) + 1),
-)  # fmt: skip
+)
 def setbit(session: Session, argv: Argv) -> Reply:
     """Set or clear a bit of the string at key, which grows as needed, and answer what the bit was."""
     offset = to_bit_offset(session, argv[2])
@@ -103,9 +108,14 @@ def _count(value: Bits, first: int, stop: int) -> int:
 
 
 @command(
-    "BITCOUNT", arity=-2, flags=Flag.READONLY, keys=ONE_READ, group="bitmap", syntax="key [start end [BYTE | BIT]]",
+    "BITCOUNT",
+    arity=-2,
+    flags=Flag.READONLY,
+    keys=ONE_READ,
+    group="bitmap",
+    syntax="key [start end [BYTE | BIT]]",
     cost="O(N)",
-)  # fmt: skip
+)
 def bitcount(session: Session, argv: Argv) -> Reply:
     """Answer how many bits of the string at key are set, in all of it or in a range of bytes or bits."""
     value = session.db.find_string(argv[1])
@@ -147,9 +157,14 @@ def _find(value: Bits, bit: int, first: int, stop: int) -> int:
 
 
 @command(
-    "BITPOS", arity=-3, flags=Flag.READONLY, keys=ONE_READ, group="bitmap",
-    syntax="key bit [start [end [BYTE | BIT]]]", cost="O(N)",
-)  # fmt: skip
+    "BITPOS",
+    arity=-3,
+    flags=Flag.READONLY,
+    keys=ONE_READ,
+    group="bitmap",
+    syntax="key bit [start [end [BYTE | BIT]]]",
+    cost="O(N)",
+)
 def bitpos(session: Session, argv: Argv) -> Reply:
     """Answer the place of the first bit that is set (1) or clear (0) in the string at key, or in a range of it.
 
@@ -185,9 +200,15 @@ def _growth_of_bitop(session: Session, argv: Argv) -> int:
 
 
 @command(
-    "BITOP", arity=-4, flags=GROW, keys=key(2, Access.WRITE, Effect.OVERWRITE) + keys(3, -1, Access.READ), group="bitmap",
-    syntax="AND | OR | XOR | NOT destkey key [key ...]", cost="O(N)", grows=_growth_of_bitop,
-)  # fmt: skip
+    "BITOP",
+    arity=-4,
+    flags=GROW,
+    keys=key(2, Access.WRITE, Effect.OVERWRITE) + keys(3, -1, Access.READ),
+    group="bitmap",
+    syntax="AND | OR | XOR | NOT destkey key [key ...]",
+    cost="O(N)",
+    grows=_growth_of_bitop,
+)
 def bitop(session: Session, argv: Argv) -> Reply:
     """Combine the strings at several keys bit by bit, store the result, and answer its length.
 
@@ -359,11 +380,15 @@ def _growth_of_bitfield(session: Session, argv: Argv) -> int:
 
 
 @command(
-    "BITFIELD", arity=-2, flags=GROW, group="bitmap",
+    "BITFIELD",
+    arity=-2,
+    flags=GROW,
     keys=key(1, Access.UPDATE, narrow=_access_of_bitfield, still_writes=True),
+    group="bitmap",
     syntax="key [GET type offset | [OVERFLOW WRAP | SAT | FAIL] SET type offset value | INCRBY type offset increment ...]",
-    cost="O(1) an operation", grows=_growth_of_bitfield,
-)  # fmt: skip
+    cost="O(1) an operation",
+    grows=_growth_of_bitfield,
+)
 def bitfield(session: Session, argv: Argv) -> Reply:
     """Read, set and count integers of any width (u8, i5, ...) at any place in the string at key, all at once."""
     operations = list(_field_operations(session, argv[2:]))
@@ -382,9 +407,14 @@ def bitfield(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "BITFIELD_RO", arity=-2, flags=Flag.READONLY | Flag.FAST, keys=ONE_READ, group="bitmap",
-    syntax="key [GET type offset ...]", cost="O(1) an operation",
-)  # fmt: skip
+    "BITFIELD_RO",
+    arity=-2,
+    flags=Flag.READONLY | Flag.FAST,
+    keys=ONE_READ,
+    group="bitmap",
+    syntax="key [GET type offset ...]",
+    cost="O(1) an operation",
+)
 def bitfield_ro(session: Session, argv: Argv) -> Reply:
     """Read integers of any width at any place in the string at key."""
     operations = list(_field_operations(session, argv[2:]))

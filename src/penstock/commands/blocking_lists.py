@@ -19,9 +19,14 @@ FROM_TO = key(1, Access.UPDATE, Effect.DELETE) + key(2, Access.WRITE, Effect.INS
 
 
 @command(
-    "BLPOP", arity=-3, flags=WAITS, keys=keys(1, -2, Access.UPDATE, Effect.DELETE), group="list",
-    syntax="key [key ...] timeout", cost="O(N) with N keys",
-)  # fmt: skip
+    "BLPOP",
+    arity=-3,
+    flags=WAITS,
+    keys=keys(1, -2, Access.UPDATE, Effect.DELETE),
+    group="list",
+    syntax="key [key ...] timeout",
+    cost="O(N) with N keys",
+)
 def blpop(session: Session, argv: Argv) -> Reply:
     """Pop the first element of the first list that has one, and answer key and element; wait while there is none.
 
@@ -31,9 +36,14 @@ def blpop(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "BRPOP", arity=-3, flags=WAITS, keys=keys(1, -2, Access.UPDATE, Effect.DELETE), group="list",
-    syntax="key [key ...] timeout", cost="O(N) with N keys",
-)  # fmt: skip
+    "BRPOP",
+    arity=-3,
+    flags=WAITS,
+    keys=keys(1, -2, Access.UPDATE, Effect.DELETE),
+    group="list",
+    syntax="key [key ...] timeout",
+    cost="O(N) with N keys",
+)
 def brpop(session: Session, argv: Argv) -> Reply:
     """Pop the last element of the first list that has one, and answer key and element; wait while there is none."""
     return _pop(session, argv, left=False)
@@ -51,10 +61,14 @@ def _pop(session: Session, argv: Argv, left: bool) -> Reply:
 
 
 @command(
-    "BLMPOP", arity=-5, flags=Flag.WRITE | Flag.BLOCKING | Flag.MOVABLEKEYS, keys=counted_keys(2, Access.UPDATE, Effect.DELETE),
-    group="list", syntax="timeout numkeys key [key ...] LEFT | RIGHT [COUNT count]",
+    "BLMPOP",
+    arity=-5,
+    flags=Flag.WRITE | Flag.BLOCKING | Flag.MOVABLEKEYS,
+    keys=counted_keys(2, Access.UPDATE, Effect.DELETE),
+    group="list",
+    syntax="timeout numkeys key [key ...] LEFT | RIGHT [COUNT count]",
     cost="O(N + M) with N keys and M elements answered",
-)  # fmt: skip
+)
 def blmpop(session: Session, argv: Argv) -> Reply:
     """Pop from the first of the lists that has elements, and answer its key and them; wait while there is none."""
     deadline = to_timeout(argv[1], session.engine.clock.now)
@@ -64,9 +78,13 @@ def blmpop(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "BLMOVE", arity=6, flags=WAITS | Flag.DENYOOM, keys=FROM_TO, group="list",
+    "BLMOVE",
+    arity=6,
+    flags=WAITS | Flag.DENYOOM,
+    keys=FROM_TO,
+    group="list",
     syntax="source destination LEFT | RIGHT LEFT | RIGHT timeout",
-)  # fmt: skip
+)
 def blmove(session: Session, argv: Argv) -> Reply:
     """Move an element from one end of source to one end of destination, and answer it; wait while there is none."""
     from_left, to_left = is_left(argv[3]), is_left(argv[4])
@@ -74,12 +92,7 @@ def blmove(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "BRPOPLPUSH",
-    arity=4,
-    flags=WAITS | Flag.DENYOOM,
-    keys=FROM_TO,
-    group="list",
-    syntax="source destination timeout",
+    "BRPOPLPUSH", arity=4, flags=WAITS | Flag.DENYOOM, keys=FROM_TO, group="list", syntax="source destination timeout"
 )
 def brpoplpush(session: Session, argv: Argv) -> Reply:
     """Move the last element of source to the head of destination, and answer it; wait while there is none."""

@@ -17,9 +17,14 @@ _WAITS = Flag.WRITE | Flag.NOSCRIPT | Flag.BLOCKING | Flag.FAST
 
 
 @command(
-    "BZPOPMIN", arity=-3, flags=_WAITS, keys=keys(1, -2, Access.UPDATE, Effect.DELETE), group="sorted-set",
-    syntax="key [key ...] timeout", cost="O(log N)",
-)  # fmt: skip
+    "BZPOPMIN",
+    arity=-3,
+    flags=_WAITS,
+    keys=keys(1, -2, Access.UPDATE, Effect.DELETE),
+    group="sorted-set",
+    syntax="key [key ...] timeout",
+    cost="O(log N)",
+)
 def bzpopmin(session: Session, argv: Argv) -> Reply:
     """Remove the member with the lowest score from the first sorted set that has one; wait while there is none.
 
@@ -29,9 +34,14 @@ def bzpopmin(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "BZPOPMAX", arity=-3, flags=_WAITS, keys=keys(1, -2, Access.UPDATE, Effect.DELETE), group="sorted-set",
-    syntax="key [key ...] timeout", cost="O(log N)",
-)  # fmt: skip
+    "BZPOPMAX",
+    arity=-3,
+    flags=_WAITS,
+    keys=keys(1, -2, Access.UPDATE, Effect.DELETE),
+    group="sorted-set",
+    syntax="key [key ...] timeout",
+    cost="O(log N)",
+)
 def bzpopmax(session: Session, argv: Argv) -> Reply:
     """Remove the member with the highest score from the first sorted set that has one; wait while there is none."""
     return _pop(session, argv, highest=True)
@@ -51,10 +61,14 @@ def _pop(session: Session, argv: Argv, highest: bool) -> Reply:
 
 
 @command(
-    "BZMPOP", arity=-5, flags=Flag.WRITE | Flag.BLOCKING | Flag.MOVABLEKEYS, keys=counted_keys(2, Access.UPDATE, Effect.DELETE),
-    group="sorted-set", syntax="timeout numkeys key [key ...] <MIN | MAX> [COUNT count]",
+    "BZMPOP",
+    arity=-5,
+    flags=Flag.WRITE | Flag.BLOCKING | Flag.MOVABLEKEYS,
+    keys=counted_keys(2, Access.UPDATE, Effect.DELETE),
+    group="sorted-set",
+    syntax="timeout numkeys key [key ...] <MIN | MAX> [COUNT count]",
     cost="O(K) with K keys, and O(log N) a member",
-)  # fmt: skip
+)
 def bzmpop(session: Session, argv: Argv) -> Reply:
     """Remove members as ZMPOP does; wait while all of the sorted sets are empty."""
     wanted = MultiPop.parse(argv[2:])

@@ -109,9 +109,13 @@ def client_no_touch(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "CLIENT LIST", arity=-2, flags=_ADMIN, group="connection", cost="O(N) with N connections",
+    "CLIENT LIST",
+    arity=-2,
+    flags=_ADMIN,
+    group="connection",
     syntax="[TYPE NORMAL | MASTER | REPLICA | PUBSUB] [ID client-id [client-id ...]]",
-)  # fmt: skip
+    cost="O(N) with N connections",
+)
 def client_list(session: Session, argv: Argv) -> Reply:
     """Answer a line for each connection, or for those of a type or with these numbers."""
     sessions = session.engine.sessions
@@ -128,9 +132,13 @@ def client_list(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "CLIENT KILL", arity=-3, flags=_ADMIN, group="connection", cost="O(N) with N connections",
+    "CLIENT KILL",
+    arity=-3,
+    flags=_ADMIN,
+    group="connection",
     syntax="ip:port | [ID client-id] [TYPE type] [USER username] [ADDR ip:port] [LADDR ip:port] [SKIPME yes/no]",
-)  # fmt: skip
+    cost="O(N) with N connections",
+)
 def client_kill(session: Session, argv: Argv) -> Reply:
     """Close the connection from an address, or all that pass every filter; then answer how many."""
     sessions = list(session.engine.sessions.values())

@@ -43,9 +43,13 @@ def _matching(pattern: bytes, config: Config) -> dict[str, str]:
 
 
 @command(
-    "CONFIG GET", arity=-3, flags=OPERATOR, group="server", syntax="parameter [parameter ...]",
+    "CONFIG GET",
+    arity=-3,
+    flags=OPERATOR,
+    group="server",
+    syntax="parameter [parameter ...]",
     cost="O(N) with N directives",
-)  # fmt: skip
+)
 def config_get(session: Session, argv: Argv) -> Reply:
     """Answer the names and values of the directives that match any of the patterns."""
     found: dict[str, str] = {}
@@ -74,10 +78,14 @@ def _changes_what_commands_may_do(argv: Argv) -> bool:
 
 
 @command(
-    "CONFIG SET", arity=-4, flags=OPERATOR, group="server", syntax="parameter value [parameter value ...]",
+    "CONFIG SET",
+    arity=-4,
+    flags=OPERATOR,
+    group="server",
+    syntax="parameter value [parameter value ...]",
     cost="O(N) with N directives",
     beyond=Beyond(Reach.SERVER, "changes how long a value may be", _changes_what_commands_may_do),
-)  # fmt: skip
+)
 def config_set(session: Session, argv: Argv) -> Reply:
     """Change directives: all of them or, if one is refused, none.
 

@@ -27,9 +27,13 @@ def select(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "DBSIZE", arity=1, flags=Flag.READONLY | Flag.FAST, group="server", categories=["keyspace", "read"],
+    "DBSIZE",
+    arity=1,
+    flags=Flag.READONLY | Flag.FAST,
+    group="server",
+    categories=["keyspace", "read"],
     beyond=Beyond(Reach.DATABASE, "counts every key of the database"),
-)  # fmt: skip
+)
 def dbsize(session: Session, argv: Argv) -> Reply:
     """Answer the number of keys in the database, expired ones that are not deleted yet included."""
     return len(session.db)
@@ -78,10 +82,15 @@ def flushall(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "SWAPDB", arity=3, flags=Flag.WRITE | Flag.FAST, group="server", syntax="index1 index2",
-    cost="O(N) with N clients that watch or wait for keys of the two", categories=["keyspace", "dangerous"],
+    "SWAPDB",
+    arity=3,
+    flags=Flag.WRITE | Flag.FAST,
+    group="server",
+    syntax="index1 index2",
+    cost="O(N) with N clients that watch or wait for keys of the two",
+    categories=["keyspace", "dangerous"],
     beyond=Beyond(Reach.SERVER, "changes two databases"),
-)  # fmt: skip
+)
 def swapdb(session: Session, argv: Argv) -> Reply:
     """Exchange the contents of two databases; clients stay on the number they selected."""
     one = to_int32(argv[1], lambda: ReplyError("invalid first DB index"))

@@ -55,9 +55,14 @@ def debug_sleep(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "DEBUG OBJECT", arity=3, flags=FLAGS | Flag.PEEKS, keys=key(2, Access.READ, Effect.SIGHT), group="server", syntax="key",
+    "DEBUG OBJECT",
+    arity=3,
+    flags=FLAGS | Flag.PEEKS,
+    keys=key(2, Access.READ, Effect.SIGHT),
+    group="server",
+    syntax="key",
     cost="O(N) with N elements in the value",
-)  # fmt: skip
+)
 def debug_object(session: Session, argv: Argv) -> Reply:
     """Tell how the value at key is kept."""
     check_allowed(session)
@@ -82,9 +87,13 @@ def debug_set_active_expire(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "DEBUG DIGEST", arity=2, flags=FLAGS, group="server", cost="O(N) with N elements in all databases",
+    "DEBUG DIGEST",
+    arity=2,
+    flags=FLAGS,
+    group="server",
+    cost="O(N) with N elements in all databases",
     beyond=Beyond(Reach.SERVER, "looks at every key"),
-)  # fmt: skip
+)
 def debug_digest(session: Session, argv: Argv) -> Reply:
     """Answer a fingerprint of all data, the same for the same data in whatever order; zeros if there is none."""
     check_allowed(session)
@@ -98,9 +107,14 @@ def _rows(database: Database) -> Iterator[tuple[bytes, Value, bool]]:
 
 
 @command(
-    "DEBUG DIGEST-VALUE", arity=-2, flags=FLAGS | Flag.PEEKS, keys=keys(2, -1, Access.READ), group="server", syntax="[key ...]",
+    "DEBUG DIGEST-VALUE",
+    arity=-2,
+    flags=FLAGS | Flag.PEEKS,
+    keys=keys(2, -1, Access.READ),
+    group="server",
+    syntax="[key ...]",
     cost="O(N) with N elements in the values",
-)  # fmt: skip
+)
 def debug_digest_value(session: Session, argv: Argv) -> Reply:
     """Answer a fingerprint of each value, whatever its key is called; zeros for a key that is not there."""
     check_allowed(session)
@@ -142,9 +156,12 @@ _PROTOCOL: dict[bytes, tuple[Reply, Reply]] = {
 
 
 @command(
-    "DEBUG PROTOCOL", arity=3, flags=FLAGS, group="server",
+    "DEBUG PROTOCOL",
+    arity=3,
+    flags=FLAGS,
+    group="server",
     syntax="string | integer | double | bignum | null | array | set | map | attrib | push | verbatim | true | false",
-)  # fmt: skip
+)
 def debug_protocol(session: Session, argv: Argv) -> Reply:
     """Answer an example of a type of the protocol, so that a client can be tested with it."""
     check_allowed(session)
@@ -187,9 +204,12 @@ def debug_quicklist_packed_threshold(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "DEBUG REPLYBUFFER", arity=4, flags=FLAGS, group="server",
+    "DEBUG REPLYBUFFER",
+    arity=4,
+    flags=FLAGS,
+    group="server",
     syntax="PEAK-RESET-TIME NEVER | RESET | milliseconds | RESIZING 0 | 1",
-)  # fmt: skip
+)
 def debug_replybuffer(session: Session, argv: Argv) -> Reply:
     """Accept how Redis is to resize the buffers of replies. They are not resized here."""
     check_allowed(session)

@@ -70,9 +70,14 @@ def from_payload(payload: bytes, limit: int | None = None, storage: Storage | No
 
 
 @command(
-    "DUMP", arity=2, flags=Flag.READONLY, keys=key(1, Access.READ), group="generic", syntax="key",
+    "DUMP",
+    arity=2,
+    flags=Flag.READONLY,
+    keys=key(1, Access.READ),
+    group="generic",
+    syntax="key",
     cost="O(N) with N bytes in the value",
-)  # fmt: skip
+)
 def dump(session: Session, argv: Argv) -> Reply:
     """Answer the value at key as bytes for RESTORE, null if there is no such key. Its expiry time is not part of it."""
     value = session.db.get(argv[1])
@@ -90,11 +95,16 @@ def dump(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "RESTORE", arity=-4, flags=Flag.WRITE | Flag.DENYOOM | Flag.TIMED, keys=key(1, Access.WRITE, Effect.OVERWRITE), group="generic",
+    "RESTORE",
+    arity=-4,
+    flags=Flag.WRITE | Flag.DENYOOM | Flag.TIMED,
+    keys=key(1, Access.WRITE, Effect.OVERWRITE),
+    group="generic",
     syntax="key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]",
-    cost="O(N) with N bytes in the value", categories=["dangerous"],
+    cost="O(N) with N bytes in the value",
+    categories=["dangerous"],
     grows=lambda session, argv: codec.size_of_loaded(argv[3]),
-)  # fmt: skip
+)
 def restore(session: Session, argv: Argv) -> Reply:
     """Create a key from what DUMP answered, to be deleted in ttl milliseconds; 0 keeps it.
 

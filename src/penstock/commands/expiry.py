@@ -17,9 +17,13 @@ _ASK = Flag.READONLY | Flag.FAST
 
 
 @command(
-    "EXPIRE", arity=-3, flags=_CHANGE, keys=key(1, Access.WRITE), group="generic",
+    "EXPIRE",
+    arity=-3,
+    flags=_CHANGE,
+    keys=key(1, Access.WRITE),
+    group="generic",
     syntax="key seconds [NX | XX | GT | LT]",
-)  # fmt: skip
+)
 def expire(session: Session, argv: Argv) -> Reply:
     """Have a key deleted in so many seconds; 1 if the time was set, 0 if there is no key or the condition fails.
 
@@ -30,27 +34,39 @@ def expire(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "PEXPIRE", arity=-3, flags=_CHANGE, keys=key(1, Access.WRITE), group="generic",
+    "PEXPIRE",
+    arity=-3,
+    flags=_CHANGE,
+    keys=key(1, Access.WRITE),
+    group="generic",
     syntax="key milliseconds [NX | XX | GT | LT]",
-)  # fmt: skip
+)
 def pexpire(session: Session, argv: Argv) -> Reply:
     """Have a key deleted in so many milliseconds; conditions as for EXPIRE."""
     return _expire(session, argv, 1, session.db.clock.now)
 
 
 @command(
-    "EXPIREAT", arity=-3, flags=_CHANGE, keys=key(1, Access.WRITE), group="generic",
+    "EXPIREAT",
+    arity=-3,
+    flags=_CHANGE,
+    keys=key(1, Access.WRITE),
+    group="generic",
     syntax="key unix-time-seconds [NX | XX | GT | LT]",
-)  # fmt: skip
+)
 def expireat(session: Session, argv: Argv) -> Reply:
     """Have a key deleted at a time in seconds since 1970; conditions as for EXPIRE."""
     return _expire(session, argv, 1000, 0)
 
 
 @command(
-    "PEXPIREAT", arity=-3, flags=_CHANGE, keys=key(1, Access.WRITE), group="generic",
+    "PEXPIREAT",
+    arity=-3,
+    flags=_CHANGE,
+    keys=key(1, Access.WRITE),
+    group="generic",
     syntax="key unix-time-milliseconds [NX | XX | GT | LT]",
-)  # fmt: skip
+)
 def pexpireat(session: Session, argv: Argv) -> Reply:
     """Have a key deleted at a time in milliseconds since 1970; conditions as for EXPIRE."""
     return _expire(session, argv, 1, 0)

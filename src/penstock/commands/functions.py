@@ -22,8 +22,13 @@ def _not_supported() -> ReplyError:
 
 
 @command(
-    "FUNCTION FLUSH", arity=-2, flags=Flag.WRITE | Flag.NOSCRIPT, group="scripting", syntax="[ASYNC | SYNC]", cost="O(1)",
-)  # fmt: skip
+    "FUNCTION FLUSH",
+    arity=-2,
+    flags=Flag.WRITE | Flag.NOSCRIPT,
+    group="scripting",
+    syntax="[ASYNC | SYNC]",
+    cost="O(1)",
+)
 def function_flush(session: Session, argv: Argv) -> Reply:
     """Answer OK: there is no library to forget."""
     if len(argv) > 3:
@@ -36,8 +41,13 @@ def function_flush(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "FUNCTION LIST", arity=-2, flags=Flag.NOSCRIPT, group="scripting", syntax="[LIBRARYNAME pattern] [WITHCODE]", cost="O(1)",
-)  # fmt: skip
+    "FUNCTION LIST",
+    arity=-2,
+    flags=Flag.NOSCRIPT,
+    group="scripting",
+    syntax="[LIBRARYNAME pattern] [WITHCODE]",
+    cost="O(1)",
+)
 def function_list(session: Session, argv: Argv) -> Reply:
     """Answer an empty list: there is no library."""
     words = iter(argv[2:])
@@ -67,9 +77,13 @@ def function_dump(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "FUNCTION RESTORE", arity=-3, flags=Flag.WRITE | Flag.DENYOOM | Flag.NOSCRIPT, group="scripting", syntax="serialized-value [FLUSH | APPEND | REPLACE]",
+    "FUNCTION RESTORE",
+    arity=-3,
+    flags=Flag.WRITE | Flag.DENYOOM | Flag.NOSCRIPT,
+    group="scripting",
+    syntax="serialized-value [FLUSH | APPEND | REPLACE]",
     cost="O(1)",
-)  # fmt: skip
+)
 def function_restore(session: Session, argv: Argv) -> Reply:
     """Accept the payload of no library, and refuse any other."""
     if len(argv) > 4 or (len(argv) == 4 and argv[3].upper() not in _POLICIES):
@@ -109,18 +123,28 @@ def function_kill(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "FCALL", arity=-3, flags=_FCALL, keys=counted_keys(2, Access.UPDATE), group="scripting",
-    syntax="function numkeys [key [key ...]] [arg [arg ...]]", cost="O(1)",
-)  # fmt: skip
+    "FCALL",
+    arity=-3,
+    flags=_FCALL,
+    keys=counted_keys(2, Access.UPDATE),
+    group="scripting",
+    syntax="function numkeys [key [key ...]] [arg [arg ...]]",
+    cost="O(1)",
+)
 def fcall(session: Session, argv: Argv) -> Reply:
     """Answer that there is no such function."""
     raise ReplyError("Function not found")
 
 
 @command(
-    "FCALL_RO", arity=-3, flags=_FCALL | Flag.READONLY, keys=counted_keys(2, Access.READ), group="scripting",
-    syntax="function numkeys [key [key ...]] [arg [arg ...]]", cost="O(1)",
-)  # fmt: skip
+    "FCALL_RO",
+    arity=-3,
+    flags=_FCALL | Flag.READONLY,
+    keys=counted_keys(2, Access.READ),
+    group="scripting",
+    syntax="function numkeys [key [key ...]] [arg [arg ...]]",
+    cost="O(1)",
+)
 def fcall_ro(session: Session, argv: Argv) -> Reply:
     """Answer that there is no such function."""
     raise ReplyError("Function not found")

@@ -32,9 +32,15 @@ def _want_pairs(argv: Argv) -> None:
 
 
 @command(
-    "HSET", arity=-4, flags=_GROW, keys=key(1, Access.WRITE), group="hash",
-    syntax="key field value [field value ...]", cost="O(1) a field", arity_check=_want_pairs,
-)  # fmt: skip
+    "HSET",
+    arity=-4,
+    flags=_GROW,
+    keys=key(1, Access.WRITE),
+    group="hash",
+    syntax="key field value [field value ...]",
+    cost="O(1) a field",
+    arity_check=_want_pairs,
+)
 def hset(session: Session, argv: Argv) -> Reply:
     """Set fields of the hash at key, creating it, and answer how many of them are new."""
     count = len(argv)
@@ -55,9 +61,15 @@ def hset(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "HMSET", arity=-4, flags=_GROW, keys=key(1, Access.WRITE), group="hash",
-    syntax="key field value [field value ...]", cost="O(1) a field", arity_check=_want_pairs,
-)  # fmt: skip
+    "HMSET",
+    arity=-4,
+    flags=_GROW,
+    keys=key(1, Access.WRITE),
+    group="hash",
+    syntax="key field value [field value ...]",
+    cost="O(1) a field",
+    arity_check=_want_pairs,
+)
 def hmset(session: Session, argv: Argv) -> Reply:
     """Set fields of the hash at key, creating it. HSET does the same and tells more."""
     hset(session, argv)
@@ -126,9 +138,14 @@ def hincrbyfloat(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "HDEL", arity=-3, flags=Flag.WRITE | Flag.FAST, keys=key(1, Access.WRITE, Effect.DELETE), group="hash",
-    syntax="key field [field ...]", cost="O(1) a field",
-)  # fmt: skip
+    "HDEL",
+    arity=-3,
+    flags=Flag.WRITE | Flag.FAST,
+    keys=key(1, Access.WRITE, Effect.DELETE),
+    group="hash",
+    syntax="key field [field ...]",
+    cost="O(1) a field",
+)
 def hdel(session: Session, argv: Argv) -> Reply:
     """Remove fields of the hash at key and answer how many of them there were."""
     db = session.db
@@ -156,18 +173,28 @@ def hget(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "HMGET", arity=-3, flags=_READ, keys=key(1, Access.READ), group="hash", syntax="key field [field ...]",
+    "HMGET",
+    arity=-3,
+    flags=_READ,
+    keys=key(1, Access.READ),
+    group="hash",
+    syntax="key field [field ...]",
     cost="O(1) a field",
-)  # fmt: skip
+)
 def hmget(session: Session, argv: Argv) -> Reply:
     """Answer the values of fields of the hash at key, null for those it has not."""
     return list(map((session.db.find(argv[1], Hash) or _NONE).get, argv[2:]))
 
 
 @command(
-    "HGETALL", arity=2, flags=Flag.READONLY | Flag.DIRECT, keys=key(1, Access.READ), group="hash", syntax="key",
+    "HGETALL",
+    arity=2,
+    flags=Flag.READONLY | Flag.DIRECT,
+    keys=key(1, Access.READ),
+    group="hash",
+    syntax="key",
     cost="O(N) with N fields",
-)  # fmt: skip
+)
 def hgetall(session: Session, argv: Argv) -> Reply:
     """Answer all fields of the hash at key and their values."""
     found = session.db.find(argv[1], Hash) or _NONE
@@ -210,9 +237,14 @@ def hexists(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "HRANDFIELD", arity=-2, flags=Flag.READONLY | Flag.RANDOM, keys=key(1, Access.READ), group="hash",
-    syntax="key [count [WITHVALUES]]", cost="O(1) a field, O(N) the first time a hash of N fields is asked",
-)  # fmt: skip
+    "HRANDFIELD",
+    arity=-2,
+    flags=Flag.READONLY | Flag.RANDOM,
+    keys=key(1, Access.READ),
+    group="hash",
+    syntax="key [count [WITHVALUES]]",
+    cost="O(1) a field, O(N) the first time a hash of N fields is asked",
+)
 def hrandfield(session: Session, argv: Argv) -> Reply:
     """Answer a random field, or count different ones; a negative count allows the same one several times."""
     if len(argv) == 2:
@@ -253,9 +285,14 @@ def _many_random(session: Session, found: Hash, count: int, with_values: bool) -
 
 
 @command(
-    "HSCAN", arity=-3, flags=Flag.READONLY, keys=key(1, Access.READ), group="hash",
-    syntax="key cursor [MATCH pattern] [COUNT count]", cost="O(1) a field, O(N) for the whole iteration",
-)  # fmt: skip
+    "HSCAN",
+    arity=-3,
+    flags=Flag.READONLY,
+    keys=key(1, Access.READ),
+    group="hash",
+    syntax="key cursor [MATCH pattern] [COUNT count]",
+    cost="O(1) a field, O(N) for the whole iteration",
+)
 def hscan(session: Session, argv: Argv) -> Reply:
     """Answer some fields and their values, and the cursor to go on with, which is 0 at the end."""
     cursor = to_cursor(argv[2])

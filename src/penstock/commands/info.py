@@ -294,9 +294,13 @@ def render(session: Session, words: list[str]) -> str:
 
 
 @command(
-    "INFO", arity=-1, flags=Flag.LOADING | Flag.STALE, group="server", syntax="[section [section ...]]",
+    "INFO",
+    arity=-1,
+    flags=Flag.LOADING | Flag.STALE,
+    group="server",
+    syntax="[section [section ...]]",
     categories=["dangerous"],
-)  # fmt: skip
+)
 def info(session: Session, argv: Argv) -> Reply:
     """Answer what is known about the server, in sections: server, clients, memory, ... or default, all, everything."""
     return Verbatim(render(session, [word.decode("utf-8", "replace").lower() for word in argv[1:]]))
@@ -310,9 +314,12 @@ def time_(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "ROLE", arity=1, flags=Flag.NOSCRIPT | Flag.LOADING | Flag.STALE | Flag.FAST, group="server",
+    "ROLE",
+    arity=1,
+    flags=Flag.NOSCRIPT | Flag.LOADING | Flag.STALE | Flag.FAST,
+    group="server",
     categories=["admin", "dangerous"],
-)  # fmt: skip
+)
 def role(session: Session, argv: Argv) -> Reply:
     """Answer the role in replication: a primary, at offset 0, without replicas."""
     return [b"master", 0, []]

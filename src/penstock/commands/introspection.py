@@ -72,18 +72,21 @@ def _named(name: bytes) -> Command | None:
     return found.subcommands.get(sub) if found is not None and sub else found
 
 
-@command(
-    "COMMAND", arity=-1, flags=ANYTIME, group="server", cost="O(N) with N commands", categories=CATEGORIES,
-)  # fmt: skip
+@command("COMMAND", arity=-1, flags=ANYTIME, group="server", cost="O(N) with N commands", categories=CATEGORIES)
 def command_(session: Session, argv: Argv) -> Reply:
     """Describe every command: arity, flags, where its keys are, ACL categories, subcommands."""
     return [_information(each) for each in REGISTRY.by_name.values()]
 
 
 @command(
-    "COMMAND INFO", arity=-2, flags=ANYTIME, group="server", syntax="[command-name [command-name ...]]",
-    cost="O(N) with N commands", categories=CATEGORIES,
-)  # fmt: skip
+    "COMMAND INFO",
+    arity=-2,
+    flags=ANYTIME,
+    group="server",
+    syntax="[command-name [command-name ...]]",
+    cost="O(N) with N commands",
+    categories=CATEGORIES,
+)
 def command_info(session: Session, argv: Argv) -> Reply:
     """Describe the named commands as COMMAND does, or all of them; null for one that does not exist."""
     if len(argv) == 2:
@@ -116,10 +119,14 @@ def _filter(word: bytes, argument: bytes) -> Callable[[Command], bool]:
 
 
 @command(
-    "COMMAND LIST", arity=-2, flags=ANYTIME, group="server",
-    syntax="[FILTERBY MODULE module-name | ACLCAT category | PATTERN pattern]", cost="O(N) with N commands",
+    "COMMAND LIST",
+    arity=-2,
+    flags=ANYTIME,
+    group="server",
+    syntax="[FILTERBY MODULE module-name | ACLCAT category | PATTERN pattern]",
+    cost="O(N) with N commands",
     categories=CATEGORIES,
-)  # fmt: skip
+)
 def command_list(session: Session, argv: Argv) -> Reply:
     """Answer the names of all commands and subcommands, or of those in an ACL category or matching a pattern."""
     if len(argv) == 2:
@@ -148,9 +155,14 @@ def _documentation(described: Command) -> dict[str, Any]:
 
 
 @command(
-    "COMMAND DOCS", arity=-2, flags=ANYTIME, group="server", syntax="[command-name [command-name ...]]",
-    cost="O(N) with N commands", categories=CATEGORIES,
-)  # fmt: skip
+    "COMMAND DOCS",
+    arity=-2,
+    flags=ANYTIME,
+    group="server",
+    syntax="[command-name [command-name ...]]",
+    cost="O(N) with N commands",
+    categories=CATEGORIES,
+)
 def command_docs(session: Session, argv: Argv) -> Reply:
     """Answer the documentation of the named commands, or of all; names that do not exist are left out."""
     wanted = map(_named, argv[2:]) if len(argv) > 2 else REGISTRY.by_name.values()
@@ -173,18 +185,28 @@ def _keys_of(argv: Argv) -> list[tuple[bytes, list[str]]]:
 
 
 @command(
-    "COMMAND GETKEYS", arity=-4, flags=ANYTIME, group="server", syntax="command [arg [arg ...]]",
-    cost="O(N) with N arguments", categories=CATEGORIES,
-)  # fmt: skip
+    "COMMAND GETKEYS",
+    arity=-4,
+    flags=ANYTIME,
+    group="server",
+    syntax="command [arg [arg ...]]",
+    cost="O(N) with N arguments",
+    categories=CATEGORIES,
+)
 def command_getkeys(session: Session, argv: Argv) -> Reply:
     """Answer the keys in a whole command."""
     return [name for name, _ in _keys_of(argv[2:])]
 
 
 @command(
-    "COMMAND GETKEYSANDFLAGS", arity=-4, flags=ANYTIME, group="server", syntax="command [arg [arg ...]]",
-    cost="O(N) with N arguments", categories=CATEGORIES,
-)  # fmt: skip
+    "COMMAND GETKEYSANDFLAGS",
+    arity=-4,
+    flags=ANYTIME,
+    group="server",
+    syntax="command [arg [arg ...]]",
+    cost="O(N) with N arguments",
+    categories=CATEGORIES,
+)
 def command_getkeysandflags(session: Session, argv: Argv) -> Reply:
     """Answer the keys in a whole command, and what it does to each."""
     return [[name, _statuses(words)] for name, words in _keys_of(argv[2:])]

@@ -39,9 +39,14 @@ def place(session: Session, db: Database, name: bytes, value: Value, expires_at:
 
 
 @command(
-    "DEL", arity=-2, flags=Flag.WRITE | Flag.DIRECT, keys=keys(1, -1, Access.WRITE, Effect.REMOVE), group="generic",
-    syntax="key [key ...]", cost="O(1) a key, O(N) to free a value of N elements",
-)  # fmt: skip
+    "DEL",
+    arity=-2,
+    flags=Flag.WRITE | Flag.DIRECT,
+    keys=keys(1, -1, Access.WRITE, Effect.REMOVE),
+    group="generic",
+    syntax="key [key ...]",
+    cost="O(1) a key, O(N) to free a value of N elements",
+)
 def delete(session: Session, argv: Argv) -> Reply:
     """Remove keys; answer how many there were."""
     if len(argv) == 2:
@@ -50,18 +55,27 @@ def delete(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "UNLINK", arity=-2, flags=Flag.WRITE | Flag.FAST, keys=keys(1, -1, Access.WRITE, Effect.REMOVE), group="generic",
-    syntax="key [key ...]", cost="O(1) a key, O(N) to free a value of N elements",
-)  # fmt: skip
+    "UNLINK",
+    arity=-2,
+    flags=Flag.WRITE | Flag.FAST,
+    keys=keys(1, -1, Access.WRITE, Effect.REMOVE),
+    group="generic",
+    syntax="key [key ...]",
+    cost="O(1) a key, O(N) to free a value of N elements",
+)
 def unlink(session: Session, argv: Argv) -> Reply:
     """Remove keys, as DEL does; answer how many there were."""
     return delete(session, argv)
 
 
 @command(
-    "EXISTS", arity=-2, flags=Flag.READONLY | Flag.FAST, keys=keys(1, -1, Access.READ, Effect.SIGHT), group="generic",
+    "EXISTS",
+    arity=-2,
+    flags=Flag.READONLY | Flag.FAST,
+    keys=keys(1, -1, Access.READ, Effect.SIGHT),
+    group="generic",
     syntax="key [key ...]",
-)  # fmt: skip
+)
 def exists(session: Session, argv: Argv) -> Reply:
     """Answer how many of the keys there are; one that is named twice counts twice."""
     get = session.db.get
@@ -71,9 +85,13 @@ def exists(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "TOUCH", arity=-2, flags=Flag.READONLY | Flag.FAST, keys=keys(1, -1, Access.READ, Effect.SIGHT), group="generic",
+    "TOUCH",
+    arity=-2,
+    flags=Flag.READONLY | Flag.FAST,
+    keys=keys(1, -1, Access.READ, Effect.SIGHT),
+    group="generic",
     syntax="key [key ...]",
-)  # fmt: skip
+)
 def touch(session: Session, argv: Argv) -> Reply:
     """Answer how many of the keys there are. When a key was last used is not tracked, so nothing else happens."""
     return exists(session, argv)
@@ -112,9 +130,14 @@ def _rename(session: Session, argv: Argv, only_new: bool) -> bool:
 
 
 @command(
-    "RENAME", arity=3, flags=Flag.WRITE | Flag.RENAMES, keys=key(1, Access.UPDATE, Effect.DELETE) + key(2, Access.WRITE, Effect.OVERWRITE), group="generic",
-    syntax="key newkey", cost="O(1), O(N) to free a value of N elements at newkey",
-)  # fmt: skip
+    "RENAME",
+    arity=3,
+    flags=Flag.WRITE | Flag.RENAMES,
+    keys=key(1, Access.UPDATE, Effect.DELETE) + key(2, Access.WRITE, Effect.OVERWRITE),
+    group="generic",
+    syntax="key newkey",
+    cost="O(1), O(N) to free a value of N elements at newkey",
+)
 def rename(session: Session, argv: Argv) -> Reply:
     """Give a key another name, replacing what had that name."""
     _rename(session, argv, only_new=False)
@@ -122,9 +145,13 @@ def rename(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "RENAMENX", arity=3, flags=Flag.WRITE | Flag.FAST | Flag.RENAMES, group="generic",
-    keys=key(1, Access.UPDATE, Effect.DELETE) + key(2, Access.WRITE, Effect.CREATE), syntax="key newkey",
-)  # fmt: skip
+    "RENAMENX",
+    arity=3,
+    flags=Flag.WRITE | Flag.FAST | Flag.RENAMES,
+    keys=key(1, Access.UPDATE, Effect.DELETE) + key(2, Access.WRITE, Effect.CREATE),
+    group="generic",
+    syntax="key newkey",
+)
 def renamenx(session: Session, argv: Argv) -> Reply:
     """Give a key another name unless that name is taken; 1 if it was done."""
     return int(_rename(session, argv, only_new=True))
@@ -140,12 +167,17 @@ def _destination(argv: Argv) -> list[tuple[int, bytes]]:
 
 
 @command(
-    "COPY", arity=-3, flags=Flag.WRITE | Flag.DENYOOM | Flag.RENAMES, group="generic",
-    keys=key(1, Access.READ) + key(2, Access.WRITE, Effect.OVERWRITE), syntax="source destination [DB destination-db] [REPLACE]",
+    "COPY",
+    arity=-3,
+    flags=Flag.WRITE | Flag.DENYOOM | Flag.RENAMES,
+    keys=key(1, Access.READ) + key(2, Access.WRITE, Effect.OVERWRITE),
+    group="generic",
+    syntax="source destination [DB destination-db] [REPLACE]",
     cost="O(N) with N elements",
-    beyond=Beyond(Reach.SERVER, "changes another database, with DB", _names_a_database, _destination), copies_from=1,
+    beyond=Beyond(Reach.SERVER, "changes another database, with DB", _names_a_database, _destination),
+    copies_from=1,
     grows=lambda session, argv: codec.size_of_copy(session.db.data.get(argv[1], b"")),
-)  # fmt: skip
+)
 def copy(session: Session, argv: Argv) -> Reply:
     """Copy a value and its expiry time; 1 if it was done, 0 if there is no source or the destination is taken.
 
@@ -180,9 +212,14 @@ def copy(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "MOVE", arity=3, flags=Flag.WRITE | Flag.FAST, keys=key(1, Access.UPDATE), group="generic", syntax="key db",
+    "MOVE",
+    arity=3,
+    flags=Flag.WRITE | Flag.FAST,
+    keys=key(1, Access.UPDATE),
+    group="generic",
+    syntax="key db",
     beyond=Beyond(Reach.SERVER, "changes another database", places=lambda argv: [(1, argv[2])]),
-)  # fmt: skip
+)
 def move(session: Session, argv: Argv) -> Reply:
     """Move a key to another database; 1 if it was done, 0 if there is no such key or the name is taken there."""
     db = session.db
@@ -203,9 +240,15 @@ def move(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "KEYS", arity=2, flags=Flag.READONLY, group="generic", syntax="pattern", cost="O(N) with N keys in the database",
-    categories=["read", "dangerous"], beyond=_EVERY_KEY,
-)  # fmt: skip
+    "KEYS",
+    arity=2,
+    flags=Flag.READONLY,
+    group="generic",
+    syntax="pattern",
+    cost="O(N) with N keys in the database",
+    categories=["read", "dangerous"],
+    beyond=_EVERY_KEY,
+)
 def keys_(session: Session, argv: Argv) -> Reply:
     """Answer every key that matches the pattern, all at once; SCAN does it in steps."""
     db = session.db
@@ -221,19 +264,29 @@ def keys_(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "RANDOMKEY", arity=1, flags=Flag.READONLY | Flag.RANDOM, group="generic", categories=["read"],
-    cost="O(1) on average: a pass over the keys every 1024 calls", beyond=_EVERY_KEY,
-)  # fmt: skip
+    "RANDOMKEY",
+    arity=1,
+    flags=Flag.READONLY | Flag.RANDOM,
+    group="generic",
+    cost="O(1) on average: a pass over the keys every 1024 calls",
+    categories=["read"],
+    beyond=_EVERY_KEY,
+)
 def randomkey(session: Session, argv: Argv) -> Reply:
     """Answer a key, each as likely as any other; null if there is none."""
     return session.db.random_key()
 
 
 @command(
-    "SCAN", arity=-2, flags=Flag.READONLY, group="generic", categories=["read"],
+    "SCAN",
+    arity=-2,
+    flags=Flag.READONLY,
+    group="generic",
     syntax="cursor [MATCH pattern] [COUNT count] [TYPE type]",
-    cost="O(COUNT) a call, and a pass over the keys every 65,536 keys", beyond=_EVERY_KEY,
-)  # fmt: skip
+    cost="O(COUNT) a call, and a pass over the keys every 65,536 keys",
+    categories=["read"],
+    beyond=_EVERY_KEY,
+)
 def scan(session: Session, argv: Argv) -> Reply:
     """Answer the next cursor and some keys; start with cursor 0, and when it is 0 again all keys were seen.
 

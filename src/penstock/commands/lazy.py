@@ -12,10 +12,14 @@ _ENQUEUED = Status(b"LAZY-ENQUEUED")
 
 
 @command(
-    NAME, arity=-2, flags=Flag.WRITE | Flag.NOSCRIPT, group="generic", syntax="command [argument ...] | STATUS",
+    NAME,
+    arity=-2,
+    flags=Flag.WRITE | Flag.NOSCRIPT,
     keys=inner_keys(1),
+    group="generic",
+    syntax="command [argument ...] | STATUS",
     cost="O(1) an argument, whatever the command costs",
-)  # fmt: skip
+)
 def lazy(session: Session, argv: Argv) -> Reply:
     """Have a write run later, and answer LAZY-ENQUEUED at once.
 

@@ -29,9 +29,14 @@ READ = key(1, Access.READ)
 
 
 @command(
-    "LPUSH", arity=-3, flags=GROWS | Flag.FAST, keys=INSERT, group="list",
-    syntax="key element [element ...]", cost="O(1) an element",
-)  # fmt: skip
+    "LPUSH",
+    arity=-3,
+    flags=GROWS | Flag.FAST,
+    keys=INSERT,
+    group="list",
+    syntax="key element [element ...]",
+    cost="O(1) an element",
+)
 def lpush(session: Session, argv: Argv) -> Reply:
     """Put elements at the head of the list at key, creating it; answer its length."""
     db = session.db
@@ -48,9 +53,14 @@ def lpush(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "RPUSH", arity=-3, flags=GROWS | Flag.FAST, keys=INSERT, group="list",
-    syntax="key element [element ...]", cost="O(1) an element",
-)  # fmt: skip
+    "RPUSH",
+    arity=-3,
+    flags=GROWS | Flag.FAST,
+    keys=INSERT,
+    group="list",
+    syntax="key element [element ...]",
+    cost="O(1) an element",
+)
 def rpush(session: Session, argv: Argv) -> Reply:
     """Put elements at the tail of the list at key, creating it; answer its length."""
     db = session.db
@@ -67,18 +77,28 @@ def rpush(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "LPUSHX", arity=-3, flags=GROWS | Flag.FAST, keys=INSERT, group="list",
-    syntax="key element [element ...]", cost="O(1) an element",
-)  # fmt: skip
+    "LPUSHX",
+    arity=-3,
+    flags=GROWS | Flag.FAST,
+    keys=INSERT,
+    group="list",
+    syntax="key element [element ...]",
+    cost="O(1) an element",
+)
 def lpushx(session: Session, argv: Argv) -> Reply:
     """Put elements at the head of the list at key if there is one; answer its length, 0 without a list."""
     return lpush(session, argv) if session.db.find(argv[1], List) is not None else 0
 
 
 @command(
-    "RPUSHX", arity=-3, flags=GROWS | Flag.FAST, keys=INSERT, group="list",
-    syntax="key element [element ...]", cost="O(1) an element",
-)  # fmt: skip
+    "RPUSHX",
+    arity=-3,
+    flags=GROWS | Flag.FAST,
+    keys=INSERT,
+    group="list",
+    syntax="key element [element ...]",
+    cost="O(1) an element",
+)
 def rpushx(session: Session, argv: Argv) -> Reply:
     """Put elements at the tail of the list at key if there is one; answer its length, 0 without a list."""
     return rpush(session, argv) if session.db.find(argv[1], List) is not None else 0
@@ -93,9 +113,15 @@ def _want_one_count(argv: Argv) -> None:
 
 
 @command(
-    "LPOP", arity=-2, flags=Flag.WRITE | Flag.FAST, keys=TAKE, group="list",
-    syntax="key [count]", cost="O(N) with N elements answered", arity_check=_want_one_count,
-)  # fmt: skip
+    "LPOP",
+    arity=-2,
+    flags=Flag.WRITE | Flag.FAST,
+    keys=TAKE,
+    group="list",
+    syntax="key [count]",
+    cost="O(N) with N elements answered",
+    arity_check=_want_one_count,
+)
 def lpop(session: Session, argv: Argv) -> Reply:
     """Remove and answer the first element of the list at key, or with count an array of up to that many."""
     items = session.db.get(argv[1])
@@ -107,9 +133,15 @@ def lpop(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "RPOP", arity=-2, flags=Flag.WRITE | Flag.FAST, keys=TAKE, group="list",
-    syntax="key [count]", cost="O(N) with N elements answered", arity_check=_want_one_count,
-)  # fmt: skip
+    "RPOP",
+    arity=-2,
+    flags=Flag.WRITE | Flag.FAST,
+    keys=TAKE,
+    group="list",
+    syntax="key [count]",
+    cost="O(N) with N elements answered",
+    arity_check=_want_one_count,
+)
 def rpop(session: Session, argv: Argv) -> Reply:
     """Remove and answer the last element of the list at key, or with count an array of up to that many."""
     items = session.db.get(argv[1])
@@ -220,9 +252,14 @@ def is_left(word: bytes) -> bool:
 
 
 @command(
-    "LMPOP", arity=-4, flags=Flag.WRITE | Flag.MOVABLEKEYS, keys=counted_keys(1, Access.UPDATE, Effect.DELETE), group="list",
-    syntax="numkeys key [key ...] LEFT | RIGHT [COUNT count]", cost="O(N + M) with N keys and M elements answered",
-)  # fmt: skip
+    "LMPOP",
+    arity=-4,
+    flags=Flag.WRITE | Flag.MOVABLEKEYS,
+    keys=counted_keys(1, Access.UPDATE, Effect.DELETE),
+    group="list",
+    syntax="numkeys key [key ...] LEFT | RIGHT [COUNT count]",
+    cost="O(N + M) with N keys and M elements answered",
+)
 def lmpop(session: Session, argv: Argv) -> Reply:
     """Pop from the first of the lists that has elements; answer its key and what was popped, or null."""
     wanted = MultiPop.parse(argv[1:])
@@ -232,10 +269,7 @@ def lmpop(session: Session, argv: Argv) -> Reply:
 # -- moving -----------------------------------------------------------------------------------------------------
 
 
-@command(
-    "LMOVE", arity=5, flags=GROWS, keys=MOVE, group="list",
-    syntax="source destination LEFT | RIGHT LEFT | RIGHT",
-)  # fmt: skip
+@command("LMOVE", arity=5, flags=GROWS, keys=MOVE, group="list", syntax="source destination LEFT | RIGHT LEFT | RIGHT")
 def lmove(session: Session, argv: Argv) -> Reply:
     """Take an element from one end of source, put it at one end of destination, and answer it."""
     from_left, to_left = is_left(argv[3]), is_left(argv[4])
@@ -243,14 +277,7 @@ def lmove(session: Session, argv: Argv) -> Reply:
     return None if source is None else move(session.db, argv[1], source, argv[2], from_left, to_left)
 
 
-@command(
-    "RPOPLPUSH",
-    arity=3,
-    flags=GROWS,
-    keys=MOVE,
-    group="list",
-    syntax="source destination",
-)
+@command("RPOPLPUSH", arity=3, flags=GROWS, keys=MOVE, group="list", syntax="source destination")
 def rpoplpush(session: Session, argv: Argv) -> Reply:
     """Take the last element of source, put it at the head of destination, and answer it."""
     source = session.db.find(argv[1], List)
@@ -284,9 +311,14 @@ def llen(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "LINDEX", arity=3, flags=Flag.READONLY, keys=READ, group="list", syntax="key index",
+    "LINDEX",
+    arity=3,
+    flags=Flag.READONLY,
+    keys=READ,
+    group="list",
+    syntax="key index",
     cost="O(N / 64) with N elements up to the nearer end",
-)  # fmt: skip
+)
 def lindex(session: Session, argv: Argv) -> Reply:
     """Answer the element at index, counted from the tail if negative; null outside the list."""
     items = session.db.find(argv[1], List)
@@ -297,9 +329,14 @@ def lindex(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "LRANGE", arity=4, flags=Flag.READONLY, keys=READ, group="list", syntax="key start stop",
+    "LRANGE",
+    arity=4,
+    flags=Flag.READONLY,
+    keys=READ,
+    group="list",
+    syntax="key start stop",
     cost="O(S + N) with S elements up to the nearer end and N answered",
-)  # fmt: skip
+)
 def lrange(session: Session, argv: Argv) -> Reply:
     """Answer the elements from start to stop, both included; negative ones count from the tail."""
     start, stop = to_integer(argv[2]), to_integer(argv[3])
@@ -328,9 +365,14 @@ _RANK_ZERO = (
 
 
 @command(
-    "LPOS", arity=-3, flags=Flag.READONLY, keys=READ, group="list",
-    syntax="key element [RANK rank] [COUNT num-matches] [MAXLEN len]", cost="O(N) with N elements looked at",
-)  # fmt: skip
+    "LPOS",
+    arity=-3,
+    flags=Flag.READONLY,
+    keys=READ,
+    group="list",
+    syntax="key element [RANK rank] [COUNT num-matches] [MAXLEN len]",
+    cost="O(N) with N elements looked at",
+)
 def lpos(session: Session, argv: Argv) -> Reply:
     """Answer the position of element in the list at key, or null; with COUNT an array of positions (0 for all).
 
@@ -383,9 +425,14 @@ def _position_options(options: Argv) -> tuple[int, int | None, int]:
 
 
 @command(
-    "LSET", arity=4, flags=GROWS, keys=key(1, Access.WRITE), group="list", syntax="key index element",
+    "LSET",
+    arity=4,
+    flags=GROWS,
+    keys=key(1, Access.WRITE),
+    group="list",
+    syntax="key index element",
     cost="O(N / 64) with N elements up to the nearer end",
-)  # fmt: skip
+)
 def lset(session: Session, argv: Argv) -> Reply:
     """Replace the element at index, which must exist."""
     items = session.db.find(argv[1], List)
@@ -400,9 +447,14 @@ def lset(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "LINSERT", arity=5, flags=GROWS, keys=INSERT, group="list", syntax="key BEFORE | AFTER pivot element",
+    "LINSERT",
+    arity=5,
+    flags=GROWS,
+    keys=INSERT,
+    group="list",
+    syntax="key BEFORE | AFTER pivot element",
     cost="O(N) with N elements up to the pivot",
-)  # fmt: skip
+)
 def linsert(session: Session, argv: Argv) -> Reply:
     """Put an element beside the first one that equals pivot; answer the length, -1 without pivot, 0 without list."""
     where = argv[2].upper()
@@ -429,9 +481,14 @@ def linsert(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "LREM", arity=4, flags=Flag.WRITE, keys=DELETE, group="list", syntax="key count element",
+    "LREM",
+    arity=4,
+    flags=Flag.WRITE,
+    keys=DELETE,
+    group="list",
+    syntax="key count element",
     cost="O(N) with N elements in the list",
-)  # fmt: skip
+)
 def lrem(session: Session, argv: Argv) -> Reply:
     """Remove elements equal to element and answer how many: count from the head, -count from the tail, all for 0."""
     count = to_integer(argv[2])
@@ -451,9 +508,14 @@ def lrem(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "LTRIM", arity=4, flags=Flag.WRITE, keys=DELETE, group="list", syntax="key start stop",
+    "LTRIM",
+    arity=4,
+    flags=Flag.WRITE,
+    keys=DELETE,
+    group="list",
+    syntax="key start stop",
     cost="O(N) with N elements removed",
-)  # fmt: skip
+)
 def ltrim(session: Session, argv: Argv) -> Reply:
     """Keep only the elements from start to stop, both included."""
     start, stop = to_integer(argv[2]), to_integer(argv[3])

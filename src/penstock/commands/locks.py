@@ -22,9 +22,14 @@ def _access(argv: Sequence[bytes]) -> Access:
 
 
 @command(
-    "DEBUG LOCK", arity=-5, flags=FLAGS | Flag.NO_MULTI, keys=(KeySpec(Access.UPDATE, 4, -1, narrow=_access),),
-    group="server", syntax="milliseconds READ | WRITE key [key ...]", cost="O(N) with N keys",
-)  # fmt: skip
+    "DEBUG LOCK",
+    arity=-5,
+    flags=FLAGS | Flag.NO_MULTI,
+    keys=(KeySpec(Access.UPDATE, 4, -1, narrow=_access),),
+    group="server",
+    syntax="milliseconds READ | WRITE key [key ...]",
+    cost="O(N) with N keys",
+)
 def debug_lock(session: Session, argv: Argv) -> Reply:
     """Lock keys for so many milliseconds as a command that runs in a thread would, then answer OK."""
     check_allowed(session)

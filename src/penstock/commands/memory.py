@@ -19,9 +19,14 @@ LITTLE = 5 << 20
 
 
 @command(
-    "MEMORY USAGE", arity=-3, flags=Flag.READONLY | Flag.PEEKS, keys=key(2, Access.READ, Effect.SIGHT), group="server",
-    syntax="key [SAMPLES count]", cost="O(N) with N elements in the value",
-)  # fmt: skip
+    "MEMORY USAGE",
+    arity=-3,
+    flags=Flag.READONLY | Flag.PEEKS,
+    keys=key(2, Access.READ, Effect.SIGHT),
+    group="server",
+    syntax="key [SAMPLES count]",
+    cost="O(N) with N elements in the value",
+)
 def memory_usage(session: Session, argv: Argv) -> Reply:
     """Answer about how many bytes a key and its value take, or null. SAMPLES is accepted; every element is counted."""
     for at in range(3, len(argv), 2):
@@ -35,9 +40,13 @@ def memory_usage(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "MEMORY STATS", arity=2, flags=Flag(0), group="server", cost="O(N) with N databases and clients",
+    "MEMORY STATS",
+    arity=2,
+    flags=Flag(0),
+    group="server",
+    cost="O(N) with N databases and clients",
     beyond=Beyond(Reach.SERVER, "counts every key"),
-)  # fmt: skip
+)
 def memory_stats(session: Session, argv: Argv) -> Reply:
     """Answer where the server's memory goes, as a map of names to bytes, counts and ratios."""
     engine = session.engine

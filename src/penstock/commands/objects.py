@@ -66,9 +66,14 @@ def encoding(value: Value, config: Config) -> bytes:
 
 
 @command(
-    "OBJECT ENCODING", arity=3, flags=Flag.READONLY, keys=key(2, Access.READ, Effect.SIGHT), group="generic", syntax="key",
+    "OBJECT ENCODING",
+    arity=3,
+    flags=Flag.READONLY,
+    keys=key(2, Access.READ, Effect.SIGHT),
+    group="generic",
+    syntax="key",
     cost="O(N) with N elements up to the limit of a small encoding",
-)  # fmt: skip
+)
 def object_encoding(session: Session, argv: Argv) -> Reply:
     """Answer the encoding Redis 7.0 would store the value in, null if there is no such key."""
     value = session.db.get(argv[2])

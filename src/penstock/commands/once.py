@@ -45,10 +45,15 @@ _WRAPPERS = frozenset({"LAZY", "ONCE", "ONCEBEGIN", "ONCEKEPT"})
 
 
 @command(
-    "ONCE", arity=-5, flags=Flag.WRITE | Flag.NOSCRIPT | Flag.MOVABLEKEYS | Flag.DIRECT, keys=inner_keys(4), group="once",
-    syntax="client-id number floor command [argument ...]", cost="That of the command.",
+    "ONCE",
+    arity=-5,
+    flags=Flag.WRITE | Flag.NOSCRIPT | Flag.MOVABLEKEYS | Flag.DIRECT,
+    keys=inner_keys(4),
+    group="once",
+    syntax="client-id number floor command [argument ...]",
+    cost="That of the command.",
     not_lazy=NotLazy("is answered with what the command inside answers"),
-)  # fmt: skip
+)
 def once(session: Session, argv: Argv) -> Reply:
     """Run a command, unless the same client has sent this number before: then answer as it was answered then.
 
@@ -263,9 +268,7 @@ def _take_over(session: Session, argv: Argv) -> None:
             session.engine.blocking.answer(waiter, Unblocked("the same command was sent again, on another connection"))
 
 
-@command(
-    "ONCEBEGIN", arity=2, flags=Flag.WRITE | Flag.NOSCRIPT | Flag.FAST, group="once", syntax="client-id",
-)  # fmt: skip
+@command("ONCEBEGIN", arity=2, flags=Flag.WRITE | Flag.NOSCRIPT | Flag.FAST, group="once", syntax="client-id")
 def oncebegin(session: Session, argv: Argv) -> Reply:
     """Make a client of ONCE known, so that it is not taken for a new one when it was forgotten. Its numbers then begin at 2.
 
@@ -281,9 +284,12 @@ def oncebegin(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "ONCEKEPT", arity=-5, flags=Flag.ADMIN | Flag.NOSCRIPT, group="once",
+    "ONCEKEPT",
+    arity=-5,
+    flags=Flag.ADMIN | Flag.NOSCRIPT,
+    group="once",
     syntax="client-id number floor reply [reply-in-resp3]",
-)  # fmt: skip
+)
 def oncekept(session: Session, argv: Argv) -> Reply:
     """Keep a reply, as the log records it: not for clients, and refused to users who may not do everything."""
     if not session.user.unrestricted:

@@ -35,8 +35,9 @@ def bgsave(session: Session, argv: Argv) -> Reply:
     return Status(b"Background saving started" if started else b"Background saving scheduled")
 
 
-@command("LASTSAVE", arity=1, flags=Flag.LOADING | Flag.STALE | Flag.FAST, group="server",
-         categories=["admin", "dangerous"])  # fmt: skip
+@command(
+    "LASTSAVE", arity=1, flags=Flag.LOADING | Flag.STALE | Flag.FAST, group="server", categories=["admin", "dangerous"]
+)
 def lastsave(session: Session, argv: Argv) -> Reply:
     """Answer when the last snapshot was written, in seconds since 1970."""
     return _storage(session).last_save
@@ -51,9 +52,13 @@ def bgrewriteaof(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "SHUTDOWN", arity=-1, flags=_CHILD | Flag.LOADING | Flag.STALE | Flag.NO_MULTI | Flag.ALLOW_BUSY, group="server",
-    syntax="[NOSAVE | SAVE] [NOW] [FORCE] [ABORT]", cost="O(N) with N keys if a snapshot is written",
-)  # fmt: skip
+    "SHUTDOWN",
+    arity=-1,
+    flags=_CHILD | Flag.LOADING | Flag.STALE | Flag.NO_MULTI | Flag.ALLOW_BUSY,
+    group="server",
+    syntax="[NOSAVE | SAVE] [NOW] [FORCE] [ABORT]",
+    cost="O(N) with N keys if a snapshot is written",
+)
 def shutdown(session: Session, argv: Argv) -> Reply:
     """Write what has to be written and end the server.
 
@@ -78,8 +83,15 @@ def shutdown(session: Session, argv: Argv) -> Reply:
 _DEBUG = Flag.ADMIN | Flag.NOSCRIPT | Flag.STALE  # not LOADING: the end of a reload would end the server's own loading
 
 
-@command("DEBUG RELOAD", arity=-2, flags=_DEBUG, group="server", syntax="[NOSAVE] [NOFLUSH] [MERGE]",
-         cost="O(N) with N keys", beyond=_EVERYTHING)  # fmt: skip
+@command(
+    "DEBUG RELOAD",
+    arity=-2,
+    flags=_DEBUG,
+    group="server",
+    syntax="[NOSAVE] [NOFLUSH] [MERGE]",
+    cost="O(N) with N keys",
+    beyond=_EVERYTHING,
+)
 def debug_reload(session: Session, argv: Argv) -> Reply:
     """Write a snapshot, forget everything, and read it back."""
     check_allowed(session)

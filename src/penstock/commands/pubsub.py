@@ -80,9 +80,13 @@ def punsubscribe(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "SSUBSCRIBE", arity=-2, flags=_LISTEN, group="pubsub", syntax="shardchannel [shardchannel ...]",
+    "SSUBSCRIBE",
+    arity=-2,
+    flags=_LISTEN,
+    group="pubsub",
+    syntax="shardchannel [shardchannel ...]",
     cost="O(1) a channel",
-)  # fmt: skip
+)
 def ssubscribe(session: Session, argv: Argv) -> Reply:
     """Listen to shard channels, whose messages stay within the shard that owns the channel's slot."""
     if not session.may_block:  # inside MULTI, where Redis allows the two others
@@ -92,9 +96,13 @@ def ssubscribe(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "SUNSUBSCRIBE", arity=-1, flags=_LISTEN, group="pubsub", syntax="[shardchannel [shardchannel ...]]",
+    "SUNSUBSCRIBE",
+    arity=-1,
+    flags=_LISTEN,
+    group="pubsub",
+    syntax="[shardchannel [shardchannel ...]]",
     cost="O(1) a channel",
-)  # fmt: skip
+)
 def sunsubscribe(session: Session, argv: Argv) -> Reply:
     """Stop listening to shard channels, or to all of them."""
     table, own = session.engine.publications.shard_channels, session.shard_channels
@@ -102,18 +110,26 @@ def sunsubscribe(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "PUBLISH", arity=3, flags=_TELL | Flag.FAST | Flag.MAY_REPLICATE, group="pubsub", syntax="channel message",
+    "PUBLISH",
+    arity=3,
+    flags=_TELL | Flag.FAST | Flag.MAY_REPLICATE,
+    group="pubsub",
+    syntax="channel message",
     cost="O(N+M) with N listeners of the channel and M patterns",
-)  # fmt: skip
+)
 def publish(session: Session, argv: Argv) -> Reply:
     """Send a message to everybody who listens to the channel, and answer how many that were."""
     return session.engine.publications.publish(argv[1], argv[2])
 
 
 @command(
-    "SPUBLISH", arity=3, flags=_TELL | Flag.FAST | Flag.MAY_REPLICATE, group="pubsub", syntax="shardchannel message",
+    "SPUBLISH",
+    arity=3,
+    flags=_TELL | Flag.FAST | Flag.MAY_REPLICATE,
+    group="pubsub",
+    syntax="shardchannel message",
     cost="O(N) with N listeners of the channel",
-)  # fmt: skip
+)
 def spublish(session: Session, argv: Argv) -> Reply:
     """Send a message to everybody who listens to the shard channel, and answer how many that were."""
     return session.engine.publications.publish_to_shard(argv[1], argv[2])
@@ -155,9 +171,13 @@ def pubsub_numpat(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "PUBSUB SHARDCHANNELS", arity=-2, flags=_TELL, group="pubsub", syntax="[pattern]",
+    "PUBSUB SHARDCHANNELS",
+    arity=-2,
+    flags=_TELL,
+    group="pubsub",
+    syntax="[pattern]",
     cost="O(N) with N shard channels in use",
-)  # fmt: skip
+)
 def pubsub_shardchannels(session: Session, argv: Argv) -> Reply:
     """List the shard channels that have subscribers."""
     return _active(session.engine.publications.shard_channels, argv)

@@ -52,45 +52,69 @@ def _loaded(session: Session, argv: Argv) -> Script:
 
 
 @command(
-    "EVAL", arity=-3, flags=_EVAL, keys=counted_keys(2, Access.UPDATE), group="scripting",
-    syntax="script numkeys [key [key ...]] [arg [arg ...]]", cost=_COST,
-)  # fmt: skip
+    "EVAL",
+    arity=-3,
+    flags=_EVAL,
+    keys=counted_keys(2, Access.UPDATE),
+    group="scripting",
+    syntax="script numkeys [key [key ...]] [arg [arg ...]]",
+    cost=_COST,
+)
 def eval_(session: Session, argv: Argv) -> Reply:
     """Run a Lua script with no other command in between and answer what it returns; it finds its arguments in KEYS and ARGV."""
     return _run(session, argv, _source(session, argv))
 
 
 @command(
-    "EVALSHA", arity=-3, flags=_EVAL, keys=counted_keys(2, Access.UPDATE), group="scripting",
-    syntax="sha1 numkeys [key [key ...]] [arg [arg ...]]", cost=_COST,
-)  # fmt: skip
+    "EVALSHA",
+    arity=-3,
+    flags=_EVAL,
+    keys=counted_keys(2, Access.UPDATE),
+    group="scripting",
+    syntax="sha1 numkeys [key [key ...]] [arg [arg ...]]",
+    cost=_COST,
+)
 def evalsha(session: Session, argv: Argv) -> Reply:
     """Run a script that was loaded before, by the SHA1 of its text."""
     return _run(session, argv, _loaded(session, argv))
 
 
 @command(
-    "EVAL_RO", arity=-3, flags=_EVAL | Flag.READONLY, keys=counted_keys(2, Access.READ), group="scripting",
-    syntax="script numkeys [key [key ...]] [arg [arg ...]]", cost=_COST,
-)  # fmt: skip
+    "EVAL_RO",
+    arity=-3,
+    flags=_EVAL | Flag.READONLY,
+    keys=counted_keys(2, Access.READ),
+    group="scripting",
+    syntax="script numkeys [key [key ...]] [arg [arg ...]]",
+    cost=_COST,
+)
 def eval_ro(session: Session, argv: Argv) -> Reply:
     """Run a Lua script that may read but not write."""
     return _run(session, argv, _source(session, argv), read_only=True)
 
 
 @command(
-    "EVALSHA_RO", arity=-3, flags=_EVAL | Flag.READONLY, keys=counted_keys(2, Access.READ), group="scripting",
-    syntax="sha1 numkeys [key [key ...]] [arg [arg ...]]", cost=_COST,
-)  # fmt: skip
+    "EVALSHA_RO",
+    arity=-3,
+    flags=_EVAL | Flag.READONLY,
+    keys=counted_keys(2, Access.READ),
+    group="scripting",
+    syntax="sha1 numkeys [key [key ...]] [arg [arg ...]]",
+    cost=_COST,
+)
 def evalsha_ro(session: Session, argv: Argv) -> Reply:
     """Run a script that was loaded before and that may read but not write."""
     return _run(session, argv, _loaded(session, argv), read_only=True)
 
 
 @command(
-    "SCRIPT LOAD", arity=3, flags=Flag.NOSCRIPT | Flag.STALE, group="scripting", syntax="script",
+    "SCRIPT LOAD",
+    arity=3,
+    flags=Flag.NOSCRIPT | Flag.STALE,
+    group="scripting",
+    syntax="script",
     cost="O(N) with N bytes of text",
-)  # fmt: skip
+)
 def script_load(session: Session, argv: Argv) -> Reply:
     """Compile a script for EVALSHA and answer the SHA1 of its text."""
     return session.engine.scripting.load(argv[2]).sha
@@ -105,9 +129,13 @@ def script_exists(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "SCRIPT FLUSH", arity=-2, flags=Flag.NOSCRIPT, group="scripting", syntax="[ASYNC | SYNC]",
+    "SCRIPT FLUSH",
+    arity=-2,
+    flags=Flag.NOSCRIPT,
+    group="scripting",
+    syntax="[ASYNC | SYNC]",
     cost="O(N) with N scripts",
-)  # fmt: skip
+)
 def script_flush(session: Session, argv: Argv) -> Reply:
     """Forget every script."""
     if len(argv) > 3 or (len(argv) == 3 and argv[2].upper() not in (b"SYNC", b"ASYNC")):

@@ -27,9 +27,14 @@ _NONE = Set()  # what a missing key reads as; never changed
 
 
 @command(
-    "SADD", arity=-3, flags=Flag.WRITE | Flag.DENYOOM | Flag.FAST, keys=key(1, Access.WRITE, Effect.INSERT), group="set",
-    syntax="key member [member ...]", cost="O(1) a member",
-)  # fmt: skip
+    "SADD",
+    arity=-3,
+    flags=Flag.WRITE | Flag.DENYOOM | Flag.FAST,
+    keys=key(1, Access.WRITE, Effect.INSERT),
+    group="set",
+    syntax="key member [member ...]",
+    cost="O(1) a member",
+)
 def sadd(session: Session, argv: Argv) -> Reply:
     """Add members to the set at key, creating it, and answer how many of them are new."""
     db = session.db
@@ -51,9 +56,14 @@ def sadd(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "SREM", arity=-3, flags=Flag.WRITE | Flag.FAST, keys=key(1, Access.WRITE, Effect.DELETE), group="set",
-    syntax="key member [member ...]", cost="O(1) a member",
-)  # fmt: skip
+    "SREM",
+    arity=-3,
+    flags=Flag.WRITE | Flag.FAST,
+    keys=key(1, Access.WRITE, Effect.DELETE),
+    group="set",
+    syntax="key member [member ...]",
+    cost="O(1) a member",
+)
 def srem(session: Session, argv: Argv) -> Reply:
     """Remove members of the set at key and answer how many of them there were."""
     db = session.db
@@ -67,9 +77,13 @@ def srem(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "SMOVE", arity=4, flags=Flag.WRITE | Flag.FAST, keys=key(1, Access.UPDATE, Effect.DELETE) + key(2, Access.WRITE, Effect.INSERT), group="set",
+    "SMOVE",
+    arity=4,
+    flags=Flag.WRITE | Flag.FAST,
+    keys=key(1, Access.UPDATE, Effect.DELETE) + key(2, Access.WRITE, Effect.INSERT),
+    group="set",
     syntax="source destination member",
-)  # fmt: skip
+)
 def smove(session: Session, argv: Argv) -> Reply:
     """Move a member from one set to another; answer 1 if it was in the first, 0 if not."""
     db = session.db
@@ -101,9 +115,14 @@ def sismember(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "SMISMEMBER", arity=-3, flags=_READ, keys=key(1, Access.READ), group="set", syntax="key member [member ...]",
+    "SMISMEMBER",
+    arity=-3,
+    flags=_READ,
+    keys=key(1, Access.READ),
+    group="set",
+    syntax="key member [member ...]",
     cost="O(1) a member",
-)  # fmt: skip
+)
 def smismember(session: Session, argv: Argv) -> Reply:
     """Answer 1 for each of these that is a member of the set at key, and 0 for each that is not."""
     found = session.db.find(argv[1], Set) or _NONE
@@ -111,9 +130,14 @@ def smismember(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "SMEMBERS", arity=2, flags=Flag.READONLY | Flag.DIRECT, keys=key(1, Access.READ), group="set", syntax="key",
+    "SMEMBERS",
+    arity=2,
+    flags=Flag.READONLY | Flag.DIRECT,
+    keys=key(1, Access.READ),
+    group="set",
+    syntax="key",
     cost="O(N) with N members",
-)  # fmt: skip
+)
 def smembers(session: Session, argv: Argv) -> Reply:
     """Answer all members of the set at key."""
     found = session.db.find(argv[1], Set) or _NONE
@@ -133,9 +157,14 @@ def _few(members: AbstractSet[bytes], limit: int) -> Reply:
 
 
 @command(
-    "SSCAN", arity=-3, flags=Flag.READONLY, keys=key(1, Access.READ), group="set",
-    syntax="key cursor [MATCH pattern] [COUNT count]", cost="O(1) a member, O(N) for the whole iteration",
-)  # fmt: skip
+    "SSCAN",
+    arity=-3,
+    flags=Flag.READONLY,
+    keys=key(1, Access.READ),
+    group="set",
+    syntax="key cursor [MATCH pattern] [COUNT count]",
+    cost="O(1) a member, O(N) for the whole iteration",
+)
 def sscan(session: Session, argv: Argv) -> Reply:
     """Answer some members, and the cursor to go on with, which is 0 at the end."""
     cursor = to_cursor(argv[2])
@@ -152,9 +181,14 @@ def sscan(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "SPOP", arity=-2, flags=Flag.WRITE | Flag.FAST | Flag.RANDOM, keys=key(1, Access.UPDATE, Effect.DELETE), group="set",
-    syntax="key [count]", cost="O(1) a member, O(N) the first time a set of N members is asked",
-)  # fmt: skip
+    "SPOP",
+    arity=-2,
+    flags=Flag.WRITE | Flag.FAST | Flag.RANDOM,
+    keys=key(1, Access.UPDATE, Effect.DELETE),
+    group="set",
+    syntax="key [count]",
+    cost="O(1) a member, O(N) the first time a set of N members is asked",
+)
 def spop(session: Session, argv: Argv) -> Reply:
     """Remove a random member, or count different ones, and answer what was removed.
 
@@ -213,9 +247,14 @@ def _spop_several(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "SRANDMEMBER", arity=-2, flags=Flag.READONLY | Flag.RANDOM | Flag.DIRECT, keys=key(1, Access.READ), group="set",
-    syntax="key [count]", cost="O(1) a member, O(N) the first time a set of N members is asked",
-)  # fmt: skip
+    "SRANDMEMBER",
+    arity=-2,
+    flags=Flag.READONLY | Flag.RANDOM | Flag.DIRECT,
+    keys=key(1, Access.READ),
+    group="set",
+    syntax="key [count]",
+    cost="O(1) a member, O(N) the first time a set of N members is asked",
+)
 def srandmember(session: Session, argv: Argv) -> Reply:
     """Answer a random member, or count different ones; a negative count allows the same one several times."""
     if len(argv) == 2:
@@ -299,27 +338,43 @@ def _store(session: Session, argv: Argv, kernel: Kernel) -> Reply:
 
 
 @command(
-    "SINTER", arity=-2, flags=Flag.READONLY, keys=keys(1, -1, Access.READ), group="set", syntax="key [key ...]",
+    "SINTER",
+    arity=-2,
+    flags=Flag.READONLY,
+    keys=keys(1, -1, Access.READ),
+    group="set",
+    syntax="key [key ...]",
     cost="O(N*M) with N members of the smallest of M sets",
-)  # fmt: skip
+)
 def sinter(session: Session, argv: Argv) -> Reply:
     """Answer the members that all these sets have."""
     return _answer(session, argv[1:], kernels.intersection)
 
 
 @command(
-    "SINTERSTORE", arity=-3, flags=_STORE, keys=key(1, Access.WRITE) + keys(2, -1, Access.READ), group="set",
-    syntax="destination key [key ...]", cost="O(N*M) with N members of the smallest of M sets", grows=_growth(min),
-)  # fmt: skip
+    "SINTERSTORE",
+    arity=-3,
+    flags=_STORE,
+    keys=key(1, Access.WRITE) + keys(2, -1, Access.READ),
+    group="set",
+    syntax="destination key [key ...]",
+    cost="O(N*M) with N members of the smallest of M sets",
+    grows=_growth(min),
+)
 def sinterstore(session: Session, argv: Argv) -> Reply:
     """Put the members that all these sets have in a set at destination, and answer how many they are."""
     return _store(session, argv, kernels.intersection)
 
 
 @command(
-    "SINTERCARD", arity=-3, flags=Flag.READONLY | Flag.MOVABLEKEYS, keys=counted_keys(1, Access.READ), group="set",
-    syntax="numkeys key [key ...] [LIMIT limit]", cost="O(N*M) with N members of the smallest of M sets",
-)  # fmt: skip
+    "SINTERCARD",
+    arity=-3,
+    flags=Flag.READONLY | Flag.MOVABLEKEYS,
+    keys=counted_keys(1, Access.READ),
+    group="set",
+    syntax="numkeys key [key ...] [LIMIT limit]",
+    cost="O(N*M) with N members of the smallest of M sets",
+)
 def sintercard(session: Session, argv: Argv) -> Reply:
     """Answer how many members all these sets have in common, counting no further than the limit, if it is not 0."""
     count = to_at_least(1, argv[1], "numkeys should be greater than 0")
@@ -338,36 +393,58 @@ def sintercard(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "SUNION", arity=-2, flags=Flag.READONLY, keys=keys(1, -1, Access.READ), group="set", syntax="key [key ...]",
+    "SUNION",
+    arity=-2,
+    flags=Flag.READONLY,
+    keys=keys(1, -1, Access.READ),
+    group="set",
+    syntax="key [key ...]",
     cost="O(N) with N members of all sets",
-)  # fmt: skip
+)
 def sunion(session: Session, argv: Argv) -> Reply:
     """Answer the members that any of these sets has."""
     return _answer(session, argv[1:], kernels.union)
 
 
 @command(
-    "SUNIONSTORE", arity=-3, flags=_STORE, keys=key(1, Access.WRITE, Effect.OVERWRITE) + keys(2, -1, Access.READ), group="set",
-    syntax="destination key [key ...]", cost="O(N) with N members of all sets", grows=_growth(sum),
-)  # fmt: skip
+    "SUNIONSTORE",
+    arity=-3,
+    flags=_STORE,
+    keys=key(1, Access.WRITE, Effect.OVERWRITE) + keys(2, -1, Access.READ),
+    group="set",
+    syntax="destination key [key ...]",
+    cost="O(N) with N members of all sets",
+    grows=_growth(sum),
+)
 def sunionstore(session: Session, argv: Argv) -> Reply:
     """Put the members that any of these sets has in a set at destination, and answer how many they are."""
     return _store(session, argv, kernels.union)
 
 
 @command(
-    "SDIFF", arity=-2, flags=Flag.READONLY, keys=keys(1, -1, Access.READ), group="set", syntax="key [key ...]",
+    "SDIFF",
+    arity=-2,
+    flags=Flag.READONLY,
+    keys=keys(1, -1, Access.READ),
+    group="set",
+    syntax="key [key ...]",
     cost="O(N) with N members of all sets",
-)  # fmt: skip
+)
 def sdiff(session: Session, argv: Argv) -> Reply:
     """Answer the members of the first set that none of the others has."""
     return _answer(session, argv[1:], kernels.difference)
 
 
 @command(
-    "SDIFFSTORE", arity=-3, flags=_STORE, keys=key(1, Access.WRITE, Effect.OVERWRITE) + keys(2, -1, Access.READ), group="set",
-    syntax="destination key [key ...]", cost="O(N) with N members of all sets", grows=_growth(next),
-)  # fmt: skip
+    "SDIFFSTORE",
+    arity=-3,
+    flags=_STORE,
+    keys=key(1, Access.WRITE, Effect.OVERWRITE) + keys(2, -1, Access.READ),
+    group="set",
+    syntax="destination key [key ...]",
+    cost="O(N) with N members of all sets",
+    grows=_growth(next),
+)
 def sdiffstore(session: Session, argv: Argv) -> Reply:
     """Put the members of the first set that none of the others has in a set at destination, and answer how many."""
     return _store(session, argv, kernels.difference)

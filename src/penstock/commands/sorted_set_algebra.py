@@ -141,9 +141,14 @@ _WEIGHTS = "numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE <SUM 
 
 
 @command(
-    "ZUNION", arity=-3, flags=_READ, keys=counted_keys(1, Access.READ), group="sorted-set",
-    syntax=f"{_WEIGHTS} [WITHSCORES]", cost="O(N) with N members of all sets, and O(M log M) to sort the result",
-)  # fmt: skip
+    "ZUNION",
+    arity=-3,
+    flags=_READ,
+    keys=counted_keys(1, Access.READ),
+    group="sorted-set",
+    syntax=f"{_WEIGHTS} [WITHSCORES]",
+    cost="O(N) with N members of all sets, and O(M log M) to sort the result",
+)
 def zunion(session: Session, argv: Argv) -> Reply:
     """Answer the members of any of the sets; scores are multiplied by weights and added, or as AGGREGATE says."""
     request = _parse(session, argv, 1, weighted=True, storing=False)
@@ -151,9 +156,14 @@ def zunion(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "ZINTER", arity=-3, flags=_READ, keys=counted_keys(1, Access.READ), group="sorted-set",
-    syntax=f"{_WEIGHTS} [WITHSCORES]", cost="O(N*K) with K sets and N members in the smallest",
-)  # fmt: skip
+    "ZINTER",
+    arity=-3,
+    flags=_READ,
+    keys=counted_keys(1, Access.READ),
+    group="sorted-set",
+    syntax=f"{_WEIGHTS} [WITHSCORES]",
+    cost="O(N*K) with K sets and N members in the smallest",
+)
 def zinter(session: Session, argv: Argv) -> Reply:
     """Answer the members of all of the sets; scores are multiplied by weights and added, or as AGGREGATE says."""
     request = _parse(session, argv, 1, weighted=True, storing=False)
@@ -161,9 +171,14 @@ def zinter(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "ZDIFF", arity=-3, flags=_READ, keys=counted_keys(1, Access.READ), group="sorted-set",
-    syntax="numkeys key [key ...] [WITHSCORES]", cost="O(N*K) with K sets and N members in the first",
-)  # fmt: skip
+    "ZDIFF",
+    arity=-3,
+    flags=_READ,
+    keys=counted_keys(1, Access.READ),
+    group="sorted-set",
+    syntax="numkeys key [key ...] [WITHSCORES]",
+    cost="O(N*K) with K sets and N members in the first",
+)
 def zdiff(session: Session, argv: Argv) -> Reply:
     """Answer the members of the first set that are in none of the others."""
     request = _parse(session, argv, 1, weighted=False, storing=False)
@@ -171,9 +186,15 @@ def zdiff(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "ZUNIONSTORE", arity=-4, flags=_STORE, keys=_STORE_KEYS, group="sorted-set", syntax=f"destination {_WEIGHTS}",
-    cost="O(N) with N members of all sets", grows=_growth(sum),
-)  # fmt: skip
+    "ZUNIONSTORE",
+    arity=-4,
+    flags=_STORE,
+    keys=_STORE_KEYS,
+    group="sorted-set",
+    syntax=f"destination {_WEIGHTS}",
+    cost="O(N) with N members of all sets",
+    grows=_growth(sum),
+)
 def zunionstore(session: Session, argv: Argv) -> Reply:
     """Store at destination what ZUNION answers, replacing what it held, and answer the number of members."""
     request = _parse(session, argv, 2, weighted=True, storing=True)
@@ -181,9 +202,15 @@ def zunionstore(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "ZINTERSTORE", arity=-4, flags=_STORE, keys=_STORE_KEYS, group="sorted-set", syntax=f"destination {_WEIGHTS}",
-    cost="O(N*K) with K sets and N members in the smallest", grows=_growth(min),
-)  # fmt: skip
+    "ZINTERSTORE",
+    arity=-4,
+    flags=_STORE,
+    keys=_STORE_KEYS,
+    group="sorted-set",
+    syntax=f"destination {_WEIGHTS}",
+    cost="O(N*K) with K sets and N members in the smallest",
+    grows=_growth(min),
+)
 def zinterstore(session: Session, argv: Argv) -> Reply:
     """Store at destination what ZINTER answers, replacing what it held, and answer the number of members."""
     request = _parse(session, argv, 2, weighted=True, storing=True)
@@ -191,9 +218,15 @@ def zinterstore(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "ZDIFFSTORE", arity=-4, flags=_STORE, keys=_STORE_KEYS, group="sorted-set",
-    syntax="destination numkeys key [key ...]", cost="O(N*K) with K sets and N members in the first", grows=_growth(next),
-)  # fmt: skip
+    "ZDIFFSTORE",
+    arity=-4,
+    flags=_STORE,
+    keys=_STORE_KEYS,
+    group="sorted-set",
+    syntax="destination numkeys key [key ...]",
+    cost="O(N*K) with K sets and N members in the first",
+    grows=_growth(next),
+)
 def zdiffstore(session: Session, argv: Argv) -> Reply:
     """Store at destination what ZDIFF answers, replacing what it held, and answer the number of members."""
     request = _parse(session, argv, 2, weighted=False, storing=True)
@@ -201,9 +234,14 @@ def zdiffstore(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "ZINTERCARD", arity=-3, flags=_READ, keys=counted_keys(1, Access.READ), group="sorted-set",
-    syntax="numkeys key [key ...] [LIMIT limit]", cost="O(N*K) with K sets and N members in the smallest",
-)  # fmt: skip
+    "ZINTERCARD",
+    arity=-3,
+    flags=_READ,
+    keys=counted_keys(1, Access.READ),
+    group="sorted-set",
+    syntax="numkeys key [key ...] [LIMIT limit]",
+    cost="O(N*K) with K sets and N members in the smallest",
+)
 def zintercard(session: Session, argv: Argv) -> Reply:
     """Answer the number of members that all of the sets have, counting no further than a limit other than 0."""
     operands = _sources(session, argv, 1)

@@ -173,9 +173,14 @@ _READ_COST = "O(log N) and O(1) a member answered"
 
 
 @command(
-    "ZRANGE", arity=-4, flags=Flag.READONLY, keys=key(1, Access.READ), group="sorted-set", cost=_READ_COST,
+    "ZRANGE",
+    arity=-4,
+    flags=Flag.READONLY,
+    keys=key(1, Access.READ),
+    group="sorted-set",
     syntax="key start stop [BYSCORE | BYLEX] [REV] [LIMIT offset count] [WITHSCORES]",
-)  # fmt: skip
+    cost=_READ_COST,
+)
 def zrange(session: Session, argv: Argv) -> Reply:
     """Answer the members between two ranks, scores or names, both included, in order or, with REV, from the end.
 
@@ -194,45 +199,70 @@ def zrange(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "ZREVRANGE", arity=-4, flags=Flag.READONLY, keys=key(1, Access.READ), group="sorted-set", cost=_READ_COST,
+    "ZREVRANGE",
+    arity=-4,
+    flags=Flag.READONLY,
+    keys=key(1, Access.READ),
+    group="sorted-set",
     syntax="key start stop [WITHSCORES]",
-)  # fmt: skip
+    cost=_READ_COST,
+)
 def zrevrange(session: Session, argv: Argv) -> Reply:
     """Answer the members between two ranks, counted from the highest score down."""
     return parse_range(argv, 2, kind=b"BYRANK", backwards=True).answer(session, argv[1])
 
 
 @command(
-    "ZRANGEBYSCORE", arity=-4, flags=Flag.READONLY, keys=key(1, Access.READ), group="sorted-set", cost=_READ_COST,
+    "ZRANGEBYSCORE",
+    arity=-4,
+    flags=Flag.READONLY,
+    keys=key(1, Access.READ),
+    group="sorted-set",
     syntax="key min max [WITHSCORES] [LIMIT offset count]",
-)  # fmt: skip
+    cost=_READ_COST,
+)
 def zrangebyscore(session: Session, argv: Argv) -> Reply:
     """Answer the members with scores between two bounds, the lowest first."""
     return parse_range(argv, 2, kind=b"BYSCORE", backwards=False).answer(session, argv[1])
 
 
 @command(
-    "ZREVRANGEBYSCORE", arity=-4, flags=Flag.READONLY, keys=key(1, Access.READ), group="sorted-set", cost=_READ_COST,
+    "ZREVRANGEBYSCORE",
+    arity=-4,
+    flags=Flag.READONLY,
+    keys=key(1, Access.READ),
+    group="sorted-set",
     syntax="key max min [WITHSCORES] [LIMIT offset count]",
-)  # fmt: skip
+    cost=_READ_COST,
+)
 def zrevrangebyscore(session: Session, argv: Argv) -> Reply:
     """Answer the members with scores between two bounds, the highest first."""
     return parse_range(argv, 2, kind=b"BYSCORE", backwards=True).answer(session, argv[1])
 
 
 @command(
-    "ZRANGEBYLEX", arity=-4, flags=Flag.READONLY, keys=key(1, Access.READ), group="sorted-set", cost=_READ_COST,
+    "ZRANGEBYLEX",
+    arity=-4,
+    flags=Flag.READONLY,
+    keys=key(1, Access.READ),
+    group="sorted-set",
     syntax="key min max [LIMIT offset count]",
-)  # fmt: skip
+    cost=_READ_COST,
+)
 def zrangebylex(session: Session, argv: Argv) -> Reply:
     """Answer the members with names between two bounds, in order; meant for sets whose scores are all equal."""
     return parse_range(argv, 2, kind=b"BYLEX", backwards=False).answer(session, argv[1])
 
 
 @command(
-    "ZREVRANGEBYLEX", arity=-4, flags=Flag.READONLY, keys=key(1, Access.READ), group="sorted-set", cost=_READ_COST,
+    "ZREVRANGEBYLEX",
+    arity=-4,
+    flags=Flag.READONLY,
+    keys=key(1, Access.READ),
+    group="sorted-set",
     syntax="key max min [LIMIT offset count]",
-)  # fmt: skip
+    cost=_READ_COST,
+)
 def zrevrangebylex(session: Session, argv: Argv) -> Reply:
     """Answer the members with names between two bounds, from the last; meant for sets whose scores are all equal."""
     return parse_range(argv, 2, kind=b"BYLEX", backwards=True).answer(session, argv[1])
@@ -245,10 +275,15 @@ def _growth_of_store(session: Session, argv: Argv) -> int:
 
 
 @command(
-    "ZRANGESTORE", arity=-5, flags=Flag.WRITE | Flag.DENYOOM, keys=key(1, Access.WRITE, Effect.OVERWRITE) + key(2, Access.READ),
-    group="sorted-set", syntax="dst src min max [BYSCORE | BYLEX] [REV] [LIMIT offset count]",
-    cost="O(log N) and O(1) a member stored", grows=_growth_of_store,
-)  # fmt: skip
+    "ZRANGESTORE",
+    arity=-5,
+    flags=Flag.WRITE | Flag.DENYOOM,
+    keys=key(1, Access.WRITE, Effect.OVERWRITE) + key(2, Access.READ),
+    group="sorted-set",
+    syntax="dst src min max [BYSCORE | BYLEX] [REV] [LIMIT offset count]",
+    cost="O(log N) and O(1) a member stored",
+    grows=_growth_of_store,
+)
 def zrangestore(session: Session, argv: Argv) -> Reply:
     """Store at dst what ZRANGE answers for src, replacing what dst held, and answer how many members that are."""
     query = parse_range(argv, 3, storing=True)
@@ -290,18 +325,28 @@ def _count(session: Session, argv: Argv, by: Callable[[bytes, bytes], Bounds]) -
 
 
 @command(
-    "ZCOUNT", arity=4, flags=Flag.READONLY | Flag.FAST, keys=key(1, Access.READ), group="sorted-set",
-    syntax="key min max", cost="O(log N)",
-)  # fmt: skip
+    "ZCOUNT",
+    arity=4,
+    flags=Flag.READONLY | Flag.FAST,
+    keys=key(1, Access.READ),
+    group="sorted-set",
+    syntax="key min max",
+    cost="O(log N)",
+)
 def zcount(session: Session, argv: Argv) -> Reply:
     """Answer the number of members with scores between two bounds."""
     return _count(session, argv, by_score)
 
 
 @command(
-    "ZLEXCOUNT", arity=4, flags=Flag.READONLY | Flag.FAST, keys=key(1, Access.READ), group="sorted-set",
-    syntax="key min max", cost="O(log N)",
-)  # fmt: skip
+    "ZLEXCOUNT",
+    arity=4,
+    flags=Flag.READONLY | Flag.FAST,
+    keys=key(1, Access.READ),
+    group="sorted-set",
+    syntax="key min max",
+    cost="O(log N)",
+)
 def zlexcount(session: Session, argv: Argv) -> Reply:
     """Answer the number of members with names between two bounds; meant for sets whose scores are all equal."""
     return _count(session, argv, by_name)
@@ -335,27 +380,42 @@ _REMOVE_COST = "O(log N) and O(1) a member removed"
 
 
 @command(
-    "ZREMRANGEBYRANK", arity=4, flags=Flag.WRITE, keys=key(1, Access.WRITE, Effect.DELETE), group="sorted-set",
-    syntax="key start stop", cost=_REMOVE_COST,
-)  # fmt: skip
+    "ZREMRANGEBYRANK",
+    arity=4,
+    flags=Flag.WRITE,
+    keys=key(1, Access.WRITE, Effect.DELETE),
+    group="sorted-set",
+    syntax="key start stop",
+    cost=_REMOVE_COST,
+)
 def zremrangebyrank(session: Session, argv: Argv) -> Reply:
     """Remove the members between two ranks, both included, and answer how many there were."""
     return _remove(session, argv, by_rank)
 
 
 @command(
-    "ZREMRANGEBYSCORE", arity=4, flags=Flag.WRITE, keys=key(1, Access.WRITE, Effect.DELETE), group="sorted-set",
-    syntax="key min max", cost=_REMOVE_COST,
-)  # fmt: skip
+    "ZREMRANGEBYSCORE",
+    arity=4,
+    flags=Flag.WRITE,
+    keys=key(1, Access.WRITE, Effect.DELETE),
+    group="sorted-set",
+    syntax="key min max",
+    cost=_REMOVE_COST,
+)
 def zremrangebyscore(session: Session, argv: Argv) -> Reply:
     """Remove the members with scores between two bounds, and answer how many there were."""
     return _remove(session, argv, by_score)
 
 
 @command(
-    "ZREMRANGEBYLEX", arity=4, flags=Flag.WRITE, keys=key(1, Access.WRITE, Effect.DELETE), group="sorted-set",
-    syntax="key min max", cost=_REMOVE_COST,
-)  # fmt: skip
+    "ZREMRANGEBYLEX",
+    arity=4,
+    flags=Flag.WRITE,
+    keys=key(1, Access.WRITE, Effect.DELETE),
+    group="sorted-set",
+    syntax="key min max",
+    cost=_REMOVE_COST,
+)
 def zremrangebylex(session: Session, argv: Argv) -> Reply:
     """Remove the members with names between two bounds, and answer how many there were."""
     return _remove(session, argv, by_name)

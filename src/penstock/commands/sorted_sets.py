@@ -37,10 +37,14 @@ from penstock.types.zset import Row, SortedSet
 
 
 @command(
-    "ZADD", arity=-4, flags=Flag.WRITE | Flag.DENYOOM | Flag.FAST, keys=key(1, Access.WRITE), group="sorted-set",
+    "ZADD",
+    arity=-4,
+    flags=Flag.WRITE | Flag.DENYOOM | Flag.FAST,
+    keys=key(1, Access.WRITE),
+    group="sorted-set",
     syntax="key [NX | XX] [GT | LT] [CH] [INCR] score member [score member ...]",
     cost="O(log N) a member, O(1) while the set is not read in order",
-)  # fmt: skip
+)
 def zadd(session: Session, argv: Argv) -> Reply:
     """Give members of the sorted set at key a score each, adding those that are new; answer how many were.
 
@@ -119,9 +123,14 @@ def _total(score: float, increment: float) -> float:
 
 
 @command(
-    "ZINCRBY", arity=4, flags=Flag.WRITE | Flag.DENYOOM | Flag.FAST, keys=key(1, Access.UPDATE), group="sorted-set",
-    syntax="key increment member", cost="O(log N), O(1) while the set is not read in order",
-)  # fmt: skip
+    "ZINCRBY",
+    arity=4,
+    flags=Flag.WRITE | Flag.DENYOOM | Flag.FAST,
+    keys=key(1, Access.UPDATE),
+    group="sorted-set",
+    syntax="key increment member",
+    cost="O(log N), O(1) while the set is not read in order",
+)
 def zincrby(session: Session, argv: Argv) -> Reply:
     """Add to the score of a member, which starts from 0 if it is new, and answer the sum."""
     score = to_double(argv[2])
@@ -138,9 +147,14 @@ def zincrby(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "ZREM", arity=-3, flags=Flag.WRITE | Flag.FAST, keys=key(1, Access.WRITE, Effect.DELETE), group="sorted-set",
-    syntax="key member [member ...]", cost="O(log N) a member, O(1) while the set is not read in order",
-)  # fmt: skip
+    "ZREM",
+    arity=-3,
+    flags=Flag.WRITE | Flag.FAST,
+    keys=key(1, Access.WRITE, Effect.DELETE),
+    group="sorted-set",
+    syntax="key member [member ...]",
+    cost="O(log N) a member, O(1) while the set is not read in order",
+)
 def zrem(session: Session, argv: Argv) -> Reply:
     """Remove members, and answer how many were there."""
     zset = session.db.find(argv[1], SortedSet)
@@ -156,9 +170,13 @@ def zrem(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "ZSCORE", arity=3, flags=Flag.READONLY | Flag.FAST, keys=key(1, Access.READ), group="sorted-set",
+    "ZSCORE",
+    arity=3,
+    flags=Flag.READONLY | Flag.FAST,
+    keys=key(1, Access.READ),
+    group="sorted-set",
     syntax="key member",
-)  # fmt: skip
+)
 def zscore(session: Session, argv: Argv) -> Reply:
     """Answer the score of a member, or null."""
     zset = session.db.find(argv[1], SortedSet)
@@ -166,9 +184,14 @@ def zscore(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "ZMSCORE", arity=-3, flags=Flag.READONLY | Flag.FAST, keys=key(1, Access.READ), group="sorted-set",
-    syntax="key member [member ...]", cost="O(1) a member",
-)  # fmt: skip
+    "ZMSCORE",
+    arity=-3,
+    flags=Flag.READONLY | Flag.FAST,
+    keys=key(1, Access.READ),
+    group="sorted-set",
+    syntax="key member [member ...]",
+    cost="O(1) a member",
+)
 def zmscore(session: Session, argv: Argv) -> Reply:
     """Answer the scores of members, null for each that is not there."""
     zset = session.db.find(argv[1], SortedSet)
@@ -189,9 +212,14 @@ def zcard(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "ZRANK", arity=3, flags=Flag.READONLY | Flag.FAST, keys=key(1, Access.READ), group="sorted-set",
-    syntax="key member", cost="O(log N)",
-)  # fmt: skip
+    "ZRANK",
+    arity=3,
+    flags=Flag.READONLY | Flag.FAST,
+    keys=key(1, Access.READ),
+    group="sorted-set",
+    syntax="key member",
+    cost="O(log N)",
+)
 def zrank(session: Session, argv: Argv) -> Reply:
     """Answer how many members come before this one, or null if it is not there."""
     zset = session.db.find(argv[1], SortedSet)
@@ -203,9 +231,14 @@ def zrank(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "ZREVRANK", arity=3, flags=Flag.READONLY | Flag.FAST, keys=key(1, Access.READ), group="sorted-set",
-    syntax="key member", cost="O(log N)",
-)  # fmt: skip
+    "ZREVRANK",
+    arity=3,
+    flags=Flag.READONLY | Flag.FAST,
+    keys=key(1, Access.READ),
+    group="sorted-set",
+    syntax="key member",
+    cost="O(log N)",
+)
 def zrevrank(session: Session, argv: Argv) -> Reply:
     """Answer how many members come after this one, or null if it is not there."""
     zset = session.db.find(argv[1], SortedSet)
@@ -284,18 +317,28 @@ def _pop_aside(
 
 
 @command(
-    "ZPOPMIN", arity=-2, flags=Flag.WRITE | Flag.FAST, keys=key(1, Access.UPDATE, Effect.DELETE), group="sorted-set",
-    syntax="key [count]", cost="O(log N) a member",
-)  # fmt: skip
+    "ZPOPMIN",
+    arity=-2,
+    flags=Flag.WRITE | Flag.FAST,
+    keys=key(1, Access.UPDATE, Effect.DELETE),
+    group="sorted-set",
+    syntax="key [count]",
+    cost="O(log N) a member",
+)
 def zpopmin(session: Session, argv: Argv) -> Reply:
     """Remove the members with the lowest scores, one unless count says otherwise, and answer them with their scores."""
     return _pop(session, argv, highest=False)
 
 
 @command(
-    "ZPOPMAX", arity=-2, flags=Flag.WRITE | Flag.FAST, keys=key(1, Access.UPDATE, Effect.DELETE), group="sorted-set",
-    syntax="key [count]", cost="O(log N) a member",
-)  # fmt: skip
+    "ZPOPMAX",
+    arity=-2,
+    flags=Flag.WRITE | Flag.FAST,
+    keys=key(1, Access.UPDATE, Effect.DELETE),
+    group="sorted-set",
+    syntax="key [count]",
+    cost="O(log N) a member",
+)
 def zpopmax(session: Session, argv: Argv) -> Reply:
     """Remove the members with the highest scores, one unless count says otherwise, and answer them with their scores."""
     return _pop(session, argv, highest=True)
@@ -344,9 +387,14 @@ class MultiPop:
 
 
 @command(
-    "ZMPOP", arity=-4, flags=Flag.WRITE | Flag.MOVABLEKEYS, keys=counted_keys(1, Access.UPDATE, Effect.DELETE), group="sorted-set",
-    syntax="numkeys key [key ...] <MIN | MAX> [COUNT count]", cost="O(K) with K keys, and O(log N) a member",
-)  # fmt: skip
+    "ZMPOP",
+    arity=-4,
+    flags=Flag.WRITE | Flag.MOVABLEKEYS,
+    keys=counted_keys(1, Access.UPDATE, Effect.DELETE),
+    group="sorted-set",
+    syntax="numkeys key [key ...] <MIN | MAX> [COUNT count]",
+    cost="O(K) with K keys, and O(log N) a member",
+)
 def zmpop(session: Session, argv: Argv) -> Reply:
     """Remove the members with the lowest or the highest scores from the first of the sorted sets that is not empty."""
     wanted = MultiPop.parse(argv[1:])
@@ -359,9 +407,14 @@ def zmpop(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "ZRANDMEMBER", arity=-2, flags=Flag.READONLY | Flag.RANDOM, keys=key(1, Access.READ), group="sorted-set",
-    syntax="key [count [WITHSCORES]]", cost="O(log N) a member",
-)  # fmt: skip
+    "ZRANDMEMBER",
+    arity=-2,
+    flags=Flag.READONLY | Flag.RANDOM,
+    keys=key(1, Access.READ),
+    group="sorted-set",
+    syntax="key [count [WITHSCORES]]",
+    cost="O(log N) a member",
+)
 def zrandmember(session: Session, argv: Argv) -> Reply:
     """Answer a random member; with count so many different ones, or, if count is negative, so many independent draws."""
     count, with_scores = _random_arguments(argv)
@@ -416,9 +469,14 @@ def _row(zset: SortedSet, rank: int) -> Row:
 
 
 @command(
-    "ZSCAN", arity=-3, flags=Flag.READONLY, keys=key(1, Access.READ), group="sorted-set",
-    syntax="key cursor [MATCH pattern] [COUNT count]", cost="O(1) a call, O(N) for a whole iteration",
-)  # fmt: skip
+    "ZSCAN",
+    arity=-3,
+    flags=Flag.READONLY,
+    keys=key(1, Access.READ),
+    group="sorted-set",
+    syntax="key cursor [MATCH pattern] [COUNT count]",
+    cost="O(1) a call, O(N) for a whole iteration",
+)
 def zscan(session: Session, argv: Argv) -> Reply:
     """Answer the next cursor, 0 at the end, and some members with their scores; start with cursor 0.
 

@@ -371,11 +371,17 @@ _BEYOND = Beyond(Reach.DATABASE, "looks at keys that only the elements tell, wit
 
 
 @command(
-    "SORT", arity=-2, flags=Flag.WRITE | Flag.DENYOOM | Flag.MOVABLEKEYS, group="list",
+    "SORT",
+    arity=-2,
+    flags=Flag.WRITE | Flag.DENYOOM | Flag.MOVABLEKEYS,
     keys=key(1, Access.READ) + found_keys(_stored_key, Access.WRITE, Effect.OVERWRITE),
-    syntax=f"{_SYNTAX} [STORE destination]", cost=_COST, categories=_CATEGORIES, beyond=_BEYOND,
+    group="list",
+    syntax=f"{_SYNTAX} [STORE destination]",
+    cost=_COST,
+    categories=_CATEGORIES,
+    beyond=_BEYOND,
     grows=_growth,
-)  # fmt: skip
+)
 def sort(session: Session, argv: Argv) -> Reply:
     """Answer the elements of a list, set or sorted set in order of their numbers, or with ALPHA of their bytes.
 
@@ -390,9 +396,16 @@ def sort(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "SORT_RO", arity=-2, flags=Flag.READONLY | Flag.MOVABLEKEYS, group="list", keys=key(1, Access.READ),
-    syntax=_SYNTAX, cost=_COST, categories=_CATEGORIES, beyond=_BEYOND,
-)  # fmt: skip
+    "SORT_RO",
+    arity=-2,
+    flags=Flag.READONLY | Flag.MOVABLEKEYS,
+    keys=key(1, Access.READ),
+    group="list",
+    syntax=_SYNTAX,
+    cost=_COST,
+    categories=_CATEGORIES,
+    beyond=_BEYOND,
+)
 def sort_ro(session: Session, argv: Argv) -> Reply:
     """SORT without STORE, for where nothing may be written."""
     return _answer(session, argv[1], _parse(argv, may_store=False, session=session))

@@ -92,9 +92,14 @@ def tseek(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "TRETAIN", arity=-2, flags=_WRITE | Flag.TIMED, keys=key(1, Access.UPDATE), group="stream",
-    syntax="key [COUNT messages] [AGE ms] [BYTES bytes] [COMPACT yes | no]", cost="O(nodes freed)",
-)  # fmt: skip
+    "TRETAIN",
+    arity=-2,
+    flags=_WRITE | Flag.TIMED,
+    keys=key(1, Access.UPDATE),
+    group="stream",
+    syntax="key [COUNT messages] [AGE ms] [BYTES bytes] [COMPACT yes | no]",
+    cost="O(nodes freed)",
+)
 def tretain(session: Session, argv: Argv) -> Reply:
     """Say what a stream keeps; what is not named stays as it was, and 0 takes a limit away.
 
@@ -151,9 +156,14 @@ def tgroup_list(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "TGROUP SET", arity=5, flags=_WRITE, keys=key(2, Access.UPDATE), group="stream", syntax="key group offset | $ | 0",
+    "TGROUP SET",
+    arity=5,
+    flags=_WRITE,
+    keys=key(2, Access.UPDATE),
+    group="stream",
+    syntax="key group offset | $ | 0",
     not_lazy=NotLazy("is logged by what it did, which is not known before it runs"),
-)  # fmt: skip
+)
 def tgroup_set(session: Session, argv: Argv) -> Reply:
     """Let a group go on from an offset, creating it; what is pending stays pending. 0 is the first available message."""
     stream = _existing(session, argv[2])
@@ -188,9 +198,14 @@ def tgroup_del(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "TGROUP PENDING", arity=-4, flags=_READ, keys=key(2, Access.READ), group="stream",
-    syntax="key group [start-end] [COUNT messages]", cost="O(log L + leases shown), with L leases pending",
-)  # fmt: skip
+    "TGROUP PENDING",
+    arity=-4,
+    flags=_READ,
+    keys=key(2, Access.READ),
+    group="stream",
+    syntax="key group [start-end] [COUNT messages]",
+    cost="O(log L + leases shown), with L leases pending",
+)
 def tgroup_pending(session: Session, argv: Argv) -> Reply:
     """List what a group was given and has not acknowledged, as runs of offsets delivered together.
 
@@ -222,9 +237,14 @@ def tgroup_pending(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "TNACK", arity=-4, flags=_WRITE | Flag.FAST | Flag.TIMED, keys=key(1, Access.UPDATE), group="stream",
-    syntax="key group offset | start-end [...] [DELAY ms]", cost="O(log L) a range, with L leases pending, and a twentieth of a microsecond a lease in it",
-)  # fmt: skip
+    "TNACK",
+    arity=-4,
+    flags=_WRITE | Flag.FAST | Flag.TIMED,
+    keys=key(1, Access.UPDATE),
+    group="stream",
+    syntax="key group offset | start-end [...] [DELAY ms]",
+    cost="O(log L) a range, with L leases pending, and a twentieth of a microsecond a lease in it",
+)
 def tnack(session: Session, argv: Argv) -> Reply:
     """Have pending messages delivered again at once, or after a delay; answer how many were pending."""
     words, delay = argv[3:], 0

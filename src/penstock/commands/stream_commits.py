@@ -20,10 +20,15 @@ from penstock.types.stream.stream import Stream
 
 
 @command(
-    "TSTAGE", arity=-5, flags=Flag.WRITE | Flag.DENYOOM | Flag.TIMED, keys=key(1, Access.UPDATE), group="stream",
-    syntax="key token ENTRIES tag entry [tag entry ...] | key token ARROW payload", cost="O(1) an entry",
+    "TSTAGE",
+    arity=-5,
+    flags=Flag.WRITE | Flag.DENYOOM | Flag.TIMED,
+    keys=key(1, Access.UPDATE),
+    group="stream",
+    syntax="key token ENTRIES tag entry [tag entry ...] | key token ARROW payload",
+    cost="O(1) an entry",
     grows=lambda session, argv: size_of_batches(argv[4]) if argv[3].upper() == b"ARROW" else 0,
-)  # fmt: skip
+)
 def tstage(session: Session, argv: Argv) -> Reply:
     """Put entries aside under a token, invisible to readers until TCOMMIT; answer how many the token has now.
 
@@ -59,9 +64,14 @@ def _check(key: bytes, stream: Stream | None, entries: Iterable[bytes]) -> None:
 
 
 @command(
-    "TCOMMIT", arity=-5, flags=Flag.WRITE | Flag.DENYOOM | Flag.TIMED, keys=key(1, Access.UPDATE), group="stream",
-    syntax="key producer epoch token [token ...]", cost="O(entries of a node that is not whole) + O(nodes)",
-)  # fmt: skip
+    "TCOMMIT",
+    arity=-5,
+    flags=Flag.WRITE | Flag.DENYOOM | Flag.TIMED,
+    keys=key(1, Access.UPDATE),
+    group="stream",
+    syntax="key producer epoch token [token ...]",
+    cost="O(entries of a node that is not whole) + O(nodes)",
+)
 def tcommit(session: Session, argv: Argv) -> Reply:
     """Make the entries staged under the tokens visible, in that order and at once; answer [first offset, entries].
 
@@ -91,9 +101,14 @@ def tcommit(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "TUNSTAGE", arity=-3, flags=Flag.WRITE, keys=key(1, Access.WRITE), group="stream", syntax="key token [token ...]",
+    "TUNSTAGE",
+    arity=-3,
+    flags=Flag.WRITE,
+    keys=key(1, Access.WRITE),
+    group="stream",
+    syntax="key token [token ...]",
     cost="O(1) a token",
-)  # fmt: skip
+)
 def tunstage(session: Session, argv: Argv) -> Reply:
     """Drop what is staged under the tokens, and answer how many of them there were."""
     stream = session.db.find(argv[1], Stream)
@@ -104,9 +119,14 @@ def tunstage(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "TAPPLY", arity=-4, flags=Flag.WRITE | Flag.ADMIN | Flag.NOSCRIPT, keys=key(1, Access.UPDATE), group="stream",
-    syntax="key GROUP name change | key AT ms command [argument ...] | key UNSTAGE ms | key COMPACT node [node ...]", cost="That of what it applies.",
-)  # fmt: skip
+    "TAPPLY",
+    arity=-4,
+    flags=Flag.WRITE | Flag.ADMIN | Flag.NOSCRIPT,
+    keys=key(1, Access.UPDATE),
+    group="stream",
+    syntax="key GROUP name change | key AT ms command [argument ...] | key UNSTAGE ms | key COMPACT node [node ...]",
+    cost="That of what it applies.",
+)
 def tapply(session: Session, argv: Argv) -> Reply:
     """Apply an effect as the log records it: not for clients.
 

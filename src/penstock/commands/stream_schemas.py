@@ -25,12 +25,16 @@ def _dead_letter_key(argv: Sequence[bytes]) -> Iterable[int]:
 
 
 @command(
-    "TSCHEMA SET", arity=-4, flags=Flag.WRITE | Flag.DENYOOM | Flag.MOVABLEKEYS, group="stream",
+    "TSCHEMA SET",
+    arity=-4,
+    flags=Flag.WRITE | Flag.DENYOOM | Flag.MOVABLEKEYS,
     keys=(*key(2, Access.UPDATE), KeySpec(Access.WRITE, find=_dead_letter_key)),
-    syntax="key fields [CHECK off | refuse | deadletter stream]", cost="O(fields)",
+    group="stream",
+    syntax="key fields [CHECK off | refuse | deadletter stream]",
+    cost="O(fields)",
     not_lazy=NotLazy("decides which of the next writes are refused"),
     grows=lambda session, argv: SIZE_OF_TEXT * len(argv[3]),
-)  # fmt: skip
+)
 def tschema_set(session: Session, argv: Argv) -> Reply:
     """Say which fields the entries of a stream have as JSON objects, and answer the number of the version.
 
@@ -77,9 +81,14 @@ def _with_check(schemas: Schemas, name: bytes, words: Argv) -> Schemas:
 
 
 @command(
-    "TSCHEMA GET", arity=-3, flags=Flag.READONLY, keys=key(2, Access.READ), group="stream", syntax="key [version]",
+    "TSCHEMA GET",
+    arity=-3,
+    flags=Flag.READONLY,
+    keys=key(2, Access.READ),
+    group="stream",
+    syntax="key [version]",
     cost="O(fields)",
-)  # fmt: skip
+)
 def tschema_get(session: Session, argv: Argv) -> Reply:
     """Describe the newest schema of a stream, or a version of it: its fields, since which offset, and CHECK.
 
@@ -97,9 +106,14 @@ def tschema_get(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "TSCHEMA VERSIONS", arity=3, flags=Flag.READONLY, keys=key(2, Access.READ), group="stream", syntax="key",
+    "TSCHEMA VERSIONS",
+    arity=3,
+    flags=Flag.READONLY,
+    keys=key(2, Access.READ),
+    group="stream",
+    syntax="key",
     cost="O(fields of all versions)",
-)  # fmt: skip
+)
 def tschema_versions(session: Session, argv: Argv) -> Reply:
     """List the versions of a stream's schema, oldest first, each with its fields and since which offset it holds."""
     schemas = _schemas(session, argv[2])
@@ -107,9 +121,15 @@ def tschema_versions(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "TSCHEMA DEL", arity=3, flags=Flag.WRITE, keys=key(2, Access.UPDATE), group="stream", syntax="key", cost="O(1)",
+    "TSCHEMA DEL",
+    arity=3,
+    flags=Flag.WRITE,
+    keys=key(2, Access.UPDATE),
+    group="stream",
+    syntax="key",
+    cost="O(1)",
     not_lazy=NotLazy("decides which of the next writes are refused"),
-)  # fmt: skip
+)
 def tschema_del(session: Session, argv: Argv) -> Reply:
     """Forget the schema of a stream, all versions and CHECK, and answer how many versions there were."""
     stream = session.db.find(argv[2], Stream)

@@ -190,12 +190,17 @@ def _twrite_together(session: Session, run: list[Argv]) -> int | RawPieces:
 
 
 @command(
-    "TWRITE", arity=-4, flags=Flag.WRITE | Flag.DENYOOM | Flag.FAST | Flag.TIMED, keys=key(1, Access.UPDATE),
+    "TWRITE",
+    arity=-4,
+    flags=Flag.WRITE | Flag.DENYOOM | Flag.FAST | Flag.TIMED,
+    keys=key(1, Access.UPDATE),
     group="stream",
     syntax="key tag entry | key [BACKLOG count] [PRODUCER id sequence] ENTRIES tag entry [tag entry ...]"
     " | key [BACKLOG count] [PRODUCER id sequence] FORMAT ARROW payload",
-    cost="O(1) an entry; BACKLOG and retention add O(nodes freed)", together=_twrite_together, grows=_growth_of_twrite,
-)  # fmt: skip
+    cost="O(1) an entry; BACKLOG and retention add O(nodes freed)",
+    together=_twrite_together,
+    grows=_growth_of_twrite,
+)
 def twrite(session: Session, argv: Argv) -> Reply:
     """Append to the stream at key, creating it, and answer the first new entry's offset.
 
@@ -462,12 +467,15 @@ def _dead_letter_key(argv: Sequence[bytes]) -> Iterable[int]:
 
 
 @command(
-    "TREAD", arity=-4, flags=Flag.WRITE | Flag.BLOCKING | Flag.MOVABLEKEYS | Flag.BRIEF, group="stream",
+    "TREAD",
+    arity=-4,
+    flags=Flag.WRITE | Flag.BLOCKING | Flag.MOVABLEKEYS | Flag.BRIEF,
     keys=(*key(1, Access.UPDATE, narrow=_tread_access), KeySpec(Access.WRITE, find=_dead_letter_key)),
+    group="stream",
     syntax="key offset count [BLOCK ms] [GROUP name] [RETRY retry-ms expire-ms] [MAXBYTES bytes] [DEADLETTER key] [WITHINFO]"
     " [FORMAT ARROW [COMPRESSED]]",
     cost="O(1) to find the offset, at any length, and O(bytes) to send; a group adds O(leases touched)",
-)  # fmt: skip
+)
 def tread(session: Session, argv: Argv) -> Reply:
     """Read up to count messages, each [offset, tag, entry], from an offset on, or the next ones of a group.
 
@@ -588,11 +596,15 @@ def _array(pieces: list[Piece], count: int, info: Messages | None) -> RawPieces:
 
 
 @command(
-    "TACK", arity=-4, flags=Flag.WRITE | Flag.FAST, keys=key(1, Access.UPDATE), group="stream",
+    "TACK",
+    arity=-4,
+    flags=Flag.WRITE | Flag.FAST,
+    keys=key(1, Access.UPDATE),
+    group="stream",
     syntax="key group offset | start-end [offset | start-end ...]",
     cost="O(log L) a range, with L leases pending, and a hundredth of a microsecond a lease in it; the numbers in a range are"
     " not walked",
-)  # fmt: skip
+)
 def tack(session: Session, argv: Argv) -> Reply:
     """Acknowledge messages of a group and answer how many were pending; unknown offsets are ignored."""
     ranges = to_ranges(argv[3:])
@@ -608,10 +620,15 @@ def tack(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "TEVICT", arity=3, flags=Flag.WRITE | Flag.FAST, keys=key(1, Access.UPDATE), group="stream", syntax="key offset | -count",
+    "TEVICT",
+    arity=3,
+    flags=Flag.WRITE | Flag.FAST,
+    keys=key(1, Access.UPDATE),
+    group="stream",
+    syntax="key offset | -count",
     cost="O(nodes freed), whatever the length",
     not_lazy=NotLazy("counts what is there, which compaction changes, with -count", lambda argv: argv[2][:1] == b"-"),
-)  # fmt: skip
+)
 def tevict(session: Session, argv: Argv) -> Reply:
     """Remove messages up to an offset, or all but the last count, and answer how many went.
 

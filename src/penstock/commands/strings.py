@@ -65,11 +65,15 @@ def _set_expires(argv: Argv) -> bool:
 
 
 @command(
-    "SET", arity=-3, flags=GROW | Flag.DIRECT, keys=key(1, Access.UPDATE, narrow=_access_of_set, effect=Effect.OVERWRITE), group="string",
+    "SET",
+    arity=-3,
+    flags=GROW | Flag.DIRECT,
+    keys=key(1, Access.UPDATE, narrow=_access_of_set, effect=Effect.OVERWRITE),
+    group="string",
     syntax="key value [NX | XX] [GET] [EX seconds | PX milliseconds | EXAT unix-time-seconds | "
     "PXAT unix-time-milliseconds | KEEPTTL]",
     not_lazy=NotLazy("depends on the clock, with EX, PX, EXAT or PXAT", _set_expires),
-)  # fmt: skip
+)
 def set_(session: Session, argv: Argv) -> Reply:
     """Set the string at key, whatever it held, and take its expiry time away unless an option says otherwise.
 
@@ -234,9 +238,13 @@ _GETEX_EXCLUSIVE = (frozenset((b"PERSIST", *_EXPIRY_UNITS)),)
 
 
 @command(
-    "GETEX", arity=-2, flags=Flag.WRITE | Flag.FAST | Flag.TIMED, keys=ONE_UPDATED, group="string",
+    "GETEX",
+    arity=-2,
+    flags=Flag.WRITE | Flag.FAST | Flag.TIMED,
+    keys=ONE_UPDATED,
+    group="string",
     syntax="key [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | PERSIST]",
-)  # fmt: skip
+)
 def getex(session: Session, argv: Argv) -> Reply:
     """Answer the string at key, or null, and set or take away the key's expiry time."""
     options = _parse_options(argv[2:], _GETEX_WORDS, _GETEX_EXCLUSIVE)
@@ -263,9 +271,14 @@ def getex(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "MGET", arity=-2, flags=READ, keys=keys(1, -1, Access.READ), group="string", syntax="key [key ...]",
+    "MGET",
+    arity=-2,
+    flags=READ,
+    keys=keys(1, -1, Access.READ),
+    group="string",
+    syntax="key [key ...]",
     cost="O(1) a key",
-)  # fmt: skip
+)
 def mget(session: Session, argv: Argv) -> Reply:
     """Answer the strings at several keys; null for a key that is not there or holds another type."""
     values = list(map(session.db.get, argv[1:]))
@@ -281,9 +294,15 @@ def _want_pairs(argv: Argv) -> None:
 
 
 @command(
-    "MSET", arity=-3, flags=GROW, keys=keys(1, -1, Access.WRITE, Effect.OVERWRITE, step=2), group="string",
-    syntax="key value [key value ...]", cost="O(1) a key", arity_check=_want_pairs,
-)  # fmt: skip
+    "MSET",
+    arity=-3,
+    flags=GROW,
+    keys=keys(1, -1, Access.WRITE, Effect.OVERWRITE, step=2),
+    group="string",
+    syntax="key value [key value ...]",
+    cost="O(1) a key",
+    arity_check=_want_pairs,
+)
 def mset(session: Session, argv: Argv) -> Reply:
     """Set several keys to several strings, all at once."""
     _want_pairs(argv)
@@ -294,9 +313,15 @@ def mset(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "MSETNX", arity=-3, flags=GROW, keys=keys(1, -1, Access.WRITE, Effect.CREATE, step=2), group="string",
-    syntax="key value [key value ...]", cost="O(1) a key", arity_check=_want_pairs,
-)  # fmt: skip
+    "MSETNX",
+    arity=-3,
+    flags=GROW,
+    keys=keys(1, -1, Access.WRITE, Effect.CREATE, step=2),
+    group="string",
+    syntax="key value [key value ...]",
+    cost="O(1) a key",
+    arity_check=_want_pairs,
+)
 def msetnx(session: Session, argv: Argv) -> Reply:
     """Set several keys to several strings if none of the keys exists; answer 1 if they were set, 0 if not."""
     _want_pairs(argv)
@@ -411,9 +436,14 @@ def _growth_of_setrange(session: Session, argv: Argv) -> int:
 
 
 @command(
-    "APPEND", arity=3, flags=GROW | Flag.FAST, keys=key(1, Access.WRITE, Effect.INSERT), group="string", syntax="key value",
+    "APPEND",
+    arity=3,
+    flags=GROW | Flag.FAST,
+    keys=key(1, Access.WRITE, Effect.INSERT),
+    group="string",
+    syntax="key value",
     grows=_growth_of_append,
-)  # fmt: skip
+)
 def append(session: Session, argv: Argv) -> Reply:
     """Put a string at the end of the one at key, creating it, and answer the new length."""
     name, tail = argv[1], argv[2]
@@ -466,9 +496,15 @@ def substr(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "SETRANGE", arity=4, flags=GROW, keys=key(1, Access.WRITE), group="string", syntax="key offset value",
-    cost="O(N) with N bytes written", grows=_growth_of_setrange,
-)  # fmt: skip
+    "SETRANGE",
+    arity=4,
+    flags=GROW,
+    keys=key(1, Access.WRITE),
+    group="string",
+    syntax="key offset value",
+    cost="O(N) with N bytes written",
+    grows=_growth_of_setrange,
+)
 def setrange(session: Session, argv: Argv) -> Reply:
     """Overwrite part of the string at key from an offset on and answer its length; a gap is filled with zero bytes."""
     name, offset, part = argv[1], to_integer(argv[2]), argv[3]
@@ -486,9 +522,14 @@ def setrange(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "LCS", arity=-3, flags=Flag.READONLY, keys=keys(1, 2, Access.READ), group="string",
-    syntax="key1 key2 [LEN] [IDX] [MINMATCHLEN min-match-len] [WITHMATCHLEN]", cost="O(N*M) with the two lengths",
-)  # fmt: skip
+    "LCS",
+    arity=-3,
+    flags=Flag.READONLY,
+    keys=keys(1, 2, Access.READ),
+    group="string",
+    syntax="key1 key2 [LEN] [IDX] [MINMATCHLEN min-match-len] [WITHMATCHLEN]",
+    cost="O(N*M) with the two lengths",
+)
 def lcs(session: Session, argv: Argv) -> Reply:
     """Answer the longest common subsequence of two strings, or its length (LEN), or where its parts are (IDX)."""
     try:

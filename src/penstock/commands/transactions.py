@@ -21,9 +21,12 @@ def multi(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "EXEC", arity=1, group="transactions", cost="That of the queued commands",
+    "EXEC",
+    arity=1,
     flags=Flag.NOSCRIPT | Flag.LOADING | Flag.STALE | Flag.SKIP_SLOWLOG | Flag.CONTROL,
-)  # fmt: skip
+    group="transactions",
+    cost="That of the queued commands",
+)
 def exec_(session: Session, argv: Argv) -> Reply:
     """Run the queued commands, one after the other with no other command in between, and answer all their replies.
 
@@ -44,9 +47,14 @@ def discard(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "WATCH", arity=-2, flags=_QUICK | Flag.CONTROL | Flag.PEEKS, keys=keys(1, -1, Access.READ, Effect.SIGHT), group="transactions",
-    syntax="key [key ...]", cost="O(1) a key",
-)  # fmt: skip
+    "WATCH",
+    arity=-2,
+    flags=_QUICK | Flag.CONTROL | Flag.PEEKS,
+    keys=keys(1, -1, Access.READ, Effect.SIGHT),
+    group="transactions",
+    syntax="key [key ...]",
+    cost="O(1) a key",
+)
 def watch(session: Session, argv: Argv) -> Reply:
     """Have the next EXEC run nothing if one of the keys changes, expires or goes away before it."""
     if session.transaction is not None:

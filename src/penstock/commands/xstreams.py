@@ -189,10 +189,14 @@ _ADD_NOW = Addition()
 
 
 @command(
-    "XADD", arity=-5, flags=FAST_WRITE | Flag.TIMED, keys=key(1, Access.WRITE), group="xstream",
+    "XADD",
+    arity=-5,
+    flags=FAST_WRITE | Flag.TIMED,
+    keys=key(1, Access.WRITE),
+    group="xstream",
     syntax="key [NOMKSTREAM] [MAXLEN | MINID [= | ~] threshold [LIMIT count]] * | id field value [field value ...]",
     cost="O(1), and O(1) a hundred entries trimmed",
-)  # fmt: skip
+)
 def xadd(session: Session, argv: Argv) -> Reply:
     """Append an entry to the stream at key, creating it, and answer the entry's id.
 
@@ -225,10 +229,17 @@ def xadd(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "XTRIM", arity=-4, flags=Flag.WRITE, keys=key(1, Access.WRITE, Effect.DELETE), group="xstream",
-    syntax="key MAXLEN | MINID [= | ~] threshold [LIMIT count]", cost="O(1) a hundred entries dropped",
-    not_lazy=NotLazy("drops what is cheap to drop, which a replay may see otherwise, with ~", lambda argv: b"~" in argv[3:]),
-)  # fmt: skip
+    "XTRIM",
+    arity=-4,
+    flags=Flag.WRITE,
+    keys=key(1, Access.WRITE, Effect.DELETE),
+    group="xstream",
+    syntax="key MAXLEN | MINID [= | ~] threshold [LIMIT count]",
+    cost="O(1) a hundred entries dropped",
+    not_lazy=NotLazy(
+        "drops what is cheap to drop, which a replay may see otherwise, with ~", lambda argv: b"~" in argv[3:]
+    ),
+)
 def xtrim(session: Session, argv: Argv) -> Reply:
     """Drop the oldest entries of the stream at key and answer how many: all but the newest threshold ones (MAXLEN),
     or those with lower ids (MINID); with `~` only blocks of up to a hundred, and at most LIMIT entries.
@@ -254,9 +265,14 @@ def xtrim(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "XDEL", arity=-3, flags=Flag.WRITE | Flag.FAST, keys=key(1, Access.WRITE, Effect.DELETE), group="xstream",
-    syntax="key id [id ...]", cost="O(log N) an id",
-)  # fmt: skip
+    "XDEL",
+    arity=-3,
+    flags=Flag.WRITE | Flag.FAST,
+    keys=key(1, Access.WRITE, Effect.DELETE),
+    group="xstream",
+    syntax="key id [id ...]",
+    cost="O(log N) an id",
+)
 def xdel(session: Session, argv: Argv) -> Reply:
     """Remove entries from the stream at key and answer how many there were. The stream stays, even an empty one."""
     stream = session.db.find(argv[1], XStream)
@@ -269,9 +285,13 @@ def xdel(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "XSETID", arity=-3, flags=FAST_WRITE, keys=key(1, Access.WRITE), group="xstream",
+    "XSETID",
+    arity=-3,
+    flags=FAST_WRITE,
+    keys=key(1, Access.WRITE),
+    group="xstream",
     syntax="key last-id [ENTRIESADDED entries-added] [MAXDELETEDID max-deleted-id]",
-)  # fmt: skip
+)
 def xsetid(session: Session, argv: Argv) -> Reply:
     """Set the last id of the stream at key, which the next entry's must exceed, and what XINFO STREAM counts."""
     last = to_id(argv[2])
@@ -325,18 +345,28 @@ def xlen(session: Session, argv: Argv) -> Reply:
 
 
 @command(
-    "XRANGE", arity=-4, flags=Flag.READONLY, keys=key(1, Access.READ), group="xstream",
-    syntax="key start end [COUNT count]", cost="O(log N + M) with M entries answered",
-)  # fmt: skip
+    "XRANGE",
+    arity=-4,
+    flags=Flag.READONLY,
+    keys=key(1, Access.READ),
+    group="xstream",
+    syntax="key start end [COUNT count]",
+    cost="O(log N + M) with M entries answered",
+)
 def xrange(session: Session, argv: Argv) -> Reply:
     """Answer the entries with ids from start to end; `-` and `+` are the ends, `(id` leaves the bound itself out."""
     return _range(session, argv, _to_low(argv[2]), _to_high(argv[3]), backwards=False)
 
 
 @command(
-    "XREVRANGE", arity=-4, flags=Flag.READONLY, keys=key(1, Access.READ), group="xstream",
-    syntax="key end start [COUNT count]", cost="O(log N + M) with M entries answered",
-)  # fmt: skip
+    "XREVRANGE",
+    arity=-4,
+    flags=Flag.READONLY,
+    keys=key(1, Access.READ),
+    group="xstream",
+    syntax="key end start [COUNT count]",
+    cost="O(log N + M) with M entries answered",
+)
 def xrevrange(session: Session, argv: Argv) -> Reply:
     """Answer the entries with ids from end down to start, the newest first."""
     low = _to_low(argv[3])
@@ -371,11 +401,14 @@ def _read_keys(argv: Argv) -> range:
 
 
 @command(
-    "XREAD", arity=-4, flags=Flag.READONLY | Flag.BLOCKING | Flag.MOVABLEKEYS, group="xstream",
+    "XREAD",
+    arity=-4,
+    flags=Flag.READONLY | Flag.BLOCKING | Flag.MOVABLEKEYS,
     keys=found_keys(_read_keys, Access.READ),
+    group="xstream",
     syntax="[COUNT count] [BLOCK milliseconds] STREAMS key [key ...] id [id ...]",
     cost="O(log N + M) a stream with M entries answered",
-)  # fmt: skip
+)
 def xread(session: Session, argv: Argv) -> Reply:
     """Answer the entries above an id of each stream, for those streams that have any; null if none has.
 
@@ -442,9 +475,14 @@ def _to_read_above(session: Session, name: bytes, raw: bytes) -> Id:
 
 
 @command(
-    "XINFO STREAM", arity=-3, flags=Flag.READONLY, keys=key(2, Access.READ), group="xstream",
-    syntax="key [FULL [COUNT count]]", cost="O(1), and O(1) an entry shown",
-)  # fmt: skip
+    "XINFO STREAM",
+    arity=-3,
+    flags=Flag.READONLY,
+    keys=key(2, Access.READ),
+    group="xstream",
+    syntax="key [FULL [COUNT count]]",
+    cost="O(1), and O(1) an entry shown",
+)
 def xinfo_stream(session: Session, argv: Argv) -> Reply:
     """Answer what is known of the stream at key: its length, its ids, its first and last entry.
 

@@ -1,20 +1,29 @@
 """How a command is declared. Everything else about a command is derived from its declaration.
 
-    @command("LPUSH", arity=-3, flags=Flag.WRITE | Flag.DENYOOM | Flag.FAST, keys=key(1, Access.WRITE,
-             Effect.INSERT), group="list", since="0.1", syntax="key element [element ...]", cost="O(1) an element")
+    @command(
+        "LPUSH",
+        arity=-3,
+        flags=Flag.WRITE | Flag.DENYOOM | Flag.FAST,
+        keys=key(1, Access.WRITE, Effect.INSERT),
+        group="list",
+        syntax="key element [element ...]",
+        cost="O(1) an element",
+    )
     def lpush(session: Session, argv: Argv) -> Reply:
         '''Put elements at the head of the list at key, creating it.'''
 
 Derived from it: COMMAND INFO, DOCS and GETKEYS, the ACL categories, which keys a rule must allow and how, the slot,
-whether it may run in a script or a transaction, whether maxmemory has room for it, whether it is logged, the fast path, whether it may be LAZY and which
-queued commands run before it, and its page in docs/.
+whether it may run in a script or a transaction, whether maxmemory has room for it, whether it is logged, the fast path,
+whether it may be LAZY and which queued commands run before it, and its page in docs/.
 
 To add a command: declare and handle it in the module of its family under commands/, add its test, run `make docs`.
-A subcommand is declared under its full name, "CONFIG GET"; the container is made from its subcommands.
+The arguments have the order of the signature of `command`. A subcommand is declared under its full name, "CONFIG GET";
+the container is made from its subcommands.
 
-arity counts the command's own name (two words for a subcommand); negative means "at least". Where it does not say all, as
-HSET wants pairs, `arity_check` names the function that the handler calls for the rest. As in Redis, such a command may be
-queued in MULTI and fails when it runs; LAZY, which has no client to tell then, calls the function first.
+arity counts the command's own name (two words for a subcommand); negative means "at least". If a command has a further
+rule, as HSET needs pairs, `arity_check` is the function that checks it. The handler calls it, so such a command may be
+queued in MULTI and fails when it runs, as in Redis. LAZY calls it before it queues the command, because later there is
+no client to answer.
 """
 
 from __future__ import annotations
@@ -432,11 +441,11 @@ def command(
     *,
     arity: int,
     flags: Flag,
+    keys: tuple[KeySpec, ...] = (),
     group: str,
     syntax: str = "",
     cost: str = "O(1)",
     since: str = "0.1",
-    keys: tuple[KeySpec, ...] = (),
     categories: Iterable[str] = (),
     together: Together | None = None,
     beyond: Beyond | None = None,
