@@ -169,10 +169,8 @@ def test_a_crash_during_a_rewrite_loses_nothing(tmp_path: Path) -> None:
     first.run("SET a 1")
     first.persistence.start_rewrite()
     first.run("SET b 2")
-    child = first.persistence._child
-    assert child is not None
-    child.kill()
-    first.persistence._child = None
+    assert first.persistence._child.running is not None
+    first.persistence._child.kill()
     (tmp_path / "appendonlydir" / "temp-1-appendonly.aof.base").write_bytes(b"half a base")
     before = first.close()
     again = Life(tmp_path)
@@ -343,7 +341,7 @@ def test_writes_are_let_in_as_soon_as_a_sync_works_again(tmp_path: Path) -> None
         """What the next tick does once a second has passed, and what comes of it."""
         writer = life.persistence._aof.writer
         assert writer is not None
-        writer._last_sync = life.persistence._last_rewrite_try = time.monotonic() - 1.01
+        writer._last_sync = life.persistence._rewrites.last_try = time.monotonic() - 1.01
         life.persistence.tick()
         writer._wait()
         life.wait_for_child()

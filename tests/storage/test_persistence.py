@@ -23,7 +23,7 @@ from tests.support.waiting import wait_until
 from penstock import Server
 from penstock.engine.config import Config
 from penstock.engine.dispatch import Engine
-from penstock.storage import batches, blocks, persistence
+from penstock.storage import batches, blocks, loading, persistence
 from penstock.storage.files import StorageError
 from penstock.storage.folder_lock import FolderInUse, FolderLock
 from penstock.storage.persistence import Persistence
@@ -258,7 +258,7 @@ def test_a_shutdown_while_loading_leaves_the_files_as_they_are(
         client.mset({"a": 1, "b": 2, "c": 3})
         client.bgrewriteaof()
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    monkeypatch.setattr(persistence, "_SLICE", -1.0)  # every block is a slice
+    monkeypatch.setattr(loading, "_SLICE", -1.0)  # every block is a slice
 
     async def load_a_part() -> None:
         config = Config()
@@ -267,12 +267,12 @@ def test_a_shutdown_while_loading_leaves_the_files_as_they_are(
         engine = Engine(config)
         stopped = asyncio.Event()
         storage = Persistence(engine, asyncio.get_running_loop(), stopped.set)
-        loading = asyncio.create_task(storage.start(stopped.is_set))
+        start = asyncio.create_task(storage.start(stopped.is_set))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert engine.loading
         storage.shut_down(save=None, force=False)
-        await loading
+        await start
         assert engine.loading, "a part of the data must not be served"
         storage.close()
 

@@ -75,7 +75,9 @@ class Commit(Protocol):
 class Persistence(Protocol):
     """What commands may ask of storage; storage/persistence.py is the one that does it."""
 
-    last_save: int  # seconds since 1970
+    @property
+    def last_save(self) -> int:
+        """Seconds since 1970."""
 
     def info(self) -> dict[str, int | str]:
         """The fields of INFO persistence."""

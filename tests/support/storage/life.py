@@ -57,7 +57,7 @@ class Life:
 
     def wait_for_child(self) -> None:
         self.persistence.tick()
-        while self.persistence._child is not None:
+        while self.persistence._child.running is not None:
             self.persistence.tick()
         self.loop.run()
 

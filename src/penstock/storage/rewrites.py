@@ -1,0 +1,123 @@
+"""Rewrites of the log: when one is due, and how the last one went. What a rewrite does is in aof.py.
+
+A log that was turned on at run time has no base until its first rewrite is done: who turned it on is told then
+(`when_log_began`), and it is turned off again if the rewrite fails.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from penstock.engine.directives import DIRECTIVES
+from penstock.engine.dispatch import Engine
+from penstock.protocol.errors import ReplyError
+from penstock.storage.aof import AppendOnlyFile
+from penstock.storage.child import Child
+from penstock.storage.notice import notice
+from penstock.storage.one_child import OneChild
+
+log = logging.getLogger("penstock.storage")
+
+
+class Rewrites:
+    """See the top of this file. Owned by the loop thread."""
+
+    def __init__(self, engine: Engine, aof: AppendOnlyFile, child: OneChild) -> None:
+        self._engine = engine
+        self._aof = aof
+        self._child = child
+        self.scheduled = False
+        self.last_try = 0.0
+        self._count = 0
+        self._failures = 0  # in a row
+        self._seconds = -1
+        self._when_begun: list[Callable[[str | None], None]] = []  # they wait for the first base of the log
+
+    def request(self, now: bool) -> bool:
+        """BGREWRITEAOF: have a child do it; False if it is only scheduled. ReplyError if neither is possible."""
+        if self._child.does(self):
+            raise ReplyError("Background append only file rewriting already in progress")
+        if self._child.running is not None or not now or not self._engine.lock_gate.may_fork():
+            self.scheduled = True
+            return False
+        if not self.start():
+            raise ReplyError(
+                "Can't execute an AOF background rewriting. Please check the server logs for more information."
+            )
+        return True
+
+    def is_due(self) -> bool:
+        """Whether the log has grown enough, or cannot do without one."""
+        writer, config = self._aof.writer, self._engine.config
+        if writer is None:
+            return False
+        passed = time.monotonic() - self.last_try
+        if writer.needs_rewrite:  # writes are refused until it is done
+            return writer.sync_works and passed >= min(self._failures, 60)
+        if passed < 60 * self._failures:
+            return False
+        if not self._aof.manifest.base:
+            return True
+        grown_by = config.auto_aof_rewrite_percentage
+        if not grown_by or writer.file.size < config.auto_aof_rewrite_min_size // 2:
+            return False  # asks the disk about sizes only when there is a chance
+        size = self._aof.size
+        before = max(self._aof.size_at_rewrite, 1)
+        return bool(size >= config.auto_aof_rewrite_min_size and (size - before) * 100 // before >= grown_by)
+
+    def start(self) -> bool:
+        """Have the child write a new base; False if it could not be started."""
+        self.last_try = time.monotonic()
+        return self._child.start(self, self._aof.start_rewrite)
+
+    def ended(self, child: Child, problem: str) -> None:
+        if not problem:
+            try:
+                self._aof.finish_rewrite(child)
+            except OSError as error:
+                problem = str(error)
+        if problem:
+            self.failed(problem)
+            return
+        self.tell_begun(None)
+        self._count += 1
+        self._failures = 0
+        self._seconds = child.seconds
+        notice("the log was rewritten: %d bytes", self._aof.size)
+
+    def failed(self, problem: str) -> None:
+        self._failures += 1
+        log.error("the log could not be rewritten: %s", problem)
+        if self._aof.writer is not None and not self._aof.manifest.base:  # it was just turned on, and is worth nothing
+            self.tell_begun(problem)
+            self._engine.config.change([(DIRECTIVES["appendonly"], "no")])
+
+    def when_log_began(self, then: Callable[[str | None], None]) -> bool:
+        if self._aof.writer is None or self._aof.manifest.base:
+            return False
+        self._when_begun.append(then)
+        return True
+
+    def tell_begun(self, problem: str | None) -> None:
+        """The log has its first base, or was given up."""
+        waiting, self._when_begun = self._when_begun, []
+        for then in waiting:
+            then(problem)
+
+    def info(self) -> dict[str, int | str]:
+        """What INFO persistence tells of rewrites."""
+        writer = self._aof.writer
+        return {
+            "aof_enabled": int(writer is not None),
+            "aof_rewrite_in_progress": int(self._child.does(self)),
+            "aof_rewrite_scheduled": int(self.scheduled),
+            "aof_last_rewrite_time_sec": self._seconds,
+            "aof_current_rewrite_time_sec": self._child.seconds(self),
+            "aof_last_bgrewrite_status": "err" if self._failures else "ok",
+            "aof_rewrites": self._count,
+            "aof_rewrites_consecutive_failures": self._failures,
+            "aof_last_write_status": "err" if writer is not None and writer.trouble else "ok",
+            "aof_last_cow_size": 0,
+        }

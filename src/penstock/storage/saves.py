@@ -1,0 +1,143 @@
+"""Snapshots: when one is due, who writes it, and how the last one went.
+
+The save rules, BGSAVE and DEBUG RELOAD end up here. SAVE and the last snapshot before the end are written on the loop
+thread, all others by a child. A snapshot that failed is tried again, and writes may be refused until one succeeds
+(`ok`, persistence.py).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from penstock.engine.dispatch import Engine
+from penstock.protocol.errors import ReplyError
+from penstock.storage import snapshot
+from penstock.storage.child import Child
+from penstock.storage.files import TEMPORARY, install
+from penstock.storage.notice import notice
+from penstock.storage.one_child import OneChild
+
+log = logging.getLogger("penstock.storage")
+
+RETRY_SECONDS = 5
+"""How long a save rule waits after a snapshot that failed."""
+
+
+class Saves:
+    """See the top of this file. Owned by the loop thread; calls `on_outcome` after each snapshot, good or bad."""
+
+    def __init__(self, engine: Engine, child: OneChild, on_outcome: Callable[[], None]) -> None:
+        self._engine = engine
+        self._config = engine.config
+        self._child = child
+        self._on_outcome = on_outcome
+        self.ok = True  # the last one was written
+        self.scheduled = False
+        self.last = int(time.time())
+        self._saved_at = time.monotonic()  # the save rules go by this: a clock that is set back must not stop them
+        self._saved_dirty = 0  # keyspace.dirty at the last snapshot
+        self._count = 0
+        self._last_try = 0.0
+        self._seconds = -1
+
+    @property
+    def path(self) -> Path:
+        return Path(self._config.dir) / str(self._config.dbfilename)
+
+    @property
+    def _changes(self) -> int:
+        return self._engine.keyspace.dirty - self._saved_dirty
+
+    def memory_is_saved(self) -> None:
+        """What was loaded is what the disk has: the save rules count changes from here."""
+        self._saved_dirty = self._engine.keyspace.dirty
+
+    def save(self) -> None:
+        """Write a snapshot now; blocks. ReplyError if that is not possible."""
+        if self._child.does(self):
+            raise ReplyError("Background save already in progress")
+        self._engine.lazy.drain()
+        began = time.monotonic()
+        try:
+            snapshot.save(self.path, self._engine.keyspace)
+        except OSError as error:
+            self.failed(str(error))
+            raise ReplyError(f"the snapshot could not be written: {error.strerror}") from error
+        self._saved(self._engine.keyspace.dirty, time.monotonic() - began)
+
+    def request(self, now: bool, may_schedule: bool) -> bool:
+        """BGSAVE: have a child write one; False if it is only scheduled. ReplyError if neither is possible."""
+        busy = self._child.running is not None
+        if busy:
+            if self._child.does(self):
+                raise ReplyError("Background save already in progress")
+            if now and not may_schedule:
+                raise ReplyError(
+                    "Another child process is active (AOF?): can't BGSAVE right now. Use BGSAVE SCHEDULE in order to "
+                    "schedule a BGSAVE whenever possible."
+                )
+        if busy or not now or not self._engine.lock_gate.may_fork():
+            self.scheduled = True
+            return False
+        if not self.start():
+            raise ReplyError("the snapshot's child could not be started; see the server's log")
+        return True
+
+    def is_due(self) -> bool:
+        """Whether a save rule asks for one."""
+        changes = self._changes
+        waited = time.monotonic() - self._last_try
+        if not changes or (not self.ok and waited < RETRY_SECONDS):
+            return False
+        passed = time.monotonic() - self._saved_at
+        return any(changes >= wanted and passed > seconds for seconds, wanted in self._config.save)
+
+    def start(self) -> bool:
+        """Have the child write one; False if it could not be started."""
+        path, keyspace = self.path, self._engine.keyspace
+        temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
+        self._last_try = time.monotonic()
+        return self._child.start(self, lambda: Child(temporary, lambda file, go: snapshot.write(file, keyspace, go)))
+
+    def ended(self, child: Child, problem: str) -> None:
+        if not problem:
+            try:
+                install(child.path, self.path)
+            except OSError as error:
+                problem = str(error)
+        if problem:
+            self.failed(problem)
+        else:
+            self._saved(self._child.dirty, child.seconds)
+
+    def _saved(self, dirty: int, seconds: float) -> None:
+        self._saved_dirty = dirty
+        self.last = int(time.time())
+        self._saved_at = time.monotonic()
+        self._count += 1
+        self.ok = True
+        self._seconds = int(seconds)
+        self._on_outcome()
+        notice("snapshot written to %s", self.path)
+
+    def failed(self, problem: str) -> None:
+        self.ok = False
+        self._on_outcome()
+        log.error("the snapshot %s could not be written: %s", self.path, problem)
+
+    def info(self) -> dict[str, int | str]:
+        """What INFO persistence tells of snapshots, which Redis calls rdb."""
+        return {
+            "rdb_changes_since_last_save": self._changes,
+            "rdb_bgsave_in_progress": int(self._child.does(self)),
+            "rdb_last_save_time": self.last,
+            "rdb_last_bgsave_status": "ok" if self.ok else "err",
+            "rdb_last_bgsave_time_sec": self._seconds,
+            "rdb_current_bgsave_time_sec": self._child.seconds(self),
+            "rdb_saves": self._count,
+            "rdb_last_cow_size": 0,
+        }
