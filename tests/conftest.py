@@ -26,7 +26,7 @@ from tests.support.processes import pytest_collection_modifyitems, pytest_xdist_
 from penstock import Server, commands
 from penstock.engine import stream_compression
 from penstock.engine import stream_upkeep as streams
-from penstock.engine.concurrency import lazy
+from penstock.engine.concurrency import lazy_passive
 from penstock.testing.cluster import RedisCluster
 from penstock.testing.redis import RedisServer, find_redis, free_port
 
@@ -65,7 +65,7 @@ def _a_slice_is_as_long_as_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
 
     A test of slices makes them as short as it wants; servers in processes of their own have the real ones.
     """
-    for module in (stream_compression, lazy, streams):
+    for module in (stream_compression, lazy_passive, streams):
         monkeypatch.setattr(module, "SLICE", 1 << 62)
 
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 from tests.support.commands.stream_world import World
 
-from penstock.engine.concurrency import lazy as lazy_module
+from penstock.engine.concurrency import lazy_passive
 from penstock.engine.concurrency.lazy_rules import never
 from penstock.engine.declarations import REGISTRY, Argv, Reply
 from penstock.engine.observe.statistics import HITS, MISSES
@@ -110,8 +110,8 @@ def test_what_has_run_is_let_go_although_later_ones_came_after_it(world: World) 
     lazily(world, "RPUSH a 1", "RPUSH a 2", "RPUSH a 3")
     first, second, third = world.engine.lazy.pending.values()
     assert third.after == [second]
-    world.engine.lazy._run(first)
-    world.engine.lazy._run(second)
+    world.engine.lazy._runner.run(first)
+    world.engine.lazy._runner.run(second)
     assert second.after == []
 
 
@@ -447,14 +447,14 @@ def test_a_server_that_receives_commands_is_not_idle(world: World) -> None:
 
 
 def test_idle_work_comes_in_slices(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lazy_module, "SLICE", 0)
+    monkeypatch.setattr(lazy_passive, "SLICE", 0)
     lazily(world, "RPUSH a 1", "RPUSH a 2")
-    world.engine.lazy._look()
+    world.engine.lazy._passive.look()
     assert len(queued(world)) == 2, "nobody knows yet whether clients are at it"
-    world.engine.lazy._look()
+    world.engine.lazy._passive.look()
     assert len(queued(world)) == 1
     world.engine.stats.input_bytes += 1
-    world.engine.lazy._look()
+    world.engine.lazy._passive.look()
     assert len(queued(world)) == 1, "a client came in between"
 
 

@@ -230,7 +230,7 @@ class Pair:
         action(self)
         if self.sides[0].engine.lock_gate._put_off:  # somebody is served later, and that must not show
             self.sides[0].thread_is_done()
-        while self.sides[0].engine.lazy._hurried:
+        while self.sides[0].engine.lazy._order.hurried:
             assert self.sides[0].jobs, "what a client waits for is not under way"
             self.sides[0].thread_is_done()
         lazy, plainly = (repr(side.waiting.replies) for side in self.sides)  # errors do not compare

@@ -67,6 +67,7 @@ class Order:
 
     def __init__(self, names: BusyNames) -> None:
         self.pending: OrderedDict[int, Queued] = OrderedDict()  # by number, the oldest first
+        self.hurried: dict[Queued, None] = {}  # a blocked client waits for these
         self.bytes = 0
         self._names = names  # has the name of every key of what is pending
         self._tails: dict[Place, Tail] = {}
@@ -95,6 +96,7 @@ class Order:
 
     def remove(self, queued: Queued) -> None:
         del self.pending[queued.number]
+        self.hurried.pop(queued, None)
         self.bytes -= queued.size
         queued.after.clear()  # or each would keep all that ever came before it
         for key in queued.keys:
@@ -155,6 +157,7 @@ class Order:
     def check(self) -> None:
         """Assert every invariant; for tests."""
         assert list(self.pending) == sorted(self.pending)
+        assert all(each.number in self.pending for each in self.hurried)
         assert self.bytes == sum(each.size for each in self.pending.values())
         for (database, key), tail in self._tails.items():
             members = [*([tail.writer] if tail.writer is not None else []), *tail.readers]
