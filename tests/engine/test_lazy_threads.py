@@ -225,6 +225,15 @@ def test_a_client_that_left_waits_for_nothing(world: World, slow: Slow) -> None:
     assert client.sent == [] and status(world, "queued") == 0
 
 
+def test_one_that_had_to_be_finished_at_once_is_counted(world: World, slow: Slow) -> None:
+    world.client("SADD a x", "LAZY SLOW.STORE r a")
+    client = world.client("SCARD r")
+    assert client.waits and status(world, "in_thread") == 1
+    slow.go.set()
+    world.engine.lazy.drain()
+    assert (status(world, "queued"), status(world, "ran_actively")) == (0, 1)
+
+
 def test_a_fork_waits_until_what_is_queued_has_run_in_threads(world: World, slow: Slow) -> None:
     forks: list[bool] = []
     world.engine.lock_gate.on_quiet = lambda: forks.append(world.engine.lock_gate.may_fork())

@@ -188,7 +188,7 @@ class Lazy:
     def before(self, session: Session, command: Command, argv: Argv) -> None:
         """Run what a command could tell from not having run, whatever it takes. For dispatch, while anything is pending."""
         if command.name != NAME:
-            self._counts.ran_actively += self._runner.run_all(self._order.needed_by(session.db, command, argv))
+            self._run_needed(self._order.needed_by(session.db, command, argv))
 
     def is_needed_by(self, database: Database, command: Command, argv: Argv) -> bool:
         """Whether anything queued must run before a command."""
@@ -199,7 +199,7 @@ class Lazy:
     def run_for(self, database: Database, key: bytes, to_write: bool = False) -> bool:
         """Run what writes a key or, before it is written, also what reads it; whether there was any."""
         last = self._order.last_of(database, key, to_write)
-        self._counts.ran_actively += self._runner.run_all(last)
+        self._run_needed(last)
         return bool(last)
 
     def before_expiry(self, database: Database, key: bytes) -> bool:
@@ -208,7 +208,7 @@ class Lazy:
 
     def drain(self, database: Database | None = None) -> None:
         """Run everything, or everything in one database."""
-        self._counts.ran_actively += self._runner.run_all(self._order.of(database))
+        self._run_needed(self._order.of(database))
 
     def discard(self, database: Database) -> None:
         """Forget what is queued for a database that is about to be emptied; but who watches a key is told."""
@@ -222,6 +222,10 @@ class Lazy:
             self._counts.discarded += 1
             if job is not None:
                 self._engine.workers.drop(job)
+
+    def _run_needed(self, last: list[Queued]) -> None:
+        ran = self._runner.run_all(last)  # before the sum: a thread that is finished counts one itself
+        self._counts.ran_actively += ran
 
     # -- for people and tests ---------------------------------------------------------------------------------
 
