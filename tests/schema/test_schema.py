@@ -8,12 +8,15 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.schema.arrow_types import arrow_schema
 from penstock.schema.fields import Field, InvalidSchema, Schema, Type
 from penstock.schema.fitting import misfit
+from penstock.schema.json_entries import JsonEntries
 from penstock.schema.parser import MAX_DEPTH, MAX_FIELDS, parse
 from penstock.schema.widening import narrowing
 
@@ -190,6 +193,15 @@ def test_any_text_is_a_schema_or_is_refused(text: str) -> None:
 def test_entries_made_for_a_schema_fit_it(data: st.DataObject) -> None:
     schema = data.draw(schemas)
     assert misfit(schema, entry_of(data.draw(objects(schema.fields)))) is None
+
+
+@given(st.data())
+def test_every_entry_that_fits_a_schema_is_read_by_it(data: st.DataObject) -> None:
+    schema = data.draw(schemas)
+    entries = data.draw(st.lists(objects(schema.fields), min_size=1, max_size=3))
+    rows, bad = JsonEntries(arrow_schema(schema)).read(pa.array(map(entry_of, entries), pa.binary()))
+    assert not bad
+    assert rows.num_rows == len(entries)
 
 
 @pytest.mark.parametrize(

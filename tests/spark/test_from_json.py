@@ -6,11 +6,12 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import functions
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, DoubleType, IntegerType, MapType, StringType, StructType
 from tests.support.spark.json_cases import SCALARS, SIMPLE, same
 from tests.support.spark.world import World
 
-from penstock.spark.json_entries import JsonEntries
+from penstock.schema.json_entries import JsonEntries
 
 KINDS: tuple[DataType, ...] = (
     *SIMPLE,
@@ -40,7 +41,8 @@ def test_fields_are_what_from_json_makes_of_them(world: World) -> None:
     for at, kind in enumerate(KINDS):
         theirs = found.column(f"kind{at}").combine_chunks()
         is_bad = theirs.field("_corrupt_record").is_valid().to_pylist()
-        rows, bad = JsonEntries(StructType().add("a", kind)).read(pa.array(texts, pa.string()).cast(pa.binary()))
+        reader = JsonEntries(to_arrow_schema(StructType().add("a", kind), timezone="UTC"))
+        rows, bad = reader.read(pa.array(texts, pa.string()).cast(pa.binary()))
         values = zip(_plain(theirs.field("a")), _plain(rows.column("a")), strict=True)
         refused = {VALUES[place] for place in bad if not is_bad[place]}
         assert refused == REFUSED.get(kind.simpleString(), set()), kind

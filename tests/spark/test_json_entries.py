@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     DataType,
@@ -21,8 +22,8 @@ from pyspark.sql.types import (
 )
 from tests.support.spark.json_cases import SCALARS, SIMPLE, same
 
-from penstock.spark.json_entries import FEW, JsonEntries
-from penstock.spark.json_values import Parser
+from penstock.schema.json_entries import FEW, JsonEntries
+from penstock.schema.json_values import Parser
 
 TYPES: tuple[DataType, ...] = (
     *SIMPLE,
@@ -35,7 +36,7 @@ NUMBER = StructType().add("a", IntegerType())
 
 def read(schema: StructType, *entries: str | bytes) -> tuple[list[dict[str, Any]], dict[int, str]]:
     raw = [entry.encode() if isinstance(entry, str) else entry for entry in entries]
-    rows, bad = JsonEntries(schema).read(pa.array(raw, pa.binary()))
+    rows, bad = JsonEntries(to_arrow_schema(schema, timezone="UTC")).read(pa.array(raw, pa.binary()))
     rows.validate(full=True)
     assert rows.num_rows == len(entries)
     return rows.to_pylist(), bad
@@ -44,10 +45,10 @@ def read(schema: StructType, *entries: str | bytes) -> tuple[list[dict[str, Any]
 def alone(schema: StructType, entry: bytes) -> dict[str, Any] | None:
     """What the specification says of an entry, in the form that arrays give; None if it does not fit."""
     try:
-        row = Parser(schema).parse(entry)
+        row = Parser(to_arrow_schema(schema, timezone="UTC")).parse(entry)
     except ValueError:
         return None
-    found: dict[str, Any] = pa.RecordBatch.from_pylist([row], JsonEntries(schema).schema).to_pylist()[0]
+    found: dict[str, Any] = pa.RecordBatch.from_pylist([row], to_arrow_schema(schema, timezone="UTC")).to_pylist()[0]
     return found
 
 
@@ -100,7 +101,7 @@ def test_the_reason_names_the_field_and_its_value() -> None:
     schema = StructType().add("a", StructType().add("b", ArrayType(IntegerType())))
     _, bad = read(schema, '{"a": {"b": [1, "x"]}}', '{"a": 1}', "{nonsense", b'"\xff"')
     assert bad[0] == 'an element of a.b is "x", which is no int'
-    assert bad[1] == "a is 1, which is no struct<b:array<int>>"
+    assert bad[1] == "a is 1, which is no struct<b array<int>>"
     assert bad[2].startswith("the entry is not JSON: ")
     assert bad[3].startswith("the entry is not JSON: ")
 
@@ -168,7 +169,7 @@ def test_one_bad_entry_among_many_costs_few_reads(where: int, monkeypatch: pytes
 
     monkeypatch.setattr(Parser, "parse", counted)
     entries = pa.array([b"no json" if place == where else b'{"a":%d}' % place for place in range(count)], pa.binary())
-    rows, bad = JsonEntries(NUMBER).read(entries)
+    rows, bad = JsonEntries(to_arrow_schema(NUMBER, timezone="UTC")).read(entries)
     assert list(bad) == [where]
     assert rows.column("a").null_count == 1
     assert one_by_one <= 2 * FEW

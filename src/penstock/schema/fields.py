@@ -19,6 +19,15 @@ from dataclasses import dataclass
 _PLAIN_NAME = re.compile(r"[^\W\d]\w*")
 
 
+def quoted(name: str) -> str:
+    """The name of a field as a schema has it: between backticks, unless it is a plain word.
+
+    >>> print(quoted("user"), quoted("page views"))
+    user `page views`
+    """
+    return name if _PLAIN_NAME.fullmatch(name) else "`" + name.replace("`", "``") + "`"
+
+
 class InvalidSchema(Exception):
     """The text is no schema, or the schema does not widen the one before it. The message says where and why."""
 
@@ -51,10 +60,9 @@ class Field:
     default: str | None = None
 
     def __str__(self) -> str:
-        name = self.name if _PLAIN_NAME.fullmatch(self.name) else "`" + self.name.replace("`", "``") + "`"
         required = " NOT NULL" if self.required else ""
         default = f" DEFAULT {self.default}" if self.default is not None else ""
-        return f"{name} {self.type}{required}{default}"
+        return f"{quoted(self.name)} {self.type}{required}{default}"
 
 
 @dataclass(frozen=True, slots=True)

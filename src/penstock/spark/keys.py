@@ -34,8 +34,8 @@ from pyspark.sql.types import ArrayType, BinaryType, IntegerType, MapType, Strin
 from penstock.client.engine.encoding import Encoded
 from penstock.protocol.columns import Column, column_slots, pack_rows
 from penstock.protocol.slots import SLOTS, key_slot
+from penstock.spark.column_types import is_simple
 from penstock.spark.executor import freeze_imports
-from penstock.spark.json_values import is_simple
 from penstock.spark.nodes import Nodes
 from penstock.spark.options import OptionError, Options
 from penstock.spark.rows import BadEntry

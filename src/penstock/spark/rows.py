@@ -11,9 +11,9 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructType, TimestampType
 
+from penstock.schema.json_entries import JsonEntries
+from penstock.spark.column_types import can_read
 from penstock.spark.dead_letters import BadMessage, DeadLetters
-from penstock.spark.json_entries import JsonEntries
-from penstock.spark.json_values import can_read
 from penstock.spark.options import OptionError, Options
 
 OWN_COLUMNS: dict[str, tuple[type[DataType], ...]] = {
@@ -93,7 +93,7 @@ class Converter:
 
     def __init__(self, schema: StructType, options: Options, letters: DeadLetters | None = None) -> None:
         self._wanted = to_arrow_schema(schema, timezone="UTC")
-        fields = StructType([field for field in schema if field.name not in OWN_COLUMNS])
+        fields = pa.schema([field for field in self._wanted if field.name not in OWN_COLUMNS])
         self._json = JsonEntries(fields) if len(fields) else None
         self._options = options
         self._letters = letters

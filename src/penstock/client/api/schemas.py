@@ -37,7 +37,7 @@ class SchemaCommands:
         `fields` is text as Spark writes columns, such as "user string NOT NULL, ms bigint", or a pyarrow schema. `check`
         is "off", "refuse" or "deadletter", the last with `dead_letter`, the name of a stream.
         """
-        words = ["TSCHEMA SET", key, fields if isinstance(fields, str) else fields_of(fields)]
+        words = ["TSCHEMA SET", key, fields if isinstance(fields, str) else _text_of(fields)]
         if dead_letter is not None and check != "deadletter":
             raise ValueError(f"dead_letter={dead_letter!r} needs check='deadletter'")
         if check is not None:
@@ -76,29 +76,10 @@ class SchemaCommands:
         return self.write_arrow(key, pa.table(rows), backlog=backlog, producer=producer)
 
 
-def fields_of(schema: Any) -> str:
-    """A pyarrow schema, or the fields of a struct, as the text that TSCHEMA takes.
+def _text_of(schema: Any) -> str:
+    from penstock.schema.arrow_types import fields_of
 
-    >>> import pyarrow as pa
-    >>> fields_of(pa.schema([pa.field("user", pa.string(), nullable=False), ("n", pa.list_(pa.int64()))]))
-    '`user` string NOT NULL, `n` array<int64>'
-    """
-    return ", ".join(
-        f"`{field.name.replace('`', '``')}` {_type_name(field.type)}{'' if field.nullable else ' NOT NULL'}"
-        for field in schema
-    )
-
-
-def _type_name(kind: Any) -> str:
-    import pyarrow.types as is_
-
-    if is_.is_struct(kind):
-        return f"struct<{fields_of(kind)}>"
-    if is_.is_map(kind):
-        return f"map<{_type_name(kind.key_type)}, {_type_name(kind.item_type)}>"
-    if is_.is_list(kind) or is_.is_large_list(kind) or is_.is_fixed_size_list(kind):
-        return f"array<{_type_name(kind.value_type)}>"
-    return _type_name(kind.value_type) if is_.is_dictionary(kind) else str(kind)
+    return fields_of(schema)
 
 
 def entries_of(table: Any) -> list[bytes]:

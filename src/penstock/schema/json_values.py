@@ -17,36 +17,19 @@ import binascii
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from typing import Any
 
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+import pyarrow as pa
+import pyarrow.types as is_
 
-from penstock.spark import json_times
+from penstock.schema import json_times
+from penstock.schema.arrow_types import DEFAULT, type_name
 
 Reader = Callable[[Any], Any]
 """Makes a value of a column of what json.loads gave, which is not null; ValueError if it does not fit."""
-_BITS: dict[type[DataType], int] = {ByteType: 7, ShortType: 15, IntegerType: 31, LongType: 63}
+_BITS = {pa.int8(): 7, pa.int16(): 15, pa.int32(): 31, pa.int64(): 63}
 _NOT_FINITE = {
     "NaN": math.nan, "Infinity": math.inf, "+Infinity": math.inf, "+INF": math.inf,
     "-Infinity": -math.inf, "-INF": -math.inf,
@@ -58,12 +41,12 @@ _SHOWN = 60
 
 
 class Parser:
-    """Reads entries under one schema."""
+    """Reads entries under one schema. A field that an entry does not have gets its default (`arrow_types.DEFAULT`)."""
 
-    def __init__(self, fields: StructType) -> None:
-        self._read = _struct_reader(fields, "")
-        exact = any(isinstance(kind, DecimalType) for kind in kinds_in(fields))
+    def __init__(self, fields: pa.Schema) -> None:
+        exact = any(map(is_.is_decimal, kinds_in(fields)))
         self._decoder = json.JSONDecoder(parse_float=Decimal if exact else None)
+        self._read = _struct_reader(fields, "", self._decoder)
 
     def parse(self, entry: bytes) -> dict[str, Any]:
         """The fields of an entry; ValueError says why it does not fit."""
@@ -83,54 +66,35 @@ class TooDeep(ValueError):
     """An entry that Python's own parser cannot read, and another one might."""
 
 
-def kinds_in(kind: DataType) -> Iterator[DataType]:
-    """A type and all types in it."""
-    yield kind
-    if isinstance(kind, ArrayType):
-        yield from kinds_in(kind.elementType)
-    elif isinstance(kind, MapType):
-        yield from kinds_in(kind.keyType)
-        yield from kinds_in(kind.valueType)
-    elif isinstance(kind, StructType):
-        for field in kind:
-            yield from kinds_in(field.dataType)
-
-
-def can_read(kind: DataType) -> bool:
-    """Whether a field of JSON can be had as a type."""
-    return all(
-        isinstance(each.keyType, StringType)
-        if isinstance(each, MapType)
-        else isinstance(each, (ArrayType, StructType)) or is_simple(each)
-        for each in kinds_in(kind)
-    )
-
-
-def is_simple(kind: DataType) -> bool:
-    """Whether a type is a value by itself that a text can say."""
-    return isinstance(kind, DecimalType) or type(kind) in _READERS or type(kind) in _BITS
+def kinds_in(fields: Iterable[pa.Field]) -> Iterator[pa.DataType]:
+    """The types of fields, and all types in them."""
+    for field in fields:
+        yield field.type
+        yield from kinds_in(field.type.field(at) for at in range(field.type.num_fields))
 
 
 # -- readers of types ---------------------------------------------------------------------------------------------
 
 
-def _reader(kind: DataType, path: str) -> Reader:
-    if isinstance(kind, StructType):
-        return _struct_reader(kind, f"{path}.")
-    if isinstance(kind, ArrayType):
-        return _array_reader(kind, path)
-    if isinstance(kind, MapType):
-        return _map_reader(kind, path)
-    if isinstance(kind, DecimalType):
+def _reader(kind: pa.DataType, path: str, decoder: json.JSONDecoder) -> Reader:
+    if is_.is_struct(kind):
+        return _struct_reader(kind, f"{path}.", decoder)
+    if is_.is_list(kind):
+        return _array_reader(_field_reader(kind.value_field, f"an element of {path}", decoder))
+    if is_.is_map(kind):
+        return _map_reader(_field_reader(kind.item_field, f"a value of {path}", decoder))
+    if is_.is_decimal(kind):
         return _decimal_reader(kind.precision, kind.scale)
-    if type(kind) in _BITS:
-        return _integer_reader(2 ** _BITS[type(kind)])
-    return _READERS[type(kind)]
+    if kind in _BITS:
+        return _integer_reader(2 ** _BITS[kind])
+    if is_.is_timestamp(kind):
+        return _timestamp if kind.tz is not None else _timestamp_without_zone
+    return _READERS[kind]
 
 
-def _field_reader(field: StructField, path: str) -> Reader:
+def _field_reader(field: pa.Field, path: str, decoder: json.JSONDecoder) -> Reader:
     """Adds the path of the field to what is wrong with its value."""
-    read, kind = _reader(field.dataType, path), field.dataType.simpleString()
+    read, kind = _reader(field.type, path, decoder), type_name(field.type)
 
     def read_field(value: Any) -> Any:
         if value is None:
@@ -152,20 +116,26 @@ class _Misfit(ValueError):
         super().__init__(_shown(value))
 
 
-def _struct_reader(kind: StructType, prefix: str) -> Reader:
-    readers = [(field.name, _field_reader(field, prefix + field.name)) for field in kind]
+def _struct_reader(fields: Iterable[pa.Field], prefix: str, decoder: json.JSONDecoder) -> Reader:
+    readers = [
+        (field.name, _default(field, decoder), _field_reader(field, prefix + field.name, decoder)) for field in fields
+    ]
 
     def read(value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise _Misfit(value)
-        return {name: read_field(value.get(name)) for name, read_field in readers}
+        return {name: read_field(value.get(name, default)) for name, default, read_field in readers}
 
     return read
 
 
-def _array_reader(kind: ArrayType, path: str) -> Reader:
-    read_element = _field_reader(StructField("element", kind.elementType, kind.containsNull), f"an element of {path}")
+def _default(field: pa.Field, decoder: json.JSONDecoder) -> Any:
+    """What stands for a field that is missing, as the decoder has it."""
+    text = (field.metadata or {}).get(DEFAULT)
+    return decoder.decode(text.decode()) if text is not None else None
 
+
+def _array_reader(read_element: Reader) -> Reader:
     def read(value: Any) -> list[Any]:
         if not isinstance(value, list):
             raise _Misfit(value)
@@ -174,9 +144,7 @@ def _array_reader(kind: ArrayType, path: str) -> Reader:
     return read
 
 
-def _map_reader(kind: MapType, path: str) -> Reader:
-    read_value = _field_reader(StructField("value", kind.valueType, kind.valueContainsNull), f"a value of {path}")
-
+def _map_reader(read_value: Reader) -> Reader:
     def read(value: Any) -> list[tuple[str, Any]]:
         if not isinstance(value, dict):
             raise _Misfit(value)
@@ -310,9 +278,9 @@ def _microseconds(value: Any, with_zone: bool) -> int:
     return found
 
 
-_READERS: dict[type[DataType], Reader] = {
-    BooleanType: _boolean, FloatType: _double, DoubleType: _double, StringType: _string, BinaryType: _binary,
-    DateType: _date, TimestampType: _timestamp, TimestampNTZType: _timestamp_without_zone,
+_READERS: dict[pa.DataType, Reader] = {
+    pa.bool_(): _boolean, pa.float32(): _double, pa.float64(): _double, pa.string(): _string, pa.binary(): _binary,
+    pa.date32(): _date,
 }  # fmt: skip
 
 

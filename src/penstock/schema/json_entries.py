@@ -16,16 +16,17 @@ Rejected: a parse for each entry (sixty times slower), and the row numbers in th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructType
+import pyarrow.types as is_
 
-from penstock.spark.json_values import Parser, TooDeep, kinds_in
+from penstock.schema.arrow_types import DEFAULT
+from penstock.schema.json_values import Parser, TooDeep, kinds_in
 
 FEW = 32
 """Entries that are read one by one rather than halved again."""
@@ -35,12 +36,12 @@ _WHITESPACE = " \t\r\n"
 
 
 class JsonEntries:
-    """Reads entries under one schema. `fields` are the columns that are fields of JSON."""
+    """Reads entries under one schema, whose fields may have defaults (`arrow_types.DEFAULT`)."""
 
-    def __init__(self, fields: StructType) -> None:
-        self.schema = to_arrow_schema(fields, timezone="UTC")
-        self._parser = Parser(fields)
-        self._arrow = _ArrowReader(self.schema) if not any(map(_is_beyond_arrow, kinds_in(fields))) else None
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        self._parser = Parser(schema)
+        self._arrow = None if _is_beyond_arrow(schema) else _ArrowReader(schema)
 
     def read(self, entries: pa.Array) -> tuple[pa.RecordBatch, dict[int, str]]:
         """A row for each entry, of nulls where an entry does not fit; and why it does not, by place."""
@@ -100,17 +101,21 @@ class JsonEntries:
             raise error
 
 
-def _is_beyond_arrow(kind: DataType) -> bool:
-    """Whether pyarrow does not read a type from JSON, or not as it is meant: base64, maps, NOT NULL inside of others."""
-    if isinstance(kind, ArrayType):
-        return not kind.containsNull or _has_required(kind.elementType)
-    return isinstance(kind, (BinaryType, MapType)) or (
-        isinstance(kind, StructType) and any(_has_required(field.dataType) for field in kind)
+def _is_beyond_arrow(schema: pa.Schema) -> bool:
+    """Whether pyarrow does not read a type from JSON, or not as it is meant: base64, maps, NOT NULL or a default inside
+    of other types, a default that is no simple value.
+    """
+    kinds = list(kinds_in(schema))
+    inner = [kind.field(at) for kind in kinds for at in range(kind.num_fields)]
+    return (
+        any(is_.is_binary(kind) or is_.is_map(kind) for kind in kinds)
+        or any(not field.nullable or _has_default(field) for field in inner)
+        or any(_has_default(field) and field.type.num_fields for field in schema)
     )
 
 
-def _has_required(kind: DataType) -> bool:
-    return isinstance(kind, StructType) and not all(field.nullable for field in kind)
+def _has_default(field: pa.Field) -> bool:
+    return DEFAULT in (field.metadata or {})
 
 
 class _ArrowReader:
@@ -118,9 +123,10 @@ class _ArrowReader:
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
+        self._defaults = _defaults(schema)
         self._required = [field.name for field in schema if not field.nullable]
         self._as_read = pa.schema([pa.field(field.name, _as_read(field.type)) for field in schema])
-        self._refused = "|".join(pattern for has_kind, pattern in _MISREAD if any(map(has_kind, _kinds_in(schema))))
+        self._refused = "|".join(pattern for has_kind, pattern in _MISREAD if any(map(has_kind, kinds_in(schema))))
         self._options = pyarrow.json.ParseOptions(
             explicit_schema=self._as_read, newlines_in_values=True, unexpected_field_behavior="ignore"
         )
@@ -134,6 +140,9 @@ class _ArrowReader:
         table = pyarrow.json.read_json(pa.BufferReader(text), read_options=reading, parse_options=self._options)
         if table.num_rows != len(entries):
             raise pa.ArrowInvalid("an entry is not one JSON object")
+        for name, default in self._defaults.items():
+            if table.column(name).null_count:
+                table = _filled(table, name, default, entries)
         for name in self._required:
             if table.column(name).null_count:
                 raise pa.ArrowInvalid(f"a null in {name}")
@@ -173,10 +182,29 @@ def _as_read(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _kinds_in(kinds: Iterable[pa.Field]) -> Iterator[pa.DataType]:
-    for field in kinds:
-        yield field.type
-        yield from _kinds_in(field.type.field(at) for at in range(field.type.num_fields))
+def _defaults(schema: pa.Schema) -> dict[str, pa.Scalar]:
+    """The defaults of fields, as pyarrow would have read them."""
+    fields = pa.schema([field for field in schema if _has_default(field)])
+    values = Parser(fields).parse(b"{}")
+    return {field.name: pa.array([values[field.name]], field.type).cast(_as_read(field.type))[0] for field in fields}
+
+
+def _filled(table: pa.Table, name: str, default: pa.Scalar, entries: pa.Array) -> pa.Table:
+    """A table with the default where an entry does not have the field. Where it says null, it is null."""
+    column = table.column(name).combine_chunks()
+    missing = column.is_null()
+    may_say_null = pc.indices_nonzero(pc.and_(missing, pc.match_substring(entries, "null")))
+    if len(may_say_null):
+        try:
+            said = {
+                place
+                for place, entry in zip(may_say_null.to_pylist(), entries.take(may_say_null).to_pylist(), strict=True)
+                if name in json.loads(entry)
+            }
+        except RecursionError:
+            raise pa.ArrowInvalid("nested too deeply to look for a null") from None
+        missing = pc.and_(missing, pa.array([place not in said for place in range(len(entries))]))
+    return table.set_column(table.column_names.index(name), name, pc.if_else(missing, default, column))
 
 
 _MISREAD = (
