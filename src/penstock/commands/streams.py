@@ -485,7 +485,7 @@ def tread(session: Session, argv: Argv) -> Reply:
     anything answers a null array. With GROUP the offset only places a group that does not exist yet (0 is the first
     available message); each message goes to one member, and with RETRY it comes again after retry-ms until it is
     acknowledged with TACK, or expires. WITHINFO puts [first, last] in front. FORMAT ARROW answers one bulk string that
-    pyarrow.ipc.open_stream reads; WITHINFO then puts first and last in the schema's metadata, and COMPRESSED lets record
+    pyarrow.ipc.open_stream reads; WITHINFO then puts first, last and the stream's schema in the schema's metadata, and COMPRESSED lets record
     batches come compressed as they are stored, which every Arrow with lz4 and zstd reads.
     """
     if len(argv) == 4 and argv[2] != b"$" and (offset := to_number(argv[2], "offset")):
@@ -506,10 +506,20 @@ def _read_plain(session: Session, read: _Read) -> Reply:
         read.origin = weakref.ref(stream) if stream is not None else None
         return session.block([read.key], read.deadline, NULL_ARRAY, read)
     if read.arrow:
+        fields = _fields(stream, read)
         return _bulk(
-            reading.read_arrow(messages, read.offset, read.count, read.max_bytes, read.compressed, read.with_info)
+            reading.read_arrow(
+                messages, read.offset, read.count, read.max_bytes, read.compressed, read.with_info, fields
+            )
         )
     return _messages(session, messages, read.offset, read.count, read.max_bytes, read.with_info)
+
+
+def _fields(stream: Stream | None, read: _Read) -> str | None:
+    """The newest schema of a stream, if the reader asks about the stream and there is one."""
+    if not read.with_info or stream is None or stream.schemas is None:
+        return None
+    return str(stream.schemas.newest)
 
 
 def _messages(
@@ -552,7 +562,8 @@ def _read_group(session: Session, read: _Read) -> Reply:
         read.origin, read.offset = weakref.ref(stream), messages.last + 1
         return session.block([read.key], read.deadline, NULL_ARRAY, read)
     if read.arrow:
-        return _bulk(reading.read_arrow_runs(messages, delivery.runs, read.compressed, read.with_info))
+        fields = _fields(stream, read)
+        return _bulk(reading.read_arrow_runs(messages, delivery.runs, read.compressed, read.with_info, fields))
     count = sum(end - start for start, end in delivery.runs)
     return _array(
         reading.read_runs(messages, delivery.runs, stream_messages), count, messages if read.with_info else None

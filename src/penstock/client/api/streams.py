@@ -7,6 +7,7 @@ in their names.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 from redis.client import NEVER_DECODE
 
 from penstock.client.api.schemas import SCHEMA_CALLBACKS, SchemaCommands
+from penstock.client.api.typed import TypedColumns
 
 
 class Message(NamedTuple):
@@ -165,7 +167,7 @@ class StreamCommands(SchemaCommands):
         self,
         key: Any,
         offset: int | str | None = None,
-        count: int = 100_000,
+        count: int | None = None,
         *,
         block_ms: int | None = None,
         group: Any = None,
@@ -175,18 +177,27 @@ class StreamCommands(SchemaCommands):
         dead_letter: Any = None,
         with_info: bool = False,
         compressed: bool = True,
+        typed: bool = False,
+        bad_entries: str = "fail",
     ) -> Any:
         """As `tread`, as a pyarrow Table with the columns offset, time, tag and entry; messages that are gone are
         absent.
 
-        It reads at most `count` messages, 100,000 unless given. If there may be more, read on after the last offset of
-        the table. `with_info` puts the stream's first and last offset in `table.schema.metadata`, as b"first" and
-        b"last". What the server has compressed is sent so, and unpacked here; `compressed=False` lets the server do it.
+        It reads at most `count` messages, 100,000 unless given. If that default ends a read before the end of the
+        stream, there is a warning, IncompleteRead. `typed` gives the fields of the stream's schema as columns instead
+        of entry; `bad_entries` says what to do about entries that do not fit: "fail" raises BadEntry, "null" gives
+        nulls, "drop" no row. `with_info` puts the stream's first and last offset in `table.schema.metadata`, as b"first"
+        and b"last", and its schema as b"schema". What the server has compressed is sent so, and unpacked here;
+        `compressed=False` lets the server do it.
         """
+        columns = TypedColumns(key, bad_entries) if typed else None
+        if bad_entries != "fail" and not typed:
+            raise ValueError(f"bad_entries={bad_entries!r} needs typed=True: raw entries are never bad")
+        is_bounded = any(limit is not None for limit in (count, max_bytes, group, block_ms))
         words = read_options(
             key,
             offset,
-            count,
+            DEFAULT_ROWS if count is None else count,
             block_ms=block_ms,
             group=group,
             retry_ms=retry_ms,
@@ -197,9 +208,10 @@ class StreamCommands(SchemaCommands):
         words += ["FORMAT", "ARROW"]
         if compressed:
             words.append("COMPRESSED")
-        if with_info:
+        if with_info or typed or not is_bounded:
             words.append("WITHINFO")
-        return self.execute_command(*words, reading="arrow", **{NEVER_DECODE: True})
+        reading = ArrowReading(columns, None if is_bounded else words[2], with_info)
+        return self.execute_command(*words, reading=reading, **{NEVER_DECODE: True})
 
     def tack(self, key: Any, group: Any, *offsets: int | str | range | Sequence[int]) -> Any:
         """Acknowledge messages: offsets, ranges such as "5-9", Python ranges, or lists of offsets; how many were
@@ -366,11 +378,44 @@ def read_options(
 # -- replies --------------------------------------------------------------------------------------------------
 
 
-def _reading(reply: Any, reading: str | None = None) -> Any:
+DEFAULT_ROWS = 100_000
+"""How many messages a table has at most, unless the caller says."""
+
+
+class IncompleteRead(UserWarning):
+    """A read without a limit of the caller's ended at the default one, before the end of the stream."""
+
+
+class ArrowReading(NamedTuple):
+    """What becomes of a reply in Arrow."""
+
+    columns: TypedColumns | None = None
+    start: int | str | None = None  # where it began, if the caller gave no limit and is to know of the default one
+    with_info: bool = True
+
+    def table(self, reply: bytes | None) -> Any:
+        table = _table(reply)
+        if isinstance(self.start, int):
+            self._tell_rest(self.start + DEFAULT_ROWS, int(table.schema.metadata[b"last"]))
+        if self.columns is not None:
+            table = self.columns.of(table)
+        return table if self.with_info else table.replace_schema_metadata()
+
+    def _tell_rest(self, stop: int, last: int) -> None:
+        if stop <= last:
+            warnings.warn(
+                f"read_arrow stopped at its default of {DEFAULT_ROWS:,} messages, before offset {stop}; the stream goes on "
+                f"to {last}. read_tables() gives all of it in tables, and count= says how many messages you want",
+                IncompleteRead,
+                stacklevel=2,
+            )
+
+
+def _reading(reply: Any, reading: str | ArrowReading | None = None) -> Any:
     if reading is None:
         return reply  # a subclass with its own execute_command
-    if reading == "arrow":
-        return _table(reply)
+    if isinstance(reading, ArrowReading):
+        return reading.table(reply)
     found = Reading()
     if reply is None:
         return found  # BLOCK came to its end

@@ -24,7 +24,8 @@ from typing import Any
 from redis.client import NEVER_DECODE
 
 from penstock.client.api.calls import answer, call
-from penstock.client.api.streams import read_options
+from penstock.client.api.streams import DEFAULT_ROWS, ArrowReading, read_options
+from penstock.client.api.typed import TypedColumns
 from penstock.client.engine.batch import Batch
 
 Words = tuple[Any, ...]
@@ -43,12 +44,16 @@ class Span:
     """The offset to begin with, or "$" for what comes from now on."""
     last: int | None = None
     """The offset to end with; None ends where the stream does."""
-    count: int = 100_000
+    count: int = DEFAULT_ROWS
     """How many messages a table has at most."""
     max_bytes: int | None = None
     """A table ends with the message that reaches so many bytes."""
     block_ms: int | None = None
     """How long to wait for more at the end of the stream, 0 for ever; None does not wait."""
+    typed: bool = False
+    """Whether the tables have the fields of the stream's schema as columns."""
+    bad_entries: str = "fail"
+    """What to do about entries that do not fit it: fail, null or drop."""
 
     def __post_init__(self) -> None:
         if self.first != "$" and (not isinstance(self.first, int) or self.first < 1):
@@ -57,6 +62,9 @@ class Span:
             raise ValueError('first="$" is what comes from now on: say with block_ms how long to wait for it')
         if self.count < 1:
             raise ValueError(f"count={self.count}: a table needs room for at least 1 message")
+        if self.bad_entries != "fail" and not self.typed:
+            raise ValueError(f"bad_entries={self.bad_entries!r} needs typed=True: raw entries are never bad")
+        TypedColumns(self.key, self.bad_entries)
 
     def steps(self) -> Generator[Step, Any, None]:
         """The next thing to do, until the end of the span, or of the stream."""
@@ -71,13 +79,17 @@ class Span:
             if is_asked:
                 yield "ask", self._read(at)
             if table.num_rows:
-                yield "give", table
+                yield "give", self._shown(table)
             if is_asked:
                 table = yield "wait", None
             elif self._is_over(at) or self.block_ms is None:
                 return
             else:
                 table = yield "call", self._read(at, waits=True)
+
+    def _shown(self, table: Any) -> Any:
+        """Made when the table is given, and not when it is read: where to read on goes by all messages."""
+        return TypedColumns(self.key, self.bad_entries).of(table) if self.typed else table
 
     def _is_over(self, at: int) -> bool:
         return self.last is not None and at > self.last
@@ -105,7 +117,7 @@ def table_read(words: Words) -> Batch:
 
 def table_of(batch: Batch, callbacks: Any) -> Any:
     """The table of a finished one."""
-    return answer(batch, {"reading": "arrow"}, callbacks)
+    return answer(batch, {"reading": ArrowReading()}, callbacks)
 
 
 class _Ahead:

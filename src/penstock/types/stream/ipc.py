@@ -47,9 +47,20 @@ class ArrowPart(NamedTuple):
     pieces: Iterable[Piece]
 
 
-def stream_of(messages: Iterable[ArrowPart], bounds: tuple[int, int] | None = None) -> ArrowPart:
-    """A whole stream: its schema, some messages, its end. The schema's metadata have the bounds, if given."""
-    head = _STREAM_HEAD if bounds is None else _head_with(*bounds)
+def stream_of(
+    messages: Iterable[ArrowPart], bounds: tuple[int, int] | None = None, fields: str | None = None
+) -> ArrowPart:
+    """A whole stream: its schema, some messages, its end. The schema's metadata have the bounds, and what the fields of
+    the entries are, if given.
+    """
+    if bounds is None:
+        head = _STREAM_HEAD
+    elif fields is None:
+        head = _head_with(*bounds)
+    else:
+        first, last = (b"%0*d" % (_DIGITS, bound) for bound in bounds)
+        metadata = {b"first": first, b"last": last, b"schema": fields.encode()}
+        head = READ_SCHEMA.with_metadata(metadata).serialize().to_pybytes()
     sizes, pieces = zip(*messages, (len(_STREAM_END), [_STREAM_END]), strict=True)
     return ArrowPart(len(head) + sum(sizes), chain([head], *pieces))
 

@@ -121,25 +121,30 @@ def read_arrow(
     max_bytes: int | None = None,
     compressed: bool = False,
     with_bounds: bool = False,
+    fields: str | None = None,
 ) -> ArrowPart:
     """An Arrow stream of (offset, time, tag, entry); what is gone is absent. A record batch a node.
 
     As in `read`, count is a number of offsets, gone ones included. `compressed` lets nodes be as they are stored;
-    `with_bounds` puts the first and last offset in the schema's metadata.
+    `with_bounds` puts the first and last offset in the schema's metadata, and the fields of the entries if given.
     """
     stop = min(offset + count, messages.last + 1)
     runs: list[Range] = [(max(offset, messages.first), stop)]
     if max_bytes is not None:
         runs = take(messages, offset, count, max_bytes, stop).runs
-    return read_arrow_runs(messages, runs, compressed, with_bounds)
+    return read_arrow_runs(messages, runs, compressed, with_bounds, fields)
 
 
 def read_arrow_runs(
-    messages: Messages, runs: Iterable[Range], compressed: bool = False, with_bounds: bool = False
+    messages: Messages,
+    runs: Iterable[Range],
+    compressed: bool = False,
+    with_bounds: bool = False,
+    fields: str | None = None,
 ) -> ArrowPart:
     """As read_runs, in Arrow. Its pieces may be made later, whatever happens to the messages meanwhile."""
     parts = (block.arrow(a, b, compressed) for run in runs for block, a, b in messages.blocks(*run))
-    return stream_of(parts, (messages.first, messages.last) if with_bounds else None)
+    return stream_of(parts, (messages.first, messages.last) if with_bounds else None, fields)
 
 
 def _affordable(items: int, budget: int | None) -> tuple[int, int | None]:
