@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock.types.stream import leases as leases_module
+from penstock.types.stream import shelf_times
 from penstock.types.stream.groups import SLICE, Group
 from penstock.types.stream.leases import Leases
 from penstock.types.stream.messages import Messages
@@ -110,7 +110,7 @@ def test_a_wide_range_is_acknowledged_and_given_back_with_little_work_a_lease() 
 def test_a_narrow_range_does_not_look_at_every_shelf(monkeypatch: pytest.MonkeyPatch) -> None:
     """Going through the times of all shelves is no call that would be counted above."""
     group = with_leases(MANY)
-    monkeypatch.setattr(leases_module, "_forget", None)
+    monkeypatch.setattr(shelf_times, "_forget", None)
     assert group.nack([(MANY // 2, MANY // 2 + 400)], 4000) == 400
     assert group.ack([(MANY // 2, MANY // 2 + 400)]) == 400
     group.check()

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from penstock import freeing
-from penstock.types.stream import leases as module
-from penstock.types.stream import shelf as shelf_module
+from penstock.types.stream import shelf, shelf_times, shelves
 from penstock.types.stream.leases import Leases
 from penstock.types.stream.shelf import Lease
 
@@ -25,11 +24,11 @@ NAMES = st.sampled_from([None, None, b"a", b"b", *(b"%d" % number for number in 
 @pytest.fixture(autouse=True, scope="module")
 def small_shelves() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "FULL", 8)
-        patch.setattr(shelf_module, "FULL", 8)
-        patch.setattr(module, "_FEW", 4)
-        patch.setattr(module, "_LAGGING", 2)
-        patch.setattr(module, "_GIANT", 3)
+        patch.setattr(shelves, "FULL", 8)
+        patch.setattr(shelf, "FULL", 8)
+        patch.setattr(shelves, "_FEW", 4)
+        patch.setattr(shelf_times, "_LAGGING", 2)
+        patch.setattr(shelves, "_GIANT", 3)
         yield
     freeing.drain()
 
@@ -153,22 +152,22 @@ def with_leases(count: int, times: range) -> Leases:
 
 def test_what_is_left_of_many_is_on_few_shelves() -> None:
     leases = with_leases(4000, range(4000))
-    assert len(leases._shelves) == 4000 / 8, "shelves that nothing more comes to are full"
+    assert len(leases._shelves.all) == 4000 / 8, "shelves that nothing more comes to are full"
     offsets = list(range(1, 4001))
     random.Random(1).shuffle(offsets)
     for offset in offsets[400:]:
         leases.drop(offset, offset + 1)
     leases.check()
-    assert len(leases._shelves) < 200, "shelves with few leases were not put together"
+    assert len(leases._shelves.all) < 200, "shelves with few leases were not put together"
     assert leases.drop(1, 5000) == 400
-    assert (leases.count, len(leases._shelves), leases.next_deadline()) == (0, 1, None)
+    assert (leases.count, len(leases._shelves.all), leases.next_deadline()) == (0, 1, None)
 
 
 def test_a_shelf_that_takes_a_neighbours_leases_takes_over_that_its_times_may_be_too_early() -> None:
     leases = with_leases(16, range(99, 83, -1))
     for offset in [16, 15, 14, 13, 12, 11, 1, 2, 3, 4, 5, 6]:
         leases.drop(offset, offset + 1)
-    assert [len(shelf.starts) for shelf in leases._shelves] == [4]
+    assert [len(shelf.starts) for shelf in leases._shelves.all] == [4]
     leases.check()
     assert leases.next_retry() == 90
 
@@ -206,7 +205,7 @@ def test_a_shelf_forgets_the_dead_letter_keys_of_leases_that_are_gone() -> None:
         leases.put(Lease(1, 2, 5, 0, 0, 1, b"key %d" % number))
         leases.check()
     assert [lease.dead_letter for lease in leases] == [b"key 999"]
-    assert len(leases._shelves[0].letters) < 20
+    assert len(leases._shelves.all[0].letters) < 20
 
 
 def test_who_takes_out_one_by_one_leaves_few_shelves_to_look_at() -> None:
@@ -216,7 +215,7 @@ def test_who_takes_out_one_by_one_leaves_few_shelves_to_look_at() -> None:
         leases.put(Lease(offset, offset + 1, offset, 0, 0, 1, None))
     for offset in range(1, 401, 8):
         leases.drop(offset, offset + 1)
-        assert len(leases._stale) <= 2
+        assert len(leases._shelves.times.stale) <= 2
     assert leases.next_retry() == 2
 
 
@@ -227,9 +226,9 @@ def test_many_shelves_are_freed_by_and_by() -> None:
     freeing.drain()
     taken: list[object] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "dispose", taken.append)
+        patch.setattr(shelves, "dispose", taken.append)
         leases.drop(1, 200)
         assert sum(len(shelf.starts) for shelf in taken.pop()) == 192  # those of whole shelves
-        rest = leases._shelves
+        rest = leases._shelves.all
         del leases
         assert taken == [rest]

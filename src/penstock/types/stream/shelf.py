@@ -7,6 +7,7 @@ have, each once, and perhaps some of leases that are gone, no more than twice as
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -40,12 +41,18 @@ class Shelf:
         self.cells = array("q")  # WIDTH numbers a lease, in the same order
         self.letters: list[bytes | None] = [None]  # what the last of them means
         self.messages = 0
-        self.retry = NEVER  # the time of the first retry, or an earlier one; as it is in Leases._retries
+        self.retry = NEVER  # the time of the first retry, or an earlier one; as it is in ShelfTimes
         self.expiry = NEVER  # the same of the first expiry
 
     def column(self, which: int, first: int = 0, stop: int | None = None) -> array[int]:
         """One number of each lease from a row on."""
         return self.cells[first * WIDTH + which : None if stop is None else stop * WIDTH : WIDTH]
+
+    def find(self, start: int, end: int) -> int | None:
+        """The row of the lease of exactly these offsets."""
+        starts = self.starts
+        row = bisect_left(starts, start)
+        return row if row < len(starts) and starts[row] == start and self.cells[row * WIDTH + END] == end else None
 
     def lease(self, row: int) -> Lease:
         end, retry_at, expire_at, delivered, attempts, letter = self.cells[row * WIDTH : (row + 1) * WIDTH]
