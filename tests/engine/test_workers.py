@@ -186,7 +186,7 @@ def test_expiry_takes_no_value_from_its_reader(world: World, slow: Slow) -> None
 def test_a_watched_destination_is_broken_by_the_commit(world: World, slow: Slow) -> None:
     world.client("SADD s a", "SLOW.STORE d s")
     watcher = world.client("MULTI", "DISCARD")
-    watcher.session.db.observe(b"d").watchers.add(watcher.session)
+    watcher.session.db.observed.of(b"d").watchers.add(watcher.session)
     watcher.session.watching.append((watcher.session.db, b"d"))
     assert not watcher.session.watch_broken
     slow.go.set()

@@ -408,7 +408,7 @@ def test_a_run_of_writes_wakes_readers_and_seals_nodes(kind: str) -> None:
     loop = _loop(KINDS[kind])
     woken: list[int] = []
     loop.engine.blocking.serve = lambda: (woken.append(1), loop.engine.keyspace.ready.clear())
-    loop.engine.keyspace[0].observe(b"s").waiters[object()] = None
+    loop.engine.keyspace[0].observed.of(b"s").waiters[object()] = None
     loop.data_received(pack(b"TWRITE", b"s", b"tag", b"entry") * 2500)
     assert loop.sent == b"".join(b":%d\r\n" % offset for offset in range(1, 2501))
     assert woken

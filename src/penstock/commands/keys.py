@@ -14,6 +14,7 @@ from penstock.engine.declarations import Access, Argv, Beyond, Effect, Flag, Rea
 from penstock.engine.globs import compile_glob
 from penstock.engine.keyspace.cursors import ScanOptions, to_cursor
 from penstock.engine.keyspace.databases import Database, Value
+from penstock.engine.keyspace.key_views import lookup_now, names_now
 from penstock.engine.keyspace.scanning import answer_step
 from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError, no_such_key, syntax_error
@@ -255,7 +256,7 @@ def keys_(session: Session, argv: Argv) -> Reply:
     matches = compile_glob(argv[1])
     if len(db) <= LONG:
         return list(filter(matches, db.live_keys()))
-    names, protocol = db.names_now(), session.protocol
+    names, protocol = names_now(db), session.protocol
 
     def compute() -> RawPieces:
         return array_of_chunks((list(filter(matches, some)) for some in chunks(names)), protocol)
@@ -301,7 +302,7 @@ def scan(session: Session, argv: Argv) -> Reply:
     if step.work <= LONG:
         few = list(db.data) if new else []  # a copy: to look a name up may delete it
         return answer_step(session, step, lambda: few, lambda found: _listed(found, options, db.get))
-    names, look = db.names_now() if new else (), db.lookup_now()
+    names, look = names_now(db) if new else (), lookup_now(db)
     return answer_step(session, step, lambda: names, lambda found: _listed(found, options, look, new))
 
 

@@ -24,6 +24,7 @@ from penstock.engine.arguments import to_float, to_integer
 from penstock.engine.concurrency.long_work import LONG
 from penstock.engine.declarations import Access, Argv, Beyond, Effect, Flag, Reach, Reply, command, found_keys, key
 from penstock.engine.keyspace.databases import Database, Value
+from penstock.engine.keyspace.key_views import copy_now
 from penstock.engine.session import Session
 from penstock.freeing import LongList
 from penstock.protocol.errors import ReplyError, WrongType, syntax_error
@@ -187,7 +188,7 @@ def _fixed(db: Database, value: List | Set | SortedSet) -> Callable[[bytes], Loo
 
     Its lookups raise _Changes where they cannot know what was there.
     """
-    table = db.copy_now() if len(db) <= MUCH_LARGER * len(value) else None
+    table = copy_now(db) if len(db) <= MUCH_LARGER * len(value) else None
 
     def find(pattern: bytes) -> Lookup:
         if b"*" not in pattern:

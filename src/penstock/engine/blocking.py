@@ -92,7 +92,7 @@ class Blocking:
         waiter.session.waiter = waiter
         self.count += 1
         for key in waiter.keys:
-            waiter.database.observe(key).waiters[waiter] = None
+            waiter.database.observed.of(key).waiters[waiter] = None
         if waiter.deadline:
             delay = max(waiter.deadline - self._engine.clock.now, 0) / 1000
             waiter.timer = self._engine.timers.call_later(delay, lambda: self.time_out(waiter))
@@ -119,7 +119,7 @@ class Blocking:
             observers = waiter.database.observed.get(key)
             if observers is not None:
                 observers.waiters.pop(waiter, None)
-                waiter.database.unobserve(key)
+                waiter.database.observed.forget(key)
         if waiter.timer is not None:
             self._engine.timers.cancel(waiter.timer)
 

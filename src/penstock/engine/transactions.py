@@ -36,7 +36,7 @@ def watch(session: Session, keys: list[bytes]) -> None:
     for key in keys:
         # Looking at a key deletes it if it has expired, so that its end, already past, breaks nothing of ours later.
         database.get(key)
-        watchers = database.observe(key).watchers
+        watchers = database.observed.of(key).watchers
         if session not in watchers:
             watchers.add(session)
             session.watching.append((database, key))
@@ -48,7 +48,7 @@ def unwatch(session: Session) -> None:
         observers = database.observed.get(key)
         if observers is not None:
             observers.watchers.discard(session)
-            database.unobserve(key)
+            database.observed.forget(key)
     session.watching.clear()
     session.watch_broken = False
 

@@ -20,24 +20,23 @@ All of this is owned by the loop thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from random import choice
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.engine.clock import Clock
 from penstock.engine.keyspace.expiry_times import Deadlines
+from penstock.engine.keyspace.observers import ObservedKeys
 from penstock.engine.keyspace.random_keys import KeySampler
-from penstock.freeing import GIANT, LongList, dispose, take_apart
+from penstock.freeing import GIANT, dispose
 from penstock.protocol.errors import WrongType
 from penstock.types.once_records import OnceRecords
 from penstock.types.stream.nodes import Storage
 from penstock.types.stream.stream import Stream
 
 if TYPE_CHECKING:
-    from penstock.engine.blocking import Waiter
     from penstock.engine.concurrency.locks import KeyLock
-    from penstock.engine.session import Session
 
 Value = Any  # bytes, bytearray, int, or an instance of a class in types/
 T = TypeVar("T")
@@ -46,19 +45,6 @@ NEVER = 1 << 63
 """Later than any expiry time can be."""
 EXPIRY_SLICE = 1_000_000
 """Nanoseconds that active expiry works before it lets clients have their turn."""
-
-
-class Observers:
-    """Who wants to know that one key changed."""
-
-    __slots__ = ("waiters", "watchers")
-
-    def __init__(self) -> None:
-        self.watchers: set[Session] = set()  # sessions that WATCH the key
-        self.waiters: dict[Waiter, None] = {}  # blocked commands, first come first
-
-    def __bool__(self) -> bool:
-        return bool(self.watchers or self.waiters)
 
 
 class Keyspace:
@@ -117,25 +103,6 @@ class Keyspace:
         return False
 
 
-class KeyTable:
-    """The keys and values of a database as they were. Making one is a call that cannot be interrupted, 20 ns a key."""
-
-    __slots__ = ("_data", "_expires", "_now")
-
-    def __init__(self, data: dict[bytes, Value], expires: dict[bytes, int], now: int) -> None:
-        self._data, self._expires, self._now = data, expires, now
-
-    def get(self, key: bytes) -> Value | None:
-        if self._expires and self._expires.get(key, NEVER) <= self._now:
-            return None
-        return self._data.get(key)
-
-    def __del__(self) -> None:
-        for table in (self._data, self._expires):
-            if len(table) > GIANT:
-                dispose(table)
-
-
 class Database:
     """One numbered database."""
 
@@ -152,7 +119,7 @@ class Database:
         self.expires: dict[bytes, int] = {}  # milliseconds since 1970; a subset of data's keys
         self._deadlines = Deadlines()  # the same, by time
         self._sampler = KeySampler()
-        self.observed: dict[bytes, Observers] = {}
+        self.observed = ObservedKeys()
         self.locked: dict[bytes, KeyLock] = {}  # see locks.py, which keeps it
         self._choose_get()
 
@@ -216,34 +183,6 @@ class Database:
         now = self.clock.now
         expires = self.expires
         return (key for key in self.data if expires.get(key, NEVER) > now)
-
-    def names_now(self) -> Iterable[bytes]:
-        """What `live_keys` gives at this moment: a copy, which any thread may walk while keys come and go.
-
-        Taking it is one call that no other thread can interrupt, some 20 nanoseconds a key.
-        """
-        names = LongList(self.data)
-        if not self.expires or not self.keyspace.expiring:
-            return names
-        now, expires = self.clock.now, self.expires.copy()
-
-        def live() -> Iterator[bytes]:
-            yield from (name for name in names if expires.get(name, NEVER) > now)
-            take_apart(expires)
-
-        return live()
-
-    def lookup_now(self) -> Callable[[bytes], Value | None]:
-        """What `get` does, but that nothing is deleted: any thread may call it, and only look at the type of a value."""
-        data, expires, now = self.data, self.expires, self.clock.now
-        if not expires or not self.keyspace.expiring:
-            return data.get
-        return lambda key: data.get(key) if expires.get(key, NEVER) > now else None
-
-    def copy_now(self) -> KeyTable:
-        """Which value every key has at this moment, for any thread; the values themselves are not copied."""
-        expires = self.expires.copy() if self.keyspace.expiring else {}
-        return KeyTable(self.data.copy(), expires, self.clock.now)
 
     def random_key(self) -> bytes | None:
         """A live key, each as likely as any other, or None; random_keys.py says how."""
@@ -400,17 +339,6 @@ class Database:
         self._deadlines.check(self.expires)
 
     # -- observers --------------------------------------------------------------------------------------------
-
-    def observe(self, key: bytes) -> Observers:
-        """The observers of a key, made if there are none; drop empty ones with `unobserve`."""
-        found = self.observed.get(key)
-        if found is None:
-            found = self.observed[key] = Observers()
-        return found
-
-    def unobserve(self, key: bytes) -> None:
-        if key in self.observed and not self.observed[key]:
-            del self.observed[key]
 
     def _tell(self, key: bytes) -> None:
         found = self.observed.get(key)
