@@ -29,7 +29,9 @@ def test_the_snippets_of_the_spark_guide_run(world: World, monkeypatch: pytest.M
     world.call("TWRITE", "clicks", "ENTRIES", "/", click("ada", 20), "/", click("bob", 1500))
     world.client.hset("user:1", mapping={"name": "ada", "age": 36})
     names: dict[str, Any] = {}
-    starting, reading, fields, writing, once, keys = snippets("spark.md", {"/data/checkpoints": str(world.folder)})
+    starting, reading, fields, writing, once, keys, counting = snippets(
+        "spark.md", {"/data/checkpoints": str(world.folder)}
+    )
     for variable in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         monkeypatch.setenv(variable, sys.executable)
     exec(starting, names)
@@ -49,6 +51,10 @@ def test_the_snippets_of_the_spark_guide_run(world: World, monkeypatch: pytest.M
     exec(keys, names)
     assert world.client.hgetall("user:1") == {b"name": b"ada", b"age": b"36"}
     assert 0 < world.client.pttl("user:1") <= 86_400_000
+    exec(counting, names)
+    names["counting"].processAllAvailable()
+    names["counting"].stop()
+    assert world.client.hgetall("page:/") == {b"clicks": b"2", b"milliseconds": b"1520"}
 
 
 def test_the_job_for_a_cluster_runs(world: World) -> None:

@@ -1,8 +1,8 @@
 """kill -9 of the driver's JVM before, inside and after a commit, of a Python worker, and of the server: each row is there once, and so
-is a dead letter for each entry that does not parse.
+is a dead letter for each entry that does not parse. Counters count each row once.
 
 Without the fence of TCOMMIT the batch that died inside its commit would be written twice; without the numbers of their producers the
-letters of a batch that is run again would.
+letters of a batch that is run again would; without the guard of the counters it would be counted twice.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def serve(folder: Path, port: int) -> Process:
     return server
 
 
-def drive(folder: Path, servers: list[Process], *deaths: str) -> int:
+def drive(folder: Path, servers: list[Process], sink: str, *deaths: str) -> int:
     """Run the driver, and the server again when it dies; how the driver ended."""
     port = servers[-1].port
-    words = [f"redis://127.0.0.1:{port}", str(folder), *deaths]
+    words = [f"redis://127.0.0.1:{port}", str(folder), sink, *deaths]
     with (
         (folder / "driver.log").open("ab") as log,
         subprocess.Popen(
@@ -69,7 +69,7 @@ def test_every_row_and_every_dead_letter_is_there_once_whatever_dies(tmp_path: P
     with redis.Redis(port=servers[0].port) as client:
         client.execute_command("TWRITE", "in", "ENTRIES", *(word for row in rows for word in (b"t", row)))
         for deaths, visible in zip(LIVES, (2, 3, None, BATCHES), strict=True):
-            ended = drive(tmp_path, servers, *deaths)
+            ended = drive(tmp_path, servers, "stream", *deaths)
             assert (ended != 0) == bool(deaths), (tmp_path / "driver.log").read_text()[-2000:]
             there = client.execute_command("TREAD", "out", 1, 0, "WITHINFO")[0][1]
             assert there % GOOD_A_BATCH == 0, "no half of a batch is ever visible"
@@ -81,3 +81,18 @@ def test_every_row_and_every_dead_letter_is_there_once_whatever_dies(tmp_path: P
         ]
         letters = [json.loads(message[2]) for message in client.execute_command("TREAD", "dead", 1, len(rows))]
     assert sorted(each["offset"] for each in letters) == [at + 1 for at in range(7, len(rows), 50)]
+
+
+@pytest.mark.timeout(1800)
+def test_counters_count_every_row_once_whatever_dies(tmp_path: Path, servers: list[Process]) -> None:
+    numbers = range(2 * ROWS_A_BATCH)
+    with redis.Redis(port=servers[0].port) as client:
+        words = (word for n in numbers for word in (b"t", b'{"n": %d}' % n))
+        client.execute_command("TWRITE", "in", "ENTRIES", *words)
+        for deaths, counted in ((("worker@0", "server@0", "inside@0"), 1), ((), 2)):
+            ended = drive(tmp_path, servers, "counters", *deaths)
+            assert (ended != 0) == bool(deaths), (tmp_path / "driver.log").read_text()[-2000:]
+            rows = counted * ROWS_A_BATCH
+            assert client.hgetall("count") == {b"rows": b"%d" % rows, b"n": b"%d" % sum(numbers[:rows])}
+        assert len(servers) == 2, "the server was to die once"
+        assert (tmp_path / "a worker died").exists()

@@ -15,6 +15,7 @@ from tests.support.spark.projects import entries, project
 
 from penstock import Server
 from penstock.spark.identity import renew_identities
+from penstock.spark.link import GUARD
 from penstock.spark.project import Project, load
 from penstock.spark.relocation import Whereabouts, _moved, _take_stray_tables
 
@@ -81,6 +82,16 @@ def test_a_batch_that_was_begun_and_not_committed_when_the_copy_was_made_is_writ
     copy = copied(client, tmp_path, begun=1, done=0)
     commit(client, copy, 1, "b")
     assert entries(client, "out") == [b"a", b"b"]
+
+
+@pytest.mark.parametrize(("counted", "known"), [(None, None), (0, None), (1, b"1"), (2, b"1")])
+def test_a_batch_that_was_counted_when_the_copy_was_made_counts_once(
+    tmp_path: Path, client: Any, counted: int | None, known: bytes | None
+) -> None:
+    if counted is not None:
+        client.set(GUARD + "original", counted)
+    copy = copied(client, tmp_path, begun=1, done=0)
+    assert client.get(GUARD + copy) == known
 
 
 def test_only_a_folder_that_was_moved_is_taken_for_the_same(tmp_path: Path) -> None:

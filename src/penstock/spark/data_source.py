@@ -72,6 +72,10 @@ class PenstockDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         options = self._options()
+        if options.mode == "increment":
+            from penstock.spark.increments import IncrementWriter
+
+            return IncrementWriter(options, schema, overwrite)
         if options.of_keys:
             from penstock.spark.keys import KeyWriter
 
@@ -80,6 +84,10 @@ class PenstockDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         options = self._options()
+        if options.mode == "increment":
+            from penstock.spark.increments import IncrementStreamWriter
+
+            return IncrementStreamWriter(options, schema)
         if options.of_keys:
             from penstock.spark.keys import KeyStreamWriter
 

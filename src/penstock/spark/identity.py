@@ -19,7 +19,7 @@ from pathlib import Path
 import pyarrow as pa
 import redis
 
-from penstock.spark.link import Link
+from penstock.spark.link import GUARD, Link
 from penstock.spark.options import parse
 
 _NO_ROWS = pa.schema([("tag", pa.binary()), ("entry", pa.binary())])
@@ -34,6 +34,7 @@ def renew_identities(checkpoints: Iterable[Path], url: str) -> None:
             before, after = content["id"], str(uuid.uuid4())
             batch = under_way(checkpoint)
             if batch is not None:
+                _copy_guard(link, before, after, batch)
                 for stream in set(_streams(link)):
                     if _has(link, stream, before, batch):
                         _note(link, stream, after, batch)
@@ -59,6 +60,13 @@ def under_way(checkpoint: Path) -> int | None:
         for kind in ("offsets", "commits")
     )
     return begun if begun > done else None
+
+
+def _copy_guard(link: Link, before: str, after: str, batch: int) -> None:
+    """Have counters know the batch under the new id, if they have it under the old one."""
+    counted = link.call("GET", GUARD + before)
+    if counted is not None and int(counted) >= batch:
+        link.call("SET", GUARD + after, batch)
 
 
 def _has(link: Link, stream: bytes, producer: str, batch: int) -> bool:

@@ -260,7 +260,8 @@ class KeyStreamWriter(_KeyWriting, DataSourceStreamArrowWriter):
     """`df.writeStream.format("penstock").option("type", "hash")`."""
 
 
-def _check_writable(options: Options, schema: StructType) -> None:
+def check_keys(options: Options, schema: StructType) -> None:
+    """OptionError unless the rows have a key and what is written to it."""
     names = schema.names
     if options.keyColumn not in names:
         raise OptionError(
@@ -272,6 +273,10 @@ def _check_writable(options: Options, schema: StructType) -> None:
         )
     if len(names) < 2:
         raise OptionError("a hash needs a field: there is no column but the key")
+
+
+def _check_writable(options: Options, schema: StructType) -> None:
+    check_keys(options, schema)
     for column in schema:
         if isinstance(column.dataType, (ArrayType, MapType, StructType, VariantType)):
             raise OptionError(
@@ -281,14 +286,20 @@ def _check_writable(options: Options, schema: StructType) -> None:
 
 def column_of(values: pa.Array) -> Column:
     """Values as Redis has them, bytes or text, where Arrow has them."""
-    if not pa.types.is_binary(values.type):
-        values = (values if pa.types.is_large_binary(values.type) else values.cast(pa.string())).cast(pa.binary())
+    values = as_binary(values)
     _, table, data = values.buffers()
     rows = slice(values.offset, values.offset + len(values) + 1)
     present = memoryview(values.is_valid().cast(pa.uint8()).buffers()[1]).cast("B") if values.null_count else None
     return Column(
         memoryview(table).cast("i")[rows], memoryview(data).cast("B") if data is not None else memoryview(b""), present
     )
+
+
+def as_binary(values: pa.Array) -> pa.Array:
+    """Values as bytes, or as the bytes of their text."""
+    if pa.types.is_binary(values.type):
+        return values
+    return (values if pa.types.is_large_binary(values.type) else values.cast(pa.string())).cast(pa.binary())
 
 
 # -- partitioning ---------------------------------------------------------------------------------------------

@@ -35,6 +35,8 @@ T = TypeVar("T")
 BYTES_A_READ = 8 << 20
 SILENCE = 30
 """Seconds without a byte from a server that owes a reply, after which it counts as away."""
+GUARD = "penstock:increments:"
+"""Begins the names of the keys that hold which batches counters have; see increments.py."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 
 
@@ -155,6 +157,51 @@ class Link:
             return replies
 
         return self.repeat(ask)
+
+    def many(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """Run commands that may be repeated; their replies, the errors that single commands get among them."""
+
+        def ask() -> list[Any]:
+            replies: list[Any] = self._client.execute_many(commands, raise_on_error=False)
+            for reply in replies:
+                if isinstance(reply, (redis.ConnectionError, redis.TimeoutError, NoPermissionError)):
+                    raise reply
+            return replies
+
+        return self.repeat(ask)
+
+    def is_cluster(self) -> bool:
+        """Whether the server is a node of a cluster."""
+        return bool(self.repeat(lambda: self._client.info("cluster")).get("cluster_enabled"))
+
+    def once(
+        self, guard: Sequence[Any], commands: Sequence[Sequence[Any]], check: Callable[[], None]
+    ) -> tuple[int, list[Any]]:
+        """Run commands as one transaction with `guard`, a SET of a number, unless its key has that number or a larger one.
+
+        Answers the number that the key has then, and the replies of the commands: none if they were run before. `check` is called
+        right before they are run.
+        """
+        _, key, number = guard[:3]
+
+        def ask() -> tuple[int, list[Any]]:
+            with self._client.pipeline(transaction=True) as pipe:
+                pipe.watch(key)
+                last = pipe.execute_command("GET", key)
+                if last is not None and int(last) >= number:
+                    return int(last), []
+                check()
+                pipe.multi()
+                for words in (*commands, guard):
+                    pipe.execute_command(*words)
+                replies: list[Any] = pipe.execute(raise_on_error=False)
+            return number, replies[:-1]
+
+        while True:
+            try:
+                return self.repeat(ask)
+            except redis.WatchError:
+                pass  # the same batch was committed meanwhile, or the connection was lost
 
     # -- streams ----------------------------------------------------------------------------------------------
 

@@ -121,6 +121,7 @@ class Options:
     type: Literal["", "hash", "string"] = ""
     keyColumn: str = "key"
     valueColumn: str = "value"
+    mode: Literal["set", "increment"] = "set"
     ttl: int = 0
     delivery: str = "at-least-once"
 
@@ -136,7 +137,8 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "maxBytesPerTrigger": _count, "minPartitions": _count, "failOnDataLoss": _flag, "group": str, "text": _flag,
     "badEntries": _one_of("fail", "null", "drop", "deadletter"), "deadLetterStream": str, "retryTimeout": _count,
     "txnAppId": str, "txnVersion": _version,
-    "keys": str, "keySet": str, "type": _one_of("hash", "string"), "keyColumn": str, "valueColumn": str, "ttl": _count,
+    "keys": str, "keySet": str, "type": _one_of("hash", "string"), "keyColumn": str, "valueColumn": str,
+    "mode": _one_of("set", "increment"), "ttl": _count,
     "delivery": _one_of("at-most-once", "at-least-once", "exactly-once"),
 }  # fmt: skip
 _ALIASES = {"subscribe": "stream", "subscribePattern": "pattern", "maxOffsetsPerTrigger": "maxRowsPerTrigger"}
@@ -145,7 +147,7 @@ NAMES = (*_PARSERS, *_ALIASES)
 _NAMES = {name.lower(): name for name in _PARSERS} | {old.lower(): new for old, new in _ALIASES.items()}
 _SPELT = {name.lower(): name for name in NAMES}
 """Names as the guide spells them, for messages: Spark passes them on in lower case."""
-_OF_KEYS = ("keyColumn", "valueColumn", "ttl", "delivery")
+_OF_KEYS = ("keyColumn", "valueColumn", "mode", "ttl", "delivery")
 _OF_SPARK = frozenset(
     {"path", "checkpointlocation", "queryname", "header", "inferschema", "provider", "serialization.format"}
 )
@@ -207,6 +209,8 @@ def _check(options: Options, given: Mapping[str, Any]) -> None:
             raise OptionError(
                 f"option {places} names {', '.join(others)}, and the streams to read are {', '.join(options.stream)}"
             )
+    if options.mode == "increment" and "delivery" in given:
+        raise OptionError("option delivery is for mode=set; mode=increment counts each batch exactly once")
     if options.of_keys and options.badEntries in ("drop", "deadletter"):
         raise OptionError(f"badEntries={options.badEntries} is for streams; keys know fail and null")
 

@@ -1,6 +1,6 @@
-"""A streaming query from stream to stream, as a program of its own in which things die at chosen points.
+"""A streaming query from a stream to a stream or to counters, as a program of its own in which things die at chosen points.
 
-    python -m tests.support.spark.dying_driver URL FOLDER [DEATH@BATCH ...]
+    python -m tests.support.spark.dying_driver URL FOLDER stream|counters [DEATH@BATCH ...]
 
 A death is of the driver's JVM: `before` the commit of that batch, `inside` (the server has committed, Spark does not know it) or `after`
 (Spark knows it). Or of a Python `worker`, when it has read some of that batch, once. Or of the `server`, when that batch is staged and
@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWrite
 from pyspark.sql.types import StructType
 
 from penstock.spark.data_source import PenstockDataSource
+from penstock.spark.increments import IncrementStreamWriter
 from penstock.spark.sink import StreamWriter
 from penstock.spark.source import StreamReader
 
@@ -37,18 +38,30 @@ def kill(who: str) -> None:
     os.kill(int(Path(os.environ["DEATHS_IN"], who).read_text()), signal.SIGKILL)
 
 
+def die_around(commit: Callable[[list[Any], int], None], messages: list[Any], batch: int) -> None:
+    """Commit, with a death before or after that."""
+    if is_to_die("server", batch):
+        kill("server")
+    if is_to_die("before", batch):
+        kill("jvm")
+        os._exit(1)  # this process would live a moment longer, and commit
+    commit(messages, batch)
+    if is_to_die("inside", batch):
+        kill("jvm")
+
+
 class DyingWriter(StreamWriter):
-    """The sink, with a death in its commit."""
+    """The sink of streams, with a death in its commit."""
 
     def commit(self, messages: list[Any], batchId: int) -> None:
-        if is_to_die("server", batchId):
-            kill("server")
-        if is_to_die("before", batchId):
-            kill("jvm")
-            os._exit(1)  # this process would live a moment longer, and commit
-        super().commit(messages, batchId)
-        if is_to_die("inside", batchId):
-            kill("jvm")
+        die_around(super().commit, messages, batchId)
+
+
+class DyingCounters(IncrementStreamWriter):
+    """The sink of counters, with a death in its commit."""
+
+    def commit(self, messages: list[Any], batchId: int) -> None:
+        die_around(super().commit, messages, batchId)
 
 
 class DyingReader(StreamReader):
@@ -74,10 +87,14 @@ class DyingSource(PenstockDataSource):
         return DyingReader(self._to_read(schema), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        return DyingWriter(self._options(), schema)
+        options = self._options()
+        return DyingCounters(options, schema) if options.of_keys else DyingWriter(options, schema)
 
 
-def main(url: str, folder: str, *deaths: str) -> None:
+COUNTERS = {"type": "hash", "mode": "increment"}
+
+
+def main(url: str, folder: str, sink: str, *deaths: str) -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ |= {"DEATHS": " ".join(deaths), "DEATHS_IN": folder}  # every Python process of Spark inherits them
     builder = SparkSession.builder.master("local[2, 4]").config("spark.ui.enabled", "false")
@@ -93,9 +110,11 @@ def main(url: str, folder: str, *deaths: str) -> None:
         spark.readStream.format("dying")
         .schema("tag binary, entry binary, n int").option("badEntries", "deadletter").option("deadLetterStream", "dead")
         .option("url", url).option("stream", "in").option("maxRowsPerTrigger", ROWS_A_BATCH).option("minPartitions", 2)
-        .load().select("tag", "entry")
+        .load()
     )  # fmt: skip
-    writer = frame.writeStream.format("dying").option("url", url).option("stream", "out")
+    frame = frame.selectExpr("'count' AS key", "1 AS rows", "n") if sink == "counters" else frame.select("tag", "entry")
+    writer = frame.writeStream.format("dying").option("url", url)
+    writer = writer.options(**COUNTERS if sink == "counters" else {"stream": "out"})
     query = writer.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True).start()
     while query.isActive:
         query.awaitTermination(0.02)
