@@ -75,7 +75,7 @@ def test_status_and_info_tell_the_same_and_run_nothing(client: redis.Redis) -> N
         ("BLPOP a 0", "'blpop' may not be LAZY: it may wait"),
         ("SPOP a", "'spop' may not be LAZY: it has a random outcome"),
         ("EVAL s 0", "'eval' may not be LAZY: it touches keys that are not known"),
-        ("SORT a BY w_* STORE b", "'sort' may not be LAZY: it looks at keys that only the elements tell"),
+        ("SORT a BY w_* STORE b", "'sort' may not be LAZY: it looks at keys that depend on the elements"),
         ("FLUSHALL", "'flushall' may not be LAZY: it names no key"),
         ("CONFIG SET a b", "'config|set' may not be LAZY: it is an operator's command"),
         ("EXEC", "'exec' may not be LAZY: it belongs to the connection"),

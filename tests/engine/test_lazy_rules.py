@@ -19,13 +19,13 @@ WRITES_THAT_MAY_NOT = {
     "may wait": "blmove blmpop blpop brpop brpoplpush bzmpop bzpopmax bzpopmin tread",
     "depends on the clock": "expire expireat getex pexpire pexpireat psetex restore setex tcommit tnack tretain tstage twrite xadd",
     "has a random outcome, which the log must know at once": "spop",
-    "is logged by what it did, which is not known before it runs": "tgroup|set",
+    "is logged by its effect, which is not known before it runs": "tgroup|set",
     "decides which of the next writes are refused": "tschema|del tschema|set",
     "is an operator's command": "tapply",
     "names no key": "flushall flushdb oncebegin swapdb",
     "changes another database": "move",
     "cannot be nested": "lazy",
-    "is answered with what the command inside answers": "once",
+    "is answered with the reply of the command inside": "once",
     "touches keys that are not known before it runs": "function|delete function|flush function|load function|restore",
 }
 

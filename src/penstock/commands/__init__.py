@@ -1,4 +1,4 @@
-"""One module a family; a command is declared and handled in one place. `load()` imports them all."""
+"""Commands, one module for each family. A command is declared and handled in one place; `load()` imports them all."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ import pkgutil
 
 
 def load() -> None:
-    """Import every family, which registers its commands."""
+    """Import every family of commands, which registers them."""
     for module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{module.name}")

@@ -1,4 +1,7 @@
-"""ACL: users and what they may do. The rules themselves are in engine/access/permissions.py, the users in engine/access/users.py."""
+"""ACL: users and what they may do.
+
+The rules are in engine/access/permissions.py, the users in engine/access/users.py.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +76,7 @@ def acl_setuser(session: Session, argv: Argv) -> Reply:
 
     Rules: on off nopass >password <password #hash !hash resetpass; ~pattern %R~pattern %W~pattern allkeys resetkeys;
     &pattern allchannels resetchannels; +command -command +command|sub +@category -@category allcommands nocommands;
-    (rules of one more selector) clearselectors; reset. Connected clients of the user are concerned at once.
+    (rules of one more selector) clearselectors; reset. The change takes effect at once for connected clients.
     """
     session.engine.acl.set_user(_text(argv[2]), argv[3:])
     return OK
@@ -104,7 +107,8 @@ def acl_save(session: Session, argv: Argv) -> Reply:
 def acl_load(session: Session, argv: Argv) -> Reply:
     """Replace all users by those of the aclfile; if a line of it is wrong nothing changes.
 
-    Connections of users that are gone or have changed are closed, after the reply if it is the one that asked.
+    Connections of users that were removed or changed are closed. The connection that sent the command gets its reply
+    first.
     """
     session.engine.acl.load()
     return OK
@@ -163,7 +167,7 @@ def acl_genpass(session: Session, argv: Argv) -> Reply:
 
 @command("ACL LOG", arity=-2, flags=_ADMIN, group="server", syntax="[count | RESET]", cost="O(N) with N rows")
 def acl_log(session: Session, argv: Argv) -> Reply:
-    """Answer the latest refusals, newest first, ten unless told; or forget them."""
+    """Answer the latest refusals, newest first, at most count (default 10); RESET forgets them."""
     if len(argv) > 3:
         raise bad_subcommand(argv)
     acl, now = session.engine.acl, session.engine.clock.now

@@ -1,7 +1,8 @@
-"""Bitmaps: strings taken as arrays of bits, the highest bit of the first byte being number 0.
+"""Bitmaps: strings taken as arrays of bits. Bit 0 is the highest bit of the first byte.
 
-SETBIT and BITFIELD edit a bytearray in place. Whole bitmaps are handled by C calls on a chunk each, never byte by byte in
-Python: counting and combining as big integers, searching with a regular expression, inverting with a translation table.
+SETBIT and BITFIELD edit a bytearray in place. Whole bitmaps are handled a chunk at a time by C calls, never byte by
+byte in Python: counted and combined as big integers, searched with a regular expression, inverted with a translation
+table.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _NOT_SET = re.compile(rb"[^\xff]").search
 CHUNK = 1 << 14
 """Bytes handled at once: they stay in the processor's cache."""
 BYTES_AN_ELEMENT = 256
-"""What is as much work as an element of a collection."""
+"""So many bytes are as much work as one element of a collection."""
 _CLEAR_CHUNK, _SET_CHUNK = b"\x00" * CHUNK, b"\xff" * CHUNK
 
 
@@ -130,7 +131,7 @@ def bitcount(session: Session, argv: Argv) -> Reply:
             raise syntax_error()
         start, end = to_integer(argv[2]), to_integer(argv[3])
         if 0 > start > end:
-            return 0  # Redis 7.0 answers this before it looks at the unit
+            return 0  # Redis 7.0 answers this before it checks the unit
         unit = 1 if _is_in_bits(argv[4:]) else 8
         first, stop = clip_range(start, end, len(value) * 8 // unit)
     first, stop = first * unit, min(stop * unit, len(value) * 8)
@@ -212,7 +213,7 @@ def _growth_of_bitop(session: Session, argv: Argv) -> int:
 def bitop(session: Session, argv: Argv) -> Reply:
     """Combine the strings at several keys bit by bit, store the result, and answer its length.
 
-    Shorter strings count as followed by zero bytes, and so does a key that is not there.
+    Shorter strings, and missing keys, count as followed by zero bytes.
     """
     word, destination = argv[1].upper(), argv[2]
     operation = _OPERATIONS.get(word)
@@ -349,8 +350,9 @@ def _field_operations(session: Session, words: Argv) -> Iterator[FieldOperation]
 
 
 def _apply(buffer: bytearray, operation: FieldOperation) -> tuple[int | None, bool]:
-    """Read or change a field. The reply: what it was (GET, SET), what it is now (INCRBY), None if the overflow rule
-    refused; and whether it is another number now.
+    """Read or change a field; answer the reply and whether the number changed.
+
+    The reply is the old number (GET, SET), the new one (INCRBY), or None if the overflow rule refused.
     """
     old = operation.read(buffer)
     if operation.action == b"GET":
@@ -364,7 +366,9 @@ def _apply(buffer: bytearray, operation: FieldOperation) -> tuple[int | None, bo
 
 
 def _access_of_bitfield(argv: Sequence[bytes]) -> Access:
-    """Reading, as long as every subcommand is a whole GET or OVERFLOW: what is wrong is taken for a write, as in Redis."""
+    """Read access if every subcommand is a complete GET or OVERFLOW; arguments that are wrong count as a write, as in
+    Redis.
+    """
     at = 2
     while at < len(argv):
         action = argv[at].upper()
@@ -385,7 +389,8 @@ def _growth_of_bitfield(session: Session, argv: Argv) -> int:
     flags=GROW,
     keys=key(1, Access.UPDATE, narrow=_access_of_bitfield, still_writes=True),
     group="bitmap",
-    syntax="key [GET type offset | [OVERFLOW WRAP | SAT | FAIL] SET type offset value | INCRBY type offset increment ...]",
+    syntax="key [GET type offset | [OVERFLOW WRAP | SAT | FAIL] SET type offset value | "
+    "INCRBY type offset increment ...]",
     cost="O(1) an operation",
     grows=_growth_of_bitfield,
 )

@@ -1,7 +1,7 @@
-"""Lists to wait for: BLPOP and its kin.
+"""List commands that wait: BLPOP, BRPOP, BLMPOP, BLMOVE, BRPOPLPUSH.
 
-Each tries at once and, where there is nothing, waits through `session.block`, which runs the whole command again when
-a key changes. What they did is logged as the command that does the same without waiting.
+Each tries at once. If the lists are empty it waits through `session.block`, which runs the whole command again when a
+key changes. The log gets the command that does the same without waiting.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ FROM_TO = key(1, Access.UPDATE, Effect.DELETE) + key(2, Access.WRITE, Effect.INS
 def blpop(session: Session, argv: Argv) -> Reply:
     """Pop the first element of the first list that has one, and answer key and element; wait while there is none.
 
-    The timeout is in seconds, 0 waits for ever; the answer is then null. Clients are served in the order they came.
+    The timeout is in seconds, and 0 waits for ever. After a timeout the answer is null. Clients are served in the order
+    in which they came.
     """
     return _pop(session, argv, left=True)
 
@@ -109,7 +110,7 @@ def _move(session: Session, argv: Argv, from_left: bool, to_left: bool) -> Reply
     try:
         item = move(session.db, source_name, source, target_name, from_left, to_left)
     except WrongType as error:
-        return error  # returned, for raised it would mean: the source is not the list this client waits for
+        return error  # returned, not raised: raised, it would mean that the client goes on waiting for source
     session.log([b"LMOVE", source_name, target_name, _side(from_left), _side(to_left)])
     return item
 

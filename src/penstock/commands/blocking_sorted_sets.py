@@ -1,7 +1,7 @@
-"""Sorted sets to wait for: BZPOPMIN, BZPOPMAX, BZMPOP.
+"""Sorted-set commands that wait: BZPOPMIN, BZPOPMAX, BZMPOP.
 
-Each tries at once and, where there is nothing, waits through `session.block`, which runs the whole command again when
-a key changes. What they did is logged as the ZPOPMIN or ZPOPMAX that does the same without waiting.
+Each tries at once. If the sorted sets are empty it waits through `session.block`, which runs the whole command again
+when a key changes. The log gets the ZPOPMIN or ZPOPMAX that does the same without waiting.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WAITS = Flag.WRITE | Flag.NOSCRIPT | Flag.BLOCKING | Flag.FAST
 def bzpopmin(session: Session, argv: Argv) -> Reply:
     """Remove the member with the lowest score from the first sorted set that has one; wait while there is none.
 
-    Answers key, member and score. The timeout is in seconds, 0 waits for ever; the answer is then null.
+    Answers key, member and score. The timeout is in seconds, and 0 waits for ever. After a timeout the answer is null.
     """
     return _pop(session, argv, highest=False)
 

@@ -1,4 +1,4 @@
-"""CLIENT: who is connected, what they are called, how to hold, wake or end them."""
+"""CLIENT: list, name, pause, unblock and close connections."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Test = Callable[[Session], bool]
 
 
 def client_type(session: Session) -> str:
-    """normal or pubsub; output limits and filters go by it."""
+    """normal or pubsub: output limits and filters depend on it."""
     return "pubsub" if session.subscribed else "normal"
 
 
@@ -93,7 +93,7 @@ def client_reply(session: Session, argv: Argv) -> Reply:
 
 @command("CLIENT NO-EVICT", arity=3, flags=_ADMIN, group="connection", syntax="ON | OFF")
 def client_no_evict(session: Session, argv: Argv) -> Reply:
-    """Keep this connection when memory is short. No client is evicted here, so it only shows in CLIENT LIST."""
+    """Keep this connection when memory is short. Clients are never evicted here, so it only shows in CLIENT LIST."""
     session.no_evict = _to_switch(argv[2])
     return OK
 
@@ -117,7 +117,7 @@ def client_no_touch(session: Session, argv: Argv) -> Reply:
     cost="O(N) with N connections",
 )
 def client_list(session: Session, argv: Argv) -> Reply:
-    """Answer a line for each connection, or for those of a type or with these numbers."""
+    """Answer a line for each connection, or only for those of a type or with these ids."""
     sessions = session.engine.sessions
     chosen = list(sessions.values())
     if len(argv) == 4 and argv[2].upper() == b"TYPE":
@@ -192,7 +192,7 @@ def _kill_filters(session: Session, argv: Argv) -> tuple[list[Test], bool]:
 
 @command("CLIENT UNBLOCK", arity=-3, flags=_ADMIN, group="connection", syntax="client-id [TIMEOUT | ERROR]")
 def client_unblock(session: Session, argv: Argv) -> Reply:
-    """End a connection's wait in a blocking command, as if its time were over or with an error; answer 1 if it waited."""
+    """End the wait of a connection in a blocking command, with a timeout or an error; answer 1 if it was waiting."""
     if len(argv) > 4:
         raise bad_subcommand(argv)
     reason = argv[3].upper() if len(argv) == 4 else b"TIMEOUT"
@@ -206,7 +206,7 @@ def client_unblock(session: Session, argv: Argv) -> Reply:
 
 @command("CLIENT PAUSE", arity=-3, flags=_ADMIN, group="connection", syntax="timeout [WRITE | ALL]")
 def client_pause(session: Session, argv: Argv) -> Reply:
-    """Hold every client's commands, or only those that write, for so many milliseconds."""
+    """Delay every client's commands, or only those that write, for so many milliseconds."""
     if len(argv) > 4:
         raise bad_subcommand(argv)
     if len(argv) == 4 and argv[3].upper() not in (b"WRITE", b"ALL"):
@@ -232,7 +232,7 @@ def client_unpause(session: Session, argv: Argv) -> Reply:
 
 @command("CLIENT TRACKING", arity=-3, flags=_PLAIN, group="connection", syntax="ON | OFF")
 def client_tracking(session: Session, argv: Argv) -> Reply:
-    """Turn invalidation messages off. There are none in this version, so ON is refused."""
+    """Turn invalidation messages off. This version sends none, so ON is refused."""
     if _to_switch(argv[2]):
         raise ReplyError("client-side caching is not supported by this server: CLIENT TRACKING ON is refused")
     return OK

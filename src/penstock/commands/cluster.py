@@ -1,6 +1,6 @@
-"""CLUSTER and its kin, answered as a Redis that is not part of a cluster answers them.
+"""CLUSTER, READONLY, READWRITE and ASKING, answered as by a Redis that is not part of a cluster.
 
-A cluster client asks these first; the error tells it to talk to this server as to a single one.
+A cluster client sends these first; the error tells it to use this server as a single one.
 """
 
 from __future__ import annotations

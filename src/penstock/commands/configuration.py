@@ -73,7 +73,7 @@ def _check_changeable(session: Session, directive: Directive, name: str) -> None
 
 
 def _changes_what_commands_may_do(argv: Argv) -> bool:
-    """What was sent before a limit on values changed runs under the limit it was sent under."""
+    """Whether the limit on values changes. Queued LAZY commands run before that: they were accepted under the old limit."""
     return any(word.lower() == b"proto-max-bulk-len" for word in argv[2::2])
 
 
@@ -89,7 +89,7 @@ def _changes_what_commands_may_do(argv: Argv) -> bool:
 def config_set(session: Session, argv: Argv) -> Reply:
     """Change directives: all of them or, if one is refused, none.
 
-    `appendonly yes` is answered when the log holds everything, so that what is written after it is in the log.
+    `appendonly yes` is answered when the log holds all data, so that every later change is in the log.
     """
     if len(argv) % 2:
         raise syntax_error()
@@ -115,7 +115,7 @@ def config_set(session: Session, argv: Argv) -> Reply:
 
 
 def _once_the_log_began(session: Session, name: str) -> Reply:
-    """OK, but not before a crash would find what is written from now on."""
+    """Answer OK once a crash would keep all that is written from now on."""
     engine = session.engine
     assert session.current is not None
     command, argv = session.current

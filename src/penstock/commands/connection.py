@@ -1,7 +1,7 @@
 """The connection itself: HELLO, AUTH, PING, ECHO, QUIT, RESET.
 
-A password is never part of an error text, a log line or a MONITOR line; commands/monitor.py passes over the commands
-of this module that carry one.
+A password is never part of an error text, a log line or a MONITOR line; commands/monitor.py leaves out the commands of
+this module that carry one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from penstock.protocol.errors import NoAuth, NoProto, ReplyError, shown, syntax_
 from penstock.protocol.resp import OK, PONG, Status
 
 REDIS_VERSION = "7.0.15"
-"""The Redis whose behaviour this server has; clients choose features by it."""
+"""The Redis version whose behaviour this server has; clients choose features by it."""
 
 _ANYTIME = Flag.NOSCRIPT | Flag.LOADING | Flag.STALE | Flag.FAST | Flag.NO_AUTH | Flag.ALLOW_BUSY
 
@@ -39,7 +39,9 @@ def echo(session: Session, argv: Argv) -> Reply:
     "HELLO", arity=-1, flags=_ANYTIME, group="connection", syntax="[protover [AUTH username password] [SETNAME name]]"
 )
 def hello(session: Session, argv: Argv) -> Reply:
-    """Choose the protocol version, 2 or 3, log in and name the connection, all in one; answer what the server is."""
+    """Choose the protocol version (2 or 3), log in and name the connection in one command; answer facts about the
+    server.
+    """
     protocol = session.protocol
     if len(argv) > 1:
         protocol = to_integer(argv[1], lambda: ReplyError("Protocol version is not an integer or out of range"))
@@ -62,8 +64,8 @@ def hello(session: Session, argv: Argv) -> Reply:
         session.engine.acl.log_in(session, *credentials)
     if not session.authenticated:
         raise NoAuth(
-            "HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> "
-            "option can be used to authenticate the client and select the RESP protocol version at the same time"
+            "HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> "
+            "<pass> option can be used to authenticate the client and select the RESP protocol version at the same time"
         )
     if name is not None:
         session.name = name
@@ -112,7 +114,7 @@ def quit_connection(session: Session, argv: Argv) -> Reply:
 
 @command("RESET", arity=1, flags=_ANYTIME | Flag.CONTROL, group="connection")
 def reset(session: Session, argv: Argv) -> Reply:
-    """Make the connection as if it were new: no transaction, no subscription, database 0, RESP2, the default user."""
+    """Reset the connection to its first state: no transaction, no subscription, database 0, RESP2, the default user."""
     engine = session.engine
     discard(session)
     engine.publications.forget(session)

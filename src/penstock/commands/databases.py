@@ -52,7 +52,7 @@ def _flush(engine: Engine, databases: list[Database]) -> None:
         database.clear()
         engine.streams.cleared(database)
     if keyspace.dirty == before:
-        keyspace.dirty += 1  # it is logged also when there were no keys: what LAZY queued is gone
+        keyspace.dirty += 1  # logged even if there were no keys, because queued LAZY commands are gone
 
 
 _FLUSH = {"keyspace", "dangerous"}
@@ -72,7 +72,7 @@ def flushdb(session: Session, argv: Argv) -> Reply:
 def flushall(session: Session, argv: Argv) -> Reply:
     """Remove every key of every database.
 
-    If there are save rules, the snapshot on disk is replaced too before the reply.
+    If there are save rules, the snapshot on disk is also replaced before the reply.
     """
     _check_flush(argv)
     _flush(session.engine, session.engine.keyspace.databases)
@@ -98,7 +98,7 @@ def swapdb(session: Session, argv: Argv) -> Reply:
     if not (0 <= one < len(session.engine.keyspace) and 0 <= other < len(session.engine.keyspace)):
         raise ReplyError("DB index is out of range")
     if one == other:
-        session.engine.keyspace.dirty += 1  # a change of nothing, which Redis logs as well
+        session.engine.keyspace.dirty += 1  # counts as a change even if both are empty: Redis logs it as well
         return OK
     session.engine.keyspace.swap(one, other)
     session.engine.streams.swapped(one, other)

@@ -1,6 +1,6 @@
-"""DEBUG: what tests and operators do to a server to see how it, or a client of it, bears that.
+"""DEBUG: faults and inspection for tests and operators.
 
-The directive enable-debug-command says who may: each handler calls `check_allowed` first.
+The directive enable-debug-command says who may use it: each handler calls `check_allowed` first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NO_LINE_ENDS = bytes.maketrans(b"\r\n", b"  ")
 FLAGS = Flag.ADMIN | Flag.NOSCRIPT | Flag.LOADING | Flag.STALE
 
 LONGEST_SLEEP = 1e9
-"""Seconds; the system's own limit is an error, not a sleep."""
+"""Seconds; a longer sleep would be an error of the operating system."""
 
 _REFUSED = (
     'DEBUG command not allowed. If the enable-debug-command option is set to "local", you can run it from a local '
@@ -44,7 +44,7 @@ def check_allowed(session: Session) -> None:
     flags=FLAGS,
     group="server",
     syntax="seconds",
-    cost="O(1), and no client is served meanwhile",
+    cost="O(1), and no client is served during the sleep",
 )
 def debug_sleep(session: Session, argv: Argv) -> Reply:
     """Stop the whole server for so many seconds, fractions allowed."""
@@ -64,7 +64,7 @@ def debug_sleep(session: Session, argv: Argv) -> Reply:
     cost="O(N) with N elements in the value",
 )
 def debug_object(session: Session, argv: Argv) -> Reply:
-    """Tell how the value at key is kept."""
+    """Describe how the value at key is stored."""
     check_allowed(session)
     value = session.db.get(argv[2])
     if value is None:
@@ -77,7 +77,7 @@ def debug_object(session: Session, argv: Argv) -> Reply:
 
 @command("DEBUG SET-ACTIVE-EXPIRE", arity=3, flags=FLAGS, group="server", syntax="0 | 1")
 def debug_set_active_expire(session: Session, argv: Argv) -> Reply:
-    """Turn the deletion of expired keys that no command looks at off or on."""
+    """Turn the background deletion of expired keys off or on."""
     check_allowed(session)
     session.engine.active_expiry = argv[2] != b"0"
     return OK
@@ -95,7 +95,7 @@ def debug_set_active_expire(session: Session, argv: Argv) -> Reply:
     beyond=Beyond(Reach.SERVER, "looks at every key"),
 )
 def debug_digest(session: Session, argv: Argv) -> Reply:
-    """Answer a fingerprint of all data, the same for the same data in whatever order; zeros if there is none."""
+    """Answer a fingerprint of all data, which does not depend on the order; zeros if there is no data."""
     check_allowed(session)
     databases = session.engine.keyspace.databases
     return _hexadecimal(digest.of_databases(_rows(database) for database in databases))
@@ -116,7 +116,7 @@ def _rows(database: Database) -> Iterator[tuple[bytes, Value, bool]]:
     cost="O(N) with N elements in the values",
 )
 def debug_digest_value(session: Session, argv: Argv) -> Reply:
-    """Answer a fingerprint of each value, whatever its key is called; zeros for a key that is not there."""
+    """Answer a fingerprint of each value, which does not depend on its key's name; zeros for a missing key."""
     check_allowed(session)
     db = session.db
     found = [(db.get(name), db.expires_at(name) is not None) for name in argv[2:]]
@@ -177,7 +177,7 @@ def debug_protocol(session: Session, argv: Argv) -> Reply:
 
 @command("DEBUG ERROR", arity=3, flags=FLAGS, group="server", syntax="message")
 def debug_error(session: Session, argv: Argv) -> Reply:
-    """Answer an error of these words, the first of which is its code."""
+    """Answer an error with these words, the first of which is its code."""
     check_allowed(session)
     return Raw(b"-" + argv[2].translate(_NO_LINE_ENDS) + b"\r\n")
 
@@ -192,7 +192,7 @@ def debug_log(session: Session, argv: Argv) -> Reply:
 
 @command("DEBUG QUICKLIST-PACKED-THRESHOLD", arity=3, flags=FLAGS, group="server", syntax="bytes")
 def debug_quicklist_packed_threshold(session: Session, argv: Argv) -> Reply:
-    """Accept a size beyond which Redis keeps an element of a list apart. There is no such size here."""
+    """Accept the size beyond which Redis stores a list element by itself. There is no such size here."""
     check_allowed(session)
     try:
         size = parse_memory(argv[2].decode("ascii", "replace"))
@@ -211,7 +211,7 @@ def debug_quicklist_packed_threshold(session: Session, argv: Argv) -> Reply:
     syntax="PEAK-RESET-TIME NEVER | RESET | milliseconds | RESIZING 0 | 1",
 )
 def debug_replybuffer(session: Session, argv: Argv) -> Reply:
-    """Accept how Redis is to resize the buffers of replies. They are not resized here."""
+    """Accept settings for the reply buffers of Redis. Reply buffers are not resized here."""
     check_allowed(session)
     option = argv[2].upper()
     if option not in (b"PEAK-RESET-TIME", b"RESIZING"):

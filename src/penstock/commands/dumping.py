@@ -1,12 +1,13 @@
-"""DUMP and RESTORE: a value as bytes, to be put elsewhere.
+"""DUMP and RESTORE: a value as bytes, to be stored elsewhere.
 
     payload = the value as types/codec.py writes it, version (2 bytes), checksum of all before it (8 bytes)
 
-The format is our own: a payload of Redis is refused by its checksum, and the other way round. A payload comes from a
-client, so it is believed in nothing: RESTORE changes no key before the whole value was read, and refuses one of which a
-part unpacks to more than an argument could hold before it is unpacked. What the log has was accepted once, and stays so.
+The format is our own: Penstock refuses a payload of Redis by its checksum, and Redis one of ours. A payload comes from
+a client, so nothing in it is trusted: RESTORE changes no key before it has read the whole value, and refuses a
+compressed part that would unpack to more than an argument may hold. Payloads from the log were accepted before, and are
+not limited again.
 
-A large collection is dumped in pieces, which no call joins, and restored in chunks, both aside.
+A large collection is dumped in pieces that no call joins, and restored in chunks, both in a worker thread.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def from_payload(payload: bytes, limit: int | None = None, storage: Storage | No
     cost="O(N) with N bytes in the value",
 )
 def dump(session: Session, argv: Argv) -> Reply:
-    """Answer the value at key as bytes for RESTORE, null if there is no such key. Its expiry time is not part of it."""
+    """Answer the value at key as bytes for RESTORE; null if there is no such key. The expiry time is not included."""
     value = session.db.get(argv[1])
     if value is None:
         return None
@@ -141,7 +142,7 @@ def restore(session: Session, argv: Argv) -> Reply:
 
 
 def _options(argv: Argv) -> set[bytes]:
-    """The words among RESTORE's options, its numbers checked."""
+    """The words among RESTORE's options, with their numbers checked."""
     found: set[bytes] = set()
     words = iter(argv[4:])
     for word in words:

@@ -1,8 +1,8 @@
-"""When keys go: EXPIRE, TTL, PERSIST and their kin.
+"""Expiry times: EXPIRE, TTL, PERSIST and their variants.
 
 An expiry time is kept and logged as an absolute time in milliseconds, whatever the client sent, so that a replay of the
-log years later gives the same. A time that has passed already deletes the key at once, and that is what is logged;
-except while loading, when nothing goes until the log says so.
+log years later gives the same. A time in the past deletes the key at once, and the deletion is logged; except while
+loading, when keys are deleted only as the log says.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _ASK = Flag.READONLY | Flag.FAST
 def expire(session: Session, argv: Argv) -> Reply:
     """Have a key deleted in so many seconds; 1 if the time was set, 0 if there is no key or the condition fails.
 
-    NX asks for a key without an expiry time, XX for one with, GT and LT for a new time later or earlier than it has;
-    a key without an expiry time counts as one that goes at the end of time.
+    NX requires a key without an expiry time, XX one with; GT and LT require that the new time is later or earlier than
+    the current one. A key without an expiry time counts as one that expires at the end of time.
     """
     return _expire(session, argv, 1000, session.db.clock.now)
 
@@ -107,7 +107,7 @@ def _conditions(argv: Argv) -> set[bytes]:
 
 
 def _allowed(conditions: set[bytes], when: int, current: int | None) -> bool:
-    """Whether a key that goes at `current` (None: never) may be made to go at `when`."""
+    """Whether a key that expires at `current` (None: never) may be made to expire at `when`."""
     if current is None:
         return not conditions & {b"XX", b"GT"}
     if b"NX" in conditions or (b"GT" in conditions and when <= current):
@@ -117,25 +117,25 @@ def _allowed(conditions: set[bytes], when: int, current: int | None) -> bool:
 
 @command("TTL", arity=2, flags=_ASK | Flag.TIMED, keys=key(1, Access.READ), group="generic", syntax="key")
 def ttl(session: Session, argv: Argv) -> Reply:
-    """Answer how many seconds a key has left, rounded; -1 if it stays, -2 if there is no such key."""
+    """Answer how many seconds a key has left, rounded; -1 if it does not expire, -2 if there is no such key."""
     return _in_seconds(_time_left(session, argv[1]))
 
 
 @command("PTTL", arity=2, flags=_ASK | Flag.TIMED, keys=key(1, Access.READ), group="generic", syntax="key")
 def pttl(session: Session, argv: Argv) -> Reply:
-    """Answer how many milliseconds a key has left; -1 if it stays, -2 if there is no such key."""
+    """Answer how many milliseconds a key has left; -1 if it does not expire, -2 if there is no such key."""
     return _time_left(session, argv[1])
 
 
 @command("EXPIRETIME", arity=2, flags=_ASK, keys=key(1, Access.READ), group="generic", syntax="key")
 def expiretime(session: Session, argv: Argv) -> Reply:
-    """Answer when a key goes, in seconds since 1970, rounded; -1 if it stays, -2 if there is no such key."""
+    """Answer when a key expires, in seconds since 1970, rounded; -1 if it does not, -2 if there is no such key."""
     return _in_seconds(_time_of_expiry(session, argv[1]))
 
 
 @command("PEXPIRETIME", arity=2, flags=_ASK, keys=key(1, Access.READ), group="generic", syntax="key")
 def pexpiretime(session: Session, argv: Argv) -> Reply:
-    """Answer when a key goes, in milliseconds since 1970; -1 if it stays, -2 if there is no such key."""
+    """Answer when a key expires, in milliseconds since 1970; -1 if it does not, -2 if there is no such key."""
     return _time_of_expiry(session, argv[1])
 
 
@@ -155,7 +155,7 @@ def _in_seconds(milliseconds: int) -> int:
 
 @command("PERSIST", arity=2, flags=Flag.WRITE | Flag.FAST, keys=key(1, Access.WRITE), group="generic", syntax="key")
 def persist(session: Session, argv: Argv) -> Reply:
-    """Take a key's expiry time away; 1 if it had one."""
+    """Remove a key's expiry time; 1 if it had one."""
     db = session.db
     if db.get(argv[1]) is None or not db.persist(argv[1]):
         return 0

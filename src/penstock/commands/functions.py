@@ -1,7 +1,7 @@
-"""Functions: FUNCTION and FCALL as on a server that has none, which is what clients and test suites ask of every server.
+"""FUNCTION and FCALL, answered as by a server that has no function libraries, because clients and test suites ask.
 
-There is one way of running Lua here, EVAL; a library of functions cannot be loaded. The rest answers what Redis answers
-while no library is loaded.
+EVAL is the only way to run Lua here; a library of functions cannot be loaded. The other commands answer what Redis
+answers while no library is loaded.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from penstock.protocol.errors import NotBusy, ReplyError
 from penstock.protocol.resp import OK
 
 _NO_LIBRARIES = b"\n\x00]\x9b\\@\x0f\x7f\xa2\xda"
-"""What FUNCTION DUMP of Redis 7.0 answers when there are none: the version of the format and its checksum."""
+"""What FUNCTION DUMP of Redis 7.0 answers without libraries: the version of the format and its checksum."""
 _FCALL = Flag.NOSCRIPT | Flag.STALE | Flag.MOVABLEKEYS
 _POLICIES = (b"FLUSH", b"APPEND", b"REPLACE")
 
@@ -30,7 +30,7 @@ def _not_supported() -> ReplyError:
     cost="O(1)",
 )
 def function_flush(session: Session, argv: Argv) -> Reply:
-    """Answer OK: there is no library to forget."""
+    """Answer OK: there is no library to delete."""
     if len(argv) > 3:
         raise ReplyError(
             f"unknown subcommand or wrong number of arguments for '{argv[1].decode()}'. Try FUNCTION HELP."
@@ -72,7 +72,7 @@ def function_stats(session: Session, argv: Argv) -> Reply:
 
 @command("FUNCTION DUMP", arity=2, flags=Flag.NOSCRIPT, group="scripting", cost="O(1)")
 def function_dump(session: Session, argv: Argv) -> Reply:
-    """Answer the payload of no library, for FUNCTION RESTORE here or on a Redis."""
+    """Answer the payload that holds no library, for FUNCTION RESTORE here or on a Redis."""
     return _NO_LIBRARIES
 
 
@@ -85,7 +85,7 @@ def function_dump(session: Session, argv: Argv) -> Reply:
     cost="O(1)",
 )
 def function_restore(session: Session, argv: Argv) -> Reply:
-    """Accept the payload of no library, and refuse any other."""
+    """Accept the payload that holds no library, and refuse any other."""
     if len(argv) > 4 or (len(argv) == 4 and argv[3].upper() not in _POLICIES):
         raise ReplyError("Wrong restore policy given, value should be either FLUSH, APPEND or REPLACE.")
     if argv[2] == _NO_LIBRARIES:

@@ -1,4 +1,4 @@
-"""Hashes: HSET, HGET and their kin."""
+"""Hashes: HSET, HGET and the other commands on fields."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def hset(session: Session, argv: Argv) -> Reply:
     arity_check=_want_pairs,
 )
 def hmset(session: Session, argv: Argv) -> Reply:
-    """Set fields of the hash at key, creating it. HSET does the same and tells more."""
+    """Set fields of the hash at key, creating it. HSET does the same and also answers how many are new."""
     hset(session, argv)
     return OK
 
@@ -275,7 +275,7 @@ def _columns(found: Hash, with_values: bool) -> tuple[list[bytes], ...]:
 
 
 def _many_random(session: Session, found: Hash, count: int, with_values: bool) -> Reply:
-    """So many different fields, or all of them, made aside."""
+    """So many different fields, or all of them, collected in a worker thread."""
 
     def rows() -> Iterable[Any]:
         fields = take_sample(listed(found), count) if count < len(found) else found
@@ -294,7 +294,7 @@ def _many_random(session: Session, found: Hash, count: int, with_values: bool) -
     cost="O(1) a field, O(N) for the whole iteration",
 )
 def hscan(session: Session, argv: Argv) -> Reply:
-    """Answer some fields and their values, and the cursor to go on with, which is 0 at the end."""
+    """Answer some fields with their values, and the cursor for the next call, which is 0 at the end."""
     cursor = to_cursor(argv[2])
     found = session.db.find(argv[1], Hash)
     if found is None:

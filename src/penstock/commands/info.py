@@ -1,7 +1,7 @@
-"""INFO, TIME and ROLE: what the server says about itself.
+"""INFO, TIME and ROLE: what the server reports about itself.
 
-Field names are Redis's, so that monitors written for Redis read them; a value that is not measured here is left out
-rather than made up. To add a section: a function in SECTIONS.
+Field names are Redis's, so that monitors written for Redis read them; a value that is not measured here is left out. To
+add a section: a function in SECTIONS.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.engine.session import Session
 from penstock.protocol.resp import Verbatim
 
 REDIS_VERSION = "7.0.15"
-"""The Redis whose commands and replies these are; clients choose what they send by it."""
+"""The Redis version whose commands and replies these are; clients choose what they send by it."""
 
 Value = int | str
 Fields = dict[str, Value]
@@ -32,7 +32,7 @@ TTL_SAMPLE = 100
 
 
 def _human(size: int) -> str:
-    """A size for people, as Redis prints it: 1.50M."""
+    """A size for people, in Redis's form: 1.50M."""
     if size < 1024:
         return f"{size}B"
     power = min((size.bit_length() - 1) // 10, 5)
@@ -70,7 +70,7 @@ def _server(session: Session) -> Fields:
 
 
 def _port(session: Session) -> int:
-    """The port asked for; where the system chose one, that of this very connection."""
+    """The configured port; if the system chose one, the port of this connection."""
     chosen = session.local.rpartition(":")[2]
     return session.engine.config.port or int(chosen or 0)
 
@@ -220,12 +220,13 @@ def _modules(session: Session) -> Fields:
 
 
 def _command_stats(session: Session) -> Fields:
-    """Calls and time of each command; of one that the inner loop runs the time is an estimate, see statistics.py."""
+    """Calls and time of each command; the time of those that the inner loop runs is an estimate (statistics.py)."""
     fields: Fields = {}
     for name, (calls, nanoseconds, untimed, rejected, failed) in session.engine.stats.calls.items():
         if calls or rejected or failed:
             fields[f"cmdstat_{wire_name(name)}"] = (
-                f"calls={calls},usec={nanoseconds // 1000},usec_per_call={nanoseconds / max(calls - untimed, 1) / 1000:.2f},"
+                f"calls={calls},usec={nanoseconds // 1000},"
+                f"usec_per_call={nanoseconds / max(calls - untimed, 1) / 1000:.2f},"
                 f"rejected_calls={rejected},failed_calls={failed}"
             )
     return fields
@@ -253,7 +254,7 @@ def _keyspace(session: Session) -> Fields:
 
 
 def _average_ttl(deadlines: Iterable[int], engine: Engine) -> int:
-    """Milliseconds that are left to keys that expire, judged by a few of them."""
+    """The average remaining time of keys that expire, in milliseconds, estimated from a few of them."""
     left = [max(when - engine.clock.now, 0) for when in itertools.islice(deadlines, TTL_SAMPLE)]
     return sum(left) // max(len(left), 1)
 
@@ -272,7 +273,7 @@ NOT_BY_DEFAULT = {"Commandstats"}
 
 
 def _chosen(words: list[str]) -> list[str]:
-    """Titles of the sections that INFO's arguments ask for; unknown ones are passed over, as Redis does."""
+    """Titles of the sections that INFO's arguments ask for; unknown ones are ignored, as in Redis."""
     wanted: set[str] = set()
     for word in words or ["default"]:
         if word in ("all", "everything"):
@@ -302,13 +303,13 @@ def render(session: Session, words: list[str]) -> str:
     categories=["dangerous"],
 )
 def info(session: Session, argv: Argv) -> Reply:
-    """Answer what is known about the server, in sections: server, clients, memory, ... or default, all, everything."""
+    """Answer facts about the server in sections: server, clients, memory, ... or default, all, everything."""
     return Verbatim(render(session, [word.decode("utf-8", "replace").lower() for word in argv[1:]]))
 
 
 @command("TIME", arity=1, flags=Flag.LOADING | Flag.STALE | Flag.FAST, group="server")
 def time_(session: Session, argv: Argv) -> Reply:
-    """Answer the server's clock: seconds since 1970, and the microseconds that passed in this one."""
+    """Answer the server's clock: seconds since 1970, and microseconds of the current second."""
     seconds, microseconds = divmod(session.engine.clock.microseconds(), 1_000_000)
     return [b"%d" % seconds, b"%d" % microseconds]
 

@@ -1,4 +1,4 @@
-"""COMMAND: what commands there are, read from their declarations, in the shapes of Redis 7.0.
+"""COMMAND: the list of commands, derived from their declarations, in the form of Redis 7.0.
 
 Clients use it to find the keys of a command (GETKEYS, the key specs of INFO) and to help people (DOCS).
 """
@@ -27,7 +27,7 @@ def _statuses(words: list[str]) -> Members:
 
 
 def _range(specs: tuple[KeySpec, ...]) -> tuple[int, int, int]:
-    """First key, last key and step, as clients asked before there were key specs; zeros if that cannot be said."""
+    """First key, last key and step, the older form of key specs; zeros if the positions are not fixed."""
     fixed = [spec for spec in specs if not spec.movable]
     if not fixed:
         return 0, 0, 0

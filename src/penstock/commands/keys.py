@@ -1,6 +1,6 @@
-"""Keys, whatever they hold: DEL, EXISTS, TYPE, RENAME, COPY, MOVE, KEYS, SCAN and their kin.
+"""Commands on keys of any type: DEL, EXISTS, TYPE, RENAME, COPY, MOVE, KEYS, SCAN and others.
 
-A value that gets another name or another database takes its expiry time along.
+A value that gets another name or another database keeps its expiry time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _EVERY_KEY = Beyond(Reach.DATABASE, "looks at every key of the database")
 
 
 def place(session: Session, db: Database, name: bytes, value: Value, expires_at: int | None) -> None:
-    """Install a value that comes from elsewhere, with its expiry time if it has one."""
+    """Store a value that was read or copied from elsewhere, with its expiry time if it has one."""
     db.set(name, value)
     if expires_at is not None:
         db.expire_at(name, expires_at)
@@ -78,7 +78,7 @@ def unlink(session: Session, argv: Argv) -> Reply:
     syntax="key [key ...]",
 )
 def exists(session: Session, argv: Argv) -> Reply:
-    """Answer how many of the keys there are; one that is named twice counts twice."""
+    """Answer how many of the keys exist; a key that is named twice counts twice."""
     get = session.db.get
     if len(argv) == 2:
         return 1 if get(argv[1]) is not None else 0
@@ -94,7 +94,7 @@ def exists(session: Session, argv: Argv) -> Reply:
     syntax="key [key ...]",
 )
 def touch(session: Session, argv: Argv) -> Reply:
-    """Answer how many of the keys there are. When a key was last used is not tracked, so nothing else happens."""
+    """Answer how many of the keys exist. The time of the last use is not tracked, so nothing else happens."""
     return exists(session, argv)
 
 
@@ -140,7 +140,7 @@ def _rename(session: Session, argv: Argv, only_new: bool) -> bool:
     cost="O(1), O(N) to free a value of N elements at newkey",
 )
 def rename(session: Session, argv: Argv) -> Reply:
-    """Give a key another name, replacing what had that name."""
+    """Rename a key, replacing the key that had the new name."""
     _rename(session, argv, only_new=False)
     return OK
 
@@ -154,7 +154,7 @@ def rename(session: Session, argv: Argv) -> Reply:
     syntax="key newkey",
 )
 def renamenx(session: Session, argv: Argv) -> Reply:
-    """Give a key another name unless that name is taken; 1 if it was done."""
+    """Rename a key unless the new name is taken; 1 if it was renamed."""
     return int(_rename(session, argv, only_new=True))
 
 
@@ -180,9 +180,9 @@ def _destination(argv: Argv) -> list[tuple[int, bytes]]:
     grows=lambda session, argv: codec.size_of_copy(session.db.data.get(argv[1], b"")),
 )
 def copy(session: Session, argv: Argv) -> Reply:
-    """Copy a value and its expiry time; 1 if it was done, 0 if there is no source or the destination is taken.
+    """Copy a value and its expiry time; 1 if it was copied, 0 if there is no source or the destination exists.
 
-    DB copies to another database, REPLACE replaces what is there.
+    DB copies to another database, REPLACE replaces the destination.
     """
     name, new_name = argv[1:3]
     target = session.db
@@ -222,7 +222,7 @@ def copy(session: Session, argv: Argv) -> Reply:
     beyond=Beyond(Reach.SERVER, "changes another database", places=lambda argv: [(1, argv[2])]),
 )
 def move(session: Session, argv: Argv) -> Reply:
-    """Move a key to another database; 1 if it was done, 0 if there is no such key or the name is taken there."""
+    """Move a key to another database; 1 if it was moved, 0 if there is no such key or the name is taken there."""
     db = session.db
     target = session.engine.keyspace[database_index(session, argv[2])]
     if target is db:
@@ -274,7 +274,7 @@ def keys_(session: Session, argv: Argv) -> Reply:
     beyond=_EVERY_KEY,
 )
 def randomkey(session: Session, argv: Argv) -> Reply:
-    """Answer a key, each as likely as any other; null if there is none."""
+    """Answer a random key, all equally likely; null if there is none."""
     return session.db.random_key()
 
 
@@ -291,7 +291,7 @@ def randomkey(session: Session, argv: Argv) -> Reply:
 def scan(session: Session, argv: Argv) -> Reply:
     """Answer the next cursor and some keys; start with cursor 0, and when it is 0 again all keys were seen.
 
-    A key that is there from the first call to the last is answered at least once, however the others come and go.
+    A key that exists from the first call to the last is answered at least once, whatever keys are added or deleted.
     MATCH and TYPE leave keys out, so an answer may be empty before the end.
     """
     cursor = to_cursor(argv[1])
@@ -300,7 +300,7 @@ def scan(session: Session, argv: Argv) -> Reply:
     step = session.engine.cursors.begin(db.index, cursor, options.count, len(db))
     new = step.window is None
     if step.work <= LONG:
-        few = list(db.data) if new else []  # a copy: to look a name up may delete it
+        few = list(db.data) if new else []  # a copy, because looking a name up may delete it
         return answer_step(session, step, lambda: few, lambda found: _listed(found, options, db.get))
     names, look = names_now(db) if new else (), lookup_now(db)
     return answer_step(session, step, lambda: names, lambda found: _listed(found, options, look, new))
@@ -309,7 +309,7 @@ def scan(session: Session, argv: Argv) -> Reply:
 def _listed(
     names: Iterable[bytes], options: ScanOptions, look: Callable[[bytes], Value | None], live: bool = False
 ) -> Iterable[bytes]:
-    """The names that SCAN answers; `live` ones were all there when the command came, which is when it happens."""
+    """The names that SCAN answers; all of `live` existed when the command came."""
     wanted = options.type_name
     matching = names if options.matches is None else filter(options.matches, names)
     if wanted is None:
@@ -323,7 +323,7 @@ def _listed(
 
 @command("WAIT", arity=3, flags=Flag.NOSCRIPT, group="connection", syntax="numreplicas timeout")
 def wait(session: Session, argv: Argv) -> Reply:
-    """Answer how many replicas have this client's writes: 0, at once, as there are no replicas."""
+    """Answer how many replicas have this client's writes: always 0, because there are no replicas."""
     to_integer(argv[1])
     if to_integer(argv[2], lambda: ReplyError("timeout is not an integer or out of range")) < 0:
         raise ReplyError("timeout is negative")

@@ -1,4 +1,4 @@
-"""LATENCY: what kept clients waiting. Nothing is noted while `latency-monitor-threshold` is 0."""
+"""LATENCY: events that made clients wait. Nothing is recorded while `latency-monitor-threshold` is 0."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _name(raw: bytes) -> str:
 
 @command("LATENCY LATEST", arity=2, flags=OPERATOR, group="server", cost="O(N) with N kinds of events")
 def latency_latest(session: Session, argv: Argv) -> Reply:
-    """Answer of each kind of event: its name, when it was last seen, how many milliseconds it took, the worst ever.
+    """Answer for each kind of event: its name, when it was last seen, how many milliseconds it took, the longest ever.
 
     Kinds are command, fast-command (those Redis calls fast) and fork (for a snapshot or a rewrite of the log).
     """
@@ -47,15 +47,15 @@ def latency_histogram(session: Session, argv: Argv) -> Reply:
 
 @command("LATENCY DOCTOR", arity=2, flags=OPERATOR, group="server", cost="O(N) with N kinds of events")
 def latency_doctor(session: Session, argv: Argv) -> Reply:
-    """Say in words what was noted."""
+    """Describe in words what was recorded."""
     latency = session.engine.latency
     if not latency.events and not session.engine.config.latency_monitor_threshold:
         return Verbatim(
-            "Nothing is noted. CONFIG SET latency-monitor-threshold to the milliseconds that are too long.\n"
+            "Nothing is recorded. CONFIG SET latency-monitor-threshold to the milliseconds that are too long.\n"
         )
     lines = [
         f"{name}: {len(event.samples)} samples, the last of {event.samples[-1].milliseconds} ms, the worst of "
         f"{event.worst} ms.\n"
         for name, event in latency.events.items()
     ]
-    return Verbatim("".join(lines) or "Nothing took long enough to be noted.\n")
+    return Verbatim("".join(lines) or "Nothing took long enough to be recorded.\n")

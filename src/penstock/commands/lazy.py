@@ -23,7 +23,7 @@ _ENQUEUED = Status(b"LAZY-ENQUEUED")
 def lazy(session: Session, argv: Argv) -> Reply:
     """Have a write run later, and answer LAZY-ENQUEUED at once.
 
-    It runs when a command asks for what it changes, or when the server is idle. It is logged now. Its reply is lost; if it
+    It runs when a command needs its result, or when the server is idle. It is logged now. Its reply is lost; if it
     fails, LAZY STATUS and INFO lazy count it.
     """
     inner = argv[1:]
@@ -36,13 +36,13 @@ def lazy(session: Session, argv: Argv) -> Reply:
     why = refusal(named, inner)
     if why is not None:
         raise ReplyError(f"'{named.wire_name}' may not be LAZY: it {why}")
-    if engine.memory.limit or not session.user.unrestricted:  # the other gates were asked about LAZY itself
+    if engine.memory.limit or not session.user.unrestricted:  # the other gates were checked for LAZY itself
         engine.pass_gates(session, named, inner)
-    if named.copies_from and not session.user.unrestricted:  # once it is queued, it is allowed
+    if named.copies_from and not session.user.unrestricted:  # after it is queued, it is not checked again
         engine.lazy.run_for(session.db, inner[named.copies_from])
         engine.acl.check_value(session, session.db.get(inner[named.copies_from]))
     if named.grows is not None and engine.memory.limit and engine.lazy.pending:
-        engine.lazy.before(session, named, inner)  # how much it will take depends on what is queued before it
+        engine.lazy.before(session, named, inner)  # how much memory it takes depends on the commands queued before it
     growth = engine.require_growth(session, named, inner)
     engine.lazy.enqueue(session.db, named, inner, growth)
     session.log(inner)

@@ -1,6 +1,6 @@
-"""Lists: queues and stacks, ranges, searches and moves. The forms that wait are in blocking_lists.
+"""Lists: queues and stacks, ranges, searches and moves. Commands that wait are in blocking_lists.py.
 
-A list's key exists exactly as long as the list has elements: what removes ends with `db.emptied`.
+A list's key exists exactly as long as the list has elements: a command that removes elements ends with `db.emptied`.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def _pop_aside(
     count: int,
     done: Callable[[Reply], Reply] = lambda made: made,
 ) -> Reply:
-    """Remove so many elements from one end; what stays is copied aside, where the reply is made too.
+    """Remove so many elements from one end; a worker thread copies the rest and encodes the reply.
 
     `done` is called when they are removed, and gives the answer.
     """
@@ -224,7 +224,7 @@ class MultiPop:
         return cls(arguments[1 : numkeys + 1], left, count)
 
     def take(self, session: Session, names: list[bytes]) -> Reply:
-        """Pop from the first of `names` that holds a list, and log it as that; None if none does."""
+        """Pop from the first of `names` that holds a list, and log it as LPOP or RPOP; None if none does."""
         for name in names:
             items = session.db.find(name, List)
             if items is not None:
@@ -285,7 +285,7 @@ def rpoplpush(session: Session, argv: Argv) -> Reply:
 
 
 def move(db: Database, name: bytes, source: List, target_name: bytes, from_left: bool, to_left: bool) -> bytes:
-    """Move one element. Source and target may be one list, which then only turns: its key must not go in between."""
+    """Move one element. If source and target are one list, it rotates, and its key must not be deleted in between."""
     target = db.obtain(target_name, List)
     item = source.popleft() if from_left else source.pop()
     if to_left:
@@ -376,7 +376,8 @@ _RANK_ZERO = (
 def lpos(session: Session, argv: Argv) -> Reply:
     """Answer the position of element in the list at key, or null; with COUNT an array of positions (0 for all).
 
-    RANK 2 begins at the second match, negative ranks search from the tail; MAXLEN looks at that many elements only.
+    RANK 2 begins at the second match, negative ranks search from the tail; MAXLEN limits how many elements are
+    compared.
     """
     rank, count, limit = _position_options(argv[3:])
     items = session.db.find(argv[1], List)
@@ -398,7 +399,7 @@ def lpos(session: Session, argv: Argv) -> Reply:
             return found[0] if found else None
         return found if len(found) <= LONG else in_pieces(list, len(found), found, protocol)
 
-    if limit > LONG and len(search(LONG)) < wanted - first:  # near the end that it starts from it is found at once
+    if limit > LONG and len(search(LONG)) < wanted - first:  # near the starting end, it is found at once
         return session.aside(limit, answer)
     return answer()
 
@@ -456,7 +457,7 @@ def lset(session: Session, argv: Argv) -> Reply:
     cost="O(N) with N elements up to the pivot",
 )
 def linsert(session: Session, argv: Argv) -> Reply:
-    """Put an element beside the first one that equals pivot; answer the length, -1 without pivot, 0 without list."""
+    """Insert an element beside the first one that equals pivot; answer the length, -1 without pivot, 0 without list."""
     where = argv[2].upper()
     if where not in (b"BEFORE", b"AFTER"):
         raise syntax_error()

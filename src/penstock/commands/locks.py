@@ -1,4 +1,4 @@
-"""Locks to look at, LOCKS, and to try out, DEBUG LOCK. What they are is in engine/concurrency/locks.py."""
+"""LOCKS shows key locks, DEBUG LOCK makes one for tests. The locks are in engine/concurrency/locks.py."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def debug_lock(session: Session, argv: Argv) -> Reply:
 def locks(session: Session, argv: Argv) -> Reply:
     """Answer a row for each key that is locked or waited for.
 
-    A row names the database, the key, the type of the lock (read, write, or pending: only waited for), how many
-    milliseconds it is there, and the numbers of the clients that hold it and of those that wait for it, in order. What LAZY
-    queued holds keys for no client.
+    A row has the database, the key, the type of the lock (read, write, or pending if clients only wait for it), its age
+    in milliseconds, the ids of the clients that hold it, and the ids of those that wait for it, in order. A queued LAZY
+    command holds keys for no client.
     """
     return [
         _row(session, database.index, lock)

@@ -1,4 +1,4 @@
-"""MEMORY: what a key takes, what the server takes. The numbers come from engine/keyspace/memory.py and the types' `size`."""
+"""MEMORY: bytes that a key or the server takes. Numbers come from engine/keyspace/memory.py and the types' `size`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ENTRY = 104
 CLIENT = 16 << 10
 """About what a connection takes: its session, its reader, its transport."""
 LITTLE = 5 << 20
-"""A server whose data takes less than this has no memory problem worth a word."""
+"""A server whose data takes less than this is not diagnosed."""
 
 
 @command(
@@ -48,7 +48,7 @@ def memory_usage(session: Session, argv: Argv) -> Reply:
     beyond=Beyond(Reach.SERVER, "counts every key"),
 )
 def memory_stats(session: Session, argv: Argv) -> Reply:
-    """Answer where the server's memory goes, as a map of names to bytes, counts and ratios."""
+    """Answer how the server's memory is used, as a map of names to bytes, counts and ratios."""
     engine = session.engine
     memory = engine.memory
     memory.measure()
@@ -129,12 +129,12 @@ def memory_doctor(session: Session, argv: Argv) -> Reply:
 
 @command("MEMORY PURGE", arity=2, flags=Flag(0), group="server", cost="O(N) with N idle pieces of the heap")
 def memory_purge(session: Session, argv: Argv) -> Reply:
-    """Give memory that is allocated but idle back to the system."""
+    """Return memory that is allocated but unused to the operating system."""
     session.engine.memory.purge()
     return OK
 
 
 @command("MEMORY MALLOC-STATS", arity=2, flags=Flag(0), group="server")
 def memory_malloc_stats(session: Session, argv: Argv) -> Reply:
-    """Answer what the allocators say about themselves, as text."""
+    """Answer the statistics of the allocators, as text."""
     return Verbatim("".join(f"{name}:{value}\n" for name, value in session.engine.memory.allocators().items()))

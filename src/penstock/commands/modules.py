@@ -1,4 +1,4 @@
-"""MODULE LIST: which commands are not built in. How they come in is in engine/module_loader.py."""
+"""MODULE LIST: the commands that modules added. engine/module_loader.py loads them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""OBJECT: what Redis would say about how a value is stored.
+"""OBJECT: how Redis would store a value.
 
-Values are not stored in Redis's encodings; programs and their tests ask for them all the same, so the answer is worked
-out from the value and the same limits. What is lost is history: Redis does not go back to a small encoding when a value
-shrinks, nor to `int` or `embstr` after APPEND, and we answer as if the value had just been written.
+Values are not stored in Redis's encodings, but programs and their tests ask for them, so the answer is derived from the
+value and Redis's limits. History is not considered: Redis keeps a large encoding when a value shrinks, and does not
+return to `int` or `embstr` after APPEND; the answer here is the encoding of a value that was just written.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def object_refcount(session: Session, argv: Argv) -> Reply:
     syntax="key",
 )
 def object_idletime(session: Session, argv: Argv) -> Reply:
-    """Answer with an error: when a key was last used is not tracked, as that would cost every read."""
+    """Answer with an error: the time of a key's last use is not tracked, because that would cost every read."""
     if session.db.get(argv[2]) is None:
         return None
     raise ReplyError("Keys are never evicted here, idle time not tracked.")

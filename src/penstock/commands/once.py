@@ -1,18 +1,20 @@
 """ONCE: a command that runs once, however often it is sent.
 
-A client that lost its connection does not know whether its last commands ran. Under ONCE it may simply send them
-again: the server has kept the replies of those that ran, and answers from them. The reply is kept, logged and saved
-together with what the command changed, in one unit, so that a crash leaves both or neither.
+A client that lost its connection does not know whether its last commands ran. Under ONCE it can send them again: the
+server keeps the replies of those that ran, and answers with them. The reply is kept, logged and saved together with
+what the command changed, in one unit, so that a crash keeps both or neither.
 
-A command that changed nothing is kept in memory only: if the server dies, running it for the first time after that is
-as good. One that was refused before it ran (no permission, no memory, a wrong number of arguments) did not run, and
-is not kept.
+The reply of a command that changed nothing is kept in memory only: after a crash it is safe to run the command again. A
+command that was refused before it ran (no permission, no memory, a wrong number of arguments) did not run, and is not
+kept.
 
-A client-id belongs to the user that sends it: the same id of another user is another client, so that no user sees what was
-answered to another one or moves its floor. The records know it by its user's name, a NUL and the id (`_client`).
+A client-id belongs to the user that sends it: the same id of another user is another client, so that no user sees
+another user's replies or moves another user's floor. In the records the client's name is the user's name, a NUL and the
+id (`_client`).
 
-A client that is not known is taken for a new one if its floor is 1, and refused otherwise. So one that begins with ONCEBEGIN, and
-numbers from 2 on, is never taken for a new one: whatever it sends again, however late, is answered, or refused, and not run twice.
+An unknown client counts as new if its floor is 1, and is refused otherwise. A client that begins with ONCEBEGIN uses
+numbers from 2 on, so it never counts as new: a command that it sends again is answered or refused, however late, and
+never runs twice.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ _ALIKE = (
     Status,
     Raw,
     RawPieces,
-)  # replies that both versions of the protocol write alike, or are written already
+)  # replies that RESP2 and RESP3 encode alike, or that are encoded already
 _KEPT_OK = (encode(OK, 2),) * 2
 _ZERO = ord("0")
 _NUL = 0
@@ -52,15 +54,16 @@ _WRAPPERS = frozenset({"LAZY", "ONCE", "ONCEBEGIN", "ONCEKEPT"})
     group="once",
     syntax="client-id number floor command [argument ...]",
     cost="That of the command.",
-    not_lazy=NotLazy("is answered with what the command inside answers"),
+    not_lazy=NotLazy("is answered with the reply of the command inside"),
 )
 def once(session: Session, argv: Argv) -> Reply:
-    """Run a command, unless the same client has sent this number before: then answer as it was answered then.
+    """Run a command, unless the same client has sent this number before: then answer with the reply that was kept.
 
-    The client numbers its commands 1, 2, 3 ... and says with each the lowest number whose reply it does not have yet,
-    its floor: what is below is forgotten. Numbers may arrive in any order. A client that sends nothing for
-    once-idle-timeout is forgotten, and refused with ONCEUNKNOWN if it comes back. A client-id belongs to the user that sends it. Not for commands that only read, nor
-    for those that concern the connection; inside MULTI, put it around each command.
+    The client numbers its commands 1, 2, 3 ... and sends with each its floor: the lowest number whose reply it does not
+    have yet. Replies below the floor are forgotten. Numbers may arrive in any order. A client that sends nothing for
+    once-idle-timeout is forgotten, and refused with ONCEUNKNOWN if it comes back. A client-id belongs to the user that
+    sends it. Commands that only read or that concern the connection cannot run under ONCE; inside MULTI, put ONCE
+    around each command.
     """
     if session.current is None:
         return _at_once(session, argv)
@@ -107,9 +110,9 @@ def once(session: Session, argv: Argv) -> Reply:
 
 
 def _at_once(session: Session, argv: Argv) -> Reply:
-    """As `once`, called by the inner loop, where no gate matters: what is usual, quickly. Anything else takes the long way.
+    """`once` for the inner loop, where no gate applies: the usual case, quickly; other cases go through dispatch.
 
-    Usual is a command of a known client that the inner loop knows too, and that did not run before.
+    The usual case is a new command of a known client that the inner loop can run.
     """
     engine = session.engine
     keyspace = engine.keyspace
@@ -152,7 +155,7 @@ def _at_once(session: Session, argv: Argv) -> Reply:
 
 
 def _at_floor(records: OnceRecords, client: bytes, argv: Argv) -> ClientRecord:
-    """The record of a known client that has moved its floor up, or writes it in another way; that is once in a pipeline."""
+    """The record of a known client that moved or respelled its floor, which happens once in a pipeline."""
     record, text = records.clients.get(client), argv[3]
     if record is None or not text.isdigit() or text[0] == _ZERO or not len(text) <= len(argv[2]) < 19:
         raise LongWay
@@ -164,7 +167,7 @@ def _at_floor(records: OnceRecords, client: bytes, argv: Argv) -> ClientRecord:
 
 
 def _encoded(reply: Reply) -> tuple[bytes, bytes]:
-    """A reply as both versions of the protocol write it; the same object where they do not differ."""
+    """A reply in both versions of the protocol; the same object if they are equal."""
     old = encode(reply, 2)
     new = old if type(reply) in _ALIKE else encode(reply, 3)
     return (old, old) if new == old else (old, new)
@@ -178,28 +181,28 @@ def _may_run(name: bytes) -> bool:
 
 
 def _record(client: bytes, argv: Argv, kept: tuple[bytes, bytes]) -> Argv:
-    """What the log says of a reply that is kept."""
+    """The log entry for a reply that is kept."""
     return [b"ONCEKEPT", client, argv[2], argv[3], *(kept[:1] if kept[0] == kept[1] else kept)]
 
 
 def _keep(
     session: Session, argv: Argv, client: bytes, called: Command, number: int, floor: int, run: Callable[[], Reply]
 ) -> Reply:
-    """Run the command, or what is left of it after its slow part ran in a thread, and keep its reply."""
+    """Run the command, or the rest of it after its slow part ran in a thread, and keep its reply."""
     engine = session.engine
     before = engine.keyspace.dirty
     session.effects = None
-    # A script logs for itself, so that the record needs to be put in one unit with it.
+    # A script logs its effects itself, so the record must be put in one unit with them.
     with nullcontext() if called.writes else engine.unit():
         reply: Reply
         try:
             reply = run()
         except ReplyError as error:
             if session.waiter is not None and isinstance(error, WrongType):
-                raise  # the key it waits for came back as another type: it goes on waiting
+                raise  # the key that it waits for has another type now: it goes on waiting
             reply = error
         if reply is NO_REPLY:
-            return reply  # it waits, and will run again as a whole; or a thread is at it
+            return reply  # it waits and will run again as a whole, or a thread runs it
         kept = _encoded(reply)
         engine.keyspace.once_records.keep(client, number, floor, kept, engine.clock.now)
         effects: list[Argv] = []
@@ -217,7 +220,7 @@ def _keep(
 
 
 def _client(session: Session, argv: Argv) -> bytes:
-    """The name of the client in the records. The log has the same name, so a name from the log is taken as it is."""
+    """The client's name in the records. The log has the same name, so a name from the log is used unchanged."""
     if session.user is session.engine.acl.server:
         return argv[1]
     if len(argv[1]) > LONGEST_ID:
@@ -231,7 +234,8 @@ def _find_room(session: Session) -> None:
     kept, most = session.engine.keyspace.once_records.bytes, session.engine.config.once_max_bytes
     if kept >= most:
         raise OnceFull(
-            f"{kept} bytes of replies are kept, and once-max-bytes allows {most}: raise it, or have clients move their floor up"
+            f"{kept} bytes of replies are kept, and once-max-bytes allows {most}: "
+            "raise it, or have clients move their floor up"
         )
 
 
@@ -255,7 +259,7 @@ def _verdict(called: Command) -> tuple[str, bool]:
 
 
 def _take_over(session: Session, argv: Argv) -> None:
-    """The same command waits already, on a connection its client has given up: this one waits in its place."""
+    """The same command already waits on a connection that its client gave up: this one waits in its place."""
     for other in list(session.engine.sessions.values()):
         waiter = other.waiter
         if (
@@ -270,9 +274,9 @@ def _take_over(session: Session, argv: Argv) -> None:
 
 @command("ONCEBEGIN", arity=2, flags=Flag.WRITE | Flag.NOSCRIPT | Flag.FAST, group="once", syntax="client-id")
 def oncebegin(session: Session, argv: Argv) -> Reply:
-    """Make a client of ONCE known, so that it is not taken for a new one when it was forgotten. Its numbers then begin at 2.
+    """Register a client of ONCE, so that after it was forgotten it is not taken for a new one. Its numbers begin at 2.
 
-    Without it the server cannot tell a first command from the repeat of one that it has forgotten, and runs it.
+    Without this the server cannot tell a first command from the repeat of one that it has forgotten, and runs it.
     """
     client, keyspace = _client(session, argv), session.engine.keyspace
     if client not in keyspace.once_records.clients:
@@ -291,7 +295,7 @@ def oncebegin(session: Session, argv: Argv) -> Reply:
     syntax="client-id number floor reply [reply-in-resp3]",
 )
 def oncekept(session: Session, argv: Argv) -> Reply:
-    """Keep a reply, as the log records it: not for clients, and refused to users who may not do everything."""
+    """Keep a reply, as the log records it. Not for clients: refused to users who do not have all permissions."""
     if not session.user.unrestricted:
         raise NoPerm("this user has no permissions to keep replies in the name of others")
     number, floor = _positive(argv[2], "number"), _positive(argv[3], "floor")
@@ -300,7 +304,7 @@ def oncekept(session: Session, argv: Argv) -> Reply:
         if keyspace.once_records.find(argv[1], number, floor, keyspace.clock.now) is not None:
             return OK
     except UnknownClient:
-        pass  # its first record after it was forgotten, or a log that begins here
+        pass  # its first record after it was forgotten, or the first in this log
     except BelowFloor:
         return OK
     keyspace.once_records.keep(argv[1], number, floor, (argv[4], argv[-1]), keyspace.clock.now)

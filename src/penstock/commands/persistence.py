@@ -1,4 +1,4 @@
-"""What is on disk, by command: SAVE, BGSAVE, LASTSAVE, BGREWRITEAOF, SHUTDOWN, DEBUG RELOAD and LOADAOF."""
+"""Commands for what is on disk: SAVE, BGSAVE, LASTSAVE, BGREWRITEAOF, SHUTDOWN, DEBUG RELOAD and LOADAOF."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _storage(session: Session) -> Persistence:
 
 @command("SAVE", arity=1, flags=_CHILD | Flag.NO_MULTI, group="server", cost="O(N) with N keys", beyond=_EVERYTHING)
 def save(session: Session, argv: Argv) -> Reply:
-    """Write a snapshot of everything to disk, and let everybody wait meanwhile."""
+    """Write a snapshot of everything to disk; all clients wait until it is done."""
     _storage(session).save()
     return OK
 
@@ -45,7 +45,7 @@ def lastsave(session: Session, argv: Argv) -> Reply:
 
 @command("BGREWRITEAOF", arity=1, flags=_CHILD, group="server", beyond=_EVERYTHING)
 def bgrewriteaof(session: Session, argv: Argv) -> Reply:
-    """Make the append-only log as small as its contents allow, in the background."""
+    """Rewrite the append-only log in the background, so that it holds no more than the current data."""
     if _storage(session).start_rewrite(now=session.may_block):
         return Status(b"Background append only file rewriting started")
     return Status(b"Background append only file rewriting scheduled")
@@ -60,11 +60,11 @@ def bgrewriteaof(session: Session, argv: Argv) -> Reply:
     cost="O(N) with N keys if a snapshot is written",
 )
 def shutdown(session: Session, argv: Argv) -> Reply:
-    """Write what has to be written and end the server.
+    """Write what is not on disk yet and stop the server.
 
-    A last snapshot is written if there are save rules or SAVE is given, and not with NOSAVE. FORCE ends the server
-    even if that fails. Commands that run in threads are waited for, five seconds at most; NOW gives up on them at once.
-    ABORT is about waiting for replicas, which this server does not do.
+    A last snapshot is written if there are save rules or SAVE is given, and not with NOSAVE. FORCE stops the server
+    even if writing fails. Commands that run in threads get at most five seconds to end; with NOW they get none. ABORT
+    is accepted for Redis's waiting for replicas, which this server does not do.
     """
     words = {word.upper() for word in argv[1:]}
     if words - {b"NOSAVE", b"SAVE", b"NOW", b"FORCE", b"ABORT"} or {b"NOSAVE", b"SAVE"} <= words:
@@ -80,7 +80,7 @@ def shutdown(session: Session, argv: Argv) -> Reply:
     return NO_REPLY
 
 
-_DEBUG = Flag.ADMIN | Flag.NOSCRIPT | Flag.STALE  # not LOADING: the end of a reload would end the server's own loading
+_DEBUG = Flag.ADMIN | Flag.NOSCRIPT | Flag.STALE  # not LOADING: the end of a reload would end the loading at start
 
 
 @command(

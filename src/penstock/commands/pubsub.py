@@ -1,7 +1,7 @@
 """Publish and subscribe.
 
-A confirmation is sent for every name, so SUBSCRIBE with three names answers three times; the handlers join these into
-one `Raw` reply, which keeps them in their place, also inside EXEC.
+Every name gets a confirmation, so SUBSCRIBE with three names answers three times. The handlers join the confirmations
+into one `Raw` reply, which keeps them in order with other replies, also inside EXEC.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _each(
     session: Session, change: Change, kind: bytes, table: Listeners, own: set[bytes], names: Iterable[bytes],
     count: Callable[[Session], int] = _listening,
 ) -> Reply:  # fmt: skip
-    """Join or leave every name in turn, and confirm each with the number of names listened to after it."""
+    """Subscribe to or unsubscribe from every name in turn, and confirm each with the number of subscriptions."""
     confirmations = []
     for name in names:
         change(table, own, session, name)
@@ -49,7 +49,7 @@ def _each(
 
 @command("SUBSCRIBE", arity=-2, flags=_LISTEN, group="pubsub", syntax="channel [channel ...]", cost="O(1) a channel")
 def subscribe(session: Session, argv: Argv) -> Reply:
-    """Listen to channels."""
+    """Subscribe to channels."""
     table = session.engine.publications.channels
     return _each(session, join, b"subscribe", table, session.channels, argv[1:])
 
@@ -58,14 +58,14 @@ def subscribe(session: Session, argv: Argv) -> Reply:
     "UNSUBSCRIBE", arity=-1, flags=_LISTEN, group="pubsub", syntax="[channel [channel ...]]", cost="O(1) a channel"
 )
 def unsubscribe(session: Session, argv: Argv) -> Reply:
-    """Stop listening to channels, or to all of them."""
+    """Unsubscribe from channels, or from all of them."""
     table = session.engine.publications.channels
     return _each(session, leave, b"unsubscribe", table, session.channels, argv[1:] or list(session.channels))
 
 
 @command("PSUBSCRIBE", arity=-2, flags=_LISTEN, group="pubsub", syntax="pattern [pattern ...]", cost="O(1) a pattern")
 def psubscribe(session: Session, argv: Argv) -> Reply:
-    """Listen to all channels whose name matches a pattern."""
+    """Subscribe to all channels whose name matches a pattern."""
     table = session.engine.publications.patterns
     return _each(session, join, b"psubscribe", table, session.patterns, argv[1:])
 
@@ -74,7 +74,7 @@ def psubscribe(session: Session, argv: Argv) -> Reply:
     "PUNSUBSCRIBE", arity=-1, flags=_LISTEN, group="pubsub", syntax="[pattern [pattern ...]]", cost="O(1) a pattern"
 )
 def punsubscribe(session: Session, argv: Argv) -> Reply:
-    """Stop listening to patterns, or to all of them."""
+    """Unsubscribe from patterns, or from all of them."""
     table = session.engine.publications.patterns
     return _each(session, leave, b"punsubscribe", table, session.patterns, argv[1:] or list(session.patterns))
 
@@ -88,8 +88,8 @@ def punsubscribe(session: Session, argv: Argv) -> Reply:
     cost="O(1) a channel",
 )
 def ssubscribe(session: Session, argv: Argv) -> Reply:
-    """Listen to shard channels, whose messages stay within the shard that owns the channel's slot."""
-    if not session.may_block:  # inside MULTI, where Redis allows the two others
+    """Subscribe to shard channels, whose messages stay within the shard that owns the channel's slot."""
+    if not session.may_block:  # inside MULTI, where Redis allows SUBSCRIBE and PSUBSCRIBE
         raise ReplyError("SSUBSCRIBE isn't allowed for a DENY BLOCKING client")
     table = session.engine.publications.shard_channels
     return _each(session, join, b"ssubscribe", table, session.shard_channels, argv[1:], _listening_to_shards)
@@ -104,7 +104,7 @@ def ssubscribe(session: Session, argv: Argv) -> Reply:
     cost="O(1) a channel",
 )
 def sunsubscribe(session: Session, argv: Argv) -> Reply:
-    """Stop listening to shard channels, or to all of them."""
+    """Unsubscribe from shard channels, or from all of them."""
     table, own = session.engine.publications.shard_channels, session.shard_channels
     return _each(session, leave, b"sunsubscribe", table, own, argv[1:] or list(own), _listening_to_shards)
 
@@ -115,10 +115,10 @@ def sunsubscribe(session: Session, argv: Argv) -> Reply:
     flags=_TELL | Flag.FAST | Flag.MAY_REPLICATE,
     group="pubsub",
     syntax="channel message",
-    cost="O(N+M) with N listeners of the channel and M patterns",
+    cost="O(N+M) with N subscribers of the channel and M patterns",
 )
 def publish(session: Session, argv: Argv) -> Reply:
-    """Send a message to everybody who listens to the channel, and answer how many that were."""
+    """Send a message to all subscribers of the channel, and answer how many there were."""
     return session.engine.publications.publish(argv[1], argv[2])
 
 
@@ -128,10 +128,10 @@ def publish(session: Session, argv: Argv) -> Reply:
     flags=_TELL | Flag.FAST | Flag.MAY_REPLICATE,
     group="pubsub",
     syntax="shardchannel message",
-    cost="O(N) with N listeners of the channel",
+    cost="O(N) with N subscribers of the channel",
 )
 def spublish(session: Session, argv: Argv) -> Reply:
-    """Send a message to everybody who listens to the shard channel, and answer how many that were."""
+    """Send a message to all subscribers of the shard channel, and answer how many there were."""
     return session.engine.publications.publish_to_shard(argv[1], argv[2])
 
 
@@ -154,19 +154,19 @@ def _counts(table: Listeners, names: Argv) -> Reply:
     "PUBSUB CHANNELS", arity=-2, flags=_TELL, group="pubsub", syntax="[pattern]", cost="O(N) with N channels in use"
 )
 def pubsub_channels(session: Session, argv: Argv) -> Reply:
-    """List the channels that have subscribers by name."""
+    """List the channels that have subscribers by name, not by pattern."""
     return _active(session.engine.publications.channels, argv)
 
 
 @command("PUBSUB NUMSUB", arity=-2, flags=_TELL, group="pubsub", syntax="[channel ...]", cost="O(1) a channel")
 def pubsub_numsub(session: Session, argv: Argv) -> Reply:
-    """Answer how many listen to each of the channels by name."""
+    """Answer how many subscribers each channel has by name."""
     return _counts(session.engine.publications.channels, argv[2:])
 
 
 @command("PUBSUB NUMPAT", arity=2, flags=_TELL, group="pubsub")
 def pubsub_numpat(session: Session, argv: Argv) -> Reply:
-    """Answer how many different patterns are listened to."""
+    """Answer how many different patterns have subscribers."""
     return len(session.engine.publications.patterns)
 
 
@@ -187,5 +187,5 @@ def pubsub_shardchannels(session: Session, argv: Argv) -> Reply:
     "PUBSUB SHARDNUMSUB", arity=-2, flags=_TELL, group="pubsub", syntax="[shardchannel ...]", cost="O(1) a channel"
 )
 def pubsub_shardnumsub(session: Session, argv: Argv) -> Reply:
-    """Answer how many listen to each of the shard channels."""
+    """Answer how many subscribers each shard channel has."""
     return _counts(session.engine.publications.shard_channels, argv[2:])

@@ -1,4 +1,4 @@
-"""Scripts: EVAL and SCRIPT. How they run is in engine/scripting.py."""
+"""Scripts: EVAL, EVALSHA and SCRIPT. engine/scripting.py runs them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _key_count(argv: Argv) -> int:
 
 
 def _show(session: Session) -> None:
-    """To MONITOR, before the commands of the script."""
+    """Show the call to MONITOR before the commands of the script."""
     monitors = session.engine.monitors
     if monitors.sessions and session.current is not None:
         monitors.feed(session, *session.current)
@@ -43,7 +43,7 @@ def _source(session: Session, argv: Argv) -> Script:
 
 def _loaded(session: Session, argv: Argv) -> Script:
     _show(session)
-    if len(argv[1]) == SHA_LENGTH:  # what cannot be a SHA1 is answered before the rest is looked at
+    if len(argv[1]) == SHA_LENGTH:  # anything that cannot be a SHA1 is refused before the other arguments are checked
         _key_count(argv)
     script = session.engine.scripting.scripts.get(argv[1].lower())
     if script is None:
@@ -61,7 +61,10 @@ def _loaded(session: Session, argv: Argv) -> Script:
     cost=_COST,
 )
 def eval_(session: Session, argv: Argv) -> Reply:
-    """Run a Lua script with no other command in between and answer what it returns; it finds its arguments in KEYS and ARGV."""
+    """Run a Lua script and answer what it returns; no other command runs in between.
+
+    The script finds its arguments in KEYS and ARGV.
+    """
     return _run(session, argv, _source(session, argv))
 
 
@@ -146,7 +149,7 @@ def script_flush(session: Session, argv: Argv) -> Reply:
 
 @command("SCRIPT KILL", arity=2, flags=Flag.NOSCRIPT | Flag.ALLOW_BUSY, group="scripting")
 def script_kill(session: Session, argv: Argv) -> Reply:
-    """End the script that keeps everybody waiting, unless it has written already."""
+    """End the script that blocks the server, unless it has written already."""
     session.engine.scripting.kill()
     return OK
 

@@ -91,7 +91,7 @@ def smove(session: Session, argv: Argv) -> Reply:
     found = db.find(source, Set)
     if found is None:
         return 0
-    db.find(destination, Set)  # for its type: nothing is removed before it is certain where to put it
+    db.find(destination, Set)  # checks its type: nothing is removed before the destination is known to be a set
     if member not in found:
         return 0
     if source != destination:
@@ -124,7 +124,7 @@ def sismember(session: Session, argv: Argv) -> Reply:
     cost="O(1) a member",
 )
 def smismember(session: Session, argv: Argv) -> Reply:
-    """Answer 1 for each of these that is a member of the set at key, and 0 for each that is not."""
+    """Answer 1 for each of these that is a member of the set at key, 0 for the others."""
     found = session.db.find(argv[1], Set) or _NONE
     return [1 if member in found else 0 for member in argv[2:]]
 
@@ -148,9 +148,10 @@ def smembers(session: Session, argv: Argv) -> Reply:
 
 
 def _few(members: AbstractSet[bytes], limit: int) -> Reply:
-    """A reply of not very many members, in their order if they have one.
+    """A reply with few members, in their order if they have one.
 
-    It is a copy, because EXEC encodes its replies only when all its commands have run; that is cheap beside the encoding.
+    It is a copy, because EXEC encodes its replies only when all its commands have run; copying is cheap beside
+    encoding.
     """
     ordered = in_integer_order(members, limit)
     return set(members) if ordered is None else Members(ordered)
@@ -166,7 +167,7 @@ def _few(members: AbstractSet[bytes], limit: int) -> Reply:
     cost="O(1) a member, O(N) for the whole iteration",
 )
 def sscan(session: Session, argv: Argv) -> Reply:
-    """Answer some members, and the cursor to go on with, which is 0 at the end."""
+    """Answer some members, and the cursor for the next call, which is 0 at the end."""
     cursor = to_cursor(argv[2])
     found = session.db.find(argv[1], Set)
     if found is None:
@@ -192,7 +193,7 @@ def sscan(session: Session, argv: Argv) -> Reply:
 def spop(session: Session, argv: Argv) -> Reply:
     """Remove a random member, or count different ones, and answer what was removed.
 
-    It is logged as what it did: an SREM, or a DEL when nothing is left.
+    It is logged by its effect: an SREM, or a DEL when the set is empty.
     """
     if len(argv) > 2:
         return _spop_several(session, argv)
@@ -287,18 +288,18 @@ Kernel = Callable[[list[Set]], Set]
 
 
 def _sets(session: Session, names: Iterable[bytes]) -> list[Set]:
-    """The sets at these keys; every one is looked at, as one of another type is an error whatever the others are."""
+    """The sets at these keys; a key of another type is an error, whatever the others hold."""
     find = session.db.find
     return [find(name, Set) or _NONE for name in names]
 
 
 def _work(sets: list[Set], kernel: Kernel) -> int:
-    """About how many members a kernel looks at."""
+    """About how many members a kernel visits."""
     return min(map(len, sets)) * len(sets) if kernel is kernels.intersection else sum(map(len, sets))
 
 
 def _answer(session: Session, names: Argv, kernel: Kernel) -> Reply:
-    """What a kernel makes of the sets at these keys."""
+    """The result of a kernel on the sets at these keys."""
     sets = _sets(session, names)
     work = _work(sets, kernel)
     limit = session.engine.config.set_max_intset_entries
@@ -314,7 +315,7 @@ def _answer(session: Session, names: Argv, kernel: Kernel) -> Reply:
 
 
 def _growth(most: Callable[[Iterator[int]], int]) -> Growth:
-    """What a store takes whose result has at most so many members, given the sizes of its sets."""
+    """How much memory a store takes whose result has at most so many members, given the sizes of its sets."""
 
     def growth(session: Session, argv: Argv) -> int:
         return most_bytes(most(map(len, _sets(session, argv[2:]))))
@@ -323,7 +324,7 @@ def _growth(most: Callable[[Iterator[int]], int]) -> Growth:
 
 
 def _store(session: Session, argv: Argv, kernel: Kernel) -> Reply:
-    """Keep what a kernel makes of the sets at the keys from the second on, at the first."""
+    """Store the result of a kernel on the sets at the keys from the second on, at the first key."""
     sets = _sets(session, argv[2:])
     work = _work(sets, kernel)
 
@@ -362,7 +363,7 @@ def sinter(session: Session, argv: Argv) -> Reply:
     grows=_growth(min),
 )
 def sinterstore(session: Session, argv: Argv) -> Reply:
-    """Put the members that all these sets have in a set at destination, and answer how many they are."""
+    """Store the members that all these sets have at destination, and answer how many they are."""
     return _store(session, argv, kernels.intersection)
 
 
@@ -417,7 +418,7 @@ def sunion(session: Session, argv: Argv) -> Reply:
     grows=_growth(sum),
 )
 def sunionstore(session: Session, argv: Argv) -> Reply:
-    """Put the members that any of these sets has in a set at destination, and answer how many they are."""
+    """Store the members that any of these sets has at destination, and answer how many they are."""
     return _store(session, argv, kernels.union)
 
 
@@ -446,5 +447,5 @@ def sdiff(session: Session, argv: Argv) -> Reply:
     grows=_growth(next),
 )
 def sdiffstore(session: Session, argv: Argv) -> Reply:
-    """Put the members of the first set that none of the others has in a set at destination, and answer how many."""
+    """Store the members of the first set that none of the others has at destination, and answer how many they are."""
     return _store(session, argv, kernels.difference)

@@ -1,4 +1,4 @@
-"""Unions, intersections and differences of sorted sets: the arguments; types/scores.py does the work."""
+"""Unions, intersections and differences of sorted sets: the arguments. types/scores.py computes the results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NONE = SortedSet()  # what a missing key reads as; never changed
 
 @dataclass(slots=True)
 class Request:
-    """The sets a command names, and how to put scores together."""
+    """The sets that a command names, and how their scores are combined."""
 
     operands: list[Operand]
     aggregate: Aggregate = scores.add
@@ -49,7 +49,7 @@ class Request:
 
 
 def _sources(session: Session, argv: Argv, count_at: int) -> list[Operand]:
-    """The sets at `numkeys key [key ...]`; what does not exist is empty."""
+    """The sets at `numkeys key [key ...]`; a missing key is an empty set."""
     number = to_integer(argv[count_at])
     if number < 1:
         raise ReplyError(f"at least 1 input key is needed for '{argv[0].decode().lower()}' command")
@@ -112,7 +112,7 @@ def _answer(session: Session, work: int, compute: Callable[[], Scores], with_sco
 
 
 def _store(session: Session, name: bytes, work: int, compute: Callable[[], Scores]) -> Reply:
-    """Keep what `compute` gives at a key."""
+    """Store what `compute` gives at a key."""
 
     def make() -> SortedSet:
         # Adding zero turns minus zero into zero, see SortedSet.put.
@@ -124,7 +124,7 @@ def _store(session: Session, name: bytes, work: int, compute: Callable[[], Score
 
 
 def _growth(most: Callable[[Iterator[int]], int]) -> Growth:
-    """What a store takes whose result has at most so many members, given the sizes of its sets."""
+    """How much memory a store takes whose result has at most so many members, given the sizes of its sets."""
 
     def growth(session: Session, argv: Argv) -> int:
         return most_bytes(most(map(len, _sources(session, argv, 2))))

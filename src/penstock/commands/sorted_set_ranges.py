@@ -1,7 +1,7 @@
-"""Ranges of sorted sets: by rank, by score, by name; to be read, counted, stored or removed.
+"""Ranges of sorted sets by rank, score or name: to read, count, store or remove them.
 
-Ten commands differ only in which arguments they take. Each turns its arguments into a `Bounds`, a function from a
-sorted set to a span of ranks, before it looks at any key; what is done with a span is the same for all.
+Ten commands differ only in their arguments. Each turns its arguments into a `Bounds`, a function from a sorted set to a
+span of ranks, before it looks at any key. What is done with a span is the same for all.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def by_rank(low: bytes, high: bytes, backwards: bool = False) -> Bounds:
 
 
 def by_score(low: bytes, high: bytes) -> Bounds:
-    """Scores; a bound with ( before it is left out."""
+    """Scores; ( before a bound excludes it."""
     above, below = low[:1] == b"(", high[:1] == b"("
     lowest, highest = _score(low[above:]), _score(high[below:])
     return lambda zset: zset.score_span(lowest, highest, above, below) if lowest <= highest else (0, 0)
@@ -54,7 +54,7 @@ def _score(raw: bytes) -> float:
 
 
 def by_name(low: bytes, high: bytes) -> Bounds:
-    """Names after [ or, to leave the bound out, after (; - comes before all names and + after."""
+    """Names after [ or, to exclude the bound, after (; - comes before all names and + after."""
     lowest, highest = _name(low), _name(high)
     if low == b"+" or high == b"-":
         return lambda zset: (0, 0)
@@ -97,14 +97,14 @@ class RangeQuery:
         return start, stop
 
     def most(self, zset: SortedSet) -> int:
-        """How many members may be asked for at most, as far as can be told without putting them in order."""
+        """An upper limit on how many members are asked for, as far as it is known without sorting them."""
         if self.ranked or not zset.disorder:
             start, stop = self.span(zset)
             return stop - start
         return len(zset) if self.limit < 0 else min(self.limit, len(zset))
 
     def work(self, zset: SortedSet) -> int:
-        """Members to be put in order first or, if they are in order, to be answered."""
+        """How many members must be sorted or, if they are sorted already, answered."""
         start, stop = (0, zset.disorder) if zset.disorder else self.span(zset)
         return stop - start
 
@@ -184,8 +184,8 @@ _READ_COST = "O(log N) and O(1) a member answered"
 def zrange(session: Session, argv: Argv) -> Reply:
     """Answer the members between two ranks, scores or names, both included, in order or, with REV, from the end.
 
-    A score is left out of the range by ( before it. A name starts with [ or, to be left out, with (; - and + stand
-    for before and after all names. With REV the higher bound comes first.
+    ( before a score excludes it. A name starts with [ or, to be excluded, with (; - and + stand for before and after
+    all names. With REV the higher bound comes first.
     """
     if len(argv) == 4:  # no options: the most common of all ranges
         bounds = by_rank(argv[2], argv[3])
@@ -302,7 +302,7 @@ def zrangestore(session: Session, argv: Argv) -> Reply:
 
 
 def store(session: Session, name: bytes, zset: SortedSet) -> int:
-    """Make a key hold this, whatever it held, and answer its size; an empty sorted set is no key at all."""
+    """Store this sorted set at a key, replacing any value, and answer its size; an empty one deletes the key."""
     if zset:
         session.db.set(name, zset)
     else:

@@ -1,7 +1,8 @@
 """Sorted sets, member by member: adding, scores and ranks, popping, random choice.
 
-Ranges are in sorted_set_ranges.py, unions and the like in sorted_set_algebra.py, and commands that wait in
-blocking_sorted_sets.py. What pops from the first of several keys is here because ZMPOP and the waiting commands share it.
+Ranges are in sorted_set_ranges.py, unions, intersections and differences in sorted_set_algebra.py, and commands that
+wait in blocking_sorted_sets.py. Popping from the first of several keys is here because ZMPOP and the waiting commands
+share it.
 """
 
 from __future__ import annotations
@@ -46,11 +47,11 @@ from penstock.types.zset import Row, SortedSet
     cost="O(log N) a member, O(1) while the set is not read in order",
 )
 def zadd(session: Session, argv: Argv) -> Reply:
-    """Give members of the sorted set at key a score each, adding those that are new; answer how many were.
+    """Set the score of members of the sorted set at key, adding new ones; answer how many were added.
 
-    XX changes only members that are there, NX adds only those that are not; GT and LT change a score only upwards or
-    downwards. CH counts changed members too. INCR adds to the score of one member and answers the new score, or null
-    if an option kept it from being changed.
+    XX changes only members that exist, NX adds only new ones; GT and LT only raise or lower a score. CH counts changed
+    members too. INCR adds to the score of one member and answers the new score, or null if an option prevented the
+    change.
     """
     if len(argv) == 4 and argv[2] < b"A":  # one pair and no option: no score but inf starts with a letter
         score = to_double(argv[2])
@@ -89,7 +90,7 @@ def _add(db: Database, name: bytes, options: set[bytes], pairs: list[Row]) -> Re
     """ZADD with its options."""
     if b"XX" in options and db.find(name, SortedSet) is None:
         return None if b"INCR" in options else 0
-    zset = db.obtain(name, SortedSet)  # if it is new it will not stay empty: only XX keeps members out of it
+    zset = db.obtain(name, SortedSet)  # if it is new it will not stay empty: only XX leaves members out
     added = updated = 0
     reached: float | None = None
     for score, member in pairs:
@@ -156,7 +157,7 @@ def zincrby(session: Session, argv: Argv) -> Reply:
     cost="O(log N) a member, O(1) while the set is not read in order",
 )
 def zrem(session: Session, argv: Argv) -> Reply:
-    """Remove members, and answer how many were there."""
+    """Remove members, and answer how many existed."""
     zset = session.db.find(argv[1], SortedSet)
     if zset is None:
         return 0
@@ -193,7 +194,7 @@ def zscore(session: Session, argv: Argv) -> Reply:
     cost="O(1) a member",
 )
 def zmscore(session: Session, argv: Argv) -> Reply:
-    """Answer the scores of members, null for each that is not there."""
+    """Answer the scores of members, null for those that do not exist."""
     zset = session.db.find(argv[1], SortedSet)
     return [None] * (len(argv) - 2) if zset is None else list(map(zset.scores.get, argv[2:]))
 
@@ -221,7 +222,7 @@ def zcard(session: Session, argv: Argv) -> Reply:
     cost="O(log N)",
 )
 def zrank(session: Session, argv: Argv) -> Reply:
-    """Answer how many members come before this one, or null if it is not there."""
+    """Answer how many members come before this one, or null if it does not exist."""
     zset = session.db.find(argv[1], SortedSet)
     if zset is None:
         return None
@@ -240,7 +241,7 @@ def zrank(session: Session, argv: Argv) -> Reply:
     cost="O(log N)",
 )
 def zrevrank(session: Session, argv: Argv) -> Reply:
-    """Answer how many members come after this one, or null if it is not there."""
+    """Answer how many members come after this one, or null if it does not exist."""
     zset = session.db.find(argv[1], SortedSet)
     if zset is None:
         return None
@@ -254,7 +255,7 @@ def zrevrank(session: Session, argv: Argv) -> Reply:
 
 
 def pop_rows(session: Session, name: bytes, zset: SortedSet, count: int, highest: bool) -> list[Row]:
-    """Take rows out of the set at a key, and the key with the last of them."""
+    """Remove rows from the set at a key, and the key if it is empty then."""
     rows = zset.pop(count, highest)
     if rows:
         session.db.emptied(name, zset)
@@ -262,13 +263,13 @@ def pop_rows(session: Session, name: bytes, zset: SortedSet, count: int, highest
 
 
 def first_disordered(session: Session, names: list[bytes]) -> SortedSet | None:
-    """The sorted set that `pop_from_first` would pop from, if there is much to be put in order first."""
+    """The sorted set that `pop_from_first` would pop from, if much of it must be sorted first."""
     zset = next(filter(None, (session.db.find(name, SortedSet) for name in names)), None)
     return zset if zset is not None and zset.disorder > LONG else None
 
 
 def pop_from_first(session: Session, names: list[bytes], count: int, highest: bool) -> tuple[bytes, list[Row]] | None:
-    """Pop from the first of the keys that exists, logged as the ZPOPMIN or ZPOPMAX that it comes to."""
+    """Pop from the first of the keys that exists, logged as the equivalent ZPOPMIN or ZPOPMAX."""
     for name in names:
         zset = session.db.find(name, SortedSet)
         if zset is not None:
@@ -297,7 +298,7 @@ def _pop_aside(
     session: Session, name: bytes, zset: SortedSet, count: int, highest: bool, kind: type, row_kind: type,
     done: Callable[[Reply], Reply] = lambda made: made,
 ) -> Reply:  # fmt: skip
-    """Take so many rows out of the set at a key; what stays is copied aside, where the reply is made too.
+    """Remove so many rows from the set at a key; a worker thread copies the rest and encodes the reply.
 
     The reply is a `kind` of rows that are `row_kind`s of member and score; `done` is called when they are removed, and
     gives the answer.
@@ -326,7 +327,7 @@ def _pop_aside(
     cost="O(log N) a member",
 )
 def zpopmin(session: Session, argv: Argv) -> Reply:
-    """Remove the members with the lowest scores, one unless count says otherwise, and answer them with their scores."""
+    """Remove the members with the lowest scores, one or count, and answer them with their scores."""
     return _pop(session, argv, highest=False)
 
 
@@ -340,7 +341,7 @@ def zpopmin(session: Session, argv: Argv) -> Reply:
     cost="O(log N) a member",
 )
 def zpopmax(session: Session, argv: Argv) -> Reply:
-    """Remove the members with the highest scores, one unless count says otherwise, and answer them with their scores."""
+    """Remove the members with the highest scores, one or count, and answer them with their scores."""
     return _pop(session, argv, highest=True)
 
 
@@ -416,7 +417,7 @@ def zmpop(session: Session, argv: Argv) -> Reply:
     cost="O(log N) a member",
 )
 def zrandmember(session: Session, argv: Argv) -> Reply:
-    """Answer a random member; with count so many different ones, or, if count is negative, so many independent draws."""
+    """Answer a random member, or count different ones; a negative count allows the same one several times."""
     count, with_scores = _random_arguments(argv)
     zset = session.db.find(argv[1], SortedSet)
     if zset is None:
@@ -448,7 +449,7 @@ def _columns(zset: SortedSet, with_scores: bool) -> tuple[list[Any], ...]:
 
 
 def _random_rows(zset: SortedSet, count: int, with_scores: bool) -> Iterable[Any]:
-    """So many different members; their order is not needed for that."""
+    """So many different members; the set is not sorted for that."""
     members = take_sample(listed(zset.scores), count)
     return ((member, zset.scores[member]) for member in members) if with_scores else members
 
@@ -480,7 +481,7 @@ def _row(zset: SortedSet, rank: int) -> Row:
 def zscan(session: Session, argv: Argv) -> Reply:
     """Answer the next cursor, 0 at the end, and some members with their scores; start with cursor 0.
 
-    A member that is there from the first call to the last is answered at least once.
+    A member that exists from the first call to the last is answered at least once.
     """
     cursor = to_cursor(argv[2])
     zset = session.db.find(argv[1], SortedSet)

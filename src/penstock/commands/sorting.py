@@ -1,13 +1,13 @@
-"""SORT: the elements of a list, a set or a sorted set in order, or what other keys say about them.
+"""SORT: the elements of a list, a set or a sorted set in order, or values of other keys that they name.
 
-Numbers that are equal are ordered by the elements themselves, so the outcome is the same on every run. Where Redis
-leaves it open, equal words under BY ... ALPHA, elements keep the order they had; a set, which has none, is put in
-order first when the outcome is stored, because a replay of the log must store the same.
+Equal numbers are ordered by the elements themselves, so the result is the same on every run. Equal words under BY ...
+ALPHA keep their order; Redis does not define one. A set has no order, so it is sorted first when the result is stored,
+because a replay of the log must store the same.
 
-What is long is done aside. Patterns read keys that no lock covers, because they are not known before they are read, so what
-they say is fixed first (`_fixed`): a copy of the table of keys is enough for strings, which do not change, and the fields
-of hashes are looked up. With STORE what is stored belongs to that moment too: no client sees the destination, which is
-locked, before it is stored. But the keys may have changed meanwhile, so the log gets the list itself, not the command.
+Long work runs in a worker thread. BY and GET read keys that no lock covers, because they are not known before they are
+read. So what they give is fixed first (`_fixed`): a copy of the table of keys is enough for strings, which do not
+change, and fields of hashes are looked up. With STORE, the stored list also belongs to that moment: the destination is
+locked until it is stored. The other keys may change in between, so the log gets the list itself, not the command.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ T = TypeVar("T")
 Get = Callable[[bytes], Value | None]
 Lookup = Callable[[bytes], bytes | None]
 MUCH_LARGER = 4
-"""A database with more keys than so many times the elements is not worth copying."""
+"""A database with more keys than so many times the elements is not copied."""
 _NONE = List()  # what a missing key reads as; never changed
 
 
@@ -55,39 +55,39 @@ class _Request:
     descending: bool = False
     alpha: bool = False
     store: bytes | None = None
-    intset: int = 0  # integers up to which a set has an order
+    intset: int = 0  # integers up to which a set is ordered
     scripted: bool = False  # a script gets the same order every time
 
     @property
     def unsorted(self) -> bool:
-        """BY a pattern without a star says: leave them as they are."""
+        """A BY pattern without a star keeps the elements as they are."""
         return self.by is not None and b"*" not in self.by
 
     @property
     def reads_other_keys(self) -> bool:
-        """Whether a pattern names keys that depend on the elements, so that it is not known beforehand which."""
+        """Whether a pattern names keys that depend on the elements, so that they are not known in advance."""
         return any(b"*" in pattern for pattern in (self.by or b"", *self.gets))
 
     def lookups(self, find: Callable[[bytes], Lookup]) -> tuple[Lookup | None, list[Lookup]]:
-        """What BY and what each GET says about an element; `find` gives that of a pattern."""
+        """What BY and each GET give for an element; `find` looks a pattern up."""
         return find(self.by) if self.by is not None and not self.unsorted else None, list(map(find, self.gets))
 
     def chosen(self, length: int) -> tuple[int, int]:
-        """LIMIT: from where and how many of so many elements."""
+        """LIMIT: the start and the count of the rows, out of so many elements."""
         start = min(max(self.start, 0), length)
         return start, length - start if self.count < 0 else min(self.count, length - start)
 
 
 def _check_pattern(session: Session | None, option: str) -> None:
-    """Refuse a pattern to a user who may not read every key: which keys it names only the elements tell."""
+    """Refuse a pattern to a user who may not read every key, because the keys depend on the elements."""
     if session is not None and not session.user.unrestricted:
-        assert session.current is not None, "a user with rules took the short way"
+        assert session.current is not None, "a restricted user reached the fast path"
         if not session.user.may_read_every_key(*session.current):
             raise ReplyError(f"{option} option of SORT denied due to insufficient ACL permissions.")
 
 
 def _parse(argv: Argv, may_store: bool, session: Session | None = None) -> _Request:
-    """SORT's arguments; `session` is asked whether its user may follow the patterns."""
+    """SORT's arguments; `session` tells whether its user may use the patterns."""
     request = _Request()
     if session is not None:
         request.intset, request.scripted = session.engine.config.set_max_intset_entries, session.scripted
@@ -123,7 +123,7 @@ def _parse(argv: Argv, may_store: bool, session: Session | None = None) -> _Requ
 
 
 def _stored_key(argv: Argv) -> Iterable[int]:
-    """Where SORT's STORE key is. What Redis calls a key when STORE comes twice: the last one."""
+    """The position of SORT's STORE key. If STORE comes twice it is the last one, as in Redis."""
     found: list[int] = []
     at = 2
     while at < len(argv):
@@ -135,7 +135,7 @@ def _stored_key(argv: Argv) -> Iterable[int]:
 
 
 def _looks_up(argv: Argv) -> bool:
-    """Whether BY or GET takes something from keys that only the elements tell."""
+    """Whether BY or GET reads keys that depend on the elements."""
     try:
         request = _parse(argv, may_store=True)
     except ReplyError:
@@ -147,7 +147,7 @@ def _looks_up(argv: Argv) -> bool:
 
 
 class _Changes(Exception):
-    """A string that commands change in place was found where it must not be read."""
+    """A string that commands edit in place was found in a thread, where it must not be read."""
 
 
 def _changes(size: int) -> None:
@@ -155,9 +155,9 @@ def _changes(size: int) -> None:
 
 
 def _lookup(get: Get, pattern: bytes, keep: Callable[[int], None] | None = None) -> Lookup:
-    """What a pattern says about an element: the element itself, a string `weight_*`, a hash's field `user_*->age`.
+    """The value of a pattern for an element: the element itself, a string `weight_*`, a field of a hash `user_*->age`.
 
-    `keep` is asked before a string is copied, as often as an element leads to it, that will be kept.
+    `keep` is called before a string that will be stored is copied, once for each element that leads to it.
     """
     if pattern == b"#":
         return lambda element: element
@@ -184,9 +184,9 @@ def _lookup(get: Get, pattern: bytes, keep: Callable[[int], None] | None = None)
 
 
 def _fixed(db: Database, value: List | Set | SortedSet) -> Callable[[bytes], Lookup]:
-    """What gives `_lookup` of a pattern for the elements of a value, as of this moment and for any thread.
+    """A function that gives `_lookup` of a pattern for the elements of a value, fixed now and usable in any thread.
 
-    Its lookups raise _Changes where they cannot know what was there.
+    Its lookups raise _Changes if they cannot know the value of that moment.
     """
     table = copy_now(db) if len(db) <= MUCH_LARGER * len(value) else None
 
@@ -206,8 +206,8 @@ def _not_a_score() -> ReplyError:
 
 
 def _to_score(text: bytes | None) -> float:
-    """A weight as C's strtod reads it: blanks in front are fine, and what is missing or empty weighs nothing."""
-    if text is not None and text.isdigit() and len(text) < 300:  # most are, and cannot be anything but a number
+    """A weight as C's strtod reads it: leading blanks are allowed, and a missing or empty value weighs nothing."""
+    if text is not None and text.isdigit() and len(text) < 300:  # most are, and such text is always a number
         return float(text)
     text = (text or b"").split(b"\0", 1)[0].lstrip()
     if not text:
@@ -242,11 +242,11 @@ def _sorted(elements: Iterable[bytes], request: _Request, look: Lookup | None) -
     if not request.alpha:
         rows = ((_to_score(look(element) if look else element), element) for element in elements)
         runs = sort_in_chunks(rows, hint=itemgetter(0))
-        first = next(runs, [])  # now, because what is not a number is an error even if none of the rows is asked for
+        first = next(runs, [])  # now, because a word that is no number is an error even if no row is asked for
         return map(itemgetter(1), _backwards_if(request.descending, chain([first], runs)))
     if look is None:
         return _backwards_if(request.descending, sort_in_chunks(elements))
-    # What has no word comes before what has one, even the empty one; where words are equal the place decides.
+    # Elements without a word come before those with one, even an empty one; equal words keep their positions.
     step = -1 if request.descending else 1
     words = (
         (word is not None, word or b"", step * at, element)
@@ -257,7 +257,7 @@ def _sorted(elements: Iterable[bytes], request: _Request, look: Lookup | None) -
 
 
 def _backwards_if(descending: bool, runs: Iterator[list[T]]) -> Iterator[T]:
-    """What is in these runs, from the last if it is to be descending."""
+    """The elements of these runs, from the last if descending."""
     if not descending:
         for run in runs:
             yield from run
@@ -348,7 +348,7 @@ def _store(session: Session, name: bytes, destination: bytes, request: _Request)
 
 
 def _list_of(rows: Iterable[bytes | None]) -> List:
-    """What STORE keeps: what is missing is an empty string."""
+    """The elements that STORE keeps: a missing value is an empty string."""
     result = List()
     for some in chunks(rows):
         result.extend(row or b"" for row in some)
@@ -356,7 +356,7 @@ def _list_of(rows: Iterable[bytes | None]) -> List:
 
 
 def _growth(session: Session, argv: Argv) -> int:
-    """What STORE takes for places in a list; what GET finds is shared, or counted when it is copied."""
+    """The memory that STORE takes for list slots; values that GET finds are shared, or counted when they are copied."""
     request = _parse(argv, may_store=True)
     if request.store is None:
         return 0
@@ -368,7 +368,7 @@ def _growth(session: Session, argv: Argv) -> int:
 _CATEGORIES = ["list", "set", "sortedset", "dangerous"]
 _SYNTAX = "key [BY pattern] [LIMIT offset count] [GET pattern ...] [ASC | DESC] [ALPHA]"
 _COST = "O(N + M log M) with N elements of which M are sorted"
-_BEYOND = Beyond(Reach.DATABASE, "looks at keys that only the elements tell, with BY or GET", _looks_up)
+_BEYOND = Beyond(Reach.DATABASE, "looks at keys that depend on the elements, with BY or GET", _looks_up)
 
 
 @command(
@@ -384,11 +384,11 @@ _BEYOND = Beyond(Reach.DATABASE, "looks at keys that only the elements tell, wit
     grows=_growth,
 )
 def sort(session: Session, argv: Argv) -> Reply:
-    """Answer the elements of a list, set or sorted set in order of their numbers, or with ALPHA of their bytes.
+    """Answer the elements of a list, set or sorted set, ordered as numbers or, with ALPHA, as bytes.
 
-    BY takes the weights from other keys: in `weight_*` the star stands for the element, `user_*->age` is a field of
-    a hash, and a pattern without a star leaves the order alone. GET answers what such a pattern gives in place of the
-    element, `#` being the element. STORE makes a list of the answer and answers its length.
+    BY takes the weights from other keys: in `weight_*` the star stands for the element, `user_*->age` is a field of a
+    hash, and a pattern without a star keeps the order. GET answers the value of such a pattern instead of the element;
+    `#` is the element itself. STORE stores the answer as a list and answers its length.
     """
     request = _parse(argv, may_store=True, session=session)
     if request.store is None:
@@ -408,5 +408,5 @@ def sort(session: Session, argv: Argv) -> Reply:
     beyond=_BEYOND,
 )
 def sort_ro(session: Session, argv: Argv) -> Reply:
-    """SORT without STORE, for where nothing may be written."""
+    """SORT without STORE, which only reads."""
     return _answer(session, argv[1], _parse(argv, may_store=False, session=session))

@@ -1,4 +1,4 @@
-"""Streams beyond the proposal: looking into them, moving and dropping groups, retention, finding an offset by time."""
+"""Administration of streams: description, groups, retention, and the offset at a time."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def _describe(session: Session, name: bytes, group: Group, stream: Stream) -> di
 def tinfo(session: Session, argv: Argv) -> Reply:
     """Describe a stream: its range of offsets, nodes, bytes raw and stored, retention, producers, stages and groups.
 
-    A group's position is the next offset it delivers; its lag counts the messages that are there and were not
-    delivered yet, exactly; everything up to `acknowledged` is done with.
+    A group's position is the next offset it delivers. Its lag is the exact number of available messages that were not
+    delivered yet. All messages up to `acknowledged` are acknowledged or expired.
     """
     stream = _existing(session, argv[1])
     info = stream.messages.info()
@@ -83,7 +83,7 @@ def tinfo(session: Session, argv: Argv) -> Reply:
     cost="O(log nodes)",
 )
 def tseek(session: Session, argv: Argv) -> Reply:
-    """Answer the first available offset that was written at or after a time; the next offset to come if there is none."""
+    """Answer the first available offset that was written at or after a time, or the next offset if there is none."""
     if argv[2].upper() != b"TIME":
         raise ReplyError(f"unknown option '{argv[2][:64].decode(errors='replace')}' of TSEEK; it takes TIME ms")
     moment = to_number(argv[3], "TIME")
@@ -101,12 +101,13 @@ def tseek(session: Session, argv: Argv) -> Reply:
     cost="O(nodes freed)",
 )
 def tretain(session: Session, argv: Argv) -> Reply:
-    """Say what a stream keeps; what is not named stays as it was, and 0 takes a limit away.
+    """Set what a stream keeps. A limit that is not named stays, and 0 removes a limit.
 
-    By COUNT nodes go as long as so many messages are left. A node goes by AGE when its newest message is too old, also the one
-    that is being written. BYTES are held at the most, but the newest message stays. COMPACT keeps the last entry of every tag,
-    its offset unchanged. What stays is what all of these keep. Old messages go by whole nodes, some of them a little later than the limit says; those so large that
-    a node of them would be beyond BYTES go one by one.
+    COUNT evicts nodes as long as so many messages are left. AGE evicts a node when its newest message is too old,
+    including the node that is being written. BYTES is the most that the stream holds, but the newest message always
+    stays. COMPACT keeps the last entry of every tag, with its offset. A message stays only if all rules keep it. Old
+    messages are evicted by whole nodes, sometimes a little later than the limit says; messages so large that one node
+    would exceed BYTES are evicted one by one.
     """
     stream = _existing(session, argv[1])
     limits = _retention(stream.retention, argv[2:])
@@ -162,10 +163,10 @@ def tgroup_list(session: Session, argv: Argv) -> Reply:
     keys=key(2, Access.UPDATE),
     group="stream",
     syntax="key group offset | $ | 0",
-    not_lazy=NotLazy("is logged by what it did, which is not known before it runs"),
+    not_lazy=NotLazy("is logged by its effect, which is not known before it runs"),
 )
 def tgroup_set(session: Session, argv: Argv) -> Reply:
-    """Let a group go on from an offset, creating it; what is pending stays pending. 0 is the first available message."""
+    """Move a group to an offset, creating it; pending messages stay pending. 0 is the first available message."""
     stream = _existing(session, argv[2])
     messages = stream.messages
     place = messages.last + 1 if argv[4] == b"$" else to_number(argv[4], "offset") or messages.first
@@ -186,10 +187,10 @@ def tgroup_set(session: Session, argv: Argv) -> Reply:
     keys=key(2, Access.UPDATE),
     group="stream",
     syntax="key group",
-    cost="O(1); what it held is freed by and by",
+    cost="O(1); its memory is freed in small steps",
 )
 def tgroup_del(session: Session, argv: Argv) -> Reply:
-    """Forget a group, its position and what it has pending; answer whether it was there. Members that wait are told."""
+    """Delete a group with its position and pending messages; answer 1 if it existed. Waiting members get an error."""
     stream = session.db.find(argv[2], Stream)
     if stream is None or stream.groups.pop(argv[3], None) is None:
         return 0
@@ -207,7 +208,7 @@ def tgroup_del(session: Session, argv: Argv) -> Reply:
     cost="O(log L + leases shown), with L leases pending",
 )
 def tgroup_pending(session: Session, argv: Argv) -> Reply:
-    """List what a group was given and has not acknowledged, as runs of offsets delivered together.
+    """List the messages that a group got and has not acknowledged, as runs of offsets delivered together.
 
     Each row is [first, last, attempts, first delivered, next retry, expiry or 0], times in milliseconds since 1970.
     """
@@ -243,10 +244,10 @@ def tgroup_pending(session: Session, argv: Argv) -> Reply:
     keys=key(1, Access.UPDATE),
     group="stream",
     syntax="key group offset | start-end [...] [DELAY ms]",
-    cost="O(log L) a range, with L leases pending, and a twentieth of a microsecond a lease in it",
+    cost="O(log L) a range with L leases pending, and 0.05 microseconds a lease in it",
 )
 def tnack(session: Session, argv: Argv) -> Reply:
-    """Have pending messages delivered again at once, or after a delay; answer how many were pending."""
+    """Deliver pending messages again at once, or after a delay; answer how many were pending."""
     words, delay = argv[3:], 0
     if len(words) > 2 and words[-2].upper() == b"DELAY":
         delay = to_number(words[-1], "DELAY")

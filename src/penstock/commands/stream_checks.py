@@ -1,7 +1,7 @@
-"""Entries checked against the schema of their stream before they are written (TSCHEMA SET ... CHECK).
+"""Entries are checked against the schema of their stream before they are written (TSCHEMA SET ... CHECK).
 
-The log holds the command as it came. A replay checks the entries again, with the same outcome: it depends on the entries
-and on the schema alone.
+The log holds the command as it came. A replay checks the entries again with the same result, which depends only on the
+entries and the schema.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def find_misfits(key: bytes, stream: Stream, entries: Iterable[bytes]) -> list[M
 
 
 def refused(key: bytes, stream: Stream, misfit: Misfit) -> SchemaMisfit:
-    """What a writer is told whose entry does not fit."""
+    """The error for a writer whose entry does not fit."""
     schemas = stream.checked
     assert schemas is not None
     version = f"version {len(schemas.versions)} of the schema of '{name_in_text(key[:64])}'"
@@ -48,7 +48,7 @@ def refused(key: bytes, stream: Stream, misfit: Misfit) -> SchemaMisfit:
 
 
 def write_letters(session: Session, key: bytes, stream: Stream, rows: list[tuple[bytes, bytes, str]]) -> list[Argv]:
-    """Append (tag, entry, why) to the stream for entries that do not fit; the commands to log for what that evicted."""
+    """Append (tag, entry, why) to the dead-letter stream for entries that do not fit; answer the evictions to log."""
     schemas = stream.checked
     assert schemas is not None
     assert schemas.dead_letter is not None

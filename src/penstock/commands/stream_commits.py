@@ -1,4 +1,4 @@
-"""Streams, exactly once: entries staged aside and made visible by one commit; and TAPPLY, which the log is made of."""
+"""Exactly-once writes to streams: entries are staged, and one commit makes them visible. TAPPLY is for the log."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from penstock.types.stream.stream import Stream
     grows=lambda session, argv: size_of_batches(argv[4]) if argv[3].upper() == b"ARROW" else 0,
 )
 def tstage(session: Session, argv: Argv) -> Reply:
-    """Put entries aside under a token, invisible to readers until TCOMMIT; answer how many the token has now.
+    """Stage entries under a token, invisible to readers until TCOMMIT; answer how many the token has now.
 
     Staging again under a token adds to it. Stages that are not committed expire (stream-stage-timeout). If the stream
-    checks its schema, an entry that does not fit makes the command fail, also where CHECK says deadletter: a stage is
+    checks its schema, an entry that does not fit makes the command fail, even if CHECK says deadletter: a stage is
     committed whole.
     """
     form = argv[3].upper()
@@ -75,8 +75,8 @@ def _check(key: bytes, stream: Stream | None, entries: Iterable[bytes]) -> None:
 def tcommit(session: Session, argv: Argv) -> Reply:
     """Make the entries staged under the tokens visible, in that order and at once; answer [first offset, entries].
 
-    Only if the epoch is newer than the producer's last: a repeat of the last one answers as it did then and appends
-    nothing, an older one is refused with FENCED.
+    The epoch must be newer than the producer's last one. A repeat of the last epoch appends nothing and gets the same
+    answer; an older one is refused with FENCED.
     """
     epoch = to_number(argv[3], "epoch")
     db = session.db
@@ -110,7 +110,7 @@ def tcommit(session: Session, argv: Argv) -> Reply:
     cost="O(1) a token",
 )
 def tunstage(session: Session, argv: Argv) -> Reply:
-    """Drop what is staged under the tokens, and answer how many of them there were."""
+    """Drop the entries staged under the tokens, and answer how many tokens existed."""
     stream = session.db.find(argv[1], Stream)
     dropped = stream.stages.drop(argv[2:]) if stream is not None else 0
     if dropped:
@@ -130,8 +130,8 @@ def tunstage(session: Session, argv: Argv) -> Reply:
 def tapply(session: Session, argv: Argv) -> Reply:
     """Apply an effect as the log records it: not for clients.
 
-    GROUP makes a group what a read left it, AT runs a stream command at the time it first ran, UNSTAGE drops the stages
-    older than a time, COMPACT drops from these nodes what sealed nodes supersede.
+    GROUP sets the state of a group after a read, AT runs a stream command at the time it first ran, UNSTAGE drops
+    stages older than a time, COMPACT drops superseded messages from these nodes.
     """
     form = argv[2].upper()
     if form == b"AT" and len(argv) > 5:

@@ -1,6 +1,6 @@
-"""TSCHEMA: the fields that the entries of a stream have, and what becomes of entries that do not fit.
+"""TSCHEMA: the fields of a stream's entries, and what happens to entries that do not fit.
 
-The subcommand comes before the key, as in TGROUP, so that reading a schema is a command that only reads.
+The subcommand comes before the key, as in TGROUP, so that reading a schema is a read-only command.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def _dead_letter_key(argv: Sequence[bytes]) -> Iterable[int]:
     grows=lambda session, argv: SIZE_OF_TEXT * len(argv[3]),
 )
 def tschema_set(session: Session, argv: Argv) -> Reply:
-    """Say which fields the entries of a stream have as JSON objects, and answer the number of the version.
+    """Declare the fields of a stream's entries, which are JSON objects, and answer the number of the version.
 
     Fields are written as Spark writes columns: `user string NOT NULL, ms bigint DEFAULT 0`. The stream is created if it
-    is not there. A new version may only widen the one before it: it adds fields that older entries need not have, and
-    widens types. The fields of the newest version give no new version. CHECK says what happens to entries that do not
-    fit: they are written (off), the command that writes them fails and writes nothing (refuse), or they go to another
-    stream (deadletter). Without CHECK it stays as it was.
+    does not exist. A new version may only widen the one before it: it adds fields that older entries need not have, and
+    widens types. If the fields equal those of the newest version, there is no new version. CHECK says what happens to
+    entries that do not fit: they are written (off), the command that writes them fails and writes nothing (refuse), or
+    they go to another stream (deadletter). Without CHECK the setting stays.
     """
     db, name = session.db, argv[2]
     schema = _schema(argv[3])
@@ -76,7 +76,7 @@ def _with_check(schemas: Schemas, name: bytes, words: Argv) -> Schemas:
         raise ReplyError("TSCHEMA SET takes CHECK off, CHECK refuse, or CHECK deadletter and the name of a stream")
     dead_letter = words[2] if check is Check.DEADLETTER else None
     if dead_letter == name:
-        raise ReplyError("entries that do not fit must go to another stream than the one they do not fit")
+        raise ReplyError("the stream for entries that do not fit must be another one")
     return replace(schemas, check=check, dead_letter=dead_letter)
 
 
@@ -90,7 +90,7 @@ def _with_check(schemas: Schemas, name: bytes, words: Argv) -> Schemas:
     cost="O(fields)",
 )
 def tschema_get(session: Session, argv: Argv) -> Reply:
-    """Describe the newest schema of a stream, or a version of it: its fields, since which offset, and CHECK.
+    """Describe the newest schema of a stream, or a version of it: its fields, its first offset, and CHECK.
 
     Null if the stream has no schema, or no such version.
     """
@@ -115,7 +115,7 @@ def tschema_get(session: Session, argv: Argv) -> Reply:
     cost="O(fields of all versions)",
 )
 def tschema_versions(session: Session, argv: Argv) -> Reply:
-    """List the versions of a stream's schema, oldest first, each with its fields and since which offset it holds."""
+    """List the versions of a stream's schema, oldest first, each with its fields and its first offset."""
     schemas = _schemas(session, argv[2])
     return [_described(schemas, number + 1) for number in range(len(schemas.versions))] if schemas is not None else []
 
@@ -131,7 +131,7 @@ def tschema_versions(session: Session, argv: Argv) -> Reply:
     not_lazy=NotLazy("decides which of the next writes are refused"),
 )
 def tschema_del(session: Session, argv: Argv) -> Reply:
-    """Forget the schema of a stream, all versions and CHECK, and answer how many versions there were."""
+    """Remove the schema of a stream, all versions and CHECK, and answer how many versions there were."""
     stream = session.db.find(argv[2], Stream)
     if stream is None or stream.schemas is None:
         return 0

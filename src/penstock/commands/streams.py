@@ -1,8 +1,8 @@
-"""Streams: TWRITE, TREAD, TACK and TEVICT, the four commands of the proposal.
+"""The main commands of streams: TWRITE, TREAD, TACK and TEVICT.
 
-Where the proposal leaves a point open, DESIGN decided it; the docstrings below say what holds. A group read is a
-write: what it changed (the position, leases with absolute times) is logged, not the command, so that a replay at
-another time gives the same groups. Writes are logged with their time, inside TAPPLY ... AT, for the same reason.
+A group read is a write. The log gets what it changed (the position, leases with absolute times) and not the command, so
+that a replay at another time gives the same groups. Writes are logged with their time, inside TAPPLY ... AT, for the
+same reason.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from penstock.types.stream.producers import ProducerFenced
 from penstock.types.stream.retention import apply_retention, keep_last, keep_nodes, outgrows
 from penstock.types.stream.stream import Stream
 
-_NOTHING = Messages()  # what is read where there is no stream
+_NOTHING = Messages()  # the result where there is no stream
 MAX_NULLS = 1_000_000
-"""Evicted messages one plain read tells of: a stream may have lost more than any reply can hold."""
+"""The most evicted messages that one plain read reports: a stream may have lost more than a reply can hold."""
 
 
 # -- parsing that stream commands share -----------------------------------------------------------------------
 
 
 def to_number(raw: bytes, name: str, least: int = 0) -> int:
-    """An integer argument, refused by name."""
+    """An integer argument; the error names it."""
     if raw.isdigit() and len(raw) < 19 and (raw[0] != 48 or raw == b"0") and (number := int(raw)) >= least:
-        return number  # what nearly all are, without the work for what to say about others
+        return number  # nearly all calls end here
     number = to_integer(raw, lambda: ReplyError(f"{name} is not an integer or out of range"))
     if number < least:
         raise ReplyError(f"{name} must be at least {least}")
@@ -51,14 +51,14 @@ def to_number(raw: bytes, name: str, least: int = 0) -> int:
 
 
 def refuse_repeated(seen: set[bytes], word: bytes, command: str) -> None:
-    """An option may be given once: which of two was meant is not for us to guess."""
+    """Refuse an option that is given twice."""
     if word in seen:
         raise ReplyError(f"option '{word.decode()}' of {command} is given twice")
     seen.add(word)
 
 
 def to_ranges(words: Sequence[bytes]) -> list[Range]:
-    """Offsets and ranges, `7` or `3-9`, both ends included on the wire and the end excluded here."""
+    """Offsets and ranges such as `7` or `3-9`. The end is included on the wire and excluded here."""
     ranges: list[Range] = []
     for word in words:
         start, dash, end = word.partition(b"-")
@@ -71,14 +71,14 @@ def to_ranges(words: Sequence[bytes]) -> list[Range]:
 
 
 def parse_entries(argv: Argv, at: int) -> tuple[list[bytes], list[bytes]]:
-    """Tags and entries of `tag entry tag entry ...`, from a place on."""
+    """Tags and entries of `tag entry tag entry ...`, from a position on."""
     if at == len(argv) or (len(argv) - at) % 2:
         raise ReplyError("ENTRIES takes pairs of tag and entry")
     return argv[at::2], argv[at + 1 :: 2]
 
 
 def to_batches(session: Session, payload: bytes) -> list[object]:
-    """Record batches of an ARROW argument, checked completely. What the log has was accepted once, and stays so."""
+    """Record batches of an ARROW argument, completely checked. Those from the log have no limit."""
     engine = session.engine
     applied = engine.loading or engine.streams.replaying
     try:
@@ -88,7 +88,7 @@ def to_batches(session: Session, payload: bytes) -> list[object]:
 
 
 def size_of_batches(payload: bytes) -> int:
-    """How many bytes an ARROW argument takes when it is unpacked; 0 if it is none."""
+    """How many bytes an ARROW argument takes when it is unpacked; 0 if there is none."""
     try:
         return unpacked_size(payload)
     except INVALID:
@@ -119,7 +119,7 @@ class _Write:
         while at < len(argv):
             word = argv[at].upper()
             if word == b"FORMAT" and at + 3 == len(argv):
-                at += 1  # FORMAT ARROW payload, as TREAD spells it; without options the shorter form has four words
+                at += 1  # FORMAT ARROW payload, as in TREAD; without options the form without FORMAT has four words
                 word = argv[at].upper()
             if word == b"ENTRIES":
                 write.entries = parse_entries(argv, at + 1)
@@ -142,7 +142,7 @@ class _Write:
         return zip(*self.entries, strict=True) if self.entries is not None else rows_of(self.batches or [])
 
     def leave_out(self, places: list[int]) -> None:
-        """Write all but the rows at these places, which are in order."""
+        """Write all rows but those at these places, which are in order."""
         if places and self.entries is not None:
             gone = set(places)
             kept = [at for at in range(len(self.entries[0])) if at not in gone]
@@ -152,7 +152,7 @@ class _Write:
 
 
 def _one_by_one(session: Session, run: list[Argv]) -> RawPieces:
-    """Several TWRITEs of which each may be refused by itself."""
+    """Several TWRITEs, each of which may be refused alone."""
     replies: list[bytes] = []
     effects: list[Argv] = []
     for argv in run:
@@ -205,10 +205,10 @@ def twrite(session: Session, argv: Argv) -> Reply:
     """Append to the stream at key, creating it, and answer the first new entry's offset.
 
     Atomic: all entries get contiguous offsets, or none is appended. BACKLOG frees old nodes as long as count entries
-    stay. FORMAT ARROW takes an Arrow IPC stream with the columns tag and entry, and time if it brings its own; the word
-    FORMAT may be left out after an option. A repeat of the same PRODUCER id and sequence appends nothing and answers
-    what the first time was answered. If the stream checks its schema (TSCHEMA SET ... CHECK), an entry that does not
-    fit makes the command fail, or goes to the dead-letter stream; the reply is null if all of them do.
+    stay. FORMAT ARROW takes an Arrow IPC stream with the columns tag and entry, and optionally time; the word FORMAT
+    may be left out after an option. A repeat of the same PRODUCER id and sequence appends nothing and gets the first
+    answer again. If the stream checks its schema (TSCHEMA SET ... CHECK), an entry that does not fit makes the command
+    fail, or goes to the dead-letter stream; the reply is null if all of them do.
     """
     db = session.db
     name = argv[1]
@@ -220,7 +220,7 @@ def twrite(session: Session, argv: Argv) -> Reply:
             return _write_checked(session, argv, stream, _Write(entries=([argv[2]], [argv[3]])))
         messages: Messages = stream.messages
         offset = messages.append(db.clock.now, argv[2], argv[3])
-        # A message between seals has nothing to free, unless it is a large one, nor to log.
+        # Between two seals there is nothing to evict or to log, unless a message is large.
         if offset % NODE and session.engine.log is None and not stream.retention.bytes:
             db.changed(name)
             return offset
@@ -287,7 +287,9 @@ def _append(session: Session, stream: Stream, write: _Write) -> int:
 
 
 def retain(session: Session, key: bytes, stream: Stream, offset: int) -> None:
-    """Enforce retention where appending from an offset on sealed a node; between seals only large messages can be too much."""
+    """Enforce retention if appending from an offset on sealed a node; between two seals only large messages can exceed
+    it.
+    """
     streams = session.engine.streams
     messages, limit = stream.messages, stream.retention.bytes
     if (offset - 1) // NODE != messages.last // NODE:
@@ -304,10 +306,9 @@ def log_at(
 ) -> None:
     """Log a command together with the time it ran at, and the offset through which it evicted.
 
-    `moment` is that time if it is not the time of day but the one that leases and stages go by. `more` are effects on
-    other keys.
+    `moment` is the time if it is the clock of leases and stages, not the time of day. `more` are effects on other keys.
 
-    What goes is logged and not found again at a replay, which may run with another configuration and another clock.
+    Evictions are logged, because a replay may run with another configuration and another clock.
     """
     at = session.db.clock.now if moment is None else moment
     effects: list[Argv] = [[b"TAPPLY", argv[1], b"AT", b"%d" % at, *argv]]
@@ -324,7 +325,7 @@ class _Read:
     """A TREAD's arguments."""
 
     key: bytes
-    offset: int | None  # None is `$`, only new ones
+    offset: int | None  # None is `$`: only new messages
     count: int
     deadline: int | None = None  # None does not block, 0 blocks for ever
     group: bytes | None = None
@@ -333,14 +334,14 @@ class _Read:
     dead_letter: bytes | None = None
     with_info: bool = False
     arrow: bool = False
-    compressed: bool = False  # in Arrow's form, what is stored compressed may be sent so
+    compressed: bool = False  # Arrow only: nodes that are stored compressed may be sent compressed
     only_new: bool = False  # the offset was given as `$`
-    origin: weakref.ref[Stream] | None = None  # the stream it waits at, if there was one; `offset` is then what is next
+    origin: weakref.ref[Stream] | None = None  # the stream it waits on, if there was one; `offset` is then the next one
 
-    # What it waits for when it blocks: engine.blocking.Wish.
+    # What a blocked read waits for: engine.blocking.Wish.
 
     def came_upon(self, value: Value | None) -> bool:
-        """Whether this is the stream that was there when the read came."""
+        """Whether this is the stream that the key held when the read came."""
         return self.origin is not None and self.origin() is value
 
     def goes_on_with(self, value: Value | None) -> None:
@@ -348,7 +349,7 @@ class _Read:
 
     @property
     def shared(self) -> bool:
-        """A plain read takes nothing away."""
+        """A plain read removes nothing."""
         return self.group is None
 
     def same(self) -> object:
@@ -366,12 +367,12 @@ class _Read:
             if self.only_new and not self.came_upon(stream):
                 return (
                     stream.messages.first <= stream.messages.last
-                )  # all of a stream that took this one's place is new
+                )  # all messages of a stream that replaced this one are new
             assert self.offset is not None
             return self.offset <= stream.messages.last
         group = stream.groups.get(self.group)
         if group is None:
-            return True  # it is made by the read
+            return True  # the read creates it
         engine = session.engine
         now = engine.streams.lease_time()
         if group.has_work(stream.messages, now, self.retry is not None, engine.config.stream_max_pending):
@@ -380,7 +381,7 @@ class _Read:
         return False
 
     def wait_for_retry(self, session: Session, group: Group) -> None:
-        """See that a blocked member is woken when something falls due; not one that does not retry: it would find nothing."""
+        """Wake a blocked member when a retry falls due; a member without RETRY would find nothing then."""
         due = group.next_deadline() if self.retry is not None else None
         if due is not None:
             session.engine.streams.wake_at(session.db, self.key, due)
@@ -401,7 +402,7 @@ class _Read:
             read._take(word, argv[at + 1 : at + size], now)
             at += size
         if read.group is None and offset == 0:
-            raise ReplyError("offset must be at least 1; offsets start at 1, and 0 only places a new group")
+            raise ReplyError("offset must be at least 1; offsets start at 1, and 0 is only for a new group")
         if read.retry is not None or read.dead_letter is not None or read.compressed:
             read._check()
         return read
@@ -448,7 +449,7 @@ _SIZES = {
 
 
 def _options(argv: Sequence[bytes]) -> dict[bytes, int]:
-    """Where the options of a TREAD stand; stops at what it does not know."""
+    """The positions of a TREAD's options; stops at an unknown word."""
     found: dict[bytes, int] = {}
     at = 4
     while at < len(argv) and (size := _SIZES.get(argv[at].upper())) is not None:
@@ -472,24 +473,24 @@ def _dead_letter_key(argv: Sequence[bytes]) -> Iterable[int]:
     flags=Flag.WRITE | Flag.BLOCKING | Flag.MOVABLEKEYS | Flag.BRIEF,
     keys=(*key(1, Access.UPDATE, narrow=_tread_access), KeySpec(Access.WRITE, find=_dead_letter_key)),
     group="stream",
-    syntax="key offset count [BLOCK ms] [GROUP name] [RETRY retry-ms expire-ms] [MAXBYTES bytes] [DEADLETTER key] [WITHINFO]"
-    " [FORMAT ARROW [COMPRESSED]]",
+    syntax="key offset count [BLOCK ms] [GROUP name] [RETRY retry-ms expire-ms] [MAXBYTES bytes] [DEADLETTER key] "
+    "[WITHINFO] [FORMAT ARROW [COMPRESSED]]",
     cost="O(1) to find the offset, at any length, and O(bytes) to send; a group adds O(leases touched)",
 )
 def tread(session: Session, argv: Argv) -> Reply:
     """Read up to count messages, each [offset, tag, entry], from an offset on, or the next ones of a group.
 
-    Without GROUP the reply is positional: evicted messages are null, and it stops at the last offset (or after a million
-    nulls, if more than that is gone). `$` reads only what is new, which is all of a stream that replaces this one during
-    the wait. BLOCK waits while there is nothing at or after the offset; 0 waits for ever; a wait that ends without
-    anything answers a null array. With GROUP the offset only places a group that does not exist yet (0 is the first
-    available message); each message goes to one member, and with RETRY it comes again after retry-ms until it is
-    acknowledged with TACK, or expires. WITHINFO puts [first, last] in front. FORMAT ARROW answers one bulk string that
-    pyarrow.ipc.open_stream reads; WITHINFO then puts first, last and the stream's schema in the schema's metadata, and COMPRESSED lets record
-    batches come compressed as they are stored, which every Arrow with lz4 and zstd reads.
+    Without GROUP the reply is positional: evicted messages are null, and it stops at the last offset (or after a
+    million nulls, if more than that were evicted). `$` reads only new messages, which are all messages of a stream that
+    replaces this one during the wait. BLOCK waits while there is nothing at or after the offset; 0 waits for ever; a
+    timeout answers a null array. With GROUP the offset only sets the start of a group that does not exist yet (0 is the
+    first available message). Each message goes to one member. With RETRY it is delivered again after retry-ms until it
+    is acknowledged with TACK, or expires. WITHINFO puts [first, last] in front. FORMAT ARROW answers one bulk string
+    that pyarrow.ipc.open_stream reads; WITHINFO then puts first, last and the stream's schema in the schema's metadata,
+    and COMPRESSED sends record batches compressed as they are stored, which every Arrow with lz4 and zstd reads.
     """
     if len(argv) == 4 and argv[2] != b"$" and (offset := to_number(argv[2], "offset")):
-        # What is asked most often, without the work for what else could be.
+        # The most frequent form, without parsing options.
         count = to_number(argv[3], "count")
         stream = session.db.find(argv[1], Stream)
         return _messages(session, stream.messages if stream is not None else _NOTHING, offset, count)
@@ -571,21 +572,21 @@ def _read_group(session: Session, read: _Read) -> Reply:
 
 
 def _place(session: Session, stream: Stream, read: _Read) -> int:
-    """Where a group starts that this read makes."""
+    """The start of a group that this read creates."""
     return _only_new(session, stream, stream.messages) if read.offset is None else read.offset or stream.messages.first
 
 
 def _still_waiting(session: Session, stream: Stream | None) -> _Read | None:
-    """The read that waits, as it was when it came, if the key holds the same stream as then."""
+    """The waiting read as it was when it came, if the key still holds the same stream."""
     first = session.waiter.wish if session.waiter is not None else None
     return first if isinstance(first, _Read) and first.came_upon(stream) else None
 
 
 def _only_new(session: Session, stream: Stream | None, messages: Messages) -> int:
-    """The offset that `$` stands for: the one that was to come when the read came.
+    """The offset that `$` stands for: the next one when the read came.
 
-    If the key was deleted or replaced while the read waited, all that is in the stream that took its place is new to
-    it, the way `tail -F` goes on with a file that was replaced.
+    If the key was deleted or replaced while the read waited, all messages of the new stream are new, as `tail -F`
+    continues with a file that was replaced.
     """
     if session.waiter is None:
         return messages.last + 1
@@ -613,7 +614,7 @@ def _array(pieces: list[Piece], count: int, info: Messages | None) -> RawPieces:
     keys=key(1, Access.UPDATE),
     group="stream",
     syntax="key group offset | start-end [offset | start-end ...]",
-    cost="O(log L) a range, with L leases pending, and a hundredth of a microsecond a lease in it; the numbers in a range are"
+    cost="O(log L) a range with L leases pending, and 0.01 microseconds a lease in it; the numbers in a range are"
     " not walked",
 )
 def tack(session: Session, argv: Argv) -> Reply:
@@ -641,9 +642,9 @@ def tack(session: Session, argv: Argv) -> Reply:
     not_lazy=NotLazy("counts what is there, which compaction changes, with -count", lambda argv: argv[2][:1] == b"-"),
 )
 def tevict(session: Session, argv: Argv) -> Reply:
-    """Remove messages up to an offset, or all but the last count, and answer how many went.
+    """Remove messages up to an offset, or all but the last count, and answer how many were removed.
 
-    The offsets of what stays do not change, and no offset is used again. Memory goes back by whole nodes.
+    The other messages keep their offsets, and no offset is used again. Memory is freed by whole nodes.
     """
     offset = to_number(argv[2], "offset", -INT64_MAX)
     db: Database = session.db

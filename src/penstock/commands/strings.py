@@ -1,8 +1,8 @@
-"""Strings: GET, SET and their kin.
+"""Strings: GET, SET and the other commands on strings.
 
-A string is `bytes`; a `bytearray` once it was edited in place and is not tiny; an `int` once it was counted with, so
-that INCR parses and prints nothing. GET and the three-word SET are the hottest code of the product: they do nothing
-that is not needed for the plainest case, and hand everything else to a slower function.
+A string is `bytes`; a `bytearray` after it was edited in place, unless it is small; an `int` after INCR or DECR, so
+that they parse and print nothing. GET and the three-word SET run most often: they handle the plainest case only, and
+call a slower function for everything else.
 
 Invariant: a reply is never a live `bytearray`. Inside MULTI replies are encoded after later commands have run, and
 would show what those wrote.
@@ -26,8 +26,8 @@ GROW = Flag.WRITE | Flag.DENYOOM
 ONE_READ = key(1, Access.READ)
 ONE_UPDATED = key(1, Access.UPDATE)
 
-EDITED_IN_PLACE = 1024
 _ZEROS = bytes(1 << 16)
+EDITED_IN_PLACE = 1024
 """Length from which an appended-to string becomes a bytearray; a shorter one is copied faster than converted."""
 
 
@@ -47,7 +47,7 @@ def find_frozen(session: Session, name: bytes) -> bytes | None:
 
 
 def _take(session: Session, name: bytes) -> bytes | None:
-    """The string that a command answers before it changes it, which counts as looked up."""
+    """The string that a command answers before it changes it; counted as a lookup."""
     old = find_frozen(session, name)
     session.engine.stats.count_lookup(old is not None)
     return old
@@ -75,7 +75,7 @@ def _set_expires(argv: Argv) -> bool:
     not_lazy=NotLazy("depends on the clock, with EX, PX, EXAT or PXAT", _set_expires),
 )
 def set_(session: Session, argv: Argv) -> Reply:
-    """Set the string at key, whatever it held, and take its expiry time away unless an option says otherwise.
+    """Set the string at key, replacing any value, and remove its expiry time unless an option says otherwise.
 
     NX sets only a key that does not exist, XX only one that does; GET answers what the key held.
     """
@@ -90,14 +90,14 @@ _EXPIRY_UNITS = {b"EX": 1000, b"PX": 1, b"EXAT": 1000, b"PXAT": 1}
 
 @dataclass(slots=True)
 class _Options:
-    """What follows the value of SET, or the key of GETEX."""
+    """The options after the value of SET, or after the key of GETEX."""
 
     words: set[bytes]
     expiry: bytes = b""  # EX, PX, EXAT or PXAT
     amount: bytes = b""
 
     def deadline(self, session: Session, command_name: str) -> int | None:
-        """When the key is to go, in milliseconds since 1970; None if no time was given."""
+        """When the key expires, in milliseconds since 1970; None if no time was given."""
         if not self.expiry:
             return None
         base = 0 if self.expiry.endswith(b"AT") else session.engine.clock.now
@@ -145,7 +145,7 @@ def _set_with_options(session: Session, argv: Argv) -> Reply:
     if (b"NX" in words and name in db) or (b"XX" in words and name not in db):
         return old
     if b"KEEPTTL" in words:
-        db.get(name)  # deletes it if it has expired: that time is over, and not kept
+        db.get(name)  # deletes the key if it has expired, so that its old time is not kept
         db.replace(name, value)
     elif deadline is None:
         db.set(name, value)
@@ -246,7 +246,7 @@ _GETEX_EXCLUSIVE = (frozenset((b"PERSIST", *_EXPIRY_UNITS)),)
     syntax="key [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | PERSIST]",
 )
 def getex(session: Session, argv: Argv) -> Reply:
-    """Answer the string at key, or null, and set or take away the key's expiry time."""
+    """Answer the string at key, or null, and set or remove the key's expiry time."""
     options = _parse_options(argv[2:], _GETEX_WORDS, _GETEX_EXCLUSIVE)
     db, name = session.db, argv[1]
     value = _take(session, name)
@@ -280,7 +280,7 @@ def getex(session: Session, argv: Argv) -> Reply:
     cost="O(1) a key",
 )
 def mget(session: Session, argv: Argv) -> Reply:
-    """Answer the strings at several keys; null for a key that is not there or holds another type."""
+    """Answer the strings at several keys; null for a key that does not exist or holds another type."""
     values = list(map(session.db.get, argv[1:]))
     for at, value in enumerate(values):
         if value is not None and type(value) is not bytes:
@@ -335,7 +335,7 @@ def msetnx(session: Session, argv: Argv) -> Reply:
 
 
 def _add(session: Session, name: bytes, amount: int) -> int:
-    """The string at `name` plus `amount`; what was counted once is kept as an int."""
+    """The string at `name` plus `amount`; it is kept as an int."""
     db = session.db
     value = db.get(name)
     if type(value) is not int:
@@ -350,25 +350,25 @@ def _add(session: Session, name: bytes, amount: int) -> int:
 
 @command("INCR", arity=2, flags=GROW | Flag.FAST, keys=ONE_UPDATED, group="string", syntax="key")
 def incr(session: Session, argv: Argv) -> Reply:
-    """Add one to the integer at key, which starts at 0, and answer the sum."""
+    """Add one to the integer at key, which starts at 0, and answer the result."""
     return _add(session, argv[1], 1)
 
 
 @command("DECR", arity=2, flags=GROW | Flag.FAST, keys=ONE_UPDATED, group="string", syntax="key")
 def decr(session: Session, argv: Argv) -> Reply:
-    """Take one from the integer at key, which starts at 0, and answer the difference."""
+    """Subtract one from the integer at key, which starts at 0, and answer the result."""
     return _add(session, argv[1], -1)
 
 
 @command("INCRBY", arity=3, flags=GROW | Flag.FAST, keys=ONE_UPDATED, group="string", syntax="key increment")
 def incrby(session: Session, argv: Argv) -> Reply:
-    """Add an integer to the one at key, which starts at 0, and answer the sum."""
+    """Add to the integer at key, which starts at 0, and answer the result."""
     return _add(session, argv[1], to_integer(argv[2]))
 
 
 @command("DECRBY", arity=3, flags=GROW | Flag.FAST, keys=ONE_UPDATED, group="string", syntax="key decrement")
 def decrby(session: Session, argv: Argv) -> Reply:
-    """Take an integer from the one at key, which starts at 0, and answer the difference."""
+    """Subtract from the integer at key, which starts at 0, and answer the result."""
     amount = to_integer(argv[2])
     if amount == INT64_MIN:
         raise ReplyError("decrement would overflow")
@@ -377,9 +377,9 @@ def decrby(session: Session, argv: Argv) -> Reply:
 
 @command("INCRBYFLOAT", arity=3, flags=GROW | Flag.FAST, keys=ONE_UPDATED, group="string", syntax="key increment")
 def incrbyfloat(session: Session, argv: Argv) -> Reply:
-    """Add a number to the one at key, which starts at 0, and answer the sum.
+    """Add a number to the one at key, which starts at 0, and answer the result.
 
-    Numbers have 64 significant bits and 17 decimals, as in Redis; the log gets the sum, not the addition.
+    Numbers have 64 significant bits and 17 decimals, as in Redis; the log gets the result, not the addition.
     """
     name = argv[1]
     value = find_frozen(session, name)
@@ -404,7 +404,7 @@ def check_length(session: Session, length: int) -> None:
 
 
 def grown(value: bytes | bytearray | None, length: int) -> bytearray:
-    """A string to be edited in place, zero bytes added up to a length; itself if it is a bytearray already."""
+    """A string to be edited in place, padded with zero bytes up to a length; itself if it is a bytearray already."""
     if type(value) is bytearray:
         while len(value) < length:
             value += _ZEROS[: length - len(value)]
@@ -416,7 +416,7 @@ def grown(value: bytes | bytearray | None, length: int) -> bytearray:
 
 
 def bytes_to_lengthen(session: Session, name: bytes, length: int) -> int:
-    """How many bytes it takes to edit the string at a key, and to make it at least so long; see `grown`."""
+    """How many bytes it takes to edit the string at a key and make it at least so long; see `grown`."""
     check_length(session, length)
     value = session.db.data.get(name)
     held = value.__alloc__() if type(value) is bytearray else 0
@@ -445,7 +445,7 @@ def _growth_of_setrange(session: Session, argv: Argv) -> int:
     grows=_growth_of_append,
 )
 def append(session: Session, argv: Argv) -> Reply:
-    """Put a string at the end of the one at key, creating it, and answer the new length."""
+    """Append a string to the one at key, creating it, and answer the new length."""
     name, tail = argv[1], argv[2]
     db = session.db
     value = db.find_string(name)
@@ -470,7 +470,7 @@ def strlen(session: Session, argv: Argv) -> Reply:
 
 
 def clip_range(start: int, end: int, length: int) -> tuple[int, int]:
-    """Positions that may count from the end, as (first, one past the last); equal if nothing is meant."""
+    """Positions that may count from the end, as (first, one past the last); equal if the range is empty."""
     if start < 0 and end < 0 and start > end:
         return 0, 0
     start = max(start + length, 0) if start < 0 else start
@@ -558,9 +558,10 @@ def lcs(session: Session, argv: Argv) -> Reply:
     matches = longest_matches(one, other)
     if b"IDX" not in flags:
         return b"".join(one[match.first : match.first + match.length] for match in reversed(matches))
+    shown = 3 if b"WITHMATCHLEN" in flags else 2
     rows = [
-        [[m.first, m.first + m.length - 1], [m.second, m.second + m.length - 1], m.length][: 2 + (b"WITHMATCHLEN" in flags)]
+        [[m.first, m.first + m.length - 1], [m.second, m.second + m.length - 1], m.length][:shown]
         for m in matches
         if m.length >= shortest
-    ]  # fmt: skip
+    ]
     return {b"matches": rows, b"len": sum(match.length for match in matches)}

@@ -28,9 +28,9 @@ def multi(session: Session, argv: Argv) -> Reply:
     cost="That of the queued commands",
 )
 def exec_(session: Session, argv: Argv) -> Reply:
-    """Run the queued commands, one after the other with no other command in between, and answer all their replies.
+    """Run the queued commands with no other command in between, and answer all their replies.
 
-    The answer is null, and nothing runs, when a watched key changed; a command that fails stops none of the others.
+    If a watched key changed, the answer is null and nothing runs. A command that fails does not stop the others.
     """
     if session.transaction is None:
         raise ReplyError("EXEC without MULTI")
@@ -56,7 +56,7 @@ def discard(session: Session, argv: Argv) -> Reply:
     cost="O(1) a key",
 )
 def watch(session: Session, argv: Argv) -> Reply:
-    """Have the next EXEC run nothing if one of the keys changes, expires or goes away before it."""
+    """Make the next EXEC run nothing if one of the keys is changed, expires or is deleted before it."""
     if session.transaction is not None:
         raise ReplyError("WATCH inside MULTI is not allowed")
     transactions.watch(session, argv[1:])

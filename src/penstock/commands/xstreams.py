@@ -1,9 +1,9 @@
-"""Redis streams without consumer groups: XADD and what reads, deletes and trims.
+"""Redis streams without consumer groups: XADD and the commands that read, delete and trim.
 
-Programs keep small journals in them (RQ its results). Programs that want groups, acknowledgements and retries have this
-server's own stream type; two implementations of the same promises would be one too many.
+Programs keep small journals in them (RQ its results). Programs that need groups, acknowledgements and retries use this
+server's own stream type; a second implementation of the same promises was rejected.
 
-An entry is logged under the id it got, and approximate trimming as the exact trimming it came down to.
+An entry is logged under the id it got, and approximate trimming as the equivalent exact trimming.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DEFAULT_LIMIT = 100 * BLOCK
 FULL_COUNT = 10
 """Entries that XINFO STREAM FULL shows unless COUNT says otherwise."""
 AGES = 1 << 52
-"""Milliseconds no client waits: a longer BLOCK has no end, which spares the timers such numbers."""
+"""Milliseconds beyond which BLOCK never times out, because timers cannot take such numbers."""
 
 _id = re.compile(rb"\s*\+?(\d+)(?:-\s*\+?(\d+))?\Z").match
 
@@ -53,7 +53,7 @@ def to_id(raw: bytes, sequence: int = 0) -> Id:
 
 
 def _to_low(raw: bytes) -> Id:
-    """The first id of an interval: `-`, `+`, an id, or `(` and an id that is left out."""
+    """The first id of an interval: `-`, `+`, an id, or `(` and an excluded id."""
     if raw[:1] != b"(" or len(raw) == 1:
         return _to_bound(raw, 0)
     low = after(to_id(raw[1:]))
@@ -93,7 +93,7 @@ class Trimming:
     limit: int | None = None
 
     def parse(self, argv: Argv, at: int) -> int:
-        """Read the option at this position; the position after it, or the same one if it is none of these."""
+        """Parse the option at this position; the position after it, or the same one if it is none of these."""
         word = argv[at].upper()
         more = len(argv) - 1 - at
         if not more or word not in (b"MAXLEN", b"MINID", b"LIMIT"):
@@ -117,7 +117,7 @@ class Trimming:
             raise ReplyError("syntax error, LIMIT cannot be used without the special ~ option")
 
     def apply(self, stream: XStream) -> int:
-        """Trim; how many entries went."""
+        """Trim, and answer how many entries were dropped."""
         limit = DEFAULT_LIMIT if self.limit is None else self.limit
         if isinstance(self.threshold, int):
             return stream.keep_newest(self.threshold, self.approximate, limit if self.approximate else 0)
@@ -125,7 +125,7 @@ class Trimming:
 
     @staticmethod
     def effect(stream: XStream) -> Argv:
-        """The exact trimming that gives the stream as it is now."""
+        """The exact trimming that leaves the stream as it is now."""
         return [b"MAXLEN", b"=", b"%d" % len(stream)]
 
 
@@ -138,10 +138,10 @@ def _not_negative(raw: bytes, name: str) -> int:
 
 @dataclass(slots=True)
 class Addition:
-    """What XADD is to do, apart from the fields."""
+    """The options of XADD, without the fields."""
 
     id_at: int = 2  # the position of the id
-    make: bool = True  # a stream, where there is none
+    make: bool = True  # create a stream if there is none
     trimming: Trimming | None = None
     given: Id | None = None  # None for `*`
     next_of_time: bool = False  # `ms-*`
@@ -170,7 +170,7 @@ class Addition:
         return plan
 
     def choose(self, last: Id, now: int) -> Id:
-        """The id of the new entry: above the last one, or the error that says why it cannot be."""
+        """The id of the new entry, above the last one; ReplyError if there can be none."""
         given = self.given
         if given is None and now > last[0]:
             return now, 0
@@ -185,7 +185,7 @@ class Addition:
 
 
 _ADD_NOW = Addition()
-"""`XADD key * ...`, by far the commonest."""
+"""`XADD key * ...`, by far the most common form."""
 
 
 @command(
@@ -236,13 +236,13 @@ def xadd(session: Session, argv: Argv) -> Reply:
     group="xstream",
     syntax="key MAXLEN | MINID [= | ~] threshold [LIMIT count]",
     cost="O(1) a hundred entries dropped",
-    not_lazy=NotLazy(
-        "drops what is cheap to drop, which a replay may see otherwise, with ~", lambda argv: b"~" in argv[3:]
-    ),
+    not_lazy=NotLazy("drops as many as is cheap, which may differ in a replay, with ~", lambda argv: b"~" in argv[3:]),
 )
 def xtrim(session: Session, argv: Argv) -> Reply:
-    """Drop the oldest entries of the stream at key and answer how many: all but the newest threshold ones (MAXLEN),
-    or those with lower ids (MINID); with `~` only blocks of up to a hundred, and at most LIMIT entries.
+    """Drop the oldest entries of the stream at key and answer how many.
+
+    MAXLEN keeps the newest threshold entries, MINID those with ids from threshold on; with `~` only blocks of up to a
+    hundred are dropped, and at most LIMIT entries.
     """
     trimming = Trimming()
     at = 2
@@ -323,7 +323,7 @@ def xsetid(session: Session, argv: Argv) -> Reply:
         stream.entries_added = added
     if deleted != FIRST_ID:
         stream.max_deleted_id = deleted
-    session.engine.keyspace.dirty += 1  # it is logged, and breaks no WATCH, as in Redis
+    session.engine.keyspace.dirty += 1  # logged, but it does not break a WATCH, as in Redis
     return OK
 
 
@@ -354,7 +354,7 @@ def xlen(session: Session, argv: Argv) -> Reply:
     cost="O(log N + M) with M entries answered",
 )
 def xrange(session: Session, argv: Argv) -> Reply:
-    """Answer the entries with ids from start to end; `-` and `+` are the ends, `(id` leaves the bound itself out."""
+    """Answer the entries with ids from start to end; `-` and `+` are the ends, `(id` excludes the id."""
     return _range(session, argv, _to_low(argv[2]), _to_high(argv[3]), backwards=False)
 
 
@@ -388,7 +388,7 @@ def _range(session: Session, argv: Argv, low: Id, high: Id, backwards: bool) -> 
 
 
 def _streams_at(argv: Argv) -> int:
-    """Where the keys of XREAD begin; what comes before STREAMS is an option and its value."""
+    """The position of the first key of XREAD; options and their values come before STREAMS."""
     for at in range(1, len(argv), 2):
         if argv[at].upper() == b"STREAMS":
             return at + 1
@@ -431,14 +431,14 @@ def xread(session: Session, argv: Argv) -> Reply:
     if timeout is None:
         return NULL_ARRAY
     if session.current is not None:
-        # The command runs again when a key changes, and what `$` meant must not change with it.
+        # The command runs again when a key changes, and the meaning of `$` must not change with it.
         session.current = session.current[0], [*argv[: positions.stop], *map(show, ids)]
     deadline = session.engine.clock.now + timeout if 0 < timeout < AGES else 0
     return session.block(names, deadline, NULL_ARRAY)
 
 
 def _read_options(argv: Argv) -> tuple[int | None, int | None]:
-    """COUNT and BLOCK, each None if it is not there (COUNT also if it is no limit)."""
+    """COUNT and BLOCK, each None if it is not given (COUNT also if it is no limit)."""
     count: int | None = None
     timeout: int | None = None
     start = _streams_at(argv)
