@@ -4,8 +4,8 @@
     redis-cli SET n 1000000016000000063
     redis-cli FACTOR n
 
-The number is read on the loop; the factors are found in a thread, while others are served. As a number never changes, the
-thread needs no lock: `lock=False` lets others write to the key meanwhile.
+The number is read on the loop; the factors are found in a thread, while others are served. As a number never changes,
+the thread needs no lock: `lock=False` lets others write to the key meanwhile.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Spark looks for modules of this kind of name and asks them for `DefaultSource`: so `format("penstock")` needs no registration."""
+"""Registers `format("penstock")`: Spark imports modules with this kind of name and asks them for `DefaultSource`."""
 
 from penstock.spark.data_source import PenstockDataSource as DefaultSource
 

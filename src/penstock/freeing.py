@@ -1,14 +1,14 @@
-"""Giant values are taken apart by a thread, a little at a time, once nothing refers to them any more.
+"""Frees giant values in small steps, in a thread, after their last reference is gone.
 
-Freeing a set of two million members is one call that takes a fifth of a second, and it comes at the worst of times: in
-the middle of the DEL, the SET, the FLUSHALL or the expiry that let go of it. So a value with more than GIANT elements
-that is about to be freed (`__del__` of the types) goes to `dispose` instead, which puts it in a queue and returns.
+Freeing a set of two million members is one call that takes a fifth of a second, in the middle of the DEL, the SET, the
+FLUSHALL or the expiry that released it. So `__del__` of the types gives a value with more than GIANT elements to
+`dispose` instead, which queues it and returns.
 
-Because the interpreter's own count of references decides, it makes no difference who let go or how, and nothing that
-a thread still reads is ever taken apart. The price is that `__del__` is called for small values too, 60 nanoseconds.
+The interpreter's own reference count decides, so it does not matter which code released the value, and no value is
+freed while a thread still reads it. The price is that `__del__` is called for small values too, 60 nanoseconds.
 
-Rejected: a hook at every place that removes a key. SET would have to look at what it replaces, and whatever else still
-had the value, a reader in a thread, a reply that is being sent, would have to be known to the hook.
+Rejected: a hook at every place that removes a key. SET would have to look at the value it replaces, and the hook would
+have to know every other reference: a reader in a thread, a reply that is being sent.
 """
 
 from __future__ import annotations
@@ -23,22 +23,27 @@ from queue import SimpleQueue
 from typing import Any, Final
 
 GIANT: Final = 16_384
-"""Elements that are freed in one go, in about a millisecond."""
+"""Values with no more elements are freed at once, in about a millisecond."""
 
 SLICE: Final = 1000
-"""Elements that are freed before the others have a chance."""
+"""Elements that are freed before other threads can run."""
 REST: Final = 0.0002
-"""Seconds of that chance. No client waits for what is freed here, and two million elements a second keep up with any load."""
+"""Seconds for other threads after that. No client waits for this, and two million elements a second are fast enough for
+any load.
+"""
 
-_garbage: deque[Any] = deque()  # what is to be taken apart; the first is being
-_arrivals: SimpleQueue[None] = SimpleQueue()  # one for each: unlike other queues it can be put into from `__del__`
+_garbage: deque[Any] = deque()  # values to be freed; the first is in progress
+# one item for each value: unlike other queues it may be used from `__del__`
+_arrivals: SimpleQueue[None] = SimpleQueue()
 _lock = threading.Lock()
 _thread: threading.Thread | None = None
 _hurry = False  # a command waits for the memory
 
 
 class LongList(list[Any]):
-    """A list that may be long, and is taken apart then. A plain list of a million elements is freed in one go, 10 ms."""
+    """A list that may be long and is then freed in steps. A plain list of a million elements is freed at once, in 10
+    ms.
+    """
 
     __slots__ = ()
 
@@ -48,21 +53,21 @@ class LongList(list[Any]):
 
 
 def dispose(value: Any) -> None:
-    """Take a value apart soon. Nothing else may refer to it. Any thread may call this."""
+    """Free a value soon. Nothing else may refer to it. Any thread may call this."""
     _garbage.append(value)
     _arrivals.put(None)
     if _thread is None and not sys.is_finalizing():  # in CPython 3.11 a thread that is started then never begins
-        with contextlib.suppress(RuntimeError):  # the interpreter is on its way out, and frees everything
+        with contextlib.suppress(RuntimeError):  # the interpreter ends, and frees everything
             _start()
 
 
 def pending() -> int:
-    """How many values are not taken apart yet."""
+    """How many values are not freed yet."""
     return len(_garbage)
 
 
 def drain() -> None:
-    """Wait until everything handed over so far is gone: for tests, and for those who need the memory now."""
+    """Wait until everything given to `dispose` so far is freed: for tests, and for code that needs the memory now."""
     global _hurry
     done = threading.Event()
     _hurry = True

@@ -84,8 +84,8 @@ def _lazy(found: list[Command]) -> str:
     lines = [
         NOTE,
         "# Which commands may be LAZY\n",
-        "Behind [LAZY](lazy.md) may stand what changes keys that its arguments name, and nothing but these keys and the",
-        "arguments decides on the outcome. The others are refused, with the reason given here.\n",
+        "A command may be [LAZY](lazy.md) if it changes only keys that its arguments name, and its result depends only",
+        "on these keys and the arguments. The others are refused, with the reason given here.\n",
         "| command | may be LAZY |",
         "|---|---|",
     ]
@@ -106,8 +106,9 @@ def _directives() -> str:
     lines = [
         NOTE,
         "# Configuration\n",
-        "Directives stand in a file, one a line (`port 7000`), or on the command line (`penstock serve --port 7000`), which",
-        "wins. `CONFIG GET` shows them, `CONFIG SET` changes those marked *at run time*, `CONFIG REWRITE` writes them back.\n",
+        "Directives are set in a file, one a line (`port 7000`), or on the command line (`penstock serve --port",
+        "7000`), which wins. `CONFIG GET` shows them, `CONFIG SET` changes those marked *at run time*, and",
+        "`CONFIG REWRITE` writes them back to the file.\n",
     ]
     for directive in DIRECTIVES.values():
         when = "at run time" if directive.mutable else "at start only"

@@ -1,1 +1,3 @@
-"""`penstock bench`: ours and a real redis-server under the same load, in one run, alternating; ratios, not boasts."""
+"""`penstock bench`: ours and a real redis-server under the same load, alternating in one
+run; the results are ratios.
+"""

@@ -1,8 +1,8 @@
-"""What other clients notice of one slow command.
+"""How one slow command affects other clients.
 
-The bystanders, a few connections that GET, SET and PING one request at a time, are driven here; the slow command is
-sent by a process of its own, so that reading a reply of forty megabytes does not look like a stall of the server. The
-watch goes on for a second after the reply, because what a server puts off until later others must notice too.
+The bystanders, a few connections that GET, SET and PING one request at a time, are driven here. A process of its own
+sends the slow command, so that reading a reply of forty megabytes does not look like a stall of the server. The
+measurement continues for a second after the reply, because work that a server defers also affects others.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ print(time.perf_counter() - started, flush=True)
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What the bystanders noticed, in milliseconds, from when the slow command was sent."""
+    """What the bystanders measured, in milliseconds, from when the slow command was sent."""
 
-    idle: float  # the worst before that: what the machine does to a server that has nothing else to do
+    idle: float  # the worst before that: the machine's own delays
     worst: float
     nearly_worst: float  # 99.9 per cent of the requests took no longer
     rate: float  # requests a second

@@ -1,4 +1,4 @@
-"""The client beside redis-py: the same work, the same server (a real Redis), by turns.
+"""The client beside redis-py: the same work on the same server (a real Redis), alternating.
 
 Figures are commands a second as the calling program sees them. redis-py has hiredis, as it recommends.
 """
@@ -127,13 +127,43 @@ def _row(name: str, what: str, target: float | None, measure: Measure, baseline:
 
 
 CLIENT_ROWS = (
-    _row("client.pipeline", "pipelines of 10k pipe.set(), over redis-py", 2.0, _rate(_ours, _pipeline), _rate(_theirs, _pipeline)),
-    _row("client.bulk", "execute_many of 10k ready SET, over redis-py's pipeline", 6.0, _rate(_ours, _bulk), _rate(_theirs, _pipeline)),
-    _row("client.threads", "64 threads, one client, GET, over redis-py's pool", 2.5, _rate(_ours, _threads), _rate(_theirs, _threads)),
-    _row("client.tasks", "100 asyncio tasks, one client, GET, over redis-py", 4.0, _tasks(_ours_aio), _tasks(_theirs_aio)),
-    _row("client.single", "one thread, GET one by one, over redis-py", 1.0, _rate(_ours, _one_by_one), _rate(_theirs, _one_by_one)),
     _row(
-        "client.once", "pipelines of 10k pipe.set(), exactly-once over at-least-once", 0.5, _rate(_exactly_once, _pipeline),
-        _rate(_ours, _pipeline), on_peer=False,
+        "client.pipeline",
+        "pipelines of 10k pipe.set(), over redis-py",
+        2.0,
+        _rate(_ours, _pipeline),
+        _rate(_theirs, _pipeline),
     ),
-)  # fmt: skip
+    _row(
+        "client.bulk",
+        "execute_many of 10k ready SET, over redis-py's pipeline",
+        6.0,
+        _rate(_ours, _bulk),
+        _rate(_theirs, _pipeline),
+    ),
+    _row(
+        "client.threads",
+        "64 threads, one client, GET, over redis-py's pool",
+        2.5,
+        _rate(_ours, _threads),
+        _rate(_theirs, _threads),
+    ),
+    _row(
+        "client.tasks", "100 asyncio tasks, one client, GET, over redis-py", 4.0, _tasks(_ours_aio), _tasks(_theirs_aio)
+    ),
+    _row(
+        "client.single",
+        "one thread, GET one by one, over redis-py",
+        1.0,
+        _rate(_ours, _one_by_one),
+        _rate(_theirs, _one_by_one),
+    ),
+    _row(
+        "client.once",
+        "pipelines of 10k pipe.set(), exactly-once over at-least-once",
+        0.5,
+        _rate(_exactly_once, _pipeline),
+        _rate(_ours, _pipeline),
+        on_peer=False,
+    ),
+)

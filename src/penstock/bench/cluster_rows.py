@@ -1,6 +1,6 @@
-"""Rows of the cluster client over three masters, against redis-py's: pipelines of ten thousand SETs, and many callers of GET at once.
+"""The cluster client against redis-py's, over three masters: pipelines of ten thousand SETs, and many callers of GET.
 
-Both clients talk to the same cluster in the same run; the peer of these rows is redis-py with hiredis, not another server.
+Both clients use the same cluster in the same run; the peer of these rows is redis-py with hiredis, not another server.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _READY = [("SET", key, "xxx") for key in _KEYS]
 
 @functools.cache
 def shared_cluster() -> RedisCluster:
-    """Started for the first row that needs it; it ends with the process."""
+    """Started for the first row that needs it; stopped at the end of the process."""
     cluster = RedisCluster(replicas=0).start()
     atexit.register(cluster.stop)
     for node in cluster.nodes:
@@ -56,7 +56,7 @@ def _redis_py() -> RedisPyCluster:
 
 
 def _rate(once: Callable[[], object], scale: float) -> float:
-    """Commands a second, after a run that counts for nothing."""
+    """Commands a second, after a run that is not counted."""
     once()
     rounds = max(1, int(10 * scale))
     gc.collect()
@@ -86,7 +86,7 @@ def _our_bulk(server: Running, scale: float) -> float:
 
 
 def _stale_bulk(server: Running, scale: float) -> float:
-    """Every slot is believed to be at another master: each run is refused and redirected whole."""
+    """Every slot is assigned to a wrong master: each run is refused and redirected whole."""
     client = _ours()
     known = client.slot_map
     following = dict(zip(known.masters, known.masters[1:] + known.masters[:1], strict=True))
@@ -134,7 +134,7 @@ def _tasks(connect: Callable[[], Any], scale: float) -> float:
                 await client.get(key)
 
         try:
-            for key in _KEYS[:100]:  # one after the other: redis-py's first calls do not bear company
+            for key in _KEYS[:100]:  # one after the other: redis-py's first calls fail if they run at the same time
                 await client.get(key)
             await asyncio.gather(*(work(key, 2) for key in _KEYS[:100]))
             started = time.perf_counter()
@@ -156,9 +156,15 @@ def _redis_py_aio() -> Any:
 
 
 CLUSTER_ROWS = (
-    Row("cluster.pipeline", "10k pipe.set() over 3 masters, against redis-py", "cmd/s", 4.0, _our_pipeline, baseline=_their_pipeline),
+    Row(
+        "cluster.pipeline", "10k pipe.set() over 3 masters, against redis-py", "cmd/s", 4.0,
+        _our_pipeline, baseline=_their_pipeline,
+    ),
     Row("cluster.bulk", "the same as one call of ready commands", "cmd/s", 10.0, _our_bulk, baseline=_their_pipeline),
-    Row("cluster.stale", "the same, every slot stale, against a clean run", "cmd/s", 0.5, _stale_bulk, baseline=_our_bulk),
+    Row(
+        "cluster.stale", "the same, every slot stale, against a clean run", "cmd/s", 0.5,
+        _stale_bulk, baseline=_our_bulk,
+    ),
     Row(
         "cluster.threads", "64 threads, one client, GET, over redis-py's RedisCluster", "cmd/s", 2.5,
         lambda server, scale: _threads(_ours(), scale), baseline=lambda server, scale: _threads(_redis_py(), scale),

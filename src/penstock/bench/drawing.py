@@ -1,6 +1,6 @@
-"""Lines over a logarithmic axis: what rows of the bench draw.
+"""Line charts over a logarithmic axis, for rows of the bench.
 
-An SVG written by hand: sixty lines against a plotting library that nothing else here needs.
+The SVG is written by hand: sixty lines instead of a plotting library that nothing else here needs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _COLOURS = ("#1b6ca8", "#c8553d", "#4a7c59")
 
 
 def draw(title: str, axis: str, unit: str, across: Sequence[float], lines: Mapping[str, Sequence[float]]) -> str:
-    """Up to three lines by name, each with a value for each place across; the values are on a plain axis from 0."""
+    """Up to three lines by name, each with a value for each position; the value axis is linear from 0."""
     places = [math.log10(value) for value in across]
     low, high = math.floor(places[0]), max(math.ceil(places[-1]), math.floor(places[0]) + 1)
     top = _round_up(max(max(values) for values in lines.values()))
@@ -25,7 +25,8 @@ def draw(title: str, axis: str, unit: str, across: Sequence[float], lines: Mappi
         return _HEIGHT - _BOTTOM - value / top * (_HEIGHT - _TOP - _BOTTOM)
 
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif" font-size="12">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
+        'font-family="sans-serif" font-size="12">',
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
         f'<text x="{_LEFT}" y="22" font-size="14">{title}</text>',
         _text(_LEFT, _HEIGHT - 12, axis, "start"),

@@ -1,7 +1,7 @@
-"""One writer, many readers that wait: how much arrives, and how soon.
+"""One writer and many waiting readers: how much is delivered, and how soon.
 
 Each reader asks for the next message as soon as it has one; the writer writes the next when all have asked. Ids are
-given, so that every request is made before the clock starts.
+fixed, so that every request is made before the clock starts.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def _run(server: Running, count: int) -> tuple[float, list[float]]:
                 if not events:
                     raise TimeoutError(f"{left} of {READERS} readers on port {server.port} got nothing more")
                 for descriptor, _ in events:
-                    # A message of 100 bytes comes whole: the reply is far smaller than a packet of the loopback device.
+                    # A message of 100 bytes arrives whole: the reply is far smaller than a packet of the loopback
+                    # device.
                     readers[descriptor].recv(4096)
                     latencies.append(time.perf_counter() - sent)
                     readers[descriptor].sendall(next_read)

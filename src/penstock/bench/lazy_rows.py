@@ -1,6 +1,6 @@
-"""The rows of LAZY: what its answer takes, over a PING on the same server, however large the work that it puts off.
+"""The rows of LAZY: its answer time, over a PING on the same server, whatever the size of the deferred work.
 
-Each round fills two sets, times PINGs and then LAZY SINTERSTOREs one after the other on one connection, and forgets the
+Each round fills two sets, times PINGs and then LAZY SINTERSTOREs one after the other on one connection, and drops the
 queue before it can run. The figure is the median of single round trips: the answer time of a client that waits for it.
 """
 
@@ -19,7 +19,7 @@ ONE, OTHER = b"bench:one", b"bench:other"
 
 
 def _fill(server: Running, members: int) -> None:
-    """Two sets of which half is common; nothing is queued, and nothing will run by itself."""
+    """Two sets that share half of their members; nothing is queued, and the queue does not run by itself."""
     with server.client() as client:
         client.execute_command("CONFIG", "SET", "lazy-queue-enabled", "0", "lazy-max-age", "0")
         client.execute_command("FLUSHALL")
@@ -54,7 +54,7 @@ def _lazy(members: int) -> Measure:
         requests = [pack(b"LAZY", b"SINTERSTORE", b"bench:to:%d" % at, ONE, OTHER) for at in range(_count(scale))]
         figure = _median_answer(server, requests)
         with server.client() as client:
-            client.flushall()  # forgets the queue: thousands of these would run for minutes
+            client.flushall()  # drops the queue: thousands of these would run for minutes
         return figure
 
     return measure

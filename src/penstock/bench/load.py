@@ -1,7 +1,7 @@
-"""The load: redis-benchmark where there is one and its kind of request will do, otherwise a generator of our own.
+"""The load: redis-benchmark if it is installed and supports the request, otherwise a generator of our own.
 
-Ours (`drive`) sends ready-made batches over many sockets from one epoll loop and counts reply bytes instead of parsing
-them, so that it spends less on a request than any server does. The caller knows how the replies are counted.
+Ours (`drive`) sends prepared batches over many sockets from one epoll loop and counts reply bytes instead of parsing
+them, so that it spends less on a request than any server does. The caller says how the replies are counted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Work:
     name: str
     template: tuple[str, ...]
     mark: bytes = b"\n"  # what every reply has exactly once
-    fill: tuple[str, ...] = ()  # run for every number first, untimed: what there is to read
+    fill: tuple[str, ...] = ()  # run for every number first, untimed: the data to read
 
     def command(self, number: int) -> bytes:
         return _packed(self.template, number)
@@ -82,8 +82,10 @@ def generator() -> str:
 
 def _redis_benchmark(program: str, port: int, work: Work, clients: int, depth: int, requests: int) -> float:
     command = [part.replace("{r}", "__rand_int__") for part in work.template]
+    numbers = {"-p": port, "-c": clients, "-P": depth, "-n": requests, "-r": KEYSPACE}
+    options = [word for option, number in numbers.items() for word in (option, str(number))]
     output = subprocess.run(
-        [program, "-p", str(port), "-c", str(clients), "-P", str(depth), "-n", str(requests), "-r", str(KEYSPACE), "--csv", *command],
+        [program, *options, "--csv", *command],
         capture_output=True,
         text=True,
         check=True,
@@ -103,12 +105,12 @@ def _own(port: int, work: Work, clients: int, depth: int, requests: int) -> floa
 def drive(port: int, batches: Sequence[bytes], clients: int, rounds: int, wanted: int, mark: bytes | None) -> float:
     """Send `rounds` batches, each client one at a time, and answer the seconds it took.
 
-    A batch is answered when `wanted` of `mark` came back, or so many bytes without a mark.
+    A batch is complete when `wanted` of `mark` came back, or so many bytes without a mark.
     """
     sockets = [connect(port) for _ in range(clients)]
     by_descriptor = {sock.fileno(): sock for sock in sockets}
     received = dict.fromkeys(by_descriptor, 0)
-    unsent: dict[int, memoryview] = {}  # what a socket did not take yet; the others go on meanwhile
+    unsent: dict[int, memoryview] = {}  # what a socket did not take yet; the others continue
     poll = select.epoll()
     for sock in sockets:
         sock.setblocking(False)

@@ -1,7 +1,7 @@
-"""The messages that the stream rows write, ready-made for both servers, and streams filled with them.
+"""The messages that the stream rows write, prepared for both servers, and streams filled with them.
 
 A message is a JSON object of about 100 bytes under a tag; on Redis the tag is the field's name. Lengths are fixed, and
-Redis is given its ids, so that the size of a reply is known before it is sent.
+Redis gets its ids, so that the size of a reply is known before it is sent.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from penstock.protocol.resp import pack
 KEY = b"bench"
 TAG = b"order"
 ARROW_ROWS = 10_000
-_EPOCH = 1_700_000_000_000  # so that ids have the length that ids have
+_EPOCH = 1_700_000_000_000  # so that ids have their usual length
 
 
 def entry(number: int) -> bytes:
-    """A message's JSON: 100 bytes, some of which change from one to the next as they do in life."""
+    """A message's JSON: 100 bytes, some of which differ from one to the next, as in real data."""
     user, item, cents = number * 7919 % 10_000, number * 104_729 % 100_000, number * 611_953 % 1_000_000
     return b'{"id":%09d,"user":"u-%04d","item":"sku-%05d","cents":%06d,"country":"NL","state":"paid","retry":0}' % (
         number, user, item, cents,
@@ -59,7 +59,7 @@ def _redis_batches(count: int) -> list[bytes]:
 
 
 def fill(server: Running, count: int) -> None:
-    """Make the stream of KEY have `count` messages, a multiple of ARROW_ROWS, written the fast way of each server."""
+    """Make the stream at KEY have `count` messages, a multiple of ARROW_ROWS, by the fastest method of each server."""
     if server.is_ours:
         drive(server.port, [arrow_write()], 1, count // ARROW_ROWS, 1, b"\n")
     else:

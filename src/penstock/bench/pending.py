@@ -1,8 +1,9 @@
-"""What a group read, an acknowledgement and a wake-up cost when much is pending: a small table.
+"""The cost of a group read, an acknowledgement and a wake-up when much is pending: a small table.
 
-Every pending message has a lease of its own with a hole before it, as after members that took two and acknowledged one, and
-acknowledgements come in no order: nothing lies together that is used together. The cost of a read and of an acknowledgement is
-that of the median batch of a hundred; a wake-up, and whatever is the worst, is one command alone, with the way there and back.
+Every pending message has a lease of its own with a hole before it, as after members that took two and acknowledged one,
+and acknowledgements come in random order, so that nothing that is used together is stored together. The cost of a read
+and of an acknowledgement is that of the median batch of a hundred; a wake-up, and every worst case, is one command
+alone, as a round trip.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ _HOUR = b"3600000"
 
 
 class Cost(NamedTuple):
-    """Microseconds: of the median, and of the worst that came alone."""
+    """Microseconds: of the median, and of the slowest single command."""
 
     median: float
     worst: float
 
 
 class Costs(NamedTuple):
-    """At so many pending."""
+    """The figures at so many pending."""
 
     pending: int
     read: Cost
@@ -78,7 +79,7 @@ def _read(count: int, *options: bytes) -> bytes:
 
 def _costs(server: Running, pending: int) -> Costs:
     commands = _DEPTH * _BATCHES + _ALONE
-    leased = pending + commands  # what is acknowledged comes on top, so that there are never fewer pending
+    leased = pending + commands  # the acknowledged ones are added, so that there are never fewer pending
     length = -(-(2 * leased + 10 * commands) // ARROW_ROWS) * ARROW_ROWS
     lengthen(server, length)
     with connect(server.port) as sock:
@@ -88,9 +89,7 @@ def _costs(server: Running, pending: int) -> Costs:
             exchange(sock, pack(b"TACK", KEY, _GROUP, *(b"%d" % offset for offset in odd)), 1)
     rng = random.Random(1)
     done = rng.sample(range(2, 2 * leased + 1, 2), commands)
-    newest = range(
-        2 * (leased - 2 * commands) + 2, 2 * leased + 1, 2
-    )  # their nodes are at hand, or soon, at every length
+    newest = range(2 * (leased - 2 * commands) + 2, 2 * leased + 1, 2)  # so that their nodes are loaded at every length
     again = rng.sample(sorted(set(newest).difference(done)), _ALONE)
     acknowledge = _cost(server, [pack(b"TACK", KEY, _GROUP, b"%d" % offset) for offset in done], 1)
     read = _cost(server, [_read(10)] * commands, _LINES)
@@ -113,7 +112,7 @@ def _cost(server: Running, requests: list[bytes], lines: int) -> Cost:
 
 
 def _wake_up(server: Running, offsets: list[int]) -> Cost:
-    """From having a message delivered again to the reply that a member waits for, who then waits for the next."""
+    """From making a message due again to the reply of the waiting member, which then waits for the next."""
     seconds = []
     with connect(server.port) as sock, connect(server.port) as member:
         for offset in offsets:

@@ -1,4 +1,4 @@
-"""What a row of the bench is: a measurement on ours, another to divide it by, and the ratio that is wanted."""
+"""A row of the bench: a measurement on ours, another to divide it by, and the target ratio."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Row:
     directives: dict[str, str] = field(default_factory=dict)
     rounds: int = 3
     baseline: Measure | None = None  # measured on the same server as `measure`, in the place of the peer's figure
-    on_peer: bool = False  # that server is the peer: what is compared are clients
-    report: Callable[[], str] | None = None  # what there is to say beside the ratio, when the row is done
-    family: str = ""  # a family that it belongs to besides that of its name
+    on_peer: bool = False  # that server is the peer: clients are compared
+    report: Callable[[], str] | None = None  # more text than the ratio, when the row is done
+    family: str = ""  # a second family, besides that of its name
 
     def reached(self, ratio: float) -> bool:
         if self.target is None:
@@ -35,7 +35,7 @@ class Row:
 
 
 def throughput(depth: int, work: Work, peer: Work | None = None) -> Measure:
-    """Requests a second of 50 clients; the peer is given `peer` where its command for the same thing is another."""
+    """Requests a second of 50 clients; the peer gets `peer` if it has another command for the same work."""
 
     def measure(server: Running, scale: float) -> float:
         requests = int((60_000 if depth == 1 else 1_000_000) * scale)

@@ -1,6 +1,7 @@
-"""What is measured: one row a work, with its target. Streams, the clients, LAZY, slow commands and Spark have files of their own.
+"""The rows of the bench, each with its target.
 
-To add a row: an entry in ROWS. Targets are ratios of ours to the peer in the same run, from DESIGN's table.
+Streams, the clients, LAZY, slow commands and Spark have files of their own. To add a row: an entry in ROWS. Targets are
+ratios of ours to the peer in the same run; docs/speed.md has the results.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Run rows: both servers up at once, rounds alternating between them, the ratio per round, its median and spread."""
+"""Runs rows: both servers run at once, rounds alternate between them; the result is the median ratio and its spread."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.bench.servers import Running, cores, penstock_server, redis_server
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a row came to."""
+    """The result of a row."""
 
     row: Row
     ours: list[float]
@@ -70,12 +70,12 @@ def run(rows: Iterable[Row], rounds: int | None, scale: float, say: Callable[[st
                 sides.append((stage, row.baseline, []) if row.baseline else (peer, row.measure, []))
                 for number in range(rounds or row.rounds):
                     say(f"{row.what} (round {number + 1} of {rounds or row.rounds})")
-                    # Who goes first changes each round, so that neither always gets the warmer machine.
+                    # The order changes each round, so that neither always gets the warmer machine.
                     for server, measure, figures in sides if number % 2 == 0 else reversed(sides):
                         with server.client() as client:
                             client.flushall()
                             figures.append(measure(server, scale))
-                            client.flushall()  # what it left for later must not be done in the other's time
+                            client.flushall()  # deferred work must not run in the other's time
                 yield Result(row, sides[0][2], sides[1][2])
 
 

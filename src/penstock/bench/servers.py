@@ -1,4 +1,4 @@
-"""The two servers of a comparison, each a process of its own on one core while the load has the other."""
+"""The two servers of a comparison, each a process of its own on one core, while the load has the other."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def redis_server(**directives: str) -> Iterator[Running]:
 
 @contextmanager
 def configured(client: redis.Redis, directives: dict[str, str]) -> Iterator[None]:
-    """Settings that are as they were afterwards."""
+    """Settings that are restored afterwards."""
     before = {name: str(client.config_get(name)[name]) for name in directives}
     for name, value in directives.items():
         client.config_set(name, value)
@@ -105,7 +105,7 @@ def _wait(port: int, seconds: float = 20) -> None:
 
 @functools.cache
 def cores() -> list[int]:
-    """Those that the bench was given. Asked before it keeps to some of them itself."""
+    """The cores that the bench was given, asked before it restricts itself to some of them."""
     return sorted(os.sched_getaffinity(0))
 
 
@@ -117,7 +117,7 @@ def pin(pid: int, core: int) -> None:
 
 @contextmanager
 def unpinned(server: Running) -> Iterator[None]:
-    """Let a server use every core, as its users do: for what it has threads for."""
+    """Let a server use every core, for rows about its threads."""
     _keep_to(server.pid, set(cores()))
     try:
         yield

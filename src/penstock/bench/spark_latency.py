@@ -1,8 +1,9 @@
-"""How long a message takes from one stream to the next through a Structured Streaming query, and where the time goes.
+"""How long a message takes from one stream to the next through a Structured Streaming query, and in which steps.
 
-A producer writes at a steady rate, each message with the time at which it was written; a reader of the next stream waits for messages and
-notes when they came. The row compares the median with a batch of Spark alone (rate to noop). The report has the steps between the two, by
-Spark's own account of its batches (durationMs), and latencies at several rates, which are drawn as well.
+A producer writes at a steady rate, each message with its time of writing; a reader of the next stream waits for
+messages and records their arrival. The row compares the median with a batch of Spark alone (rate to noop). The report
+has the steps between the two, by Spark's own measurement of its batches (durationMs), and latencies at several rates,
+which are drawn as well.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Latencies:
         self._steps: dict[str, float] = {}
 
     def through(self, server: Running, scale: float) -> float:
-        """The median latency at 100 messages a second, in ms; the other rates are noted on the way."""
+        """The median latency at 100 messages a second, in ms; the other rates are recorded too."""
         self._points = []
         with self._copying(server) as query:
             for rate in RATES:
@@ -91,9 +92,12 @@ class Latencies:
         told += [
             f"{name:>16} {value:7.0f}"
             for name, value in (
-                ("Spark alone", alone), ("read", read - alone), ("write and commit", whole - read), ("of it, plan", plan),
+                ("Spark alone", alone),
+                ("read", read - alone),
+                ("write and commit", whole - read),
+                ("of it, plan", plan),
             )
-        ]  # fmt: skip
+        ]
         told.append("from written to visible, in ms:")
         told += [f"{point.rate:>10,}/s   p50 {point.p50:7.0f}   p99 {point.p99:7.0f}" for point in self._points]
         return "\n".join([*told, f"drawn in {FILE}"])
@@ -128,7 +132,7 @@ def _batch(query: Any) -> float:
 
 
 def _median(query: Any, step: str) -> float:
-    """Of the batches that had rows, without the first ones."""
+    """Only batches that had rows, without the first ones."""
     found = [each["durationMs"].get(step, 0) for each in query.recentProgress if each["numInputRows"]]
     return float(statistics.median(found[WARM_BATCHES // 2 :] or found or [0]))
 

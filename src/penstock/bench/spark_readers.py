@@ -1,4 +1,4 @@
-"""What the Spark rows compare our source with: the same reader fed from memory, and a reader of Redis Streams in redis-py.
+"""The readers that the Spark rows compare our source with: the same reader fed from memory, and redis-py.
 
 A module of its own, because Spark's workers import it by name.
 """
@@ -26,7 +26,7 @@ XRANGE_ROWS = 10_000
 
 
 class MemorySource(PenstockDataSource):
-    """Our reader with the server left out: the rows are there already, in Arrow, in batches as large as our windows."""
+    """Our reader without a server: the rows are prepared in Arrow, in batches as large as our windows."""
 
     @classmethod
     def name(cls) -> str:
@@ -71,7 +71,7 @@ def _window() -> pa.RecordBatch:
 
 
 class RedisStreamSource(DataSource):
-    """What people write today: XRANGE with redis-py in each task, then Arrow."""
+    """A usual reader of Redis Streams: XRANGE with redis-py in each task, then Arrow."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,9 +1,11 @@
-"""Rows of Spark: the source against the same reader fed from memory and against Redis Streams, and tables of keys on a cluster.
+"""The rows of Spark: the source against a reader from memory and against Redis Streams, and tables of keys on a
+cluster.
 
-Real Spark in one session, local[2], made for the first row that needs it. Every figure is rows a second of a whole job, which
-starts when the action is called. A job that does next to nothing takes 0.2 to 0.4 s here, so sizes are such that it is a small
-part of ours, the quicker one. Java compiles what it finds busy for some ten seconds, and the one that is measured first would pay for that: so
-a new session reads from memory for a while, and the first run of each side counts for nothing. Of those that count the middle one does.
+Real Spark in one session, local[2], made for the first row that needs it. Every figure is rows a second of a whole job,
+which starts when the action is called. A job that does next to nothing takes 0.2 to 0.4 s here, so the sizes make that
+a small part of ours, the faster one. Java compiles busy code for about ten seconds, and the side that is measured first
+would pay for that. So a new session reads from memory for a while, the first run of each side is not counted, and the
+median of the others is the figure.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ def _spark() -> Any:
     from penstock.bench.spark_readers import MemorySource, RedisStreamSource
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.sched_setaffinity(0, _ALL_CORES)  # the bench leaves a core to the servers; Spark gets both, as in life
+    os.sched_setaffinity(0, _ALL_CORES)  # the bench leaves a core to the servers; Spark gets both, as in production
     builder = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
@@ -60,7 +62,7 @@ def _spark() -> Any:
 
 
 def _memory(session: Any, rows: int) -> Any:
-    """So many messages that no server has."""
+    """So many messages, without a server."""
     reader = session.read.format("bench_memory").option("stream", KEY.decode()).option("minPartitions", TASKS)
     return reader.option("endingOffsets", f'{{"{KEY.decode()}": {rows + 1}}}').load()
 
@@ -80,7 +82,7 @@ def _rate(rows: int, job: Callable[[], object]) -> float:
 
 
 def _scan(frame: Any, rows: int) -> Callable[[], None]:
-    """A job that looks at every row and every byte."""
+    """A job that reads every row and every byte."""
 
     def job() -> None:
         ((count, _),) = frame.selectExpr("count(*)", "sum(length(entry))").collect()
@@ -194,8 +196,8 @@ SPARK_ROWS = [
     Row("spark.redis", "Spark reads messages, against redis-py and Redis Streams", "rows/s", 5.0, _read_either),
     Row("spark.stream", "Spark, stream to stream, against stream to nowhere", "rows/s", None, _stream_to_stream,
         baseline=_stream_to_nowhere),
-    Row("spark.keys", "Spark writes hashes to a cluster of 3, against foreachPartition with redis-py", "rows/s", 3.0, _hashes,
-        baseline=_hashes_redis_py),
+    Row("spark.keys", "Spark writes hashes to a cluster of 3, against foreachPartition with redis-py", "rows/s", 3.0,
+        _hashes, baseline=_hashes_redis_py),
     Row("pipeline.latency", "Spark, from one stream to the next at 100/s, against a batch of Spark alone", "ms", 1.3,
         _LATENCIES.through, True, baseline=_LATENCIES.alone, report=_LATENCIES.report, family="spark"),
 ]  # fmt: skip

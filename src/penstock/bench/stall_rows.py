@@ -1,8 +1,8 @@
-"""The rows about slow commands: how long the others wait meanwhile.
+"""The rows about slow commands: how long other clients wait.
 
-The figure of a row is the worst wait of any bystander; what is below it says how the rest of them fared and how long
-the slow command itself took, which is the price. `idle` is the worst wait in the second before: a tenth of Redis's wait
-may be less than that, and then no server can show it on this machine. A wait no longer than `idle` is as good as none.
+The figure of a row is the worst wait of any bystander; below it are the other waits and the time of the slow command
+itself, which is the price. `idle` is the worst wait in the second before: a tenth of Redis's wait may be less than
+that, and then no server can show it on this machine. A wait no longer than `idle` counts as none.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _FIRST = 10_000_000  # eight digits in every number, so that the size of a reply
 
 
 def _members(first: int, count: int) -> list[bytes]:
-    """Numbers in an order that no implementation can take advantage of."""
+    """Numbers in an order that gives no implementation an advantage."""
     return [b"%d" % (_FIRST + first + at * 7_368_787 % count) for at in range(count)]
 
 
 def _fill(server: Running, command: bytes, key: bytes, words: list[bytes], batch: int = _BATCH) -> None:
-    """Give a command all these words, so many at a time, behind its key if it has one."""
+    """Run a command with all these words, so many at a time, after its key if it has one."""
     head = (command, key) if key else (command,)
     batches = [pack(*head, *words[at : at + batch]) for at in range(0, len(words), batch)]
     drive(server.port, batches, 1, len(batches), 1, b"\n")
@@ -81,7 +81,7 @@ def _a_weighed_list(server: Running, count: int) -> None:
 
 
 def _a_dump(server: Running, count: int) -> tuple[bytes, int]:
-    """What a server itself wrote for a sorted set, to be restored: every server has its own format."""
+    """A server's own DUMP of a sorted set, to be restored: every server has its own format."""
     _a_board(server, count)
     with server.client() as client:
         payload = client.dump("key")
@@ -90,7 +90,10 @@ def _a_dump(server: Running, count: int) -> tuple[bytes, int]:
 
 
 class _Case:
-    """Fills a key, and gives a command and the size of its reply; `{n}` is the number of elements, `{half}` half of it."""
+    """Fills a key, and gives a command and the size of its reply.
+
+    `{n}` is the number of elements, `{half}` half of it.
+    """
 
     def __init__(
         self, fill: Callable[[Running, int], None], line: str, size: Callable[[int], int] = lambda count: 1
@@ -103,7 +106,7 @@ class _Case:
 
 
 class Stall:
-    """Measures one slow command, and remembers what there is to say about it."""
+    """Measures one slow command, and keeps the figures for the report."""
 
     def __init__(self, prepare: Callable[[Running, int], tuple[bytes, int]], count: int) -> None:
         self._prepare = prepare

@@ -1,4 +1,4 @@
-"""What TWRITE, TREAD and TEVICT cost as a stream grows: a small table, and the same as a drawing."""
+"""The cost of TWRITE, TREAD and TEVICT as a stream grows: a small table, and a drawing of it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def lengthen(server: Running, messages: int) -> None:
 
 
 class Lengths:
-    """The measurement: `longest` grows a stream and notes the costs on the way, `shortest` measures a short one."""
+    """The measurement: `longest` grows a stream and records the costs on the way, `shortest` measures a short one."""
 
     def __init__(self) -> None:
         self._points: list[Point] = []
@@ -68,7 +68,10 @@ class Lengths:
         """The table; writes the drawing too."""
         FILE.write_text(_drawn(self._points), encoding="utf-8")
         lines = [f"{'messages':>12} {'TWRITE':>9} {'TREAD 1':>9} {'TEVICT':>9}   us a command, pipelined {_DEPTH} deep"]
-        lines += [f"{point.length:>12,} {point.twrite:>9.2f} {point.tread:>9.2f} {point.tevict:>9.2f}" for point in self._points]  # fmt: skip
+        lines += [
+            f"{point.length:>12,} {point.twrite:>9.2f} {point.tread:>9.2f} {point.tevict:>9.2f}"
+            for point in self._points
+        ]
         return "\n".join([*lines, f"drawn in {FILE}"])
 
 
@@ -97,7 +100,7 @@ def _costs(server: Running, length: int) -> Point:
 
 
 def _cost(server: Running, requests: list[bytes], lines: int) -> float:
-    """Of the median batch: a few in a row may meet a busy moment of the machine."""
+    """The median batch: a few in a row may meet a busy moment of the machine."""
     batches = [b"".join(requests[at : at + _DEPTH]) for at in range(0, len(requests), _DEPTH)]
     return (
         statistics.median(drive(server.port, [batch], 1, 1, _DEPTH * lines, b"\n") for batch in batches) / _DEPTH * 1e6

@@ -1,8 +1,8 @@
-"""The rows of streams: ours against a real Redis's streams, doing the same thing with the same messages.
+"""The rows of streams: ours against a real Redis's streams, doing the same with the same messages.
 
-Requests are made before the clock starts, replies are counted and not parsed (the row that builds tables in Python
-excepted: there the client's work is the point), so the figures are the servers'. The row `fanout` is the exception to
-be read with care: at 64 sockets and a byte or so each, the generator costs about as much as a server.
+Requests are made before the clock starts, and replies are counted, not parsed, so the figures are the servers'. The row
+that builds tables in Python is an exception, because it measures the client. Read the row `fanout` with care: at 64
+sockets and few bytes each, the generator costs about as much as a server.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _COLD = {"stream-compression-backlog": "0"}  # all but the newest nodes are comp
 
 
 def _whole(count: float, unit: int) -> int:
-    """A count that is a multiple of a unit, and not none."""
+    """A count that is a multiple of a unit, and at least one unit."""
     return max(int(count) // unit, 1) * unit
 
 
@@ -59,8 +59,8 @@ def _write_entries(server: Running, scale: float) -> float:
 def _write_arrow(server: Running, scale: float) -> float:
     """Messages a second, 10,000 a command in Arrow's form or 100 commands a batch.
 
-    It is a burst of 360 MB: of what ours writes, stream-compression-backlog bytes are compressed after the clock stops. The
-    rest is compressed in a thread, so both servers may use every core here, the load's too.
+    It is a burst of 360 MB: of what ours writes, stream-compression-backlog bytes are compressed after the clock stops.
+    The rest is compressed in a thread, so both servers may use every core here, the load's too.
     """
     with unpinned(server):
         if not server.is_ours:
@@ -70,7 +70,7 @@ def _write_arrow(server: Running, scale: float) -> float:
 
 
 def _write_arrow_compressed(server: Running, scale: float) -> float:
-    """The same where every write compresses as much as it adds, as in a stream that has no pause for hours."""
+    """The same where every write compresses as much as it adds, as in a stream without pauses."""
     with server.client() as admin, configured(admin, _COLD if server.is_ours else {}):
         return _write_arrow(server, scale)
 
@@ -81,7 +81,7 @@ _FILLED = 50_000
 
 
 def _read_1000(server: Running, scale: float) -> float:
-    """Messages a second, a thousand a read, at places within the newest few thousand."""
+    """Messages a second, a thousand a read, at offsets within the newest few thousand."""
     fill(server, _FILLED)
     places = range(_FILLED - 7_500, _FILLED - 1_000, 250)
     if server.is_ours:
@@ -94,7 +94,7 @@ def _read_1000(server: Running, scale: float) -> float:
 
 
 _REDIS_ROWS = 1_000  # a read of redis-py's; it is a seventh slower with ten thousand
-_OUR_ROWS = 100_000  # a read of ours, unless one says otherwise
+_OUR_ROWS = 100_000  # a read of ours by default
 
 
 def _read_tables(
@@ -103,7 +103,7 @@ def _read_tables(
     settings: dict[str, str] | None = None,
     redis_py: bool = False,
 ) -> Measure:
-    """Messages a second into tables of pyarrow, in Python: each side with as many a read as it is quickest with."""
+    """Messages a second into tables of pyarrow, in Python: each side with the batch size that is fastest for it."""
 
     def measure(server: Running, scale: float) -> float:
         with server.client() as admin, configured(admin, settings or {} if server.is_ours else {}):
@@ -188,7 +188,7 @@ def _bytes_a_message(compression: str) -> Measure:
 
 
 def _seek(length: int) -> Measure:
-    """Microseconds to read one message anywhere in a stream of a length, nothing of it kept ready by an earlier read."""
+    """Microseconds to read one message anywhere in a stream of a length, without help of earlier reads."""
 
     def measure(server: Running, scale: float) -> float:
         with (
@@ -239,9 +239,16 @@ def _rows() -> list[Row]:
     rows.append(Row("fanout", what, "delivered/s", None, fan_out("rate")))
     rows.append(Row("fanout.latency", what + ", median", "us", None, fan_out("latency"), smaller_is_better=True))
     what = "TWRITE, TREAD, TEVICT, at 20M / at 10k"
-    rows.append(Row("length", what, "us", None, lengths.longest, True, rounds=1, baseline=lengths.shortest, report=lengths.report))  # fmt: skip
+    rows.append(
+        Row(
+            "length", what, "us", None, lengths.longest, True,
+            rounds=1, baseline=lengths.shortest, report=lengths.report,
+        )
+    )  # fmt: skip
     what = "GROUP read, TACK, wake-up, 1M pending / 1k"
-    rows.append(Row("pending", what, "us", 1.5, pending.many, True, rounds=1, baseline=pending.few, report=pending.report))  # fmt: skip
+    rows.append(
+        Row("pending", what, "us", 1.5, pending.many, True, rounds=1, baseline=pending.few, report=pending.report)
+    )
     return rows
 
 

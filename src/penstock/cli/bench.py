@@ -1,4 +1,4 @@
-"""`penstock bench`: the table of section 'Speed', measured here and now."""
+"""`penstock bench`: measures the table of docs/speed.md on this machine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def bench(
 ) -> None:
     """Compare with a real redis-server and with redis-py.
 
-    Ours and the peer run one after the other in every round, under the same load; what is printed is their ratio.
+    Ours and the peer run one after the other in every round, under the same load; the ratio is printed.
     """
     from penstock.bench.rows import ROWS
     from penstock.bench.run import choose, run
@@ -84,6 +84,6 @@ def _print_table(results: list[Result], width: int) -> None:
 
 
 def _figure(rounds: list[float]) -> str:
-    """The median, with as many digits as tell something."""
+    """The median, with its significant digits."""
     median = statistics.median(rounds)
     return f"{median:,.0f}" if median >= 100 else f"{median:.1f}"

@@ -1,4 +1,4 @@
-"""`penstock check`: is what is on disk whole, and what is in it?"""
+"""`penstock check`: checks the files on disk and lists what they hold."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """`penstock demo`: a click stream through a pipeline on Spark, checked against what was sent.
 
-A server in this process, two producers beside it, and the project in penstock/demo/project, run as `penstock run --continuous` runs it. At the end every click is looked for: in the table once, in the counts of its minute once, and in the
-stream of alerts once if it was slow. The exit code is 0 only if all of that holds.
+It runs a server in this process, two producers, and the project in penstock/demo/project, as `penstock run
+--continuous` runs it. At the end it looks for every click: once in the table, once in the counts of its minute, and
+once in the stream of alerts if it was slow. The exit code is 0 only if all of that holds.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def demo(
     if keep is not None and keep.exists():
         console.print(f"penstock demo: {keep} is there already; name a new folder", markup=False)
         raise typer.Exit(2)
-    if picture.is_dir() or not os.access(picture.absolute().parent, os.W_OK):  # better told now than when all is done
+    if picture.is_dir() or not os.access(picture.absolute().parent, os.W_OK):  # reported now, not after the demo
         console.print(
             f"penstock demo: --picture {picture}: cannot be written; name a file in a folder that is there",
             markup=False,
@@ -85,7 +86,7 @@ def demo(
 
 
 def _demo(console: Console, folder: Path, seconds: float, rate: float, picture: Path) -> int:
-    """Run it all; the number of things that are wrong."""
+    """Run the demo; the number of differences."""
     import redis
 
     from penstock import Server
@@ -112,14 +113,14 @@ def _demo(console: Console, folder: Path, seconds: float, rate: float, picture: 
             Progress(session, server.url, display.changed) as progress,
         ):
             runner = Runner(project, session, progress, display.tell)
-            runner.run(Selection())  # of nothing: tables are made, and Spark is warm before the first click
+            runner.run(Selection())  # an empty run: it creates the tables, and Spark has started before the first click
             with (
                 display.show(progress),
                 LiveFlows(runner, session, progress, Pace(TRIGGER, 60), display.tell) as flows,
                 _sampling(progress, client) as behind,
             ):
                 _flow(console, flows, progress, client, server.url, seconds, rate, sent)
-            runner.run(Selection())  # the rest; a run that ends goes on where the flows were
+            runner.run(Selection())  # the rest; a run that ends continues from the flows' checkpoints
             console.print("Checking every click ...")
             wrong = list(differences(session.spark, client, sent))
             found = counts(session.spark)
@@ -138,7 +139,7 @@ def _flow(
     rate: float,
     sent: Tally,
 ) -> None:
-    """Producers write while the pipeline reads; then the click that ends it."""
+    """Producers write while the pipeline reads; then the click that closes the last minute."""
     from penstock.demo.clicks import send_end, send_hopelessly_late
 
     start = time.time() // 60 * 60
@@ -149,7 +150,7 @@ def _flow(
         producers = [stack.enter_context(_producing(url, number, share, seconds, start)) for number in range(PRODUCERS)]
         while not late or any(producer.process.poll() is None for producer in producers):
             flows.look()
-            # Only a pipeline that has seen today's clicks knows that yesterday's are late.
+            # A pipeline knows that yesterday's clicks are late only after it has seen today's.
             if not late and any(flow.watermark > "1971" for flow in progress.flows()):
                 late = send_hopelessly_late(client, start, sent)
                 console.print(f"{late} clicks of yesterday came just now: too late for the counts, not for the table.")
@@ -162,7 +163,7 @@ def _flow(
 @dataclass(frozen=True, slots=True)
 class _Producer:
     process: subprocess.Popen[bytes]
-    told: IO[bytes]  # a file, not a pipe: the tally is longer than a pipe holds, and it is not read before the end
+    told: IO[bytes]  # a file, not a pipe: the tally is longer than a pipe's buffer, and it is read only at the end
 
     def tally(self) -> str:
         if self.process.wait():
@@ -184,7 +185,7 @@ def _producing(url: str, number: int, rate: float, seconds: float, start: float)
 
 @contextlib.contextmanager
 def _sampling(progress: Progress, client: Any) -> Iterator[list[tuple[float, float]]]:
-    """Twice a second: how many clicks are written and not yet read. (0, 0) is when it began."""
+    """Twice a second: how many clicks are written and not yet read. (0, 0) is the start."""
     from penstock.demo.clicks import STREAM
 
     samples: list[tuple[float, float]] = []
@@ -229,6 +230,7 @@ def _summary(console: Console, sent: Tally, found: dict[tuple[str, str], int], w
     else:
         console.print(
             f"[bold green]All {len(sent.ids):,} clicks are accounted for, each exactly once[/]: in the table clicks, "
-            f"{sum(sent.minutes.values()):,} in the counts of their minutes, {len(sent.alerts):,} slow ones in the stream alerts."
+            f"{sum(sent.minutes.values()):,} in the counts of their minutes, "
+            f"{len(sent.alerts):,} slow ones in the stream alerts."
         )
     console.print(f"The picture is in {picture}. Your own project: [bold]penstock init DIR[/]")

@@ -1,7 +1,7 @@
 """`penstock init`: a small project that runs at once.
 
-The files are copied from cli/template. The server that `penstock run DIR` starts finds a thousand clicks waiting in its data:
-a first run with nothing to read would show nothing.
+The files are copied from cli/template. The data of the server that `penstock run DIR` starts has a thousand clicks,
+because a first run without messages would show nothing.
 """
 
 from __future__ import annotations
@@ -52,14 +52,13 @@ def init(
     except OSError as error:
         print(f"penstock init: cannot write to {folder}: {error.strerror or error}", file=sys.stderr)
         raise typer.Exit(1) from None
-    print(
-        f"A project is in {folder}, with {CLICKS:,} clicks to begin with. Next:\n\n    penstock run {shlex.quote(str(folder))}\n"
-    )
-    print(f"{folder}/README.md says what is what, and how to go on.")
+    print(f"A project is in {folder}, with {CLICKS:,} clicks to begin with. Next:\n")
+    print(f"    penstock run {shlex.quote(str(folder))}\n")
+    print(f"{folder}/README.md explains the files and the next steps.")
 
 
 def write_clicks(data: Path) -> None:
-    """Put some clicks of the last ten minutes where the project's own server looks for its data."""
+    """Write clicks of the last ten minutes to the data folder of the project's own server."""
     import redis
 
     from penstock import Server

@@ -1,11 +1,13 @@
-"""`penstock letters list` and `penstock letters replay`: the dead letters of Spark queries, from a terminal.
+"""`penstock letters list` and `penstock letters replay`: dead letters from a terminal.
 
-A replay appends the message of each letter to the stream that it came from, and moves a group of the dead-letter stream past the
-letter, in one transaction that fails if the dead-letter stream changed meanwhile. So the group's position is always exactly how far
-letters were put back: a replay that is interrupted goes on there, two at once do not repeat each other, and `penstock streams` shows
-how many letters are left as the group's lag. A message that is still bad becomes a new letter.
+A replay appends the message of each letter to the stream that it came from, and moves a group of the dead-letter stream
+past the letter. Both happen in one transaction, which fails if the dead-letter stream changed in between. So the
+group's position is always exactly how far letters were put back: an interrupted replay continues there, two replays at
+once do not repeat each other, and `penstock streams` shows how many letters are left as the group's lag. A message that
+is still bad becomes a new letter.
 
-Rejected: producers' numbers (TWRITE ... PRODUCER), which a stream forgets when there are many, and removing letters, which are evidence.
+Rejected: producers' numbers (TWRITE ... PRODUCER), which a stream forgets when there are many, and removing letters,
+which are evidence.
 """
 
 from __future__ import annotations
@@ -30,13 +32,11 @@ GROUP = "penstock-letters-replay"
 """The group of a dead-letter stream whose position says how far its letters were put back."""
 _AT_ONCE = 500
 _BYTES_AT_ONCE = 4 << 20
-_PAUSE = 1.0  # seconds between attempts to reach a server that went away
+_PAUSE = 1.0  # seconds between attempts to reach a server that is down
 _ATTEMPTS = 30
 Call = Callable[..., Any]
 
-letters = typer.Typer(
-    name="letters", help="List the dead letters of Spark queries, and put their messages back.", no_args_is_help=True
-)
+letters = typer.Typer(name="letters", help="List dead letters, and put their messages back.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
@@ -103,7 +103,10 @@ def replay(
 
 
 def _patiently(link: Link, step: Callable[[], int]) -> int:
-    """Run a step, again while the server is away. A step may be repeated: it begins with asking how far letters were put back."""
+    """Run a step, again while the server is down.
+
+    A step may be repeated: it first asks how far letters were put back.
+    """
     attempt = 0
     while True:
         try:
@@ -148,7 +151,7 @@ class _LetterBox:
         return found
 
     def put_back(self, place: int, limit: int, progress: _Progress) -> int:
-        """Put the next letters back, from `place` or from where another replay is by now; answer where to go on."""
+        """Put the next letters back, from `place` or from where another replay is by now; answer where to continue."""
         plan = _Plan(place)
 
         def commands(call: Call) -> list[tuple[object, ...]]:
@@ -170,12 +173,12 @@ class _LetterBox:
         if progress.dry_run:
             commands(self._link.call)
         elif self._link.change(self._key, commands) is None:
-            return place  # the stream changed meanwhile: look again
+            return place  # the stream changed in between: look again
         progress.add(plan)
         return plan.end
 
     def _stop_at_misfits(self, plan: _Plan, target: str, call: Call) -> None:
-        """A stream that checks its schema would refuse the entry, or make another letter of it."""
+        """Refuse an entry that the schema of the stream would refuse or turn into another letter."""
         schema = call("TSCHEMA", "GET", target)
         if schema is None or schema[b"check"] == b"off":
             return
@@ -216,7 +219,7 @@ class _Plan:
 
 
 class _Progress:
-    """What was put back, for people."""
+    """What was put back, in words."""
 
     def __init__(self, link: Link, dry_run: bool) -> None:
         self.dry_run = dry_run
@@ -232,7 +235,7 @@ class _Progress:
         self.done = self._streams.total()
         for offset in plan.strange:
             self._strange += 1
-            self._link.say(f"offset {offset} is no letter, and was passed over")
+            self._link.say(f"offset {offset} is not a letter, and was skipped")
         if sys.stderr.isatty() and time.monotonic() - self._shown > 0.2:
             self._shown = time.monotonic()
             print(f"\r{self.done:,} letters", end="", file=sys.stderr, flush=True)

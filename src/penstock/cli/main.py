@@ -1,4 +1,4 @@
-"""`penstock`: the names of the subcommands. What each does is in the module of its name."""
+"""`penstock`: the names of the subcommands. Each is in the module of its name."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """`penstock run`: a declarative pipeline on Spark, with a server of its own if none is named.
 
-Exit codes: 0, the run came to its end, or a continuous one was asked to stop; 1, the server or Spark is not to be had, or a run began
-and failed; 2, the project or the command line is wrong, and nothing was run; 130, stopped before the end.
+Exit codes: 0, the run ended, or a continuous one was asked to stop; 1, the server or Spark is not available, or a run
+began and failed; 2, the project or the command line is wrong, and nothing was run; 130, stopped before the end.
 
-How it stops: a continuous run that is asked to stop (Ctrl-C, SIGTERM) stops its flows one after the other, and ends with 0. Asked a second
-time, or when running once, it stops at once. Either way streams go on where they were, exactly once; a table that was being recomputed whole
-is recomputed by the next run.
+A continuous run that is asked to stop (Ctrl-C, SIGTERM) stops its flows one after the other, and ends with 0. Asked a
+second time, or when running once, it stops at once. In both cases the next run continues the streams where they were,
+exactly once; a table that was being recomputed is recomputed by the next run.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def run(
         None, "--url", envvar="PENSTOCK_URL", help="The server. Without it one runs inside, its data in DIR/.penstock."
     ),
     port: int = typer.Option(0, "--port", min=0, max=65535, help="The port of the server inside; 0: any that is free."),
-    continuous: bool = typer.Option(False, "--continuous", help="Go on until Ctrl-C or SIGTERM."),
+    continuous: bool = typer.Option(False, "--continuous", help="Run until Ctrl-C or SIGTERM."),
     trigger: float = typer.Option(
         1.0, "--trigger", min=0, help="With --continuous: seconds from the start of a flow's batch to the next."
     ),
@@ -102,7 +102,7 @@ def _fail(code: int, *lines: object) -> NoReturn:
 
 
 class _Stop:
-    """Signals that ask to stop, while entered. Patient: the first one is only noted."""
+    """Handles signals that ask to stop. If patient, the first one only sets a flag."""
 
     def __init__(self, patient: bool) -> None:
         self.asked = threading.Event()
@@ -127,13 +127,13 @@ class _Stop:
 
 
 def _is_no_interrupt(record: logging.LogRecord) -> bool:
-    """py4j, which talks to Java, logs the whole stack when it is interrupted, also to the root; the one line of ours says it all."""
+    """Silence py4j, which logs the whole stack when it is interrupted; this program prints one line."""
     return not record.getMessage().startswith("KeyboardInterrupt")
 
 
 @contextlib.contextmanager
 def _only_one(project: Project) -> Iterator[None]:
-    """Two runs of a project at a time would write to the same tables."""
+    """Lock the project: two runs at a time would write to the same tables."""
     project.state.mkdir(exist_ok=True)
     with (project.state / "lock").open("w") as lock:
         try:
@@ -145,7 +145,7 @@ def _only_one(project: Project) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _server(project: Project, url: str | None, port: int) -> Iterator[str]:
-    """The server that is named, if it answers; otherwise one in this process, with what it held last time."""
+    """The named server, if it answers; otherwise one in this process, with its data from the last time."""
     if url is not None:
         Link(url, "run").check()
         yield url
@@ -174,7 +174,7 @@ def _run(project: Project, url: str, selection: Selection, stop: _Stop | None, t
     from penstock.spark.runner import Runner
     from penstock.spark.session import Session
 
-    os.environ[URL_VARIABLE] = url  # before the JVM starts: everything in it inherits it
+    os.environ[URL_VARIABLE] = url  # before the JVM starts, so that all its processes inherit it
     started = time.monotonic()
     display = Display(Console(), continuous=stop is not None)
     name = project.spec.name
@@ -191,5 +191,5 @@ def _run(project: Project, url: str, selection: Selection, stop: _Stop | None, t
             runner.run(selection)
         else:
             run_until(stop.asked, runner, session, progress, selection, Pace(trigger, views), display.tell)
-    what = "the project is in order" if selection.dry else "stopped" if stop else "done"
+    what = "the project is valid" if selection.dry else "stopped" if stop else "done"
     display.tell(f"{name}: {what}, {time.monotonic() - started:.0f} s")

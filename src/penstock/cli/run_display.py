@@ -1,7 +1,7 @@
-"""What `penstock run` shows: a table that stays in place on a terminal, and lines everywhere else.
+"""The output of `penstock run`: a table that stays in place on a terminal, and lines everywhere else.
 
-A run that ends has a line for each flow that ends. A continuous one has a line for each flow that read something, at most one in a few
-seconds, and every line begins with the time.
+A run that ends has a line for each flow that ends. A continuous one has a line for each flow that read something, at
+most one in a few seconds, and every line begins with the time.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ SECONDS_A_LINE = 5.0
 
 
 class Display:
-    """Shows a Progress while it is entered. `changed` is called whenever there is news, from any thread."""
+    """Shows a Progress. `changed` is called for every update, from any thread."""
 
     def __init__(self, console: Console, continuous: bool) -> None:
         self._console = console
-        self._continuous = continuous  # lines have times, and flows that found nothing new are not worth a line
+        self._continuous = continuous  # lines have times, and flows without new rows get no line
         self._progress: Progress | None = None
         self._live: Live | None = None
         self._told: set[str] = set()
-        self._rows: dict[str, tuple[int, float]] = {}  # of a flow that runs: the rows that were told, and when
+        self._rows: dict[str, tuple[int, float]] = {}  # for a flow that runs: the rows shown so far, and when
 
     def tell(self, text: str) -> None:
         """Show a line."""

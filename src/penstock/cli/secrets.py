@@ -1,8 +1,8 @@
-"""Secrets of the command line: kept from other users of the machine, who see it in `ps`.
+"""Secrets on the command line: hidden from other users of the machine, who see it in `ps`.
 
-A secret is better given in the environment, or in a file that the environment names: PENSTOCK_REQUIREPASS or
-PENSTOCK_REQUIREPASS_FILE, and the same for every secret directive. One that is on the command line all the same is blanked in the
-memory that `ps` shows, as soon as the program runs. Before that, which is most of a second, it can be seen; and only Linux tells a
+A secret is safer in the environment, or in a file that the environment names: PENSTOCK_REQUIREPASS or
+PENSTOCK_REQUIREPASS_FILE, and the same for every secret directive. A secret on the command line is overwritten in the
+memory that `ps` shows as soon as the program runs. Until then, for most of a second, it can be seen. Only Linux tells a
 program where that memory is.
 """
 
@@ -17,12 +17,14 @@ from pathlib import Path
 from penstock.engine.config import ConfigError
 from penstock.engine.directives import DIRECTIVES, find_directive
 
-_ARG_START = 48  # the place in /proc/self/stat, as proc(5) counts them
+_ARG_START = 48  # the position in /proc/self/stat, as proc(5) counts
 _in_url = re.compile(r"://[^/@]*?:([^/]*)@").search
 
 
 def from_environment(environment: MutableMapping[str, str]) -> Iterator[tuple[str, list[str]]]:
-    """Secret directives that the environment has, or names a file of. They leave it: children need not know them."""
+    """Secret directives from the environment, or from files that it names. They are removed from it, so that children
+    do not inherit them.
+    """
     for directive in DIRECTIVES.values():
         if not directive.secret:
             continue
@@ -40,7 +42,7 @@ def from_environment(environment: MutableMapping[str, str]) -> Iterator[tuple[st
 
 
 def secrets_in(words: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """The words of a command line that have something secret: their number, and what may be shown instead.
+    """The secret words of a command line: their number, and the text to show instead.
 
     >>> list(secrets_in(["serve", "--requirepass", "a", "--user", "tess", ">b", "--url", "redis://tess:c@host"]))
     [(2, '*'), (5, '**'), (7, 'redis://tess:*@host')]
@@ -59,7 +61,7 @@ def secrets_in(words: Sequence[str]) -> Iterator[tuple[int, str]]:
 
 
 def blank(words: Sequence[str]) -> bool:
-    """Overwrite the secrets among a program's arguments in the memory that `ps` shows; whether that is possible here."""
+    """Overwrite secret arguments of this program in the memory that `ps` shows; whether that is possible here."""
     replaced = {number: os.fsencode(word) for number, word in secrets_in(words)}
     if not replaced:
         return True

@@ -1,9 +1,10 @@
-"""How the subcommands that are clients reach their server, and what they say when they cannot.
+"""How the subcommands that are clients reach their server, and their error messages.
 
-Every complaint names the server and what to do about it. A lost connection is told apart from a refusal: the first
-may be tried again, the second would only be refused again.
+Every error message names the server and the remedy. A lost connection is different from a refusal: the first may be
+tried again, the second would be refused again.
 
-redis-py is imported when there is something to reach: `penstock serve`, which shares a program with these, starts a tenth of a second sooner.
+redis-py is imported only when a server is to be reached: `penstock serve`, which shares a program with these, starts a
+tenth of a second sooner.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ URL = typer.Option(
 
 
 class Lost(Exception):
-    """The connection is lost, or never was."""
+    """The connection is lost, or could not be made."""
 
 
 class Link:
@@ -49,7 +50,7 @@ class Link:
             self.fail(f"'{without_secrets(url)}' is not the URL of a server ({told}); one looks like {DEFAULT_URL}")
 
     def call(self, *words: object) -> Any:
-        """Run a command. A refusal ends the program; Lost is the caller's to handle."""
+        """Run a command. A refusal ends the program; the caller handles Lost."""
         import redis
 
         try:
@@ -58,7 +59,7 @@ class Link:
             self._judge(words[0], error)
 
     def find(self, *words: object) -> Any:
-        """As call, of a key that may be gone by now, or have another type: then None."""
+        """As call, for a key that may have been deleted or have another type: then None."""
         import redis
 
         try:
@@ -69,9 +70,10 @@ class Link:
             self._judge(words[0], error)
 
     def change(self, key: object, plan: Callable[[Callable[..., Any]], list[tuple[object, ...]]]) -> list[Any] | None:
-        """Run the commands of a plan as one transaction; None, and nothing is done, if the key changed since the plan was made.
+        """Run the commands of a plan as one transaction.
 
-        The plan gets a function that runs a command at once, to look at what is there.
+        None, and no change, if the key changed since the plan was made. The plan gets a function that runs a command at
+        once, to read the current data.
         """
         import redis
 
@@ -102,7 +104,7 @@ class Link:
         self.fail(f"{self.place} refuses {command}: {error}")
 
     def check(self) -> None:
-        """End the program unless a Penstock server is there."""
+        """End the program unless a Penstock server answers."""
         try:
             info = self.call("INFO", "server")
         except Lost as error:

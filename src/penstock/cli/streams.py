@@ -1,6 +1,6 @@
 """`penstock tail`, `penstock write` and `penstock streams`: streams from a terminal or a shell script.
 
-They are clients like any other: redis-py, and the commands that docs/streams.md describes.
+They are ordinary clients: redis-py, and the commands that docs/streams.md describes.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from penstock.cli.terminal import ending_quietly, one_line, shown_bytes, write_a
 
 _BATCH = 1000  # messages read or written at once, at the most
 _BATCH_BYTES = 1 << 20
-_BLOCK_MS = 1000  # then it is looked whether anybody still reads what is printed
-_RETRY_MS = 60_000  # a message that a tail of a group took and did not print is given again after that
+_BLOCK_MS = 1000  # after that, check whether the output is still read
+_RETRY_MS = 60_000  # a message that a member took and did not print is delivered again after that
 _LINGER = 0.2  # seconds a line of input may wait for others
-_PAUSE = 1.0  # seconds between attempts to reach a server that went away
-_ATTEMPTS = 30  # of those, before a write gives up
+_PAUSE = 1.0  # seconds between attempts to reach a server that is down
+_ATTEMPTS = 30  # before a write gives up
 
 
 def register(app: typer.Typer) -> None:
@@ -50,7 +50,7 @@ def tail(
 ) -> None:
     """Print a stream's messages as they come, until Ctrl-C.
 
-    The connection is made again when the server goes away; printing goes on where it stopped.
+    If the server goes away, the connection is made again, and printing continues where it stopped.
     """
     link = Link(url, "tail")
     if start not in ("first", "new") and not (start.isdecimal() and int(start) > 0):
@@ -77,7 +77,7 @@ def tail(
 
 
 def _nobody_reads(descriptor: int) -> bool:
-    """Whether the other end of a pipe was closed: writing would not tell, if there is nothing to write."""
+    """Whether the reader of our output is gone: writing would not tell, if there is nothing to write."""
     pipe = select.poll()
     pipe.register(descriptor, 0)
     return any(event & select.POLLERR for _, event in pipe.poll(0))
@@ -98,7 +98,7 @@ def _as_json(offset: int, tag: bytes, entry: bytes) -> str:
 
 
 class _Follower:
-    """Reads a stream from a place on."""
+    """Reads a stream from an offset on."""
 
     def __init__(self, link: Link, stream: str, start: str) -> None:
         self._link = link
@@ -106,14 +106,14 @@ class _Follower:
         self._key = os.fsencode(stream)
         first, last = self._bounds()
         self._place = first if start == "first" else last + 1 if start == "new" else int(start)
-        self._reached = start in ("first", "new")  # the stream has been at least as long as our place
+        self._reached = start in ("first", "new")  # the stream has been at least this long
 
     def _bounds(self) -> tuple[int, int]:
         (first, last), *_ = _patiently(self._link, "TREAD", self._key, 1, 0, "WITHINFO")
         return first, last
 
     def read(self, count: int) -> list[Any]:
-        """The next messages; none if there are none for a while."""
+        """The next messages; none after a while without any."""
         link, stream, place = self._link, self._stream, self._place
         reply = _patiently(
             link, "TREAD", self._key, place, count, "MAXBYTES", _BATCH_BYTES, "BLOCK", _BLOCK_MS, "WITHINFO"
@@ -134,11 +134,11 @@ class _Follower:
         return [message for message in messages if message is not None]
 
     def printed(self, messages: list[Any]) -> None:
-        """Nothing else needs to know."""
+        """Nothing to acknowledge."""
 
 
 class _Member:
-    """Reads as a member of a group; what was printed is acknowledged, the rest goes to a member again later."""
+    """Reads as a member of a group; printed messages are acknowledged, the others are delivered again later."""
 
     def __init__(self, link: Link, stream: str, group: str, start: str) -> None:
         self._link = link
@@ -175,7 +175,7 @@ def _ranges(offsets: list[int]) -> list[str]:
 
 
 def _patiently(link: Link, *words: object) -> Any:
-    """Run a command, again and again while the server is away."""
+    """Run a command, again and again while the server is down."""
     away = False
     while True:
         try:
@@ -200,7 +200,7 @@ def write(
     json_tag: str = typer.Option(None, "--json-tag", help="Lines are JSON objects; take the tag from this field."),
     url: str = URL,
 ) -> None:
-    """Append the lines of standard input to a stream, a message each.
+    """Append the lines of standard input to a stream, one message each.
 
     Batches are numbered, so that one that is sent again after a lost connection is not appended twice.
     """
@@ -230,10 +230,10 @@ def write(
 
 
 def _tag_of(line: bytes, field: str) -> bytes:
-    """The tag that a JSON line brings; ValueError says what is wrong with it."""
+    """The tag of a JSON line; ValueError says what is wrong with it."""
     try:
         fields = json.loads(line)
-    except (ValueError, RecursionError):  # the latter of brackets in brackets in brackets
+    except (ValueError, RecursionError):  # the latter for deeply nested brackets
         raise ValueError("not JSON, and --json-tag needs it to be") from None
     if not isinstance(fields, dict) or field not in fields:
         raise ValueError(f"not a JSON object with a field '{field}', which --json-tag asks for")
@@ -243,7 +243,7 @@ def _tag_of(line: bytes, field: str) -> bytes:
 
 def _batches(descriptor: int) -> Iterator[list[bytes]]:
     """Lines of a file or pipe, many at once when they come fast, soon when they do not."""
-    rest: list[bytes] = []  # of a line that has not ended yet: joined once, however long it gets
+    rest: list[bytes] = []  # of an unfinished line: joined once, however long it gets
     lines: list[bytes] = []
     size, due = 0, 0.0
     while True:
@@ -321,7 +321,7 @@ class _Writer:
         place = f", the last at offset {self._last}" if self.written else ""
         start = "\r" if sys.stderr.isatty() else ""
         noun = "message" if self.written == 1 else "messages"
-        unsure = f"; {self._unsure:,} more may be or not, the server did not say" if self._unsure else ""
+        unsure = f"; {self._unsure:,} more may be written, the server did not answer" if self._unsure else ""
         print(
             f"{start}{self.written:,} {noun} appended to '{self._stream}'{place}{unsure}", file=sys.stderr, flush=True
         )

@@ -1,4 +1,4 @@
-"""What the subcommands that print share: how they end, and how bytes are shown to people."""
+"""Shared by the subcommands that print: how they end, and how bytes are shown to people."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import typer
 
 @contextmanager
 def ending_quietly() -> Iterator[None]:
-    """Ctrl-C ends with 130; a reader of our output that went away ends us without a word."""
+    """Ctrl-C ends with 130; if the reader of our output is gone, end without a message."""
     try:
         yield
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     except BrokenPipeError:
-        # The interpreter flushes stdout once more when it ends, and would complain then.
+        # The interpreter flushes stdout once more at its end, and would report an error then.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(0) from None
 
@@ -30,13 +30,13 @@ def shown_bytes(raw: bytes) -> str:
 
 
 def one_line(shown: str) -> str:
-    """One line, and nothing in it that a terminal would obey."""
+    """One line, without anything that a terminal would obey."""
     if shown.isprintable():
         return shown
     return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in shown)
 
 
 def write_as(as_json: bool) -> None:
-    """JSON is UTF-8 wherever it is written; what a terminal has no letter for is shown by its number."""
+    """JSON is always UTF-8; a character that a terminal cannot show is escaped."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8" if as_json else None, errors="backslashreplace")

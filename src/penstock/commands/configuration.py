@@ -73,7 +73,7 @@ def _check_changeable(session: Session, directive: Directive, name: str) -> None
 
 
 def _changes_what_commands_may_do(argv: Argv) -> bool:
-    """Whether the limit on values changes. Queued LAZY commands run before that: they were accepted under the old limit."""
+    """Whether a limit on values changes: queued LAZY commands must run under the old limit, so they run first."""
     return any(word.lower() == b"proto-max-bulk-len" for word in argv[2::2])
 
 

@@ -76,7 +76,7 @@ def _with_check(schemas: Schemas, name: bytes, words: Argv) -> Schemas:
         raise ReplyError("TSCHEMA SET takes CHECK off, CHECK refuse, or CHECK deadletter and the name of a stream")
     dead_letter = words[2] if check is Check.DEADLETTER else None
     if dead_letter == name:
-        raise ReplyError("the stream for entries that do not fit must be another one")
+        raise ReplyError("entries that do not fit must go to another stream")
     return replace(schemas, check=check, dead_letter=dead_letter)
 
 

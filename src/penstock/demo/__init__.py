@@ -1,1 +1,1 @@
-"""The demo's parts: a project for Spark, producers of clicks, the check of what came out against what went in, and a picture."""
+"""The parts of the demo: a Spark project, producers of clicks, the check of the result, and a picture."""

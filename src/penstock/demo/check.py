@@ -1,4 +1,4 @@
-"""Is everything that went in there, once? Compares the tables and the stream of alerts with the tally of the producers."""
+"""Whether every click came out once: compares the tables and the stream of alerts with the tally of the producers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.demo.clicks import ALERTS, Tally
 
 
 def differences(spark: Any, client: Any, sent: Tally) -> Iterator[str]:
-    """What is wrong, a sentence each; nothing if every click is accounted for exactly once."""
+    """The differences, one sentence each; none if every click is accounted for exactly once."""
     table = spark.table("clicks").select("id").toArrow().column("id").to_pylist()
     yield from _compare("the table clicks", table, sent.ids)
     alerts = [json.loads(message[2])["id"] for message in client.execute_command("TREAD", ALERTS, 1, len(sent.ids) + 1)]
@@ -23,7 +23,7 @@ def differences(spark: Any, client: Any, sent: Tally) -> Iterator[str]:
 
 
 def counts(spark: Any) -> Counter[tuple[str, str]]:
-    """The table of minutes, as the producers count. A minute that is there twice is there with the sum of both."""
+    """The table of minutes, as the producers count. A minute that occurs twice has the sum of both."""
     found: Counter[tuple[str, str]] = Counter()
     rows = spark.table("minutes").selectExpr("date_format(minute, \"yyyy-MM-dd'T'HH:mm\")", "page", "clicks")
     for minute, page, clicks in rows.collect():

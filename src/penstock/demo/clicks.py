@@ -1,8 +1,8 @@
 """Clicks, the producers that send them, and the tally of what was sent.
 
-The clock of the clicks runs ten times as fast as ours, so that minutes pass while one watches. Each producer is a process of its own; what
-it sends depends on its number alone, except for the times. Batches are numbered (TWRITE ... PRODUCER), so a batch that is sent again
-after a lost connection is there once.
+The clock of the clicks runs ten times as fast as real time, so that minutes pass during the demo. Each producer is a
+process of its own; what it sends depends only on its number, except for the times. Batches are numbered (TWRITE ...
+PRODUCER), so a batch that is sent again after a lost connection is written once.
 
     python -m penstock.demo.clicks URL NUMBER RATE SECONDS START
 
@@ -27,7 +27,7 @@ STREAM, ALERTS = "clicks", "alerts"
 PAGES = {"/": 40, "/search": 25, "/product": 20, "/cart": 10, "/checkout": 5}
 SPEED = 10
 LATE = 60.0
-"""Seconds of their own clock that some clicks are late; the pipeline waits for two minutes."""
+"""Some clicks are so many seconds late, by their own clock; the pipeline waits for two minutes."""
 SLOW = 3000
 PAUSE = 0.05
 
@@ -108,7 +108,7 @@ def send_hopelessly_late(client: Any, start: float, tally: Tally) -> int:
 
 
 def send_end(client: Any, start: float, tally: Tally) -> None:
-    """One click of tomorrow, so that every minute before it is over."""
+    """One click of tomorrow, which closes every minute before it."""
     last = click("end-1", start + 86_400, "/", 100)
     send(client, "demo-end", 1, [last])
     tally.add(last, counted=False)

@@ -1,4 +1,4 @@
-"""The demo's picture: clicks a minute by page, and how far the pipeline was behind. An SVG written by hand, as in bench/."""
+"""The demo's picture as an SVG: clicks a minute by page, and how far behind the pipeline was."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def draw(minutes: Mapping[tuple[str, str], int], behind: Points) -> str:
     seconds = [(float(at), f"{at} s") for at in range(0, last + 1, step)]
     height = 2 * _HEIGHT + _GAP
     return "\n".join([
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" font-family="sans-serif" font-size="12">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '
+        'font-family="sans-serif" font-size="12">',
         f'<rect width="{_WIDTH}" height="{height}" fill="white"/>',
         *_chart(0, "Clicks a minute, by page, by the clock of the clicks", lines, across),
         *_chart(_HEIGHT + _GAP, "Messages written and not yet read by the pipeline", {"": behind}, seconds),

@@ -1,4 +1,4 @@
-"""The address of a server (redis://user:password@host:port/0), as it may be shown: in errors, logs and plans there is no password."""
+"""Server addresses (redis://user:password@host:port/0) for errors, logs and plans: without the password."""
 
 from __future__ import annotations
 

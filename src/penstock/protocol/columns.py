@@ -1,15 +1,15 @@
-"""Many commands at once, of columns: a command a row, as the wire has it, and the slots of their keys.
+"""Many commands from columns: one command for each row, encoded, and the slots of their keys.
 
-A table with a million rows is a million commands that differ in their values only. As tuples they cost a microsecond and more
-each before the first byte is there: an object a value, a tuple, and a walk over it. Here the columns stay as Arrow has them, a table of
-places and the data they are places in, and each row becomes its bytes.
+A table with a million rows becomes a million commands that differ only in their values. As tuples each takes more than
+a microsecond before the first byte exists: an object for each value, a tuple, and a walk over it. Here the columns stay
+in Arrow's form, a table of positions and the data, and each row becomes its bytes.
 
-There are two versions of the functions below with one set of tests: these, and `_columns.pyx`, which Cython compiles where a C
-compiler is at hand when the package is installed. The compiled ones are used if they are there and PENSTOCK_PURE is not set. A
-command of a key and three fields takes 0.07 us compiled, and 4 us here, as it did as a tuple through hiredis.
+The functions below have two versions with one set of tests: these, and `_columns.pyx`, which Cython compiles if there
+is a C compiler when the package is installed. The compiled ones are used unless PENSTOCK_PURE is set. A command of a
+key and three fields takes 0.07 us compiled, and 4 us here, as long as a tuple through hiredis.
 
-Rejected: one block for all rows. Who sends them must know where each ends: which node it is for, and how far it came when a
-connection breaks.
+Rejected: one block for all rows. The sender must know where each command ends: which node it is for, and which were
+sent when a connection breaks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from penstock.protocol.slots import key_slot
 
 
 class Column(NamedTuple):
-    """The values of some rows, as Arrow has a binary column."""
+    """The values of some rows, in the form of Arrow's binary columns."""
 
     table: memoryview
     """32-bit numbers: where in `data` each value begins, and one more, where the last ends."""
@@ -37,13 +37,14 @@ class Column(NamedTuple):
 
 
 Field = tuple[bytes | None, Column]
-"""A name and its values; without a name the values alone."""
+"""A name and its values; without a name only the values."""
 
 
 def pack_rows(
     name: bytes, keys: Column, fields: Sequence[Field] = (), tail: Sequence[bytes] = ()
 ) -> list[bytes | None]:
-    r"""A command a row: name, key, each field that is not null, then `tail`. None for a row of fields that are all null.
+    r"""A command for each row: name, key, each field that is not null, then `tail`. None if all fields of a row are
+    null.
 
     >>> column = lambda *values: Column(memoryview(array("i", [0, 2])), memoryview(values[0]))
     >>> pack_rows(b"SET", column(b"k1"), [(None, column(b"v1"))])

@@ -1,8 +1,9 @@
-"""What a dead letter looks like: one JSON object, from which the message can be put back as it was.
+"""The form of a dead letter: one JSON object, from which the message can be restored.
 
-The server writes letters for messages that a group gave up and for entries that a stream's schema refused, Spark for entries
-that a query cannot read; `penstock letters` reads all of them. A letter has what its writer knows: a message that was
-never written has no offset. Its tag is the tag of the message. An entry that is not UTF-8 goes as base64.
+The server writes letters for messages that a group gave up and for entries that a stream's schema refused, Spark for
+entries that a query cannot read; `penstock letters` reads all of them. A letter has what its writer knows: a message
+that was never written has no offset. Its tag is the tag of the message. An entry that is not UTF-8 is written as
+base64.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class Letter:
     entry: bytes
     why: str | None = None
     offset: int | None = None
-    group: str | None = None  # that gave it up, after so many attempts
+    group: str | None = None  # the group that gave it up, after so many attempts
     attempts: int | None = None
     version: int | None = None  # of the stream's schema
 
@@ -42,7 +43,7 @@ class Letter:
 
     @classmethod
     def decode(cls, raw: bytes) -> Letter:
-        """The stream, the offset, the reason and the entry of a letter. ValueError if this is none.
+        """The stream, the offset, the reason and the entry of a letter. ValueError if it is not a letter.
 
         >>> Letter.decode(Letter("clicks", bytes([255]), "not JSON").encode()).entry
         b'\\xff'
@@ -64,5 +65,5 @@ class Letter:
 
 
 def name_in_text(name: bytes) -> str:
-    """A key or the name of a group, as a letter has it."""
+    """A key or the name of a group as text in a letter."""
     return name.decode("utf-8", "backslashreplace")

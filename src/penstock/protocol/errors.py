@@ -66,16 +66,17 @@ class ReplyError(PenstockError):
         return one_line(text)
 
     def as_reply(self) -> Self:
-        """This error as a value. It forgets where it was raised: the frames there hold the arguments, and this error again.
+        """This error as a value, without its traceback.
 
-        Such a circle stays in memory until the garbage collector runs, which on a server is rare.
+        The frames of a traceback hold the arguments, and this error again. Such a cycle stays in memory until the
+        garbage collector runs, which is rare on a server.
         """
         self.__traceback__ = self.__context__ = self.__cause__ = None
         return self
 
 
 def one_line(text: str) -> bytes:
-    """An error's text without line breaks: those at its end go, others become spaces, as in Redis."""
+    """An error's text without line breaks: those at its end are removed, others become spaces, as in Redis."""
     return text.rstrip("\r\n").replace("\r", " ").replace("\n", " ").encode("utf-8", "surrogateescape")
 
 
@@ -243,7 +244,7 @@ def no_such_key() -> ReplyError:
 
 
 def shown(raw: bytes) -> str:
-    """An argument inside an error's text: its bytes as they came, up to a NUL, which ends a text in C.
+    """An argument inside an error's text: its bytes up to a NUL, which ends a text in C.
 
     >>> shown(b"GET\\0s")
     'GET'

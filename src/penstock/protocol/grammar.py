@@ -1,4 +1,4 @@
-"""What every reader of requests shares: the limits of Redis, and the words of a command that a person typed."""
+"""The parts that all readers of requests share: the limits of Redis, and the words of an inline command."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_ARGUMENTS = 1_000_000
 MAX_INLINE = 64 * 1024
 
 MORE: Final = object()
-"""What `take` gives when no whole command is left."""
+"""The value of `take` when no complete command is left."""
 
 _HTTP = (b"POST", b"HOST:")
 _hex_escape = re.compile(rb"\\x([0-9a-fA-F]{2})").match
@@ -24,7 +24,7 @@ def inline_command(line: bytes) -> Argv:
     """The words of a line without its newline; no words for an empty one."""
     words = split_inline(line[:-1] if line.endswith(b"\r") else line)
     if words and words[0].upper() in _HTTP:
-        # A browser that was tricked into sending commands in the body of a form: never get that far.
+        # A browser that was tricked into sending commands in the body of a form must be stopped here.
         raise ProtocolError("Protocol error: this server does not speak HTTP")
     return words
 

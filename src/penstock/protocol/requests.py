@@ -1,19 +1,20 @@
-"""Commands out of a byte stream that may be cut anywhere and may mean harm.
+"""Commands from a byte stream that may be cut anywhere and may be hostile.
 
-There are two versions of `RequestReader` with one set of tests: the one below, and `_requests.pyx`, a parser of its own that
-Cython compiles where a C compiler is at hand when the package is installed. The compiled one is used if it is there and
-PENSTOCK_PURE is not set. Reason, measured: docs/design/0003-compiled-inner-loop.md. The rest is about the pure one.
+`RequestReader` has two versions with one set of tests: the one below, and `_requests.pyx`, a separate parser that
+Cython compiles if there is a C compiler when the package is installed. The compiled one is used unless PENSTOCK_PURE is
+set. Measurements are in docs/design/0003-compiled-inner-loop.md. The rest is about the pure one.
 
-Two readers share the work. hiredis takes what clients send, arrays of bulk strings, at a quarter of a microsecond
-a command. It was written for replies, though: it accepts integers, sets and nested arrays, reserves whatever length
-a header claims, and knows no inline commands. So `RequestReader` checks that what comes out is lists of bytes, and
-looks for giant headers, and for headers of what no request has, before hiredis sees them. A connection whose first byte
-is not `*` is a person at a terminal: it is read by `StrictReader`, which speaks exactly the request grammar, with its limits and its error texts,
-in plain Python. So is a client that has not logged in yet, because there the limits are narrow.
+Two readers share the work. hiredis parses arrays of bulk strings, which is what clients send, in a quarter of a
+microsecond a command. But it was written for replies: it accepts integers, sets and nested arrays, allocates whatever
+length a header claims, and knows no inline commands. So `RequestReader` checks that the results are lists of bytes, and
+looks for giant headers, and for headers that no request has, before hiredis sees them. If the first byte of a
+connection is not `*`, a person types: then `StrictReader` reads it, which implements exactly the request grammar, with
+its limits and its error texts, in plain Python. It also reads from clients that have not logged in yet, because their
+limits are narrow.
 
-Rejected: starting over with the strict reader after hiredis met something odd. hiredis does not tell where a
-command began, and a guess could run the inside of a value as a command. So a connection that began with
-arrays may not change to inline commands (Redis and the compiled reader allow it; no client does it).
+Rejected: switching to the strict reader after hiredis met an error. hiredis does not tell where a command began, and a
+guess could run the inside of a value as a command. So a connection that began with arrays may not change to inline
+commands (Redis and the compiled reader allow it; no client does it).
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class StrictReader:
         self._max_bulk = max_bulk
         self._max_arguments = max_arguments
         self._position = 0
-        self._missing = 0  # bulk strings the current array still wants; 0 between commands
+        self._missing = 0  # bulk strings that the current array still needs; 0 between commands
         self._argv: Argv = []
         self._whole = 0  # bytes in _argv
         self.inline = False  # an inline command was seen: a person types
@@ -64,12 +65,12 @@ class StrictReader:
 
     @property
     def held(self) -> int:
-        """Bytes of a command that is not whole yet."""
+        """Bytes of an incomplete command."""
         return len(self._buffer) - self._position + (self._whole if self._missing else 0)
 
     @property
     def at_boundary(self) -> bool:
-        """No part of a command is held."""
+        """Whether no part of a command is held."""
         return not self._missing and self._position == len(self._buffer)
 
     def feed(self, data: bytes) -> None:
@@ -79,7 +80,7 @@ class StrictReader:
         self._buffer += data
 
     def take(self) -> Any:
-        """The next whole command, MORE when there is none yet. Empty commands are passed over."""
+        """The next complete command, MORE when there is none yet. Empty commands are skipped."""
         argv = self._next()
         return MORE if argv is None else argv
 
@@ -117,7 +118,7 @@ class StrictReader:
             return self._argv
 
     def _header(self, mark: int, what: str, limit: int) -> int | None:
-        """The number of a `*n` or `$n` line; None when the line is not whole yet."""
+        """The number of a `*n` or `$n` line; None when the line is incomplete."""
         buffer, start = self._buffer, self._position
         if start >= len(buffer):
             return None
@@ -153,7 +154,7 @@ class StrictReader:
 
 
 class BrokenFrame(ProtocolError):
-    """What hiredis cannot read, in the words of Redis."""
+    """Error texts of hiredis, and the texts of Redis for them."""
 
     WORDS: ClassVar[dict[str, str]] = {
         "Bad multi-bulk length": "Protocol error: invalid multibulk length",
@@ -167,11 +168,11 @@ class BrokenFrame(ProtocolError):
 
 
 class RequestReader:
-    """What a connection reads through: `feed(data)`, then `take()` until it gives MORE.
+    """The reader of a connection: `feed(data)`, then `take()` until it gives MORE.
 
-    A broken frame is raised by `take` as ProtocolError, after all whole commands before it; the reader is of no
-    use then. `take` is hiredis's own function while that is the one that reads, so its caller must check that
-    what it gets is a list of bytes, and call `odd` with anything else.
+    `take` raises ProtocolError for a broken frame, after all complete commands before it; the reader cannot be used
+    after that. While hiredis reads, `take` is hiredis's own function, so the caller must check that the result is a
+    list of bytes, and call `odd` with anything else.
 
     >>> reader = RequestReader()
     >>> reader.feed(b"*1\\r\\n$4\\r\\nPING\\r\\n*1\\r\\n$4")
@@ -186,13 +187,13 @@ class RequestReader:
         self._hiredis_feed = self._hiredis.feed
         self._strict: StrictReader | None = None
         self._started = False
-        self._held = b""  # the end of the last chunk, where a header is cut in two
-        self._pieces: deque[bytes] = deque()  # what follows something that looks like a giant header
+        self._held = b""  # the end of the last chunk, if it cuts a header in two
+        self._pieces: deque[bytes] = deque()  # input after something that looks like a giant header
         self.take: Callable[[], Any] = self._hiredis.gets
-        self.backlog = 0  # bytes fed since the last time all of it was taken; the query buffer limit is about it
+        self.backlog = 0  # bytes fed since the last time all input was taken; the query buffer limit applies to it
 
     def limit(self, max_bulk: int, max_arguments: int = MAX_ARGUMENTS) -> None:
-        """Change the limits. Narrow ones must come before the first byte; wide ones may follow at any time."""
+        """Change the limits. Narrow ones must be set before the first byte; wide ones may follow at any time."""
         self._max_bulk, self._max_arguments = max_bulk, max_arguments
         if self._strict is not None:
             self._strict.limit(max_bulk, max_arguments)
@@ -207,7 +208,7 @@ class RequestReader:
         self.backlog += len(data)
         if data[-1] != _NEWLINE:
             data = self._hold_back(data)
-        # One command alone has one star, before its first line: then there is nothing to search for.
+        # A single command has one star, before its first line: then there is nothing to search for.
         if (
             ((data.rfind(b"*") or data.find(b"\r") > 6) and _giant_header(data) is not None)
             or self._pieces
@@ -221,7 +222,7 @@ class RequestReader:
             self._hiredis_feed(data)
 
     def more(self) -> bool:
-        """After MORE: whether `take` has something now after all. Settles the backlog when all input is used."""
+        """After MORE: whether `take` has something now. Resets the backlog when all input is used."""
         if self._pieces:
             piece = self._pieces.popleft()
             if not self._hiredis.has_data():
@@ -237,11 +238,11 @@ class RequestReader:
         return False
 
     def commands_ran(self) -> None:
-        """Commands were taken since the last chunk came and all of them ran: what is held began in that chunk."""
+        """Commands were taken since the last chunk came, and all of them ran: the held bytes began in that chunk."""
         self.backlog = 0
 
     def odd(self, argv: object) -> None:
-        """What was taken is not a list of bytes: an empty array is passed over, all else breaks the protocol."""
+        """The result is not a list of bytes: an empty array is skipped, anything else breaks the protocol."""
         if argv is None or argv == []:
             return
         strange = next((arg for arg in argv if type(arg) is not bytes), argv) if type(argv) is list else argv
@@ -251,7 +252,7 @@ class RequestReader:
         raise ProtocolError(f"Protocol error: expected '$', got '{got}'")
 
     def _choose(self, data: bytes) -> bool:
-        """Who reads this chunk: True for hiredis; otherwise the strict reader has been fed."""
+        """The reader of this chunk: True for hiredis; otherwise the strict reader has been fed."""
         strict = self._strict
         narrow = self._max_arguments < MAX_ARGUMENTS
         if strict is None and (data[0] != _STAR or narrow or _giant_start(data)):
@@ -268,7 +269,7 @@ class RequestReader:
         return False
 
     def _hold_back(self, data: bytes) -> bytes:
-        """Keep a header that this chunk cuts in two for the next one, so that what looks for headers sees it whole."""
+        """Keep a header that this chunk cuts in two for the next one, so that the search for headers sees it whole."""
         cut = _cut_header(data, max(len(data) - _LONGEST_HEADER, 0))
         if cut is None:
             return data
@@ -276,7 +277,7 @@ class RequestReader:
         return data[: cut.start()]
 
     def _feed_carefully(self, data: bytes) -> None:
-        """Cut before each thing that looks like such a header; it is one only where hiredis awaits an element."""
+        """Cut before everything that looks like such a header; it is one only where hiredis expects an element."""
         cuts = [match.start() for match in _suspects(data)]
         pieces = [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]
         if not self._pieces:

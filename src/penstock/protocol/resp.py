@@ -1,7 +1,7 @@
 """Python values to RESP2 and RESP3.
 
 A handler returns plain values; which bytes they become depends on the protocol the client asked for, so the
-choice is made here and nowhere else. What plain Python cannot say has a type of its own below.
+choice is made here and nowhere else. What plain Python cannot express has a type of its own below.
 
     None            null bulk            NULL_ARRAY     null array (RESP2), null (RESP3)
     int, bool       integer              float          bulk (RESP2), double (RESP3)
@@ -37,7 +37,7 @@ class Raw(bytes):
 class RawPieces:
     """A large reply that is encoded already, in pieces that may be made only when they are asked for, once.
 
-    Whatever makes them must not depend on what changes: in a transaction other commands run before.
+    The pieces must not depend on data that can change: in a transaction other commands run before they are made.
     """
 
     __slots__ = ("pieces",)
@@ -46,13 +46,13 @@ class RawPieces:
         self.pieces = pieces
 
     def __repr__(self) -> str:
-        return "RawPieces(...)"  # to show them would use them up
+        return "RawPieces(...)"  # showing them would use them up
 
 
 class StreamedPieces(RawPieces):
     """A reply whose pieces are made as its client takes them, so that it may be larger than memory.
 
-    What makes them holds its own copy of what they are made of. A connection makes no more of them than it can send.
+    The source of the pieces has its own copy of the data. A connection makes only as many as it can send.
     """
 
     __slots__ = ()
@@ -67,7 +67,7 @@ class Pairs(list[tuple[bytes, Any]]):
 
 
 class Members(list[Any]):
-    """A set whose order is worth keeping: an array in RESP2, a set in RESP3."""
+    """A set whose order should be kept: an array in RESP2, a set in RESP3."""
 
 
 class Push(list[Any]):
@@ -87,19 +87,19 @@ QUEUED: Final = Status(b"QUEUED")
 PONG: Final = Status(b"PONG")
 NULL_ARRAY: Final = _Sentinel("NULL_ARRAY")
 NO_REPLY: Final = _Sentinel("NO_REPLY")
-"""The handler answered already (pushes), or will later (it blocked)."""
+"""The handler has answered already (pushes), or will later (it blocked)."""
 
 PIECE: Final = 512
 """Elements of a long reply that are encoded and joined at once."""
 LONE: Final = 4096
-"""Bytes of a string that is a piece by itself, and so is not copied."""
+"""A string of so many bytes is a piece by itself, and is not copied."""
 
 _ONLY_BYTES: Final = {bytes}
 _HEADS: Final = [b"\r\n$%d\r\n" % length for length in range(256)]
-"""The end of a string and the head of the next one, by the length of that."""
+"""The end of a string and the header of the next one, by its length."""
 
 INTEGERS: Final = [b":%d\r\n" % n for n in range(1024)]
-"""Replies for small integers, ready made: the most common answers of all."""
+"""Prepared replies for small integers, the most frequent replies."""
 
 
 def format_float(value: float) -> bytes:
@@ -123,7 +123,7 @@ def encode(value: Any, protocol: int = 2) -> bytes:
 
 
 def write(value: Any, protocol: int, append: Append) -> None:
-    """Append the encoded reply piece by piece; a big array is joined once, by the caller."""
+    """Append the encoded reply piece by piece; the caller joins a big array once."""
     kind = type(value)
     if kind is bytes:
         append(b"$%d\r\n%b\r\n" % (len(value), value))
@@ -141,7 +141,8 @@ def write(value: Any, protocol: int, append: Append) -> None:
 
 
 def in_pieces(kind: type, count: int, values: Iterable[Any], protocol: int, size: int = PIECE) -> RawPieces:
-    """What `write` makes of a `kind` (list, Members, dict or Pairs) of so many values, without one long call.
+    """The encoding of a `kind` (list, Members, dict or Pairs) of so many values, as `write` gives it, without one long
+    call.
 
     The values of a dict and of Pairs are pairs.
 
@@ -168,7 +169,7 @@ def make_pieces(
 
 
 def array_of_chunks(chunks: Iterable[list[Any]], protocol: int) -> RawPieces:
-    """An array of what is in these lists, each of a few values, whose number is known at the end only.
+    """An array of the values in these lists, each of a few values, whose number is known only at the end.
 
     >>> b"".join(array_of_chunks([[b"a"], [], [1, None]], protocol=2).pieces)
     b'*3\\r\\n$1\\r\\na\\r\\n:1\\r\\n$-1\\r\\n'
@@ -184,7 +185,7 @@ def array_of_chunks(chunks: Iterable[list[Any]], protocol: int) -> RawPieces:
 
 
 def _pieces_of(values: list[Any], protocol: int) -> Iterator[bytes | memoryview]:
-    """A few values, joined, but for strings that are a piece by themselves."""
+    """A few values, joined, except strings that are a piece by themselves."""
     if type(values[-1]) is bytes and set(map(type, values)) == _ONLY_BYTES:
         lengths = list(map(len, values))
         if max(lengths) < len(_HEADS):  # most are: 100 ns each instead of 220
@@ -323,7 +324,7 @@ def _writer_for(value: Any) -> Callable[[Any, int, Append], None]:
 
 
 def pack(*argv: bytes) -> bytes:
-    """A command as it travels.
+    """A command in the form of the wire.
 
     >>> pack(b"GET", b"k")
     b'*2\\r\\n$3\\r\\nGET\\r\\n$1\\r\\nk\\r\\n'

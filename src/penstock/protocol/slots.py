@@ -1,7 +1,7 @@
-"""Which of a cluster's 16384 slots a key belongs to; server and client must agree on it.
+"""The slot of a key, out of a cluster's 16384; server and client must agree on it.
 
-The slot is the CRC-16 (XMODEM) of the key, or of its hash tag: what stands between the first `{` and the next `}`, if
-that is not empty. So `{user:1}.name` and `{user:1}.cart` share a slot and may be used in one command.
+The slot is the CRC-16 (XMODEM) of the key, or of its hash tag: the text between the first `{` and the next `}`, if that
+is not empty. So `{user:1}.name` and `{user:1}.cart` share a slot and may be used in one command.
 """
 
 from __future__ import annotations

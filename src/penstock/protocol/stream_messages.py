@@ -1,12 +1,12 @@
 """Messages of a stream as RESP, each an array of offset, tag and entry, with a table of where each begins.
 
-They come in the two forms that a stream holds them in: lists while a node is written, Arrow's buffers once it is
-sealed. types/stream knows no RESP. It is given this module as its `Encoding` (types/stream/encoding.py), and keeps the
-bytes that this module makes for the next reader.
+A stream holds them in two forms: lists while a node is written, Arrow's buffers after it is sealed. types/stream knows
+no RESP. It gets this module as its `Encoding` (types/stream/encoding.py), and keeps the encoded bytes for the next
+reader.
 
-There are two versions of the functions below with one set of tests: these, and `_stream_messages.pyx`, which Cython
-compiles if there is a C compiler when the package is installed. The compiled ones make no Python object of a message.
-They are used if they are there and PENSTOCK_PURE is not set. Reason, measured: docs/design/0005-compiled-wire.md.
+The functions below have two versions with one set of tests: these, and `_stream_messages.pyx`, which Cython compiles if
+there is a C compiler when the package is installed. The compiled ones make no Python object of a message. They are used
+unless PENSTOCK_PURE is set. Measurements are in docs/design/0005-compiled-wire.md.
 
 Rejected: writing messages straight into a connection's output. Readers that follow a stream read a message more than
 once, and then it is cheaper to format it once and to copy it.
@@ -21,7 +21,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 NULL2 = b"$-1\r\n"
-"""A message that is gone, in RESP2."""
+"""An evicted message, in RESP2."""
 NULL3 = b"_\r\n"
 """The same in RESP3."""
 

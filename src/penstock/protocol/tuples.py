@@ -1,14 +1,15 @@
-"""Commands that are tuples of words, as the wire has them: one, or many, one behind the other; and with a number around each.
+"""Commands given as tuples, encoded for the wire: one, or many in one block; and with a ONCE number around each.
 
-A pipeline of ten thousand commands is packed before its first byte is sent, so that what cannot be packed is refused whole; what that
-takes, the server waits. Packed one by one by hiredis each is an object of its own, which then has to be joined with the others.
+A pipeline of ten thousand commands is encoded before its first byte is sent, so that a pipeline with a bad command is
+refused whole. The server waits for that time. Encoded one by one by hiredis, each command is an object of its own,
+which then has to be joined with the others.
 
-There are two versions of the functions below with one set of tests: these, and `_tuples.pyx`, which Cython compiles where a C
-compiler is at hand when the package is installed. The compiled ones are used if they are there and PENSTOCK_PURE is not set. A SET
-among many takes 0.05 us compiled, and 0.6 us here.
+The functions below have two versions with one set of tests: these, and `_tuples.pyx`, which Cython compiles if there is
+a C compiler when the package is installed. The compiled ones are used unless PENSTOCK_PURE is set. A SET among many
+takes 0.05 us compiled, and 0.6 us here.
 
-Rejected: packing a slice while the one before it is sent. Little is left to be hidden, and a command that cannot be packed would be
-found when half of its pipeline has run.
+Rejected: encoding one slice while the one before it is sent. It would save little, and a command that cannot be encoded
+would be found after half of its pipeline has run.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from typing import TYPE_CHECKING, Any
 
 from hiredis import pack_command
 
-_AT_ONCE = 8192  # pieces that exist beside what they become a part of
+_AT_ONCE = 8192  # pieces that are joined at once
 _SURE_BITS = 63
 _NUMBERS = frozenset([int, float])
 _WORDS = _NUMBERS | {bytes, str}
 
 
 def pack_tuple(words: tuple[Any, ...]) -> bytes | None:
-    r"""A command of bytes, str, int and float. None if a word is another thing, or is one of these that needs a closer look.
+    r"""A command of bytes, str, int and float. None if a word has another type, or needs the slow encoder.
 
     >>> pack_tuple(("INCRBY", b"a", 5))
     b'*3\r\n$6\r\nINCRBY\r\n$1\r\na\r\n$1\r\n5\r\n'
@@ -36,11 +37,11 @@ def pack_tuple(words: tuple[Any, ...]) -> bytes | None:
     """
     for word in words:
         kind = type(word)
-        # Subclasses may show themselves in their own way, and an int of some thousand digits is too much for hiredis.
+        # Subclasses may have their own str(), and hiredis cannot format an int of thousands of digits.
         if kind not in _WORDS or (kind is int and word.bit_length() > _SURE_BITS):
             return None
     try:
-        # Numbers are shown here: hiredis ends the process when a signal's handler raises while it shows one.
+        # Numbers are formatted here: hiredis ends the process if a signal handler raises while it formats one.
         shown = tuple([repr(word) if type(word) in _NUMBERS else word for word in words])
         packed: bytes = pack_command(shown)  # type: ignore[arg-type]
         return packed
@@ -51,8 +52,10 @@ def pack_tuple(words: tuple[Any, ...]) -> bytes | None:
 def pack_tuples(
     commands: Sequence[Sequence[Any]],
 ) -> tuple[bytes, array[int], int, dict[str | bytes, Sequence[Any]]] | None:
-    """As pack_tuple, of many: all of them; how long each is there; of how many words they are made; and the names that they begin
-    with, as spelled, with one command of each. None if one of them needs a closer look, or is no tuple that begins with a name.
+    """As pack_tuple, for many: their bytes; the length of each; the number of words; and their names as spelled, with
+    one command of each.
+
+    None if one of them needs the slow encoder, or is not a tuple that begins with a name.
     """
     heads: dict[Any, Sequence[Any]] = {}
     parts: list[bytes] = []
@@ -75,8 +78,10 @@ def pack_tuples(
 def number_packed(
     data: bytes, lengths: Sequence[int], chosen: bytes, before: bytes, first: int, after: bytes
 ) -> tuple[bytes, array[int]]:
-    r"""Put `before`, two words that are packed, a number and `after`, one such word, in front of every command that is chosen, a
-    byte each; the numbers are first, first + 1 ... What they are then, and how long each.
+    r"""Put `before` (two encoded words), a number and `after` (one encoded word) in front of every chosen command.
+
+    `chosen` has a byte for each command. The numbers are first, first + 1 ... The result is the bytes and the length of
+    each.
 
     >>> number_packed(b"*1\r\n$4\r\nPING\r\n", [14], b"\1", b"$1\r\nA\r\n$1\r\nB\r\n", 7, b"$1\r\nC\r\n")[0]
     b'*5\r\n$1\r\nA\r\n$1\r\nB\r\n$1\r\n7\r\n$1\r\nC\r\n$4\r\nPING\r\n'

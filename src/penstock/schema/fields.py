@@ -34,7 +34,7 @@ class InvalidSchema(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """The type of a field: its name in Spark, and what it is made of."""
+    """The type of a field: its name in Spark, and its parts."""
 
     name: str
     precision: int = 0  # of a decimal
@@ -52,7 +52,7 @@ class Type:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of an entry. `default` is JSON, and stands for the field where an entry does not have it."""
+    """A field of an entry. `default` is JSON, and is used if an entry does not have the field."""
 
     name: str
     type: Type

@@ -1,8 +1,8 @@
 """Whether an entry fits a schema.
 
-An entry fits if it is one JSON object, has every field that is NOT NULL and has no default, and each of its values is of
-the field's type as it stands: 12 is not a string, and "12" is not a number. Fields that the schema does not name are
-allowed, because an older server must accept what a newer program writes.
+An entry fits if it is one JSON object, has every field that is NOT NULL and has no default, and each of its values has
+the field's type: 12 is not a string, and "12" is not a number. Fields that the schema does not name are allowed,
+because an older server must accept what a newer program writes.
 """
 
 from __future__ import annotations

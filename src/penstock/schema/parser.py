@@ -1,4 +1,4 @@
-"""The text of a schema becomes the schema. Spark's and Arrow's names of a type are both read; Spark's are kept."""
+"""Parses the text of a schema. It accepts Spark's and Arrow's names of types, and keeps Spark's."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from penstock.schema.fields import Field, InvalidSchema, Schema, Type
 from penstock.schema.fitting import DECODER, misfit_of_value
 
 MAX_DEPTH = 32
-"""Types inside types."""
+"""The deepest nesting of types."""
 MAX_FIELDS = 2000
-"""Fields of a schema, those of inner structs included."""
+"""The most fields of a schema, with those of inner structs."""
 
 
 def parse(text: str) -> Schema:

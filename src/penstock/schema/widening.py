@@ -1,8 +1,8 @@
 """Which schema may follow which.
 
-A newer version may only widen: every entry that fits the older version fits the newer one, and every field that a reader
-of the older version knows is still there, with a type that holds all its values. So a reader need not ask which version
-an entry was written under.
+A newer version may only widen: every entry that fits the older version fits the newer one, and every field that a
+reader of the older version knows still exists, with a type that holds all its values. So a reader need not ask which
+version an entry was written under.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from penstock.engine.clock import Clock
 
 
 class ManualClock(Clock):
-    """`clock.advance(ms)` is the only thing that makes time pass; `clock.jump(ms)` sets the time of day."""
+    """Time passes only by `clock.advance(ms)`; `clock.jump(ms)` sets the time of day."""
 
     __slots__ = ("_jumped",)
 

@@ -69,12 +69,15 @@ class ClusterNode:
             client.execute_command("WAIT", replicas, 60_000)
 
     def slots(self) -> dict[int, str]:
-        """Who owns each slot, by id, as this node sees it."""
+        """The owner of each slot, by id, as this node sees it."""
         rows = self.ask("CLUSTER", "SLOTS")
         return {slot: row[2][2].decode() for row in rows for slot in range(row[0], row[1] + 1)}
 
     def listed(self) -> set[str]:
-        """The nodes that clients are told of, by id. A replica is among them when it is known how far it follows, which may take seconds."""
+        """The nodes that clients are told of, by id.
+
+        A replica is included when its replication offset is known, which may take seconds.
+        """
         return {place[2].decode() for row in self.ask("CLUSTER", "SLOTS") for place in row[2:]}
 
     def roles(self) -> dict[str, str]:
@@ -131,7 +134,7 @@ class RedisCluster:
     def stop(self) -> None:
         for node in self.nodes:
             if node.process is not None:
-                node.process.kill()  # nothing of a test cluster is worth a farewell
+                node.process.kill()  # a test cluster needs no orderly shutdown
                 node.process.wait(timeout=20)
                 node.process = None
         self.nodes = []
@@ -177,7 +180,7 @@ class RedisCluster:
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
-        """Of the nodes that run: what a client starts from."""
+        """The addresses of the running nodes, for a client to start from."""
         return [node.address for node in self.nodes if node.is_running]
 
     # -- what happens to clusters -------------------------------------------------------------------------------
@@ -204,7 +207,7 @@ class RedisCluster:
         self._assign(slot, target)
 
     def undo_migration(self, slot: int, target: ClusterNode) -> None:
-        """Take back what `half_migrate` began: the keys come home, the marks of both sides go."""
+        """Undo `half_migrate`: the moved keys return, and the marks of both sides are removed."""
         source = self.owner(slot)
         source.ask("CLUSTER", "SETSLOT", slot, "STABLE")  # first, or it would send the returning keys away with ASK
         while keys := target.ask("CLUSTER", "GETKEYSINSLOT", slot, 100):
@@ -223,19 +226,19 @@ class RedisCluster:
         node.process.wait(timeout=20)
 
     def restart(self, node: ClusterNode) -> None:
-        """Start a node that was killed; it joins as what the others have made of it meanwhile."""
+        """Start a node that was killed; it joins in the role that the others have given it."""
         if node.is_running:
             raise ValueError(f"the node on port {node.port} still runs")
         self._launch(node)
         self.wait_until_ok()
 
     def fail_over(self, master: ClusterNode) -> ClusterNode:
-        """Its replica becomes the master, at once and without a vote if the master is dead; answers the new master."""
+        """Promote a replica, at once and without a vote if the master is dead; answers the new master."""
         replica = self.replica_of(master)
         again_at = 0.0
 
         def took_over() -> bool:
-            """Redis gives up an election that takes five seconds, as one may on a busy machine: then it is asked again."""
+            """Ask again if Redis gave up: an election that takes five seconds, as on a busy machine, is abandoned."""
             nonlocal again_at
             if replica.is_master:
                 return True
@@ -262,13 +265,17 @@ class RedisCluster:
         _wait("the cluster to be ok", agreed, seconds)
 
     def wait_until_listed(self, seconds: float = 120) -> None:
-        """Every running node tells clients of all that run, replicas too: for who is about to read from them."""
+        """Every running node lists all running nodes, replicas too: for clients that are
+        about to read from replicas.
+        """
         running = [node for node in self.nodes if node.is_running]
         ids = {node.id for node in running}
         _wait("replicas to be listed", lambda: all(ids <= node.listed() for node in running), seconds)
 
     def mend(self) -> None:
-        """Undo what a test did: dead nodes start, open migrations close, every key goes. Slots stay where they are."""
+        """Undo what a test did: dead nodes start, open migrations close, every key is removed. Slots stay where they
+        are.
+        """
         for node in self.nodes:
             if not node.is_running:
                 self._launch(node)
@@ -301,7 +308,7 @@ class RedisCluster:
             source.ask("MIGRATE", "127.0.0.1", target.port, "", 0, 60_000, "KEYS", *keys)
 
     def _configuration(self, node: ClusterNode) -> str:
-        """nodes.conf of a cluster that has been there all the time."""
+        """The nodes.conf of a cluster that is already set up."""
         lines = []
         for number, other in enumerate(self.nodes):
             flags = "myself," if other is node else ""
@@ -318,7 +325,7 @@ class RedisCluster:
         settings = {
             "port": str(node.port), "bind": "127.0.0.1", "dir": str(node.folder), "save": "", "logfile": "log",
             "cluster_enabled": "yes", "cluster_config_file": "nodes.conf",
-            "cluster_replica_validity_factor": "0",  # a replica may always stand, however old its data
+            "cluster_replica_validity_factor": "0",  # a replica may always be elected, however old its data
             "repl_diskless_sync_delay": "0", "repl_ping_replica_period": "1",
             **self._directives,
         }  # fmt: skip
@@ -327,9 +334,9 @@ class RedisCluster:
 
 
 def _free_ports(wanted: int) -> list[int]:
-    """Ports that are free now, with their bus ports, below those that the system gives away by itself."""
+    """Ports that are free now, with their bus ports, below the range that the system assigns by itself."""
     ports: list[int] = []
-    for port in candidate_ports(11_000, 22_000):  # 10,000 more is in the same share
+    for port in candidate_ports(11_000, 22_000):  # 10,000 more is the bus port
         try:
             for number in (port, port + _BUS):
                 with socket.socket() as probe:

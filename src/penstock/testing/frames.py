@@ -1,7 +1,7 @@
-"""Where one RESP frame ends and the next begins, without making values of them.
+"""Where one RESP frame ends and the next begins, without parsing the values.
 
 The fault proxy must pass on bytes exactly as they came and still know which reply belongs to which request. hiredis
-gives values and forgets the bytes, so the boundaries are found here: RESP2 and RESP3, requests and replies alike.
+gives values and not their bytes, so the boundaries are found here: RESP2 and RESP3, requests and replies alike.
 """
 
 from __future__ import annotations

@@ -8,8 +8,9 @@
         project.run()
         assert project.stream("slow_clicks") == [{"page": "/", "ms": 1900}]
 
-One Spark and one server are started for all tests of a process, which takes seconds. Each test has a copy of the project, and finds the
-server and the catalog empty: nothing of a test is seen by another, and the project's own data are not touched.
+One Spark and one server are started for all tests of a process, which takes seconds. Each test has a copy of the
+project, and finds the server and the catalog empty: nothing of a test is seen by another, and the project's own data
+are not touched.
 
 Rejected: a Spark for each test. It would be cleaner by a little, and slower by far.
 """
@@ -39,7 +40,7 @@ SETTINGS = {"spark.master": "local[2]", "spark.sql.session.timeZone": "UTC"}
 
 
 class PipelineProject:
-    """A project under test. `client` is for whatever the methods here do not do."""
+    """A project under test. `client` is for everything that the methods here do not cover."""
 
     def __init__(self, folder: Path, session: Session) -> None:
         self.url = os.environ[URL_VARIABLE]
@@ -55,16 +56,18 @@ class PipelineProject:
         self.client.execute_command("TWRITE", stream, "ENTRIES", *words)
 
     def run(self, *, full_refresh_all: bool = False) -> dict[str, int]:
-        """Run the project to the end of what there is, as `penstock run` does; the rows that each flow has read.
+        """Run the project to the end of its input, as `penstock run` does; answers the rows that each flow has read.
 
-        Problem or RunFailed of penstock.spark.problems says what is wrong with it.
+        Raises Problem or RunFailed of penstock.spark.problems.
         """
         with Progress(self._session, self.url) as progress:
             Runner(self._project, self._session, progress).run(Selection(full_refresh_all=full_refresh_all))
             return {flow.name: flow.rows for flow in progress.flows()}
 
     def table(self, name: str, *columns: str) -> list[dict[str, Any]]:
-        """The rows of a table in the order of their values, with all its columns or only some. Rows have no order of their own."""
+        """The rows of a table, sorted by their values, with all columns or only some:
+        rows have no order of their own.
+        """
         frame = self._session.spark.table(name)
         rows = (frame.select(*columns) if columns else frame).toArrow().to_pylist()
         return sorted(rows, key=lambda row: [(value is not None, str(type(value)), value) for value in row.values()])

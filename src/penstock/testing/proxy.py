@@ -6,9 +6,9 @@
         client.incr("n")                  # the server counted; the client never hears of it
         assert fault.has_fired and proxy.forwarded[b"INCRBY"] == 2  # ... and so redis-py counts twice
 
-A fault is armed beforehand and fires once, at the nth request with that name (any request, without a name) counted
-from the moment of arming over all connections. Whatever was asked before it on the same connection is answered first, so a test
-knows what the client has seen. One thread of its own runs all connections; the faults are shared with the caller's
+A fault is armed beforehand and fires once, at the nth request with that name (any request, without a name) counted from
+the moment of arming over all connections. Whatever was asked before it on the same connection is answered first, so a
+test knows what the client has seen. One thread of its own runs all connections; the faults are shared with the caller's
 threads under a lock. One request is taken to have one reply, so subscriptions over RESP2 pass but cannot be aimed at.
 
 Rejected: cutting after so many bytes or milliseconds of a connection. Such a test hits another place with every change
@@ -31,7 +31,7 @@ _PUSH = ord(">")  # data out of band: no request asked for it
 
 
 class Kind(Enum):
-    """What a fault does to the request it hits."""
+    """What a fault does to its request."""
 
     CUT_BEFORE_FORWARDING = "the server never sees it"
     CUT_MID_REQUEST = "the server gets only its first bytes"
@@ -44,7 +44,7 @@ class Kind(Enum):
 
 @dataclass(slots=True, eq=False)
 class Fault:
-    """One thing that will go wrong, and whether it has."""
+    """One planned fault, and whether it has fired."""
 
     kind: Kind
     command: bytes | None
@@ -112,9 +112,9 @@ class FaultProxy:
         return self._arm(Fault(Kind.CUT_MID_REQUEST, command, nth, after_bytes=after_bytes))
 
     def cut_after_execution(self, command: bytes | None = None, nth: int = 1, replies: int | None = None) -> Fault:
-        """Cut when the server has answered the request and the client has not heard of it.
+        """Cut when the server has answered the request and the client has not got the reply.
 
-        Of the matching requests before it, the client is sent the first `replies` replies (all of them by default): with
+        Of the matching requests before it, the client gets the first `replies` replies (all of them by default): with
         nth=100 and replies=50 a hundred are executed and fifty answered.
         """
         withheld = nth if replies is None else replies + 1
@@ -131,7 +131,7 @@ class FaultProxy:
         return self._arm(Fault(Kind.DELAY, command, nth, seconds=seconds))
 
     def replace_reply(self, instead: bytes, command: bytes | None = None, nth: int = 1) -> Fault:
-        """Send these bytes, sense or nonsense, in the place of the reply."""
+        """Send these bytes in place of the reply."""
         return self._arm(Fault(Kind.REPLACE, command, nth, instead=instead))
 
     def swallow(self, command: bytes | None = None, nth: int = 1, executed: bool = False) -> Fault:
@@ -139,16 +139,16 @@ class FaultProxy:
         return self._arm(Fault(Kind.SWALLOW, command, nth, executed=executed))
 
     def hold_replies(self) -> None:
-        """Keep replies back, on all connections, until `release_replies`. A connection that is cut loses them."""
+        """Hold all replies back, on all connections, until `release_replies`. A connection that is cut loses them."""
         self._held = []
 
     def release_replies(self) -> None:
-        """Send the replies that were kept back, and keep none back any more."""
+        """Send the replies that were held back, and hold back no more."""
         asyncio.run_coroutine_threadsafe(self._release(), self._loop).result(60)
 
     @property
     def is_holding(self) -> bool:
-        """Whether there is a reply that is kept back."""
+        """Whether a reply is held back."""
         return bool(self._held)
 
     def slow_down(self, bytes_per_second: float) -> None:
@@ -156,7 +156,7 @@ class FaultProxy:
         self.bytes_per_second = bytes_per_second
 
     def cut_connections(self) -> None:
-        """Cut every connection there is; when this returns, both sides can see it."""
+        """Cut every connection; when this returns, both sides can see it."""
         asyncio.run_coroutine_threadsafe(self._end_all(), self._loop).result(60)
 
     def refuse_connections(self) -> None:
@@ -273,7 +273,10 @@ class FaultProxy:
         return fault
 
     def request(self, command: bytes) -> _Request:
-        """Count the request against every armed fault; the one whose turn it is hits it. If it is the turn of two, the second hits the next."""
+        """Count the request against every armed fault; the one whose turn it is hits it.
+
+        If two faults are due, the second hits the next request.
+        """
         with self._lock:
             for fault in self._faults:
                 if fault.command is None or fault.command == command:
@@ -346,7 +349,7 @@ class _Link:
                 await asyncio.sleep(max(due - now(), 0))
 
     async def _forward_one(self, frame: bytes, request: _Request) -> bool:
-        """Whether the connection goes on."""
+        """Whether the connection continues."""
         fault = request.fault
         kind = fault.kind if fault is not None else None
         if fault is not None and kind in (Kind.CUT_BEFORE_FORWARDING, Kind.CUT_MID_REQUEST):
@@ -382,7 +385,7 @@ class _Link:
             await self._to_client.drain()
 
     async def _answer_one(self, frame: bytes, request: _Request) -> bool:
-        """Whether the connection goes on."""
+        """Whether the connection continues."""
         fault = request.fault
         if not self._waiting:
             self._settled.set()
@@ -423,5 +426,5 @@ class _Link:
 async def _read(stream: asyncio.StreamReader) -> bytes:
     try:
         return await stream.read(1 << 16)
-    except OSError:  # a reset is an end like any other
+    except OSError:  # a reset is an ordinary end
         return b""

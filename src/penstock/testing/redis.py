@@ -57,8 +57,11 @@ given_out: set[int] = set()
 
 
 def free_port() -> int:
-    """A port that is free right now, below those that the system gives away by itself: one of those might go to any connection
-    before a server is there, or while a server that was killed starts again."""
+    """A port that is free now, below the range that the system assigns by itself.
+
+    A port of that range might be given to any connection before a server listens, or while a killed server starts
+    again.
+    """
     for port in candidate_ports(10_000, 32_000):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
@@ -68,13 +71,15 @@ def free_port() -> int:
 
 
 def candidate_ports(first: int, end: int) -> list[int]:
-    """Ports between these that were not given out yet, in random order; the processes of pytest-xdist have different ones."""
+    """Ports between these that were not used yet, in random order; the processes of
+    pytest-xdist have different ones.
+    """
     worker = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
     mine = range(first + (int(worker) - first) % _SHARES, end, _SHARES) if worker.isdecimal() else range(first, end)
     ports = [port for port in mine if port not in given_out] or [*mine]
     random.SystemRandom().shuffle(
         ports
-    )  # Hypothesis lets the usual one begin anew, with the same numbers in every process
+    )  # a generator of its own: Hypothesis resets the usual one to the same numbers in every process
     return ports
 
 

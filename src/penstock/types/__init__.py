@@ -1,1 +1,1 @@
-"""The values a key can hold. Pure: time is an argument, and there is no socket and no RESP here."""
+"""The values that a key can hold. Pure: time is an argument, and there is no socket and no RESP here."""

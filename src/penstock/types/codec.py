@@ -1,6 +1,6 @@
 """Any value to bytes and back: for snapshots, DUMP, COPY, TYPE and MEMORY USAGE.
 
-What is here follows from the declarations of the types (registry.py); a new type needs nothing here.
+Everything here is derived from the declarations of the types (registry.py); a new type changes nothing here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STRINGS = (bytes, bytearray, int)
 
 
 def type_name(value: Any) -> str:
-    """As TYPE answers it."""
+    """The name that TYPE answers."""
     return "string" if type(value) in STRINGS else DECLARED[type(value)].name
 
 
@@ -36,17 +36,17 @@ def dump(value: Any) -> bytes:
 
 
 def dump_pieces(value: Any) -> list[bytes]:
-    """What `dump` gives, in pieces if it is a collection, so that no call works on all of it: see kernels.py."""
+    """The bytes of `dump`, in pieces for a collection, so that no call works on all of it: see kernels.py."""
     if not hasattr(value, "dump_pieces"):
         return [dump(value)]
     return [bytes((DECLARED[type(value)].tag,)), *value.dump_pieces()]
 
 
 def load(data: bytes, limit: int | None = None, storage: Storage | None = None) -> Any:
-    """What `dump` wrote; CorruptValue for anything else, EmptyValue for a collection of no elements.
+    """The value that `dump` wrote; CorruptValue for anything else, EmptyValue for a collection without elements.
 
-    Only streams are compressed: OversizedValue if a part of one would unpack to more than `limit` bytes. `storage` are
-    the settings of the server that a stream is for.
+    Only streams are compressed: OversizedValue if a part of one would unpack to more than `limit` bytes. `storage` is
+    the storage setting of the server that the stream is for.
     """
     if not data:
         raise CorruptValue("a value of no bytes")
@@ -67,20 +67,20 @@ def load(data: bytes, limit: int | None = None, storage: Storage | None = None) 
 
 
 def is_empty(value: Any) -> bool:
-    """Whether it is a collection of no elements: such a key must be removed."""
+    """Whether it is a collection without elements: such a key must be removed."""
     return type(value) in COLLECTIONS and not value
 
 
 def is_value(value: Any) -> bool:
-    """Whether it is of a type that can be kept at a key."""
+    """Whether it is of a type that a key can hold."""
     return type(value) in STRINGS or type(value) in DECLARED
 
 
-_FILLED = (List, Set, Hash)  # containers of Python
+_FILLED = (List, Set, Hash)  # Python's containers
 
 
 def copy(value: Any) -> Any:
-    """An equal value that shares nothing that can change."""
+    """An equal value that shares nothing mutable."""
     kind = type(value)
     if kind is bytes or kind is int:
         return value
@@ -105,14 +105,14 @@ def size_of_copy(value: Any) -> int:
 
 
 def size_of_loaded(data: bytes) -> int:
-    """About how many bytes the value takes that `load` makes of this, whatever is in it. O(1)."""
+    """An upper limit on the bytes of memory that `load` of this takes. O(1)."""
     if data[:1] == b"" or data[0] not in TYPES:
         return len(data)
     return len(data) + DECLARED[TYPES[data[0]][1]].item_cost * min(count_packed(data[1:5]), len(data) // 4)
 
 
 def _filled(target: Any, items: Iterable[Any]) -> Any:
-    """The container, with the items in it, added in chunks: see kernels.py."""
+    """The container filled with the items, in chunks: see kernels.py."""
     add = target.extend if isinstance(target, List) else target.update
     for chunk in kernels.chunks(items):
         add(chunk)
@@ -120,12 +120,12 @@ def _filled(target: Any, items: Iterable[Any]) -> Any:
 
 
 def elements(value: Any) -> int:
-    """How many elements there are to be copied; a string and a stream, which share what they can, count as one."""
+    """How many elements a copy has to copy; a string or a stream counts as one, because copies share its bytes."""
     return len(value) if type(value) in COLLECTIONS else 1
 
 
 def elements_dumped(data: bytes) -> int:
-    """How many elements of a collection `load` has to unpack, at most, as `elements` counts them."""
+    """An upper limit on the elements of a collection that `load` has to unpack, as `elements` counts them."""
     if data[:1] == b"" or data[0] not in TYPES or TYPES[data[0]][1] not in COLLECTIONS:
         return 1
     return min(count_packed(data[1:5]), len(data) // 4)

@@ -1,8 +1,8 @@
-"""A fingerprint of data: equal for equal data, whatever order keys and members happen to be in, and another after any change.
+"""A fingerprint of data: equal for equal data in any order of keys and members, and different after any change.
 
-For values that Redis has too it is the one that Redis's DEBUG DIGEST shows, so that a test can compare two servers. Redis builds it of
-two steps. `_mix` puts something into a digest so that order matters: elements of a list, a field and its value. `_xor` does so that order
-does not matter: members of a set, whole pairs of a hash, keys.
+For values that Redis also has it equals Redis's DEBUG DIGEST, so that a test can compare two servers. Redis builds it
+in two ways. `_mix` adds something to a digest where order matters: elements of a list, a field and its value. `_xor`
+adds it where order does not matter: members of a set, whole pairs of a hash, keys.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _mix(digest: bytes, *parts: bytes) -> bytes:
 
 
 def of_value(value: Any, expires: bool, digest: bytes = NOTHING) -> bytes:
-    """The digest of a value, and of whether it expires; put into `digest`. O(elements)."""
+    """Add the digest of a value, and of whether it expires, to `digest`. O(elements)."""
     kind = type(value)
     digest = _mix(digest, _TYPES.get(kind, _OTHER if kind in DECLARED else 0).to_bytes(4, "big"))
     if kind is List:
@@ -69,7 +69,7 @@ def _xor_all(digest: bytes, parts: Iterable[bytes]) -> bytes:
 
 
 def _of_stream(stream: Stream, digest: bytes) -> bytes:
-    """What a reader sees: messages with their offsets and times, what groups have, what producers and stages are known by."""
+    """The state that a reader sees: messages with offsets and times, the groups, the ids of producers and stages."""
     messages = stream.messages
     digest = _mix(digest, b"%d-%d" % (messages.first, messages.last), repr(stream.retention).encode())
     if stream.schemas is not None:

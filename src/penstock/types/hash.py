@@ -1,7 +1,7 @@
-"""Hashes: a dict, in insertion order, and a sampler once one is asked for.
+"""Hashes: a dict in insertion order, and a sampler after the first random read.
 
-Fields are set as in any dict and removed only through `remove_all`. The sampler needs no word about new fields: a dict
-puts them at its end, so whatever the sampler lacks is found there when it is next used.
+Fields are set as in any dict and removed only through `remove_all`. The sampler is not told about new fields: a dict
+puts them at its end, so the next use of the sampler finds those that it lacks there.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class Hash(dict[bytes, bytes]):
 
     def __init__(self, fields: Mapping[bytes, bytes] | Iterable[tuple[bytes, bytes]] = ()) -> None:
         super().__init__(fields)
-        self.sampler: Sampler | None = None  # made when a random field is first asked for; most hashes never need one
+        self.sampler: Sampler | None = None  # made by the first random read; most hashes never need one
 
     def remove_all(self, fields: Iterable[bytes]) -> int:
-        """Remove fields; how many were there."""
+        """Remove fields; answer how many there were."""
         before = len(self)
         sampler = self._sampled() if self.sampler is not None else None
         for field in fields:
@@ -38,7 +38,7 @@ class Hash(dict[bytes, bytes]):
     # -- random fields: O(1) each, plus O(N) the first time ----------------------------------------------------
 
     def _sampled(self) -> Sampler:
-        """The sampler, knowing every field."""
+        """The sampler, updated with every field."""
         sampler = self.sampler
         if sampler is None:
             sampler = self.sampler = Sampler(self)
@@ -52,7 +52,7 @@ class Hash(dict[bytes, bytes]):
         return self._sampled().one()
 
     def random_fields(self, count: int) -> list[bytes]:
-        """So many different fields, or all of them if there are not as many."""
+        """So many different fields, or all of them if there are fewer."""
         return list(self) if count >= len(self) else self._sampled().several(count)
 
     # -- what every type has ----------------------------------------------------------------------------------

@@ -1,14 +1,13 @@
 """The slow operations on large values, done in chunks.
 
-A call into C holds the interpreter lock until it returns: `a & b` of two sets with two million members each keeps every
-other thread waiting for a quarter of a second, in whichever thread it runs. So nothing here makes a call that works on
-more than a chunk of elements, and between two calls another thread may have its turn. What comes out is what the one
-long call would give, in about twice its time.
+A call into C holds the interpreter lock until it returns: `a & b` of two sets with two million members each makes every
+other thread wait for a quarter of a second. So no call here works on more than a chunk of elements, and between two
+calls another thread can run. The result equals that of the one long call, and takes about twice the time.
 
-They read their arguments and nothing else, so they may run in any thread while no other thread changes those.
+The functions read their arguments and nothing else, so they may run in any thread while no other thread changes those.
 
 One step is longer than a chunk: a set or dict that grows moves to a table twice its size, 25 milliseconds at 600,000
-members and 45 at 1,250,000. Rejected: results in several smaller sets. Every later look-up would pay for it.
+members and 45 at 1,250,000. Rejected: results in several smaller sets, because every later look-up would be slower.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from penstock.types.set import Set
 T = TypeVar("T")
 
 CHUNK: Final = 512
-"""Elements a call: some 50 microseconds, short beside the time a thread waits for its turn."""
+"""Elements in one call: about 50 microseconds, short beside the time that a thread waits for the interpreter."""
 RUN: Final = 4 * CHUNK
 """Elements that are sorted by one call."""
 MAX_BUCKETS: Final = 256
@@ -46,14 +45,14 @@ def chunks(items: Iterable[T], size: int = CHUNK) -> Iterator[list[T]]:
 
 
 def skip(items: Iterator[Any], count: int, size: int = CHUNK) -> None:
-    """Pass over so many items."""
+    """Skip so many items."""
     while count > 0:
         next(islice(items, min(count, size) - 1, None), None)
         count -= size
 
 
 def consume(items: list[T]) -> Iterator[T]:
-    """The items, each let go when it was used, so that a long list is not freed in one go. It is empty then.
+    """The items, each released after its use, so that a long list is not freed in one call. The list is empty then.
 
     >>> "".join(consume(["a", "b"]))
     'ab'
@@ -96,7 +95,7 @@ def take_sample(items: list[T], count: int) -> Iterator[T]:
 
 
 def draw(items: Sequence[T], size: int = CHUNK) -> Iterator[T]:
-    """Independent draws from the items, without end; they must not change meanwhile."""
+    """Independent draws from the items, without end; the items must not change during that."""
     while True:
         yield from choices(items, k=size)
 
@@ -129,7 +128,7 @@ def intersection(sets: Sequence[set[bytes]], size: int = CHUNK) -> Set:
 
 
 def count_common(sets: Sequence[set[bytes]], limit: int = 0, size: int = CHUNK) -> int:
-    """How many members all of the sets have, counting no further than a limit other than 0."""
+    """How many members all of the sets have; counting stops at a limit other than 0."""
     smallest, *others = sorted(sets, key=len)
     count = 0
     for chunk in chunks(smallest, size):
@@ -141,7 +140,7 @@ def count_common(sets: Sequence[set[bytes]], limit: int = 0, size: int = CHUNK) 
 
 def _common(members: Collection[bytes], others: list[set[bytes]]) -> Collection[bytes]:
     for other in others:
-        members = other.intersection(members)  # walks the members, which are fewer
+        members = other.intersection(members)  # iterates over the smaller side
     return members
 
 
@@ -190,7 +189,7 @@ def sort(items: Iterable[T], hint: Callable[[T], Any] | None = None, size: int =
             buckets[at] += run[start:stop]
             start = stop
         buckets[-1] += run[start:]
-    buckets.reverse()  # to be let go one by one
+    buckets.reverse()  # to be released one by one
     while buckets:
         bucket = buckets.pop()
         if len(bucket) <= 2 * size or len(bucket) == total:  # all of it: equal items, which no cut divides
@@ -207,7 +206,7 @@ def _sort_now(items: list[Any], hint: Callable[[Any], Any] | None) -> list[Any]:
 
 
 def _cuts(runs: list[list[Any]], buckets: int) -> list[Any]:
-    """Different values that divide the runs into about as many parts of about one size."""
+    """Different values that divide the runs into about as many parts of about the same size."""
     step = max(len(runs) * len(runs[0]) // (16 * buckets), 1)
     sample = sorted(item for run in runs for item in run[step // 2 % len(run) :: step])
     chosen = sample[:: max(len(sample) // buckets, 1)][1:]

@@ -1,8 +1,8 @@
-"""Lists: a deque, so both ends are O(1) and the middle is reached 64 elements a step.
+"""Lists: a deque, so both ends are O(1), and an index in the middle takes one step for 64 elements.
 
-Positions given to these methods are already inside the list; what a negative index means is the commands' business.
+Positions given to these methods are inside the list; the commands handle negative indexes.
 
-Rejected: a Python list. Its head is O(n), and the commonest list of all is a queue.
+Rejected: a Python list. Its head is O(n), and most lists are queues.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class List(deque[bytes]):
         return found
 
     def walk(self, start: int, stop: int) -> Iterator[bytes]:
-        """What `slice` gives, one by one, passing over what comes before in chunks; it must not change meanwhile."""
+        """The elements of `slice` one by one, skipping those before in chunks; the list must not change during that."""
         items = iter(self)
         skip(items, start)
         return islice(items, stop - start)
 
     def positions(self, element: bytes, limit: int, from_tail: bool = False) -> Iterator[int]:
-        """Where `element` is, among the first `limit` elements or, in falling order, among the last.
+        """The positions of `element` among the first `limit` elements or, in falling order, among the last.
 
         >>> list(List([b"a", b"b", b"a"]).positions(b"a", 3, from_tail=True))
         [2, 0]
@@ -74,7 +74,7 @@ class List(deque[bytes]):
         return result
 
     def keep(self, start: int, stop: int) -> None:
-        """Drop everything outside `start` up to `stop`, one by one."""
+        """Drop everything outside `start` up to `stop`, element by element."""
         for _ in range(len(self) - stop):
             self.pop()
         for _ in range(start):

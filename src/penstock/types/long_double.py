@@ -1,9 +1,9 @@
-"""Decimal text added up the way an x86 `long double` does it, for INCRBYFLOAT and HINCRBYFLOAT.
+"""Decimal text added as an x86 `long double` adds it, for INCRBYFLOAT and HINCRBYFLOAT.
 
 Redis keeps such counters as text and adds them with 64 bits of mantissa, so that 0.1 plus 0.2 is 0.3. A Python float
-has 53 and would answer 0.30000000000000004; decimal arithmetic would be exact where Redis is not. So a number is a
+has 53 bits and would answer 0.30000000000000004; decimal arithmetic would be exact where Redis is not. So a number is a
 mantissa times a power of two here, in integers, rounded to 64 bits where the processor would round. (With the standard
-library's fractions this is half as long and ten times slower: they keep looking for common divisors.)
+library's fractions this is half as long and ten times slower, because they compute common divisors.)
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _INFINITIES = {b"inf", b"+inf", b"-inf", b"infinity", b"+infinity", b"-infinity"
 
 @dataclass(frozen=True, slots=True)
 class _Notation:
-    """A way to write numbers: sign, digits, digits after the point, exponent."""
+    """A notation of numbers: sign, digits, digits after the point, exponent."""
 
     match: Callable[[bytes], re.Match[bytes] | None]
-    radix: int  # of the digits
-    base: int  # what the exponent is a power of
+    radix: int  # base of the digits
+    base: int  # base of the exponent
     per_digit: int  # powers of `base` that one digit is worth
     limit: int  # of the exponent
 
@@ -66,7 +66,7 @@ def add(one: bytes, other: bytes) -> bytes:
 
 
 def _parse(text: bytes) -> Number | None:
-    """What strtold() reads; None for an infinity."""
+    """The number that strtold() reads; None for an infinity."""
     if len(text) >= _MAX_TEXT:
         raise ValueError("too long for a number")
     for notation in _NOTATIONS:
@@ -82,7 +82,7 @@ def _parse(text: bytes) -> Number | None:
 
 
 def _power(exponent: bytes | None, limit: int) -> int:
-    """The exponent that is written, refused beforehand if raising to it would take for ever."""
+    """The written exponent; ValueError if computing the power would take too long."""
     if exponent is None:
         return 0
     power = int(exponent)

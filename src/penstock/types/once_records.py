@@ -1,12 +1,13 @@
-"""What ONCE remembers: for every client, the replies it may not have seen yet.
+"""The records of ONCE: for every client, the replies that it may not have seen yet.
 
-A client numbers its commands 1, 2, 3 ... and says with each one its floor: every reply below it has arrived. What is
-kept is the replies from the floor on, as they go over the wire, in both versions of the protocol where these differ.
-A number that is kept was executed. So was every number below the floor, and a correct client does not send it again.
+A client numbers its commands 1, 2, 3 ... and sends its floor with each: it has every reply below that number. The
+replies from the floor on are kept as they go over the wire, in both versions of the protocol if these differ. A number
+that is kept was executed. Every number below the floor was executed too, and a correct client does not send it again.
 
-Invariant: no kept number is below its client's floor or above its top; `bytes` is what the kept replies and the clients cost.
+Invariant: no kept number is below its client's floor or above its top; `bytes` is the memory of the kept replies and
+the clients.
 
-Rejected: keeping the last n replies. A client with more commands under way than n would have some of them run twice,
+Rejected: keeping the last n replies. A client with more than n commands under way would have some of them run twice,
 and a quiet client would hold n replies for ever.
 """
 
@@ -17,19 +18,19 @@ import struct
 from penstock.types.packing import CorruptValue, pack_many, unpack_many
 
 CLIENT_COST = 300
-"""About the bytes of memory that a client takes, its replies not counted."""
+"""About how many bytes of memory a client takes, without its replies."""
 REPLY_COST = 120
-"""About the bytes that a kept reply takes beyond its own."""
+"""About how many bytes of memory a kept reply takes beyond its own bytes."""
 
 _HEADER = struct.Struct("<QQ")
 
 
 class BelowFloor(ValueError):
-    """The client has said that it has this reply; it is gone."""
+    """The client has confirmed this reply, and it was forgotten."""
 
 
 class UnknownClient(ValueError):
-    """A client that was here before, by its floor, and that nothing is known of."""
+    """A client whose floor says that it was here before, but that is not known."""
 
 
 class ClientRecord:
@@ -39,12 +40,10 @@ class ClientRecord:
 
     def __init__(self, floor: int, last_used: int) -> None:
         self.floor = floor
-        self.floor_text = (
-            b""  # the floor as the client writes it, if it has said so; saves reading it with each command
-        )
+        self.floor_text = b""  # the floor as the client writes it, if known; saves parsing it with each command
         self.last_used = last_used  # milliseconds since 1970
         self.replies: dict[int, tuple[bytes, bytes]] = {}  # by number: as RESP2 and RESP3 show it
-        self.bytes = 0  # what the replies cost
+        self.bytes = 0  # memory of the replies
         self.top = 0  # no kept number is above it
 
 
@@ -57,11 +56,11 @@ class OnceRecords:
 
     @property
     def replies(self) -> int:
-        """How many are kept. O(clients)."""
+        """How many replies are kept. O(clients)."""
         return sum(len(record.replies) for record in self.clients.values())
 
     def find(self, client: bytes, number: int, floor: int, now: int) -> tuple[bytes, bytes] | None:
-        """The reply that was kept for a command, None if it did not run yet. Forgets what is below the floor.
+        """The reply that was kept for a command, None if it did not run yet. Forgets the replies below the floor.
 
         O(1) amortised: a reply is forgotten once.
         """
@@ -78,7 +77,7 @@ class OnceRecords:
         return record.replies.get(number)
 
     def meet(self, client: bytes, now: int) -> bool:
-        """Know a client from now on, before it sends anything; whether it is new."""
+        """Register a client before it sends anything; whether it is new."""
         record = self.clients.get(client)
         if record is not None:
             record.last_used = now
@@ -92,13 +91,13 @@ class OnceRecords:
         return record
 
     def keep(self, client: bytes, number: int, floor: int, reply: tuple[bytes, bytes], now: int) -> None:
-        """Keep a reply until the client's floor has passed it."""
+        """Keep a reply until the client's floor is above it."""
         record = self.clients.get(client)
         if record is None:
             record = self._enter(client, floor, now)
         elif floor > record.floor:
             self._drop_below(record, floor)
-        if number >= record.floor:  # else its client gave up on it while it was under way
+        if number >= record.floor:  # else its client gave up on it while it ran
             self.keep_in(record, number, reply, now)
         record.last_used = now
 
@@ -114,7 +113,7 @@ class OnceRecords:
         self.bytes += cost
 
     def raise_floor(self, record: ClientRecord, floor: int, text: bytes) -> None:
-        """The client has all replies below a floor, which it writes in this way."""
+        """Set the floor of a client, with the bytes that it writes it in."""
         self._drop_below(record, floor)
         record.floor_text = text
 
@@ -124,7 +123,7 @@ class OnceRecords:
         if floor == begin:
             return
         record.floor, record.floor_text = floor, b""
-        if floor > record.top:  # a pipeline that was answered whole, most often
+        if floor > record.top:  # usually a pipeline that was answered completely
             replies.clear()
             record.bytes = 0
             self.bytes -= before
@@ -145,7 +144,7 @@ class OnceRecords:
         return len(idle)
 
     def postpone(self, milliseconds: int) -> None:
-        """A time passed, by the clock, that is not to count."""
+        """Move the time of all clients: so much of the clock's time is not to count as idle."""
         for record in self.clients.values():
             record.last_used += milliseconds
 
@@ -165,7 +164,7 @@ class OnceRecords:
         return _HEADER.pack(record.floor, record.last_used) + pack_many(rows)
 
     def load(self, client: bytes, data: bytes) -> None:
-        """Add the client that `dump` wrote, in place of what is known of it; CorruptValue for anything else."""
+        """Add the client that `dump` wrote, replacing the known one; CorruptValue for anything else."""
         if len(data) < _HEADER.size:
             raise CorruptValue("a client of ONCE that is cut short")
         floor, last_used = _HEADER.unpack_from(data)

@@ -1,4 +1,4 @@
-"""Many byte strings in one: a table of lengths, then the bytes. What `dump` methods are made of.
+"""Many byte strings in one: a table of lengths, then the bytes. The `dump` methods use it.
 
 Lengths are unsigned 32-bit, little endian on every machine, so that a file can move between machines.
 """
@@ -11,14 +11,14 @@ from itertools import accumulate, islice, pairwise
 from typing import Final
 
 CHUNK: Final = 512
-"""Items that one call packs or unpacks, so that a thread with a million of them keeps no other waiting: see kernels.py.
+"""Items that one call packs or unpacks, so that other threads can run in between: see kernels.py.
 
-An even number: pairs are not parted.
+An even number, so that pairs are not split.
 """
 
 
 AN_OBJECT = 41
-"""Bytes that a byte string takes beside its own: its header, and what the allocator adds on average to a multiple of 16."""
+"""Bytes that a byte string takes beside its own: its header, and on average what the allocator rounds up to 16."""
 
 
 class CorruptValue(ValueError):
@@ -26,7 +26,7 @@ class CorruptValue(ValueError):
 
 
 class EmptyValue(CorruptValue):
-    """A collection of no elements, which is no value: a key with no elements does not exist."""
+    """A collection without elements, which is not a value: a key without elements does not exist."""
 
 
 class OversizedValue(ValueError):
@@ -43,7 +43,7 @@ def pack_many(items: Iterable[bytes]) -> bytes:
 
 
 def packed_pieces(items: Iterable[bytes], first: list[bytes] | None = None) -> list[bytes]:
-    """What `pack_many` joins, for a value so large that joining it would keep others waiting.
+    """The pieces that `pack_many` would join, for a value so large that joining would block other threads.
 
     `first` is one more item, before the others, that is in pieces itself.
     """
@@ -73,12 +73,12 @@ def count_packed(data: bytes) -> int:
 
 
 def unpack_many(data: bytes) -> list[bytes]:
-    """What `pack_many` packed; CorruptValue unless it is exactly that."""
+    """The items that `pack_many` packed; CorruptValue if the bytes are not exactly that."""
     return [item for chunk in unpacked_chunks(data) for item in chunk]
 
 
 def unpacked_chunks(data: bytes) -> Iterator[list[bytes]]:
-    """What `unpack_many` gives, in lists of CHUNK items; data that is corrupt may show at the end only."""
+    """The items of `unpack_many`, in lists of CHUNK items; corrupt data may be found only at the end."""
     if len(data) < 4:
         raise CorruptValue("a packed list is shorter than its header")
     (count,) = struct.unpack_from("<I", data)

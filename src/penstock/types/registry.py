@@ -1,12 +1,12 @@
 """The types that a key can hold: each declares itself with `@value_type` where its class is.
 
 TYPE, SCAN TYPE, DUMP, snapshots, COPY, MEMORY USAGE and DEBUG DIGEST follow from the declaration (codec.py, digest.py).
-`load_all` imports the modules of this package, so a new module is found because it is there. A type of a module that a
-user wrote declares itself in the same way.
+`load_all` imports all modules of this package, so a new module needs no entry anywhere. A type in a user's module
+declares itself in the same way.
 
 Invariant: names and tags are unique. A tag is in every dump and snapshot that has such a value: it never changes.
 
-Rejected: a table of all types in codec.py. A new type then had to change a file that is about none.
+Rejected: a table of all types in codec.py, because every new type would have to change that file.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ class ValueType(NamedTuple):
     """What `@value_type` declares."""
 
     name: str
-    """As TYPE answers it."""
+    """The name that TYPE answers."""
     tag: int
     """The first byte of a dump, 1 to 255; 0 is a string."""
     kind: type[Any]
     collection: bool
-    """Whether it has a length, and a key with no elements does not exist."""
+    """Whether it has a length, so that a key without elements does not exist."""
     item_cost: int
-    """Bytes that an item of `pack_many` takes at most beyond its own, once it is loaded."""
+    """The most bytes that an item of `pack_many` takes beyond its own after it is loaded."""
     items: int
-    """Items that an element takes, where a repeated element would vanish without a trace; else 0."""
+    """Items of an element, if a repeated element would be dropped silently; else 0."""
 
 
 TYPES: dict[int, tuple[str, type[Any]]] = {}
@@ -84,7 +84,7 @@ def value_type(
 
 
 def withdraw(kind: type[Any]) -> None:
-    """Forget a type, for tests and for a module that could not be loaded."""
+    """Remove a type, for tests and for a module that could not be loaded."""
     declared = DECLARED.pop(kind)
     del TYPES[declared.tag]
     COLLECTIONS.discard(kind)

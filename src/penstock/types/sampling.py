@@ -1,11 +1,12 @@
-"""Random members of a set or a hash, each equally likely, in O(1), while members come and go.
+"""Random members of a set or a hash, each equally likely, in O(1), while members are added and removed.
 
-Neither a Python set nor a dict can be asked for its n-th member, so a collection that is sampled gets a Sampler: a list
-of its members in any order. A removed member stays in the list, marked as gone, until a draw comes upon it, which
-costs one more try, once; a member that returns meanwhile is only unmarked. Hence the invariant: the list holds every
-live and every gone member once. When a removal makes the gone the majority, the list is written anew.
+Neither a Python set nor a dict has an n-th member, so a collection that is sampled gets a Sampler: a list of its
+members in any order. A removed member stays in the list, marked as gone, until a draw finds it, which costs one more
+try, once; a member that is added again in between is only unmarked. So the invariant is: the list holds every live and
+every gone member once. When more than half of them are gone, the list is rebuilt.
 
-Rejected: the place of every member in a dict beside the list. It removes at once, and takes ten times the memory.
+Rejected: the position of every member in a dict beside the list. Removal is immediate, but it takes ten times the
+memory.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ class Sampler:
         return len(self._order) - len(self._gone)
 
     def add(self, member: bytes) -> None:
-        """A member that the collection did not have is there now."""
+        """The collection got a new member."""
         if member in self._gone:
             self._gone.remove(member)
         else:
             self._order.append(member)
 
     def remove(self, member: bytes) -> None:
-        """A member that the collection had is no longer there."""
+        """The collection lost a member."""
         self._gone.add(member)
         if 2 * len(self._gone) > len(self._order):
             self._order = [member for member in self._order if member not in self._gone]
@@ -63,13 +64,13 @@ class Sampler:
         return self._order[:count]
 
     def check(self, members: Collection[bytes]) -> None:
-        """Assert every invariant, and that `members` are what is sampled; for tests."""
+        """Assert every invariant, and that `members` are the sampled ones; for tests."""
         assert len(set(self._order)) == len(self._order), self._order
         assert set(self._order) - self._gone == set(members), (self._order, self._gone, members)
         assert self._gone <= set(self._order), (self._order, self._gone)
 
     def _draw(self, start: int) -> int:
-        """The place of a random live member, from `start` on; cuts out gone ones it comes upon."""
+        """The position of a random live member, from `start` on; removes the gone ones that it finds."""
         order, gone = self._order, self._gone
         while True:
             place = start + int(random() * (len(order) - start))

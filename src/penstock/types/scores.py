@@ -1,9 +1,9 @@
-"""Unions, intersections and differences of sorted sets; plain sets take part as if every score were 1.
+"""Unions, intersections and differences of sorted sets; in plain sets every score is 1.
 
-Sums of floats depend on the order of adding, so the smallest set comes first here as it does in Redis, and sets of
-one size keep the order they are given in.
+Sums of floats depend on the order of adding, so the smallest set comes first, as in Redis, and sets of one size keep
+their order.
 
-They work in chunks, as those of kernels.py do and for the same reason, and read nothing but their arguments.
+The functions work in chunks and read nothing but their arguments, for the reason given in kernels.py.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Operand:
 
     @property
     def members(self) -> Any:
-        """What can be asked whether it contains a member, and gives all of them, in any order."""
+        """A collection that can be tested for a member and gives all of them, in any order."""
         return self.value.scores if isinstance(self.value, SortedSet) else self.value
 
     def items(self) -> Iterable[tuple[bytes, float]]:
@@ -84,7 +84,7 @@ def intersection(operands: Iterable[Operand], aggregate: Aggregate = add, size: 
 
 
 def count_common(operands: Iterable[Operand], limit: int = 0, size: int = CHUNK) -> int:
-    """How many members all of the sets have, counting no further than a limit other than 0."""
+    """How many members all of the sets have; counting stops at a limit other than 0."""
     count = 0
     for part in _common(sorted(operands, key=len), size):
         count += len(part)

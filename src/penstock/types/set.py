@@ -1,8 +1,8 @@
-"""Sets of byte strings: a Python set, whose operators are the set algebra, and a sampler once one is asked for.
+"""Sets of byte strings: a Python set, whose operators are the set algebra, and a sampler after the first random read.
 
-Members are changed only through `insert`, `remove_all` and the two `take` methods: these keep the sampler in step.
-The methods inherited from `set` that change it in place do not; they are for sets that were never sampled, such as one that
-a command is still building.
+Members are changed only through `insert`, `remove_all` and the two `take` methods, which update the sampler. The
+inherited methods that change a `set` in place do not update it; they are for sets that were never sampled, such as one
+that a command is still building.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _FIRST = frozenset(b"%c" % byte for byte in b"-0123456789")
 
 
 def in_integer_order(members: AbstractSet[bytes], limit: int) -> list[bytes] | None:
-    """The members in the order of Redis's intset, if it would keep them in one; else None.
+    """The members in the order of Redis's intset, if Redis would use one; else None.
 
-    An intset holds up to `limit` integers of 64 bits, written as Redis writes them, and programs rely on its order. Redis
-    does not go back to it when a set shrinks, but then its order is a free one, and this is as good as any.
+    An intset holds up to `limit` integers of 64 bits, written as Redis writes them, and programs rely on its order.
+    Redis does not return to an intset when a set shrinks; the order is undefined then, so this order is correct too.
 
     >>> in_integer_order({b"10", b"-2", b"9"}, 512), in_integer_order({b"10", b"02"}, 512)
     ([b'-2', b'9', b'10'], None)
@@ -42,7 +42,7 @@ def in_integer_order(members: AbstractSet[bytes], limit: int) -> list[bytes] | N
 
 
 def most_bytes(members: int) -> int:
-    """What a set of so many members takes that was just made, their names not counted: CPython's table, when it is emptiest."""
+    """The most bytes that a new set of so many members takes, without their names: CPython's table at its emptiest."""
     return members * (128 if members <= 50_000 else 64)
 
 
@@ -54,10 +54,10 @@ class Set(set[bytes]):
 
     def __init__(self, members: Iterable[bytes] = ()) -> None:
         super().__init__(members)
-        self.sampler: Sampler | None = None  # made when a random member is first asked for; most sets never need one
+        self.sampler: Sampler | None = None  # made by the first random read; most sets never need one
 
     def insert(self, members: Iterable[bytes]) -> int:
-        """Add members; how many are new."""
+        """Add members; answer how many are new."""
         before = len(self)
         sampler = self.sampler
         if sampler is None:
@@ -70,7 +70,7 @@ class Set(set[bytes]):
         return len(self) - before
 
     def remove_all(self, members: Iterable[bytes]) -> int:
-        """Remove members; how many were there."""
+        """Remove members; answer how many there were."""
         before = len(self)
         sampler = self.sampler
         if sampler is None:
@@ -94,7 +94,7 @@ class Set(set[bytes]):
         return self._sampled().one()
 
     def random_members(self, count: int) -> list[bytes]:
-        """So many different members, or all of them if there are not as many."""
+        """So many different members, or all of them if there are fewer."""
         return list(self) if count >= len(self) else self._sampled().several(count)
 
     def take_random_member(self) -> bytes:

@@ -1,8 +1,8 @@
 """The longest common subsequence of two strings, for LCS.
 
-A row of the usual table differs from left to right only by steps of zero or one, so a row is one integer with a bit a
-column, and a new row is a handful of operations on it (Crochemore and others, 2001): hundreds of times quicker in
-Python than filling cells. Only where two paths are equally long does it matter which is followed; Redis goes left.
+Neighbouring cells in a row of the usual table differ by zero or one, so a row is one integer with a bit for each
+column, and a new row takes a few operations on it (Crochemore and others, 2001): hundreds of times faster in Python
+than filling cells. If two paths are equally long, Redis goes left.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A run that both strings have, as positions of its first byte and its length."""
+    """A run that both strings have: the positions of its first byte, and its length."""
 
     first: int
     second: int
@@ -20,7 +20,7 @@ class Match:
 
 
 def _rows(a: bytes, b: bytes) -> list[int]:
-    """Row i tells about a[:i]: bit j is clear where b[: j + 1] has a longer common subsequence than b[:j]."""
+    """Row i is about a[:i]: bit j is clear where b[: j + 1] has a longer common subsequence than b[:j]."""
     full = (1 << len(b)) - 1
     places = dict.fromkeys(a, 0)
     for at, byte in enumerate(b):

@@ -1,9 +1,9 @@
 """Redis streams: entries under ids that only grow, read by range, dropped at the front.
 
-Entries are kept in blocks of up to a hundred, as Redis keeps them: finding an id is a bisection of the blocks and one
-inside a block; dropping the front drops whole blocks; and approximate trimming, which may leave what shares a block
-with an entry that stays, leaves what Redis would leave. (Redis also closes a block at 4096 bytes; where a block ends
-is no promise of its, so this does not count bytes.)
+Entries are kept in blocks of up to a hundred, as in Redis. Finding an id is a bisection of the blocks and one inside a
+block. Dropping the front drops whole blocks. Approximate trimming keeps the entries that share a block with one that
+stays, as Redis does. (Redis also closes a block at 4096 bytes; it does not promise where a block ends, so bytes are not
+counted here.)
 
 Rejected: a SortedDict by id. It takes as much memory and appends as fast, but drops its front entry by entry, and has
 no blocks to trim by.
@@ -73,7 +73,7 @@ class XStream:
     def __init__(self) -> None:
         self._blocks: list[list[Row]] = []
         self._length = 0
-        self.last_id = FIRST_ID  # of the newest entry ever, whether or not it is still here
+        self.last_id = FIRST_ID  # of the newest entry ever, also if it was removed
         self.max_deleted_id = FIRST_ID  # the highest that `delete` removed
         self.entries_added = 0  # ever
 
@@ -107,7 +107,7 @@ class XStream:
         self.entries_added += 1
 
     def delete(self, at: Id) -> bool:
-        """Remove the entry with this id; whether it was there. O(log N)."""
+        """Remove the entry with this id; whether it existed. O(log N)."""
         number = bisect_right(self._blocks, at, key=_first_id) - 1
         if number < 0:
             return False
@@ -123,16 +123,15 @@ class XStream:
         return True
 
     def keep_newest(self, count: int, whole_blocks: bool = False, limit: int = 0) -> int:
-        """Drop the oldest entries until `count` are left; how many went.
+        """Drop the oldest entries until `count` are left; answer how many were dropped.
 
-        With `whole_blocks`, drop only blocks of which nothing is to stay, and no more than `limit` entries unless
-        that is 0. O(1) a block.
+        With `whole_blocks`, drop only whole blocks, and no more than `limit` entries unless that is 0. O(1) a block.
         """
         excess = self._length - count
         return self._drop(excess, whole_blocks, limit) if excess > 0 else 0
 
     def keep_from(self, lowest: Id, whole_blocks: bool = False, limit: int = 0) -> int:
-        """Drop the entries with ids below `lowest`, all or as `keep_newest` does; how many went."""
+        """Drop the entries with ids below `lowest`, all or as `keep_newest` does; answer how many were dropped."""
         number = max(bisect_right(self._blocks, lowest, key=_first_id) - 1, 0)
         older = sum(map(len, islice(self._blocks, number)))
         if number < len(self._blocks):
@@ -140,7 +139,7 @@ class XStream:
         return self._drop(older, whole_blocks, limit)
 
     def _drop(self, count: int, whole_blocks: bool, limit: int) -> int:
-        """Drop the `count` oldest entries, or fewer where whole blocks or the limit ask for it."""
+        """Drop the `count` oldest entries, or fewer because of whole blocks or the limit."""
         blocks = self._blocks
         allowed = min(count, limit) if limit else count
         number = gone = 0

@@ -1,17 +1,18 @@
 """Sorted sets: members ordered by score, then by name.
 
-The scores are a dict, which is always right. The order, a SortedList of (score, member), is made by the first command that
-asks for it, and writes then keep it up to date; but once a sixteenth of the set was written without an ordered read, it is
-dropped and the next ordered read makes it again. So sets that are only written and asked for single scores never pay
-for an order, sets that are read in order pay for each write, and no set pays much more than twice what it had to: a
-sixteenth is about where keeping an order has cost as much as making one.
+The scores are a dict, which is always up to date. The order, a SortedList of (score, member), is made by the first
+command that needs it. Writes then update it; but when a sixteenth of the set was written without an ordered read, it is
+dropped, and the next ordered read makes it again. So sets that are only written and read by member never pay for an
+order, sets that are read in order pay for each write, and no set pays much more than twice the necessary cost: at about
+a sixteenth, updating the order has cost as much as making it.
 
-Measured with 100,000 members, microseconds: a new member 0.4 and a new score 0.5 without an order; with one 3 and 4 to
-8, whatever the load factor of the SortedList; 0.5 a member to make the order, which a million members make felt. So it
-is made in chunks, and `disorder` tells beforehand that an ordered read will have to: a thread can do it then.
+Measured with 100,000 members, in microseconds: a new member 0.4 and a new score 0.5 without an order; with one 3 and 4
+to 8, whatever the load factor of the SortedList; 0.5 a member to make the order, which is noticeable for a million
+members. So it is made in chunks, and `disorder` tells in advance that an ordered read has to make it, so that a thread
+can do it.
 
-Rejected: noting what was written and sorting it in at the next read. Writes are then always quick, but the command that looks
-at a busy board of a million members now and then waits for all that was put off, 10 microseconds a write.
+Rejected: recording writes and sorting them in at the next read. Writes are then always fast, but a command that reads a
+busy set of a million members waits for all recorded writes, 10 microseconds each.
 
 Invariant: `_order` is None, or it holds exactly the rows of `scores`.
 """
@@ -37,7 +38,7 @@ Span = tuple[int, int]  # ranks from, and up to but not including
 
 
 def most_bytes(members: int) -> int:
-    """What a sorted set of so many members takes that was just made, their names not counted: scores and a dict."""
+    """How many bytes a new sorted set of so many members takes, without their names: scores and a dict."""
     return 128 * members
 
 
@@ -53,7 +54,7 @@ class SortedSet:
     __slots__ = ("_order", "_unseen", "scores")
 
     def __init__(self, scores: dict[bytes, float] | None = None) -> None:
-        self.scores: dict[bytes, float] = {} if scores is None else scores  # to be changed by methods here only
+        self.scores: dict[bytes, float] = {} if scores is None else scores  # changed only by the methods here
         self._order: Any = None  # SortedList[Row], or None
         self._unseen = 0  # writes since the last ordered read
 
@@ -70,7 +71,7 @@ class SortedSet:
     # -- changing ---------------------------------------------------------------------------------------------
 
     def put(self, member: bytes, score: float) -> float | None:
-        """Give a member a score, adding it if it is new; the score it had, None if it is new.
+        """Set the score of a member, adding it if it is new; answer the old score, None if it is new.
 
         O(1) without an order, O(log N) with one.
         """
@@ -84,14 +85,14 @@ class SortedSet:
         return old
 
     def remove(self, member: bytes) -> bool:
-        """Remove a member; whether it was there. O(1) without an order, O(log N) with one."""
+        """Remove a member; whether it existed. O(1) without an order, O(log N) with one."""
         old = self.scores.pop(member, None)
         if old is not None and self._order is not None:
             self._reorder(member, old, None)
         return old is not None
 
     def _reorder(self, member: bytes, old: float | None, new: float | None) -> None:
-        """Bring the order up to date with one write, or give it up."""
+        """Update the order after one write, or drop it."""
         self._unseen += 1
         if self._unseen > 64 + len(self.scores) // 16:
             self._forget_order()
@@ -102,7 +103,7 @@ class SortedSet:
             self._order.add((new, member))
 
     def remove_span(self, start: int, stop: int) -> int:
-        """Remove the members with ranks from `start` up to `stop`; how many. O(log N) and O(1) a member."""
+        """Remove the members with ranks from `start` up to `stop`; answer how many. O(log N) and O(1) a member."""
         order = self._ordered()
         scores = self.scores
         stop = min(stop, len(order))
@@ -114,7 +115,9 @@ class SortedSet:
         return stop - start
 
     def without_span(self, start: int, stop: int) -> SortedSet:
-        """A sorted set, in order, of the members that `remove_span` leaves; made in chunks, so a thread may."""
+        """A sorted set of the members that `remove_span` leaves, with an order; made in
+        chunks, so a thread may do it.
+        """
         order = self._ordered()
         rest = SortedSet()
         for rows in chunks(chain(order.islice(0, start), order.islice(stop))):
@@ -124,7 +127,7 @@ class SortedSet:
         return rest
 
     def pop(self, count: int, from_end: bool = False) -> list[Row]:
-        """Remove and give up to `count` rows with the lowest scores, or with the highest, the highest first."""
+        """Remove and return up to `count` rows with the lowest scores, or with the highest, the highest first."""
         size = len(self.scores)
         count = min(count, size)
         if count == 1:
@@ -144,24 +147,24 @@ class SortedSet:
         return len(self.scores) if self._order is None else 0
 
     def _ordered(self) -> Any:
-        """The order, for a command that reads it. Two threads may both make it: they come to the same."""
+        """The order, for a command that reads it. If two threads make it at the same time, the results are equal."""
         self._unseen = 0
         order = self._order
         if order is None:
             order = _sorted_list(self.scores)
             _make_index(order)
-            self._order = order  # only now that reading it changes nothing more: another thread may see it
+            self._order = order  # assigned last, because another thread may use it at once
         return order
 
     def put_in_order(self) -> None:
-        """Do now what the next ordered read would have to do first; a thread may, while the set does not change."""
+        """Do now what the next ordered read would do first; a thread may, while the set does not change."""
         self._ordered()
 
     def build_index(self) -> None:
-        """Make sure that reading changes nothing but the one place where a finished order is put.
+        """Prepare the set so that reading changes nothing but the attribute that holds the finished order.
 
-        To be called before a thread reads the set, which others may read on the loop meanwhile: a SortedList makes its
-        index when it is first asked for a place, in steps, and who comes between them gets the wrong place.
+        Call it before a thread reads the set, which others may read on the loop at the same time: a SortedList builds
+        its index in steps at its first access by position, and another thread would read wrong positions in between.
         """
         if self._order is not None:
             _make_index(self._order)
@@ -179,7 +182,7 @@ class SortedSet:
         return found
 
     def walk(self, start: int, stop: int, backwards: bool = False) -> Iterator[Row]:
-        """What `rows` gives, one by one; the set must not change meanwhile."""
+        """The rows of `rows` one by one; the set must not change during that."""
         rows: Iterator[Row] = self._ordered().islice(start, stop, backwards)
         return rows
 
@@ -189,7 +192,7 @@ class SortedSet:
         return None if score is None else int(self._ordered().bisect_left((score, member)))
 
     def score_span(self, low: float, high: float, above: bool = False, below: bool = False) -> Span:
-        """The ranks of the scores from `low` to `high`; `above` and `below` leave out the bound itself. O(log N)."""
+        """The ranks of the scores from `low` to `high`; `above` and `below` exclude the bound itself. O(log N)."""
         order = self._ordered()
         start = _after(order, low) if above else order.bisect_left((low,))
         stop = order.bisect_left((high,)) if below else _after(order, high)
@@ -198,8 +201,8 @@ class SortedSet:
     def name_span(self, low: bytes | None, high: bytes | None, above: bool = False, below: bool = False) -> Span:
         """The ranks of the names from `low` to `high`, None for no bound. O(log N).
 
-        Names are in order only among equal scores; with several scores it is, in O(N), what comes from the first
-        name that `low` lets through up to one that `high` does not, as Redis answers for a small set.
+        Names are ordered only among equal scores. With several scores the result is, in O(N), the members from the
+        first name that `low` includes up to one that `high` excludes, as Redis answers for a small set.
         """
         order = self._ordered()
         if not order:
@@ -266,7 +269,7 @@ def _sorted_list(scores: dict[bytes, float]) -> Any:
 
 
 def _of_rows(rows: Iterable[Row]) -> Any:
-    """A SortedList of rows that are in order already."""
+    """A SortedList of rows that are sorted already."""
     order = SortedList()
     order._lists = list(chunks(rows, order.DEFAULT_LOAD_FACTOR))
     order._maxes = [part[-1] for part in order._lists]
@@ -275,7 +278,7 @@ def _of_rows(rows: Iterable[Row]) -> Any:
 
 
 def _cut(order: Any, start: int, stop: int) -> None:
-    """Remove the rows of these ranks, of which there must be one. SortedList itself takes them out one by one."""
+    """Remove the rows of these ranks, at least one. SortedList itself removes them one by one."""
     lists, maxes = order._lists, order._maxes
     first, at = order._pos(start)
     last, until = order._pos(stop - 1)
@@ -302,13 +305,13 @@ def _first_run(order: Any, low: bytes | None, high: bytes | None, above: bool, b
         return high is None or (name < high if below else name <= high)
 
     if not over_low(order[-1][1]) or not under_high(order[0][1]):
-        return 0, 0  # Redis looks at the two ends first
+        return 0, 0  # Redis checks the two ends first
     start = next(rank for rank, (_, name) in enumerate(order) if over_low(name))
     return start, next((rank for rank in range(start, len(order)) if not under_high(order[rank][1])), len(order))
 
 
 def _make_index(order: Any) -> None:
-    """Have a SortedList make its index now, if it has none; asking for the last place does that."""
+    """Have a SortedList build its index now, if it has none; asking for the last position does that."""
     if order:
         order.__getitem__(len(order) - 1)
 

@@ -1,4 +1,4 @@
-"""Writes clicks, ten a second, until Ctrl-C:  python produce.py redis://127.0.0.1:7000"""
+"""Writes ten clicks a second, until Ctrl-C: python produce.py redis://127.0.0.1:7000"""
 
 import contextlib
 import json

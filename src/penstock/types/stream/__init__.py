@@ -2,6 +2,6 @@
 
 import os
 
-# A snapshot is written by a forked child, where an allocator with threads of its own may wait for ever for one that was
-# not forked. Arrow reads this when it is first imported.
+# Snapshots are written by a forked child. An allocator with threads of its own could wait there for ever for a thread
+# that was not forked. Arrow reads this variable at its first import.
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")

@@ -1,11 +1,11 @@
-"""Arrow at the stream's front door: what a client may write. What it reads back is ipc.py's.
+"""Arrow that a client writes to a stream. What a reader gets is made in ipc.py.
 
-Why here: bytes from a client are checked once, completely, and leave this file as record batches of (tag, entry) or
-(time, tag, entry) with 32-bit offsets and no nulls; the rest of the package trusts them. Rejected: letting a column
-of any type in and casting when it is read, which moves a client's mistake to another client's read.
+Bytes from a client are checked once, completely. They leave this file as record batches of (tag, entry) or (time, tag,
+entry) with 32-bit offsets and no nulls, and the rest of the package trusts them. Rejected: accepting columns of any
+type and casting them when they are read, because one client's mistake would then fail another client's read.
 
-Nor does pyarrow ever get Python objects, here and in the rest of the server, but buffers and what it made itself: given a list
-or a number (`pa.array`, `pa.scalar`, an option of a function) it imports pandas where there is one, 42 MB and 0.2 s.
+pyarrow never gets Python objects, here or in the rest of the server, only buffers and its own objects: given a list or
+a number (`pa.array`, `pa.scalar`, an option of a function) it imports pandas if that is installed, 42 MB and 0.2 s.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from penstock.types.stream.arrow_size import message_size
 SCHEMA = pa.schema([("time", pa.int64()), ("tag", pa.binary()), ("entry", pa.binary())])
 # Only for a node of more than 2 GiB, which 32-bit offsets cannot describe.
 LARGE_SCHEMA = pa.schema([("time", pa.int64()), ("tag", pa.large_binary()), ("entry", pa.large_binary())])
-_PLAIN = pa.schema([("tag", pa.binary()), ("entry", pa.binary())])  # what most clients write; SCHEMA is the next
+_PLAIN = pa.schema([("tag", pa.binary()), ("entry", pa.binary())])  # what most clients write; SCHEMA comes next
 READ_SCHEMA = pa.schema([("offset", pa.int64()), *SCHEMA])
 
 INVALID = (pa.ArrowException, OSError, ValueError, EOFError, OverflowError, MemoryError, struct.error)
-"""What bytes that are no Arrow stream raise."""
+"""The errors of bytes that are not an Arrow stream."""
 
 
 def parse_arrow(data: bytes, limit: int | None = None) -> list[Any]:
@@ -44,7 +44,7 @@ def parse_arrow(data: bytes, limit: int | None = None) -> list[Any]:
         source = pa.BufferReader(data)
         batches = [_normalised(batch, limit) for batch in _batches(source, limit) if batch.num_rows]
         rest = len(data) - source.tell()
-        if rest:  # a second stream, perhaps: the client must not think that it was written
+        if rest:  # perhaps a second stream: the client must not believe that it was written
             raise InvalidArrow(f"{rest} bytes follow the end of the Arrow stream; a payload is one stream")
     except InvalidArrow:
         raise
@@ -62,7 +62,7 @@ def rows_of(batches: list[Any]) -> Iterator[tuple[bytes, bytes]]:
 
 
 def without_rows(batches: list[Any], places: Iterable[int]) -> list[Any]:
-    """The batches without the rows at these places, which are in order and counted through all batches."""
+    """The batches without the rows at these positions, which are sorted and counted through all batches."""
     left: list[Any] = []
     cuts = iter([*places, -1])
     cut = next(cuts)
@@ -78,13 +78,13 @@ def without_rows(batches: list[Any], places: Iterable[int]) -> list[Any]:
 
 
 class InvalidArrow(ValueError):
-    """Bytes that are no Arrow stream of messages."""
+    """Bytes that are not an Arrow stream of messages."""
 
 
 def _batches(source: Any, limit: int | None) -> Iterator[Any]:
-    """The batches of a stream, none of which is unpacked before it is known how large all of them are.
+    """The batches of a stream; none is unpacked before the total size is known.
 
-    Where no column needs a cast one pass is enough: code is slow when it was not used for as long as a megabyte takes to come.
+    If no column needs a cast, one pass is enough. That is faster, because the code stays in the processor's cache.
     """
     messages = list(pa.ipc.MessageReader.open_stream(source))
     if not messages:
@@ -104,7 +104,7 @@ def _batches(source: Any, limit: int | None) -> Iterator[Any]:
 
 
 def _check_kinds(kinds: list[str]) -> None:
-    """pyarrow checks what is in a message by its kind, and nothing of an unknown kind, but reads it as a schema all the same."""
+    """Refuse an unknown kind of message: pyarrow does not check it, but reads it as a schema."""
     if kinds[0] != "schema":
         raise InvalidArrow(f"not an Arrow stream: it begins with a message of the kind '{kinds[0]}', not with a schema")
     for kind in kinds[1:]:
@@ -147,7 +147,7 @@ def _normalised(batch: Any, limit: int | None) -> Any:
 
 
 def _check_types(schema: Any) -> None:
-    """Before any column is looked at: pyarrow cannot even make an object of one of some types."""
+    """Check the types before any column is read: pyarrow cannot even make an object of some types."""
     for name, kind in zip(schema.names, schema.types, strict=True):
         if name == "time":
             if kind != pa.int64() and not pa.types.is_timestamp(kind):
@@ -157,14 +157,14 @@ def _check_types(schema: Any) -> None:
 
 
 def _check_table(name: str, column: Any) -> None:
-    """Arrow minds a table of offsets that is too short, but not one that ends in the middle of a number."""
+    """Refuse a table of offsets that ends in the middle of a number, which Arrow accepts."""
     table = column.buffers()[1]
     if table is not None and table.size % 4:
         raise InvalidArrow(f"column '{name}' has a table of {table.size} bytes, which is no number of whole numbers")
 
 
 def _checked(name: str, column: Any) -> Any:
-    """A column of which every row may be looked at, the nulls too, which Arrow does not check but a cast reads."""
+    """A column of which every row may be read, also the nulls, which Arrow does not check but a cast reads."""
     if column.null_count and name != "tag":
         raise InvalidArrow(f"column '{name}' has nulls")
     if not column.null_count or column.type not in _VIEWS:
@@ -178,7 +178,7 @@ def _checked(name: str, column: Any) -> Any:
 
 
 def _viewed(column: Any) -> int:
-    """Bytes of a column whose rows are views: many may show the same bytes, and each becomes a copy."""
+    """Bytes of a column whose rows are views: many views may share bytes, and each becomes a copy."""
     lengths = memoryview(column.buffers()[1]).cast("i")
     return sum(islice(lengths, 4 * column.offset, 4 * (column.offset + len(column)), 4))
 
@@ -187,7 +187,7 @@ def _column(name: str, column: Any) -> Any:
     kind = column.type
     if name == "time":
         if pa.types.is_timestamp(kind):
-            # Finer units lose what is below a millisecond; seconds must not overflow.
+            # Finer units are cut to milliseconds; seconds must not overflow.
             column = _cast(name, column, pa.timestamp("ms", kind.tz), safe=kind.unit == "s").cast(pa.int64())
     else:
         column = _cast(name, column, pa.binary())

@@ -1,12 +1,12 @@
-"""How large an Arrow stream is once it is unpacked, found without unpacking it.
+"""The size of an Arrow stream after unpacking, found without unpacking it.
 
-A few kilobytes of compressed zeros unpack to gigabytes. Arrow writes the unpacked length before every compressed
-buffer and allocates exactly that, so the sum of these lengths is what a payload will take, true or not: a buffer that
-holds something else is refused by Arrow later. Where the buffers are is said in each message's metadata, a
-flatbuffer of which two tables are needed here (format/Message.fbs: Message and RecordBatch).
+A few kilobytes of compressed zeros unpack to gigabytes. Arrow writes the unpacked length before every compressed buffer
+and allocates exactly that, so the sum of these lengths is what a payload will take. A buffer that holds something else
+is refused by Arrow later. The positions of the buffers are in each message's metadata, a flatbuffer of which two tables
+are needed here (format/Message.fbs: Message and RecordBatch).
 
-Rejected: unpacking under a memory limit (pyarrow has no pool with one), and counting on the ratio of the codecs, which
-for zstd has no bound worth naming.
+Rejected: unpacking under a memory limit (pyarrow has no pool with one), and relying on the ratio of the codecs, which
+has no useful bound for zstd.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import Any
 import pyarrow as pa
 
 _U16, _U32, _I32, _I64 = (struct.Struct(code) for code in ("<H", "<I", "<i", "<q"))
-_BUFFER = struct.Struct("<qq")  # where in the body, and how long
+_BUFFER = struct.Struct("<qq")  # position in the body, and length
 
-# The numbers of fields in Message.fbs.
+# Field numbers in Message.fbs.
 _HEADER = 2  # of Message
 _DATA = 1  # of DictionaryBatch
 _BUFFERS, _COMPRESSION = 2, 3  # of RecordBatch
-_NOT_COMPRESSED = -1  # in the place of a length: this one buffer was left as it is
+_NOT_COMPRESSED = -1  # instead of a length: this buffer was not compressed
 
 
 def unpacked_size(data: bytes) -> int:
-    """Bytes of all buffers of an IPC stream. O(batches); pyarrow's errors, or struct.error, if it is none."""
+    """Bytes of all buffers of an IPC stream. O(batches); pyarrow's errors, or struct.error, if it is not one."""
     return sum(map(message_size, pa.ipc.MessageReader.open_stream(data)))
 
 
@@ -54,7 +54,8 @@ def _compressed_size(body: memoryview, at: int, length: int) -> int:
     return length if size == _NOT_COMPRESSED else size
 
 
-# Flatbuffers: a table begins with the distance back to its list of fields; what is not inline is a distance ahead.
+# Flatbuffers: a table begins with the distance back to its list of fields; a field that is not inline is a distance
+# ahead.
 
 
 def _follow(data: memoryview, at: int) -> int:
@@ -62,7 +63,7 @@ def _follow(data: memoryview, at: int) -> int:
 
 
 def _field(data: memoryview, table: int, number: int) -> int:
-    """Where a table's field is; 0 if it is left out."""
+    """The position of a table's field; 0 if it is left out."""
     fields = table - _I32.unpack_from(data, table)[0]
     slot = 4 + 2 * number
     if slot >= _U16.unpack_from(data, fields)[0]:

@@ -1,10 +1,10 @@
-"""The buffers of Arrow columns, made of Python values without an Arrow object a value.
+"""The buffers of Arrow columns, made from Python values without one Arrow object for each value.
 
-There are two versions of the functions below with one set of tests: these, and `_column_buffers.pyx`, which Cython
-compiles if there is a C compiler when the package is installed. The compiled ones are used if they are there and
-PENSTOCK_PURE is not set. Reason, measured: docs/design/0005-compiled-wire.md.
+The functions below have two versions with one set of tests: these, and `_column_buffers.pyx`, which Cython compiles if
+there is a C compiler when the package is installed. The compiled ones are used unless PENSTOCK_PURE is set.
+Measurements are in docs/design/0005-compiled-wire.md.
 
-Rejected: pyarrow's own conversion of lists. It takes half of the time that it takes to seal a node.
+Rejected: pyarrow's own conversion of lists. It takes half of the time of sealing a node.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def column_of(values: list[bytes], wide: bool) -> Column:
 
 
 def counted(start: int, count: int) -> bytes:
-    """The numbers start, start + 1, ... as Arrow has them in a column.
+    """The numbers start, start + 1, ... as an Arrow column stores them.
 
     >>> counted(7, 2)
     b'\\x07\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x08\\x00\\x00\\x00\\x00\\x00\\x00\\x00'

@@ -1,14 +1,14 @@
 """Compaction by tag: of the messages with one tag, sealed nodes keep the newest.
 
-The index maps a tag to its newest offset in the sealed nodes and counts, node by node, the messages that were
-superseded, so that a slice of work goes straight to a node that has something to lose. Everything here can be made
-again from the messages, so a dump leaves it out. A message without a tag is about nothing in particular and is kept.
+The index maps a tag to its newest offset in the sealed nodes, and counts for each node the messages that were
+superseded, so that a slice of work goes straight to a node that can lose some. The index can be rebuilt from the
+messages, so a dump leaves it out. A message without a tag is always kept.
 
-Evicting a node costs no look into it: the tags that had their newest message there are forgotten later, in slices too.
-Until then the index may name offsets before `start`, which count for nothing.
+Evicting a node does not read it: the tags whose newest message was there are forgotten later, in slices too. Until then
+the index may name offsets before `start`, which are ignored.
 
 Rejected: sweeping all nodes after every seal (the stream's whole length for one superseded message), and compacting the
-active node (its readers are the ones that follow the stream and want to see every change).
+active node (its readers follow the stream and want to see every change).
 """
 
 from __future__ import annotations
@@ -25,26 +25,28 @@ if TYPE_CHECKING:
 
 
 class Compacted(NamedTuple):
-    """What a slice of compaction did: the numbers of the nodes that lost messages, and whether there is more to do."""
+    """The result of a slice of compaction: the numbers of the nodes that lost messages, and whether there is more to
+    do.
+    """
 
     rewritten: list[int]
     more: bool
 
 
 class Compactor:
-    """What is known of the tags of nodes from `start` up to `next`."""
+    """The index of the tags of nodes from `start` up to `next`."""
 
     __slots__ = ("evicted", "latest", "next", "start", "superseded")
 
     def __init__(self, start: int) -> None:
         self.latest: dict[bytes, int] = {}
-        self.superseded: dict[int, int] = {}  # node number -> messages it can lose
+        self.superseded: dict[int, int] = {}  # node number -> messages that it can lose
         self.start = start  # the first node that is held
         self.next = start  # the first node not indexed yet
-        self.evicted: deque[Node] = deque()  # that the index still knows of
+        self.evicted: deque[Node] = deque()  # nodes that the index still knows
 
     def index(self, node: Node) -> None:
-        """Learn the tags of the next node. O(its messages)."""
+        """Index the tags of the next node. O(its messages)."""
         latest, superseded = self.latest, self.superseded
         offsets, tags = node.tagged()
         for offset, tag in zip(offsets, tags, strict=True):
@@ -71,7 +73,7 @@ class Compactor:
         return before - len(rows)
 
     def evict(self, node: Node) -> None:
-        """The first node is gone. O(1)."""
+        """The first node was evicted. O(1)."""
         self.start = node.number + 1
         self.superseded.pop(node.number, None)
         if node.number < self.next:
@@ -80,7 +82,7 @@ class Compactor:
             self.next = self.start
 
     def forget(self) -> None:
-        """Forget the tags that had their newest message in a node that was evicted. O(its messages)."""
+        """Forget the tags whose newest message was in an evicted node. O(its messages)."""
         latest = self.latest
         offsets, tags = self.evicted.popleft().tagged()
         for offset, tag in zip(offsets, tags, strict=True):
@@ -88,11 +90,11 @@ class Compactor:
                 del latest[tag]
 
     def size(self) -> int:
-        """Bytes of memory, about. O(nodes evicted and not forgotten): tags are counted as short."""
+        """About how many bytes of memory it takes. O(evicted nodes not forgotten yet): tags are counted as short."""
         return 130 * len(self.latest) + 100 * len(self.superseded) + sum(node.size() for node in self.evicted)
 
     def check(self, nodes: dict[int, Node]) -> None:
-        """Assert that the index is what a scan of the indexed nodes gives."""
+        """Assert that the index equals a scan of the indexed nodes."""
         latest: dict[bytes, int] = {}
         superseded: dict[int, int] = {}
         for node in [*self.evicted, *nodes.values()]:
@@ -134,7 +136,7 @@ def compact(messages: Messages, nodes: int = 8, least: int = 1) -> Compacted:
 
 
 def compact_nodes(messages: Messages, numbers: Iterable[int]) -> None:
-    """Rewrite these nodes, and no others: what `compact` did to a stream that held the same."""
+    """Rewrite these nodes only, as `compact` did on a stream with the same messages."""
     compactor = messages.compactor
     if compactor is None:
         return

@@ -1,17 +1,17 @@
-"""What becomes of a node after it was sealed: it is hot, it cools, it is compressed; and what of that may come later.
+"""The life of a sealed node: it is hot, it cools, it is compressed; and the work for that which can be deferred.
 
-Appending does the least: the newest nodes are left as they were sealed, and one that cools only drops what can be made
-again. Compressing it, and copying a hot node out of the upload it was cut from, may wait, for up to `Storage.backlog` bytes
-of a stream, until the server has time for `do_deferred`, or has another thread run a `Packing`. Why:
-docs/design/0004-streams.md.
+Appending does the least: the newest nodes are left as they were sealed, and a node that cools only drops what can be
+made again. Compressing it, and copying a hot node out of the upload it was cut from, can be deferred for up to
+`Storage.backlog` bytes of a stream, until the server has time for `do_deferred` or gives a `Packing` to another thread.
+The reasons are in docs/design/0004-streams.md.
 
-A thread is given what never changes, buffers, and gives back bytes; nodes belong to the loop's thread alone. Whatever
-happens to a node meanwhile, it is read, dumped and copied as it was. Evicting or rewriting it strikes it from `away`, and
-what the thread gives back for it is dropped.
+A thread gets buffers that never change, and returns bytes; only the loop's thread uses nodes. While a thread compresses
+a node, it can be read, dumped and copied as before. Evicting or rewriting it removes it from `away`, and the thread's
+result for it is dropped.
 
-Invariant: nodes before `cooled` were told to cool, those before `packed` are compressed if they are to be, or `away` in a
-Packing; the nodes between the two that are not compressed, and those away, have `waiting` bytes; a node that shares an
-upload is one of these, or hot and in `shared`.
+Invariant: nodes before `cooled` were told to cool. Nodes before `packed` are compressed if they are to be, or are
+`away` in a Packing. The nodes between the two that are not compressed, and those away, have `waiting` bytes. A node
+that shares an upload is one of these, or is hot and in `shared`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from penstock.types.stream.nodes import NODE, Node, Source, Storage, compressed,
 
 ALL = 1 << 62  # more than any number of a node
 AT_ONCE = 32
-"""Nodes that a thread compresses in one call, and then needs the interpreter for a tenth of a millisecond."""
+"""Nodes that a thread compresses in one call, after which it needs the interpreter for a tenth of a millisecond."""
 
 
 class Packing:
-    """Some nodes for a thread to compress. The loop makes it, and takes it back when `run` is over."""
+    """Some nodes for a thread to compress. The loop makes it, and takes it back after `run`."""
 
     __slots__ = ("_calls", "_compression", "numbers", "payloads")
 
@@ -34,7 +34,7 @@ class Packing:
         self._compression = compression
         self._calls: list[list[_Run | Any]] = []  # runs of nodes in uploads, or batches
         self.numbers: list[int] = []
-        self.payloads: list[bytes] = []  # of as many of them as are done
+        self.payloads: list[bytes] = []  # of those that are done so far
 
     def add(self, node: Node) -> None:
         if not len(self.numbers) % AT_ONCE:
@@ -54,7 +54,7 @@ class Packing:
 
 
 class _Run:
-    """Nodes that follow each other in an upload, and are cut from it as one: a cut holds up the loop."""
+    """Neighbouring nodes of an upload that are cut from it together, because every cut takes time on the loop."""
 
     __slots__ = ("nodes", "source")
 
@@ -63,7 +63,7 @@ class _Run:
         self.nodes = 1
 
     def goes_on_with(self, source: Source) -> bool:
-        """Take in the next node, if it is that."""
+        """Add the next node, if it follows."""
         batch, row, now = self.source
         follows = source[0] is batch and source[1:] == (row + NODE * self.nodes, now)
         self.nodes += follows
@@ -71,7 +71,7 @@ class _Run:
 
 
 class Cooling:
-    """How far the nodes of a stream have cooled, and what is left to do for it."""
+    """How far the nodes of a stream have cooled, and the work that was deferred."""
 
     __slots__ = ("_nodes", "away", "cooled", "packed", "shared", "storage", "waiting")
 
@@ -86,7 +86,7 @@ class Cooling:
 
     @property
     def has_deferred(self) -> bool:
-        """Whether something was left for later."""
+        """Whether work was deferred."""
         return bool(self.waiting or self.shared or self.packed < self.cooled)
 
     def add(self, added: range, lowest: int) -> None:
@@ -101,13 +101,13 @@ class Cooling:
                     node.own()
         self.cooled = max(self.cooled, lowest)
         self.packed = max(self.packed, lowest)
-        # One node a seal keeps step; a second one catches up after hot_nodes was lowered.
+        # One node for each seal keeps up; a second one catches up after hot_nodes was lowered.
         self._cool(min(self.cooled + 2 * len(added), added.stop - storage.hot_nodes))
         if self.packed < self.cooled and self.waiting >= storage.backlog:
             self._relieve()
 
     def _relieve(self) -> None:
-        """Compress the oldest nodes until fewer bytes wait than may, or all that wait are away."""
+        """Compress the oldest nodes until fewer than the allowed bytes wait, or all that wait are away."""
         storage = self.storage
         packing = self.pack(self.waiting + 1 - storage.backlog, self.cooled)
         if packing is not None:
@@ -133,7 +133,7 @@ class Cooling:
             self.cooled = number + 1
 
     def do_deferred(self, before: int = ALL) -> bool:
-        """Do a piece of what was left for later, the oldest node first, no node from `before` on.
+        """Do a piece of the deferred work, the oldest node first, no node from `before` on.
 
         Answers whether there is more to do here.
         """
@@ -151,7 +151,7 @@ class Cooling:
         node.freeze(self.storage.compression)
 
     def pack(self, size: int, before: int = ALL) -> Packing | None:
-        """The oldest nodes that wait, about so many bytes, none from `before` on, for another thread to `run`.
+        """The oldest waiting nodes, about so many bytes, none from `before` on, for another thread to `run`.
 
         None if there are none.
         """
@@ -172,7 +172,7 @@ class Cooling:
         return packing if packing.numbers else None
 
     def unpack(self, packing: Packing) -> bool:
-        """Take back what a thread has compressed; False if it failed before the end: then the nodes wait again."""
+        """Take over what a thread has compressed; False if it failed before the end, and the nodes wait again."""
         nodes = self._nodes
         for number, payload in zip(packing.numbers, packing.payloads, strict=False):
             if self.away.get(number) is packing:
@@ -185,12 +185,12 @@ class Cooling:
         return whole
 
     def recall(self) -> None:
-        """Let the nodes that are away wait here again; what a thread makes of them is dropped."""
+        """Let the nodes that are away wait here again; a thread's result for them will be dropped."""
         self.packed = min(self.away, default=self.packed)
         self.away.clear()
 
     def evicted(self, node: Node) -> None:
-        """The oldest node is gone."""
+        """The oldest node was evicted."""
         if self.packed <= node.number < self.cooled or self.away.pop(node.number, None) is not None:
             self.waiting -= _compressible(node)
         self.packed = max(self.packed, node.number + 1)
@@ -208,7 +208,7 @@ class Cooling:
         """The same for copies of the nodes."""
         cooling = Cooling(nodes, self.storage)
         cooling.cooled, cooling.waiting = self.cooled, self.waiting
-        cooling.packed = min(self.away, default=self.packed)  # what is away does not come back to a copy
+        cooling.packed = min(self.away, default=self.packed)  # a thread's result does not reach a copy
         cooling.shared = {number: nodes[number] for number in self.shared}
         return cooling
 
@@ -227,5 +227,5 @@ class Cooling:
 
 
 def _compressible(node: Node) -> int:
-    """Bytes that compressing a node would make fewer."""
+    """Bytes that compressing a node would save."""
     return 0 if node.compressed else node.raw

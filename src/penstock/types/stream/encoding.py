@@ -1,10 +1,10 @@
-"""What a stream needs from whatever makes bytes of its messages for readers.
+"""The interface between a stream and the module that encodes its messages for readers.
 
-A node keeps the bytes that an encoding made of it, because readers that follow a stream read the same messages. What
-those bytes mean is no matter of this package: the server gives it RESP (protocol/stream_messages.py).
+A node keeps its encoded bytes, because readers that follow a stream read the same messages. This package does not know
+what the bytes mean: the server supplies RESP (protocol/stream_messages.py).
 
-Rejected: keeping the bytes outside of the nodes. They would have to be found again for every read, and freed when a
-node goes cold, is rewritten or evicted.
+Rejected: keeping the bytes outside of the nodes. They would have to be looked up for every read, and freed when a node
+goes cold, is rewritten or evicted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Column = tuple[Any, Any]  # Arrow's two buffers of a binary column that is no sl
 
 
 class Encoding(Protocol):
-    """Two functions, of a module or an object. What they make of a message must always be the same."""
+    """Two functions of a module or an object. They must always encode a message in the same way."""
 
     def encode_more(
         self, encoded: bytearray, begins: array[int], start: int, tags: list[bytes], entries: list[bytes], end: int, /
@@ -37,7 +37,7 @@ class Encoding(Protocol):
 def encoded_one_by_one(
     encoding: Encoding, offsets: list[int], tags: list[bytes], entries: list[bytes]
 ) -> tuple[bytes, list[int]]:
-    """Messages, and where each begins, made without any of the two short cuts; for checks."""
+    """Messages, and where each begins, made without either of the two optimised functions; for checks."""
     pieces = [bytearray() for _ in offsets]
     for piece, offset, tag, entry in zip(pieces, offsets, tags, entries, strict=True):
         encoding.encode_more(piece, array("Q", (0,)), offset, [tag], [entry], 1)

@@ -1,17 +1,18 @@
-"""Consumer groups: who was given what, until when, and what was never acknowledged.
+"""Consumer groups: which messages were delivered, until when, and which were never acknowledged.
 
-Pending messages are kept as leases, runs of offsets delivered together, so that reading a hundred and acknowledging
-them costs the same as one: a lease in, a lease out. Acknowledging inside a lease splits it. leases.py finds them by offset and
-by time. No call looks at all of them: those that expired or were evicted are dropped in slices.
+Pending messages are kept as leases, runs of offsets delivered together, so that reading and acknowledging a hundred
+costs the same as one: one lease is added and removed. Acknowledging inside a lease splits it. leases.py finds leases by
+offset and by time. No call visits all of them: those that expired or were evicted are dropped in slices.
 
-Every change is a `Change` in absolute terms (position, leases with their times). `deliver` and `expire` hand it out to
-be logged; `apply` makes it, both then and at a replay, where it must give the same state: no clock, no counting on.
+Every change is a `Change` in absolute terms (position, leases with their times). `deliver` and `expire` return it to be
+logged; `apply` makes it, both then and at a replay, where it must give the same state. So it depends on no clock and no
+counter.
 
 Ranges exclude their end.
 
-Rejected: the RCP's list, in which one entry that is not due hides all behind it; a bitmap a range (a second structure
-to keep, and per-message retry times do not fit in it); heaps of times, from which what was acknowledged is not taken
-(with a million leases some call has to sweep a million stale times).
+Rejected: one list of pending messages, in which one entry that is not due hides all behind it; a bitmap for each range
+(a second structure to keep, and it has no retry times for single messages); heaps of times, from which acknowledged
+ones are not removed (with a million leases some call has to sweep a million stale times).
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ _FOR_EVER = (1 << 63) - 1
 SLICE = 200
 """Leases that one call drops because they expired or were evicted, in about a millisecond; more to get below the cap.
 
-Messages, of leases with a dead letter key: each is a letter to write.
+For leases with a dead letter key it counts messages, because each becomes a letter.
 """
 
 
 class Change(NamedTuple):
-    """What happened to a group: drop `removed` from pending, put `leases` in, be at `position` with `lost` lost."""
+    """A change of a group: drop `removed` from pending, add `leases`, set `position` and `lost`."""
 
     position: int
     lost: int
@@ -47,9 +48,11 @@ class Change(NamedTuple):
     leases: tuple[Lease, ...] = ()
 
     def encode(self) -> bytes:
-        """
-        >>> Change.decode(Change(7, 0, ((1, 3),), (Lease(3, 7, 50, 0, 40, 1, b"dead"),)).encode())
-        Change(position=7, lost=0, removed=((1, 3),), leases=(Lease(start=3, end=7, retry_at=50, expire_at=0, first_delivered=40, attempts=1, dead_letter=b'dead'),))
+        """The change as bytes, for the log.
+
+        >>> change = Change(7, 0, ((1, 3),), (Lease(3, 7, 50, 0, 40, 1, b"dead"),))
+        >>> Change.decode(change.encode()) == change
+        True
         """
         names = list(dict.fromkeys(lease.dead_letter for lease in self.leases if lease.dead_letter is not None))
         places = {name: at for at, name in enumerate(names)}
@@ -87,12 +90,12 @@ class Change(NamedTuple):
         return {lease.dead_letter for lease in self.leases if lease.dead_letter is not None}
 
     def fits(self, last: int) -> bool:
-        """Whether its leases are of messages that a stream with this last offset can have delivered."""
+        """Whether a stream with this last offset can have delivered the messages of its leases."""
         return all(lease.end <= last + 1 and lease.attempts for lease in self.leases)
 
 
 class Delivery(NamedTuple):
-    """The answer to a group read: runs in the order of delivery, leases that expired, and the change to log."""
+    """The result of a group read: runs in the order of delivery, leases that expired, and the change to log."""
 
     runs: list[Range]
     expired: list[Lease]
@@ -115,7 +118,7 @@ class Group:
 
     def __init__(self, position: int) -> None:
         self.position = position  # the next offset to deliver as new
-        self.lost = 0  # offsets that were gone before they could be delivered
+        self.lost = 0  # offsets that were evicted before they could be delivered
         self.leases = Leases()
 
     @property
@@ -134,11 +137,11 @@ class Group:
         max_bytes: int | None = None,
         dead_letter: bytes | None = None,
     ) -> Delivery:
-        """Give out up to `count` messages: without `retry` new ones, acknowledged by this.
+        """Deliver up to `count` messages: without `retry` new ones, which this acknowledges.
 
-        With retry = (retry_ms, expire_ms, 0 for never): what expired is dropped, due retries come first, then new ones while
-        fewer than `cap` are pending. A retry is never due in the millisecond of its delivery. Offsets whose message
-        is gone, pending or new, are skipped and counted as lost. O((leases touched) log (leases)).
+        With retry = (retry_ms, expire_ms, 0 for never): expired messages are dropped, due retries come first, then new
+        ones while fewer than `cap` are pending. A retry is never due in the millisecond of its delivery. Offsets
+        without a message, pending or new, are skipped and counted as lost. O((leases touched) log (leases)).
         """
         if retry is None:
             taken = take(messages, self.position, count, max_bytes)
@@ -171,7 +174,7 @@ class Group:
     def has_work(self, messages: Messages, now: int, retry: bool, cap: int = 1000) -> bool:
         """Whether `deliver` would do anything. O(1) amortised.
 
-        It may only find that what there was is gone; the next time there is nothing then.
+        It may be wrong once, if the messages were evicted; the next call says no.
         """
         new = self.position <= messages.last
         if not retry:
@@ -184,9 +187,9 @@ class Group:
         )
 
     def _make_room(self, messages: Messages, now: int, cap: int, expired: list[Lease], removed: list[Range]) -> None:
-        """Drop a slice of what expired and of what was evicted, and as much more as it takes to get below the cap.
+        """Drop a slice of the expired and evicted leases, and as much more as it takes to get below the cap.
 
-        What was evicted can never be delivered: it must not fill the cap (redis#6199).
+        Evicted messages can never be delivered: they must not fill the cap (redis#6199).
         """
         leases = self.leases
         while leases.messages:
@@ -211,7 +214,7 @@ class Group:
         expired: list[Lease],
         removed: list[Range],
     ) -> tuple[list[Lease], int | None]:
-        """Lease again what is due, longest due first; answer the leases and what is left of the bytes."""
+        """Lease again what is due, longest due first; answer the leases and the bytes that are left."""
         leases: list[Lease] = []
         patience = SLICE
         while count > 0 and patience and (due := self.leases.due(now)) is not None:
@@ -243,7 +246,7 @@ class Group:
         return leases, max_bytes
 
     def expire(self, messages: Messages, now: int) -> tuple[list[Lease], Change | None]:
-        """Drop a slice of what was given up on; answer it, for its dead letter keys, and the change to log."""
+        """Drop a slice of the expired leases; answer it, for its dead letter keys, and the change to log."""
         expired = self._drop_expired(messages, now, SLICE)
         if not expired:
             return expired, None
@@ -257,7 +260,9 @@ class Group:
         return expired
 
     def _give_up(self, messages: Messages, lease: Lease, limit: int) -> Lease:
-        """Drop a lease, or as much of it as makes so many letters; what is gone from the stream gets none, and is lost."""
+        """Drop a lease, or as much of it as makes so many letters; evicted messages become no letters and count as
+        lost.
+        """
         reach = max(lease.start, messages.first) + limit
         if lease.dead_letter is not None and reach < min(lease.end, messages.last):
             lease = lease._replace(end=reach)
@@ -269,19 +274,19 @@ class Group:
     # What clients say.
 
     def ack(self, ranges: Iterable[Range]) -> int:
-        """Messages done with: no longer pending. Unknown offsets are ignored; answers how many were pending."""
+        """Acknowledge messages. Unknown offsets are ignored; answers how many were pending."""
         return sum([self.leases.drop(start, end) for start, end in ranges])
 
     def nack(self, ranges: Iterable[Range], at: int) -> int:
-        """Pending messages to be delivered again from a time on; answers how many. The ranges must not overlap."""
+        """Have pending messages delivered again from a time on; answers how many. The ranges must not overlap."""
         return sum([self.leases.postpone(start, end, at) for start, end in ranges])
 
     def set_position(self, offset: int) -> None:
-        """Deliver from there on; what is pending stays so."""
+        """Deliver from an offset on; pending messages stay pending."""
         self.position = offset
 
     def apply(self, change: Change) -> None:
-        """Make a change that was logged."""
+        """Apply a logged change."""
         for start, end in change.removed:
             self.leases.drop(start, end)
         for lease in change.leases:
@@ -310,7 +315,7 @@ class Group:
 
     @property
     def ack_floor(self) -> int:
-        """Everything below was acknowledged, given up or lost."""
+        """Every message below was acknowledged, dropped or lost."""
         first = self.leases.first_offset
         return self.position if first is None else min(self.position, first)
 
@@ -318,23 +323,23 @@ class Group:
         return self.leases.next_retry()
 
     def next_deadline(self) -> int | None:
-        """When next something falls due or expires: a blocked reader waits no longer. O(1)."""
+        """When the next retry or expiry is: a blocked reader waits no longer than that. O(1)."""
         return self.leases.next_deadline()
 
     def next_expiry(self) -> int | None:
-        """When next something is given up."""
+        """When the next lease expires."""
         lease = self.leases.expired(_FOR_EVER)
         return lease.expire_at if lease is not None else None
 
     # The whole.
 
     def dump(self) -> bytes:
-        """All of it, as the change that makes it from nothing."""
+        """The whole group, as the change that makes it from nothing."""
         return Change(self.position, self.lost, (), tuple(self.leases)).encode()
 
     @classmethod
     def load(cls, data: bytes, last: int) -> Self:
-        """What `dump` wrote, of a stream with a last offset; CorruptValue for anything else."""
+        """The group that `dump` wrote, of a stream with a last offset; CorruptValue for anything else."""
         change = Change.decode(data)
         bounds = [bound for lease in change.leases for bound in (lease.start, lease.end)]
         disjoint = all(a < b for a, b in zip(bounds[::2], bounds[1::2], strict=True)) and bounds == sorted(bounds)
@@ -352,7 +357,7 @@ class Group:
         return group
 
     def size(self) -> int:
-        """Bytes of memory, about."""
+        """About how many bytes of memory it takes."""
         return 400 + self.leases.size()
 
     def check(self) -> None:
@@ -361,7 +366,7 @@ class Group:
 
 
 def _trouble(given_up: Lease) -> int:
-    """What giving up on a lease counts for."""
+    """How many messages count as dropped when a lease expires."""
     return 1 if given_up.dead_letter is None else given_up.end - given_up.start
 
 

@@ -1,15 +1,17 @@
-"""What a reader gets who asked for Arrow: an IPC stream, as pieces that need not be joined.
+"""The reply to a reader that asked for Arrow: an IPC stream, as pieces that need not be joined.
 
-A node's payload is an IPC message of (time, tag, entry). To send it takes another description of the same buffers, with an
-offset column in front of them. pyarrow would make some twenty objects and two copies for that, and would decompress by
-handing five small buffers to other threads, which takes longer than decompressing them. So the little of the format that
-this needs is read and written here: where the buffers of a message are, and a description with other numbers in it. What
-follows the description and the offsets is the payload's own body, one piece.
+A node's payload is an IPC message of (time, tag, entry). Sending it takes another description of the same buffers, with
+an offset column in front. pyarrow would make about twenty objects and two copies for that, and would decompress five
+small buffers in other threads, which takes longer than decompressing them here. So the few parts of the format that
+this needs are read and written here: the positions of a message's buffers, and a description with other numbers in it.
+After the description and the offsets comes the payload's own body, as one piece.
 
-A compressed node is sent as it is to who asked for that, and to others decompressed when its turn comes. Not to all as it
-is: pyarrow's reader, unless told otherwise, uses threads as above; docs/design/0011-large-replies.md has the figures.
+A compressed node is sent compressed to a reader that asked for it, and decompressed to others when its turn comes. It
+is not sent compressed to all, because pyarrow's reader then uses threads by default; docs/design/0011-large-replies.md
+has the figures.
 
-Invariant: `load_node` has had pyarrow check a payload, and compared what it found with `Layout`; others we wrote ourselves.
+Invariant: `load_node` has had pyarrow check a payload and compared the result with `Layout`; all other payloads were
+written here.
 """
 
 from __future__ import annotations
@@ -25,12 +27,12 @@ import pyarrow as pa
 
 from penstock.types.stream.arrow import LARGE_SCHEMA, READ_SCHEMA, SCHEMA, binaries, int64s
 
-Piece = bytes | memoryview  # of a reply; a view is of bytes that never change
+Piece = bytes | memoryview  # part of a reply; a view is of bytes that never change
 
 _STREAM_HEAD = READ_SCHEMA.serialize().to_pybytes()
 _STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _PREFIX = 8  # a message begins with a marker and the size of its description, a compressed buffer with its real size
-_AS_IT_IS = -1  # the real size of a buffer that compression would not have made smaller
+_AS_IT_IS = -1  # instead of a real size: compression would not have made the buffer smaller
 _CODECS = ("lz4", "zstd")  # as the format numbers them
 _USED = (1, 3, 4, 6, 7)  # buffers of time; table and data of tag and of entry. The others, of nulls, are empty.
 _PADDING = [bytes(count) for count in range(8)]
@@ -41,7 +43,7 @@ _unpack_number = struct.Struct("<q").unpack_from
 
 
 class ArrowPart(NamedTuple):
-    """A part of an Arrow stream: how many bytes, and the pieces they come in, which may be made only when asked for."""
+    """A part of an Arrow stream: its size, and its pieces, which may be made only when they are asked for."""
 
     size: int
     pieces: Iterable[Piece]
@@ -50,8 +52,9 @@ class ArrowPart(NamedTuple):
 def stream_of(
     messages: Iterable[ArrowPart], bounds: tuple[int, int] | None = None, fields: str | None = None
 ) -> ArrowPart:
-    """A whole stream: its schema, some messages, its end. The schema's metadata have the bounds, and what the fields of
-    the entries are, if given.
+    """A whole stream: its schema, some messages, its end.
+
+    The schema's metadata has the bounds and the fields of the entries, if given.
     """
     if bounds is None:
         head = _STREAM_HEAD
@@ -65,7 +68,7 @@ def stream_of(
     return ArrowPart(len(head) + sum(sizes), chain([head], *pieces))
 
 
-_DIGITS = 19  # that an offset has at most
+_DIGITS = 19  # the most digits of an offset
 _HEAD_WITH_BOUNDS = (
     READ_SCHEMA.with_metadata({b"first": b"1" * _DIGITS, b"last": b"2" * _DIGITS}).serialize().to_pybytes()
 )
@@ -80,7 +83,7 @@ def _head_with(*bounds: int) -> bytes:
 
 
 class Layout(NamedTuple):
-    """Where the five buffers of a payload are: time, table and data of tag, table and data of entry."""
+    """The positions of the five buffers of a payload: time, table and data of tag, table and data of entry."""
 
     rows: int
     codec: Any | None  # None: not compressed
@@ -147,9 +150,9 @@ def _codec(name: str) -> Any:
 
 
 def rows_part(offsets: Any, batch: Any) -> ArrowPart:
-    """The message of any rows of a node, with the column of their offsets; more than one if the node is a large one."""
+    """The message of any rows of a node, with the column of their offsets; several messages for a large node."""
     if batch.schema == LARGE_SCHEMA:
-        # Rows of a large node are megabytes each; one a batch fits 32-bit offsets again.
+        # Rows of a large node are megabytes each; one row for each batch fits 32-bit offsets again.
         rows = [
             (
                 offsets.slice(row, 1),
@@ -167,7 +170,9 @@ def rows_part(offsets: Any, batch: Any) -> ArrowPart:
 
 
 def node_part(payload: bytes, offsets: Callable[[], Piece], compressed: bool) -> ArrowPart:
-    """The message of a whole node: the column of its offsets, then what the payload holds; compressed only if it may be."""
+    """The message of a whole node: the column of its offsets, then the payload's columns,
+    compressed only if allowed.
+    """
     fields = _Fields(payload)
     if fields.codec is None or compressed:
         return _stored_part(payload, fields, offsets)
@@ -178,7 +183,7 @@ def node_part(payload: bytes, offsets: Callable[[], Piece], compressed: bool) ->
 
 
 def _stored_part(payload: bytes, fields: _Fields, offsets: Callable[[], Piece]) -> ArrowPart:
-    """The payload's body as it is, behind the offsets, which are not compressed."""
+    """The payload's body unchanged, behind the offsets, which are not compressed."""
     rows: int = _unpack_number(payload, fields.length)[0] if fields.length else 0
     size = 8 * rows + (len(_NOT_SMALLER) if fields.codec is not None else 0)
     body = len(payload) - fields.body
@@ -207,7 +212,7 @@ def _node_pieces(
 
 
 class _Fields:
-    """Where the numbers of a record batch message are, which is a FlatBuffer: tables that point at their fields."""
+    """The positions of the numbers in a record batch message, a FlatBuffer: tables that point at their fields."""
 
     __slots__ = ("body", "body_size", "buffers", "codec", "length", "nodes")
 
@@ -224,7 +229,7 @@ class _Fields:
 
 
 def _fields(message: Piece, table: int) -> list[int]:
-    """Where the first four fields of a table are; 0 for one that is left out."""
+    """The positions of the first four fields of a table; 0 for one that is left out."""
     directory = table - _int32(message, table)[0]
     size, _, *offsets = _directory(message, directory)
     return [table + offset if offset and 4 + 2 * number < size else 0 for number, offset in enumerate(offsets)]
@@ -256,7 +261,7 @@ class _Template:
         self.description = message[: self._at.body]
 
     def filled(self, rows: int, body: int, buffers: Iterable[int]) -> bytes:
-        """For so many rows, in a body of a size, with ten buffers in it: where each is, and how long."""
+        """Fill in the rows, the size of the body, and the position and length of its ten buffers."""
         message, at = bytearray(self.description), self._at
         _pack_number(message, at.length, rows)
         _pack_number(message, at.body_size, body)
@@ -270,7 +275,7 @@ _TEMPLATES[None] = _Template(None)  # not compressed
 
 
 def _described(rows: int, sizes: Iterable[int], body: int) -> bytes:
-    """What is in front of a message's body: the columns are offset and those with buffers of some sizes, one behind the other."""
+    """The description in front of a message's body: the offset column, then columns with buffers of these sizes."""
     places = []
     end = 8 * rows
     for size in sizes:

@@ -1,11 +1,11 @@
 """The messages of a stream by offset: append, find, evict.
 
 Offsets are contiguous from 1 and never reused; an emptied stream keeps its counter, so that first == last + 1. Node
-numbers follow from offsets, so a seek is a division and a dictionary look-up at any length; a
-skiplist of nodes would add nothing. `first` is exact: what lies below it is gone for every reader, though memory goes back by whole nodes.
+numbers follow from offsets, so a seek is a division and a dictionary look-up at any length. `first` is exact: no reader
+gets a message below it, although memory is freed by whole nodes.
 
-Costs, here and in limits, are counted as a message's tag and entry plus 16 bytes, whatever the encoding or the
-compression: a reader's MAXBYTES means the same in every form, and retention the same on every replica.
+Costs, here and in limits, are a message's tag and entry plus 16 bytes, whatever the encoding or the compression. So a
+reader's MAXBYTES means the same in every form, and retention the same on every server.
 
 Invariants: nodes has every number from `lowest` up to the active node's; sealed_rows and sealed_raw are their sums; a
 node that is cold (cooling.py) and not in `recent` holds nothing that can be made again. Owned by the loop thread:
@@ -30,7 +30,7 @@ MOST = 1 << 53  # messages: three centuries of a million a second, and far from 
 
 
 class MessagesInfo(NamedTuple):
-    """For TINFO."""
+    """The figures for TINFO."""
 
     first: int
     last: int
@@ -57,7 +57,7 @@ class Messages:
         self.lowest = 0  # number of the first node held
         self.cooling = Cooling(self.nodes, storage if storage is not None else Storage())
         self.active = Active(1, 0)
-        self.recent: dict[int, Node] = {}  # cold nodes read of late, the latest last
+        self.recent: dict[int, Node] = {}  # cold nodes that were read recently, the latest last
         self.sealed_rows = 0
         self.sealed_raw = 0
         self.compactor: Compactor | None = None
@@ -103,7 +103,7 @@ class Messages:
         return first
 
     def append_arrow(self, now: int, batches: Iterable[Any]) -> int:
-        """As append_many, of what `parse_arrow` gave. Whole nodes never become Python objects."""
+        """As append_many, of the batches that `parse_arrow` gave. Whole nodes never become Python objects."""
         first = self.last + 1
         for batch in batches:
             at, count = 0, batch.num_rows
@@ -123,7 +123,7 @@ class Messages:
         return first
 
     def _add_rows(self, now: int, batch: Any, starts: range) -> None:
-        """Add nodes of the rows of a batch from some places on, which are copied later if there may be a backlog."""
+        """Add nodes of the rows of a batch from some positions on, which are copied later if there may be a backlog."""
         tables = tables_of(batch)
         number, before = self.active.number, self.active.before
         sealed = []
@@ -151,7 +151,7 @@ class Messages:
 
     @property
     def complete(self) -> bool:
-        """Whether no message between first and last is missing, as compaction leaves gaps."""
+        """Whether no message between first and last is missing; compaction leaves gaps."""
         return self.sealed_rows == NODE * len(self.nodes)
 
     def _numbers(self) -> range:
@@ -176,7 +176,7 @@ class Messages:
             start = stop
 
     def use(self, node: Node) -> None:
-        """Keep what a read decodes of a cold node for the next one, and let go of what was not read for longest."""
+        """Keep a cold node decoded for the next read, and drop the one that was not read for longest."""
         hot = self.cooling.storage.hot_nodes
         if node.number >= self.active.number - hot:
             return
@@ -204,8 +204,8 @@ class Messages:
     def seek_time(self, ms: int) -> int:
         """The first available offset that is not before a time; last + 1 if all are. O(log nodes).
 
-        A message counts as late as the latest one before it: when the clock jumped back, messages written after the
-        jump do not hide those written before it.
+        A message counts as late as the latest one before it: if the clock was set back, messages written after that do
+        not hide those written before it.
         """
         nodes = self.nodes
         number = self.lowest + bisect_left(self._numbers(), ms, key=lambda at: max(nodes[at].before, nodes[at].newest))
@@ -216,7 +216,7 @@ class Messages:
                 return block.offset_at(row)
         return self.last + 1
 
-    # Forgetting.
+    # Evicting.
 
     def evict_through(self, offset: int) -> int:
         """Remove messages up to and including an offset; answer how many. O(nodes freed)."""
@@ -238,13 +238,15 @@ class Messages:
         return before - len(self)
 
     def shed(self, gone: int) -> None:
-        """Let the active node begin later, once half of it is evicted: large messages must not wait for it to be sealed."""
+        """Free the front of the active node when half of it is evicted: large messages must not wait until it is
+        sealed.
+        """
         active = self.active
         self.active = Active(self.first, max(active.before, *active.times[:gone]))
         self.active.extend(active.times[gone:], active.tags[gone:], active.entries[gone:])
 
     def set_compaction(self, on: bool) -> None:
-        """Begin or stop keeping the index that compaction needs; `compact` fills it."""
+        """Start or stop keeping the index that compaction needs; `compact` fills it."""
         if on != (self.compactor is not None):
             self.compactor = Compactor(self.lowest) if on else None
 
@@ -276,12 +278,12 @@ class Messages:
         return messages
 
     def faults(self) -> Iterator[str]:
-        """What is wrong with the shape, its nodes not looked into. O(nodes)."""
+        """An error in the structure, without looking into nodes. O(nodes)."""
         active = self.active
         if not 1 <= self.first <= self.last + 1:
             yield "first is not between 1 and last + 1"
         if self.last > MOST:
-            yield "more was written than can have been"
+            yield "more was written than is possible"
         if len(self.nodes) != active.number - self.lowest or any(n not in self.nodes for n in self._numbers()):
             yield "a node is missing"
         if self.lowest != min((self.first - 1) // NODE, active.number):

@@ -1,17 +1,17 @@
 """Macro nodes: a thousand messages that are written, compressed, sent and freed together.
 
-The RCP's "one blob and a table of 32-bit offsets" is Arrow's variable-length binary layout, so a sealed `Node` is an
-Arrow record batch of (time, tag, entry), held as one encapsulated IPC message (`payload`): what a snapshot writes is
-what memory holds. A node may also hold the decoded `batch` (a view of an uncompressed payload costs nothing) and its
-messages as readers get them (`encoded`), with a table of ends, so that any range is one slice. A new node has no payload yet: it
-holds the batch it was sealed from, or the place in an upload that it was cut from (`source`), until it goes cold or, for
-the latter, is read or told to let go. `Active` is the node being written: plain lists, since appending to them is the
-cheapest thing Python does.
+A sealed `Node` is an Arrow record batch of (time, tag, entry), held as one encapsulated IPC message (`payload`): a
+snapshot writes what memory holds. Arrow's variable-length binary layout is one block of bytes and a table of 32-bit
+offsets. A node may also hold the decoded `batch` (a view of an uncompressed payload costs nothing) and its messages as
+readers get them (`encoded`), with a table of ends, so that any range is one slice. A new node has no payload yet: it
+holds the batch it was sealed from, or its place in the upload that it was cut from (`source`), until it goes cold or,
+in the latter case, is read or told to copy its rows. `Active` is the node being written: plain lists, because appending
+to them is the fastest operation in Python.
 
 Invariant: node n covers offsets n * 1000 + 1 to (n + 1) * 1000. Offsets are arithmetic unless rows are missing
-(compacted away, or evicted before the node was sealed); then `offsets` lists what is there, sorted.
+(compacted away, or evicted before the node was sealed); then `offsets` lists those that exist, sorted.
 
-Rejected: a message object each (250 B more a message); one growing Arrow builder (cannot be read while it grows).
+Rejected: one object for each message (250 B more a message); one growing Arrow builder (cannot be read while it grows).
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from penstock.types.stream.encoding import Encoded, Encoding, encoded_one_by_one
 from penstock.types.stream.ipc import ArrowPart, Layout, Piece, decoded, messages, node_part, rows_part
 
 NODE = 1000
-OVERHEAD = 16  # what a message takes beside its tag and entry: its time and two table slots
-WORTH = 4  # a node is encoded whole when one in so many of its messages was asked for: they would soon be encoded twice
+OVERHEAD = 16  # bytes of a message beside its tag and entry: its time and two table slots
+WORTH = 4  # a node is encoded whole when a quarter of its messages was asked for: they would soon be encoded twice
 
 Range = tuple[int, int]  # offsets, the end excluded
 
@@ -46,8 +46,8 @@ Range = tuple[int, int]  # offsets, the end excluded
 class Storage:
     """How nodes are kept: the newest `hot_nodes` sealed ones (and as many recently read ones) stay decoded.
 
-    Older ones are compressed; those of a stream with at most `backlog` bytes may wait for that, until the server has
-    time (Cooling.do_deferred). With a backlog nodes also share what they were cut from until then.
+    Older ones are compressed. Those of a stream with at most `backlog` bytes may wait for that until the server has
+    time (Cooling.do_deferred). With a backlog, nodes also share the upload that they were cut from until then.
     """
 
     compression: Literal["none", "lz4", "zstd"] = "lz4"
@@ -57,13 +57,14 @@ class Storage:
 
 Source = tuple[Any, int, int]  # an uploaded batch, the first row of a node in it, the time if it has none
 
-# lz4 looks for repetitions at every second place: a quarter less work, and 5 % more bytes at the worst that was tried.
+# lz4 looks for repetitions at every second position: a quarter less work, and at most 5 % more bytes in our
+# measurements.
 _CODECS = {"lz4": pa.Codec("lz4", compression_level=-1), "zstd": pa.Codec("zstd")}
 _WRITE_OPTIONS = {name: pa.ipc.IpcWriteOptions(compression=codec, use_threads=False) for name, codec in _CODECS.items()}
 
 
 def cut(source: Source, nodes: int = 1) -> Any:
-    """The record batch of a node in an upload, or of several that follow each other there."""
+    """The record batch of a node in an upload, or of several neighbouring ones."""
     batch, row, now = source
     part = batch.slice(row, nodes * NODE)
     times = part.column(0) if part.num_columns == 3 else int64s(array("q", (now,)) * part.num_rows)
@@ -71,10 +72,11 @@ def cut(source: Source, nodes: int = 1) -> Any:
 
 
 def compressed(batches: list[Any], compression: str) -> list[bytes]:
-    """The IPC messages of nodes, whose schema is left out: it is always the same. A batch is a node, or several whole ones.
+    """The IPC messages of nodes, without the schema, which is always the same. A batch is a node, or several whole
+    ones.
 
-    Several are one call, and none of them may be empty then. Other threads may run during a call, and at its end it waits
-    until they let it go on; they for it likewise.
+    Several are encoded in one call, and none of them may be empty then. Other threads can run during a call; at its end
+    it waits for the interpreter.
     """
     schema = batches[0].schema
     sink = pa.BufferOutputStream()
@@ -95,7 +97,7 @@ def tables_of(batch: Any) -> Tables:
 
 
 def raw_of(tables: Tables, first: int, end: int) -> int:
-    """What some rows count for."""
+    """The cost of some rows."""
     sizes = (table[offset + end] - table[offset + first] for table, offset in tables)
     return sum(sizes, OVERHEAD * (end - first))
 
@@ -151,7 +153,7 @@ class Node:
 
     @classmethod
     def of(cls, number: int, batch: Any, before: int, newest: int, offsets: array[int] | None = None) -> Self:
-        """Seal a batch that nothing else refers to, and no slice."""
+        """Seal a batch that nothing else refers to, and that is not a slice."""
         node = cls()
         node.number, node.before, node.newest, node.offsets = number, before, newest, offsets
         node.payload, node.source, node.compressed, node.encoded, node.asked = b"", None, False, None, 0
@@ -161,7 +163,7 @@ class Node:
 
     @classmethod
     def sharing(cls, number: int, source: Source, raw: int, before: int, newest: int) -> Self:
-        """Seal NODE rows of a batch where they are, for a short while: they keep the whole batch alive."""
+        """Seal NODE rows of a batch without copying them, for a short time: they keep the whole batch alive."""
         node = cls()
         node.number, node.before, node.newest, node.offsets = number, before, newest, None
         node.source, node.count, node.raw = source, NODE, raw
@@ -170,7 +172,7 @@ class Node:
         return node
 
     def own(self) -> None:
-        """Have a payload, and let go of the batch this was cut or sealed from."""
+        """Make the payload, and release the batch that this was cut or sealed from."""
         if not self.payload:
             self._hold(self._cut())
 
@@ -178,13 +180,13 @@ class Node:
         return self.opened() if self.source is None else cut(self.source)
 
     def message(self) -> bytes:
-        """The payload, made for this one time if there is none."""
+        """The payload; made for this call only if there is none."""
         return self.payload or cast(bytes, self._cut().serialize().to_pybytes())
 
     def _hold(self, batch: Any) -> None:
         self.count = batch.num_rows
         self.large = batch.schema.field(1).type == pa.large_binary()
-        # Bytes, not Arrow's own buffer: one allocation of the exact size, which goes back to the system when freed.
+        # Bytes, not Arrow's own buffer: one allocation of the exact size, which is returned to the system when freed.
         self.payload = batch.serialize().to_pybytes()
         self.compressed, self.source = False, None
         self.batch = pa.ipc.read_record_batch(self.payload, batch.schema)
@@ -224,7 +226,7 @@ class Node:
         """(end, cost) of the part of a run that uses up a budget of bytes: it ends with the message that reaches it."""
         a, b = self.row(start), self.row(end)
         if b - a == self.count and self.raw < budget:
-            return end, self.raw  # a cold node is not decoded to be counted
+            return end, self.raw  # a cold node is not decoded for this
         before = self._cost(a)
         b = min(b, a + 1 + bisect_left(range(a + 1, b + 1), before + budget, key=self._cost))
         return start + b - a, self._cost(b) - before
@@ -237,7 +239,7 @@ class Node:
     # Forms.
 
     def opened(self) -> Any:
-        """The record batch, decoded if it was not."""
+        """The record batch, decoded if necessary."""
         if self.source is not None:
             self.own()
         batch = self.batch
@@ -246,9 +248,10 @@ class Node:
         return batch
 
     def encoded_slice(self, start: int, end: int, encoding: Encoding) -> Piece:
-        """A run of messages as readers get them: one slice, once a good part of the node was asked for.
+        """A run of messages as readers get them: one slice, after a good part of the node was asked for.
 
-        Until then only those asked for are encoded: a look at one message of a cold node should not pay for all.
+        Before that only the requested messages are encoded, because reading one message of a cold node must not cost as
+        much as all.
         """
         if self.offsets is None:
             before = self.number * NODE + 1
@@ -275,7 +278,7 @@ class Node:
         )
 
     def arrow(self, start: int, end: int, compressed: bool = False) -> ArrowPart:
-        """The messages between two offsets in Arrow's form, compressed if they are and may be.
+        """The messages between two offsets in Arrow's form, compressed if they are stored so and it is allowed.
 
         A cold node that is read as a whole stays cold.
         """
@@ -294,7 +297,7 @@ class Node:
         return self._offsets(), times, tags, entries
 
     def tagged(self) -> tuple[list[int], list[bytes]]:
-        """Offsets and tags of all messages, for a third of what `lists` takes."""
+        """Offsets and tags of all messages, in a third of the time of `lists`."""
         return self._offsets(), self.opened().column(1).to_pylist()
 
     def _offsets(self) -> list[int]:
@@ -308,7 +311,7 @@ class Node:
         return bisect_left(range(self.count), ms, key=lambda row: peaks[row].as_py())
 
     def freeze(self, compression: str) -> None:
-        """Go cold: not kept encoded, and compressed if asked."""
+        """Go cold: drop the encoded messages, and compress if asked."""
         if compression != "none" and not self.compressed:
             self.take_compressed(compressed([self._cut()], compression)[0])
         self.own()
@@ -321,14 +324,14 @@ class Node:
         self.rest()
 
     def rest(self) -> None:
-        """Let go of what can be made again."""
+        """Drop what can be made again."""
         self.encoded = None
         self.asked = 0
         if self.compressed:
             self.batch = None
 
     def keep(self, rows: list[int], compression: str) -> None:
-        """Lose all other rows. Times before and newest stay: seeking by time must not change what it finds first."""
+        """Keep only these rows. `before` and `newest` stay, so that seeking by time finds the same first message."""
         self.offsets = array("q", [self.offset_at(row) for row in rows])
         batch = self.opened().take(int64s(array("q", rows)))
         cold = self.compressed
@@ -338,7 +341,7 @@ class Node:
             self.freeze(compression)
 
     def copy(self) -> Node:
-        """A node that shares the bytes, which never change, but not the node."""
+        """A node that shares the bytes, which never change."""
         node = Node()
         for name in Node.__slots__:
             setattr(node, name, getattr(self, name))
@@ -381,7 +384,7 @@ def _ascending(offsets: array[int]) -> bool:
 
 
 def check_unpacked(number: int, payload: bytes, limit: int) -> None:
-    """OversizedValue if the payload of a node unpacks to more than `limit` bytes; it is not unpacked for that."""
+    """OversizedValue if the payload of a node unpacks to more than `limit` bytes, found without unpacking it."""
     try:
         size = unpacked_size(payload)
     except (pa.ArrowException, OSError, EOFError, ValueError, struct.error) as error:
@@ -393,7 +396,7 @@ def check_unpacked(number: int, payload: bytes, limit: int) -> None:
 def load_node(
     number: int, before: int, newest: int, compressed: bool, large: bool, offsets: array[int] | None, payload: bytes
 ) -> Node:
-    """A node from its parts in a dump; CorruptValue unless they are one. The payload is decoded once, to be sure."""
+    """A node from its parts in a dump; CorruptValue if they do not agree. The payload is decoded once to check it."""
     node = Node()
     node.number, node.before, node.newest = number, before, newest
     node.compressed, node.large, node.offsets, node.payload = compressed, large, offsets, payload
@@ -424,7 +427,7 @@ def load_node(
 
 
 class Active:
-    """The node being written. What is kept encoded of it grows when it is read: each message is encoded once."""
+    """The node being written. Its encoded messages grow when it is read: each message is encoded once."""
 
     __slots__ = ("before", "begins", "encoded", "encoding", "entries", "start", "tags", "times")
 
@@ -477,7 +480,7 @@ class Active:
         return end, cost
 
     def encoded_slice(self, start: int, end: int, encoding: Encoding) -> bytes:
-        """A run of messages as readers get them. A copy: a view of what is encoded would keep it from growing."""
+        """A run of messages as readers get them. A copy, because a view would keep the buffer from growing."""
         a, b = start - self.start, end - self.start
         if encoding is not self.encoding:
             self.encoding, self.encoded, self.begins = encoding, bytearray(), array("Q", (0,))

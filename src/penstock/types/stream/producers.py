@@ -1,11 +1,11 @@
-"""What makes a write happen once: producers' sequence numbers, and entries staged until their epoch commits.
+"""Exactly-once writes: sequence numbers of producers, and entries that are staged until their epoch commits.
 
 A producer numbers its writes. The answers to its last few are remembered, so that a repeat after a lost reply gets the
-same offset and appends nothing; a number below those is from a producer that was replaced, and is refused. A commit
-is numbered the same way by an epoch (a Spark batch). Only changes count as use: a repeat leaves no trace, so that a
-replica, which never hears of it, forgets the same producers at the same time.
+same offset and appends nothing. A lower number comes from a producer that was replaced, and is refused. A commit is
+numbered the same way by an epoch (a Spark batch). Only changes count as use: a repeat changes nothing, so that a replay
+of the log, which has no repeats, forgets the same producers at the same time.
 
-Rejected: remembering message ids for a while (NATS: a retry after the while is a duplicate).
+Rejected: remembering message ids for a limited time, because a later retry is then a duplicate.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from penstock.types.packing import CorruptValue
 from penstock.types.stream.arrow import binaries, parse_arrow
 from penstock.types.stream.column_buffers import column_of
 
-REMEMBERED = 8  # answers a producer: as many writes as it may have in flight and still repeat
+REMEMBERED = 8  # answers for each producer: the writes that it may have in flight and still repeat
 _PRODUCER = struct.Struct("<qqqqI")
 _STAGE = struct.Struct("<qI")
 _NO_EPOCH = -1
 
 
 class ProducerFenced(ValueError):
-    """A write or a commit of a producer that is behind what was accepted from its successor."""
+    """A write or a commit of a producer that has been replaced by a newer one."""
 
 
 class UnknownStage(LookupError):
@@ -37,14 +37,14 @@ class UnknownStage(LookupError):
 
 
 class Commit(NamedTuple):
-    """Where a commit's entries went: the first offset and how many."""
+    """The result of a commit: the first offset and how many entries."""
 
     first: int
     entries: int
 
 
 class Producer:
-    """The memory of one producer."""
+    """What is remembered of one producer."""
 
     __slots__ = ("answers", "commit", "epoch", "used")
 
@@ -71,7 +71,7 @@ class Producers:
         self.by_id: OrderedDict[bytes, Producer] = OrderedDict()
 
     def repeated(self, name: bytes, sequence: int) -> int | None:
-        """The first offset that this write was answered, None if it is new; ProducerFenced if it is too old to know."""
+        """The first offset of the answer to this write, None if it is new; ProducerFenced if it is too old."""
         producer = self.by_id.get(name)
         if producer is None or not producer.answers:
             return None
@@ -81,7 +81,7 @@ class Producers:
         return answer
 
     def remember(self, name: bytes, sequence: int, first: int, now: int) -> None:
-        """A write that `repeated` called new was made."""
+        """Record a write that `repeated` called new."""
         answers = self._used(name, now).answers
         answers[sequence] = first
         if len(answers) > REMEMBERED:
@@ -97,7 +97,7 @@ class Producers:
         return producer.commit
 
     def remember_commit(self, name: bytes, epoch: int, commit: Commit, now: int) -> None:
-        """A commit that `committed` called new was made."""
+        """Record a commit that `committed` called new."""
         producer = self._used(name, now)
         producer.epoch, producer.commit = epoch, commit
 
@@ -136,7 +136,7 @@ class Producers:
             raise CorruptValue("a producer's sequence numbers are out of order")
 
     def size(self) -> int:
-        """Bytes of memory, about."""
+        """About how many bytes of memory it takes."""
         return sum(500 + len(name) + 70 * len(producer.answers) for name, producer in self.by_id.items())
 
     def check(self) -> None:
@@ -147,7 +147,7 @@ class Producers:
 
 
 class Stage:
-    """Entries aside, not visible to any reader."""
+    """Staged entries, not visible to any reader."""
 
     __slots__ = ("batches", "rows", "used")
 
@@ -158,7 +158,10 @@ class Stage:
 
 
 class Stages:
-    """Stages by token, the one used last at the end. Staging twice under a token adds to it: a task sends its rows in pieces."""
+    """Stages by token, the one used last at the end.
+
+    Staging twice under a token adds to it: a task sends its rows in pieces.
+    """
 
     __slots__ = ("by_token",)
 
@@ -166,7 +169,7 @@ class Stages:
         self.by_token: dict[bytes, Stage] = {}
 
     def stage(self, token: bytes, batches: list[Any], now: int) -> int:
-        """Put batches aside; answer how many entries the token has now."""
+        """Stage batches; answer how many entries the token has now."""
         stage = self.by_token.pop(token, None) or Stage()
         self.by_token[token] = stage  # at the end: the one used last
         stage.batches += batches
@@ -179,7 +182,7 @@ class Stages:
         return self.stage(token, _batches(tags, entries), now)
 
     def take(self, tokens: list[bytes]) -> list[Any]:
-        """The batches of all tokens in order, no longer staged; UnknownStage, and nothing taken, if one is unknown."""
+        """The batches of all tokens in order, no longer staged; UnknownStage, and no change, if one is unknown."""
         taken: set[bytes] = set()
         for token in tokens:
             if token not in self.by_token or token in taken:
@@ -188,13 +191,13 @@ class Stages:
         return [batch for token in tokens for batch in self.by_token.pop(token).batches]
 
     def drop(self, tokens: list[bytes]) -> int:
-        """Forget what is staged under the tokens; how many of them there were."""
+        """Drop the entries staged under the tokens; answer how many tokens existed."""
         return sum(self.by_token.pop(token, None) is not None for token in tokens)
 
     def expire(self, before: int) -> list[bytes]:
         """Drop the stages that were last added to before a time; answer their tokens. O(those).
 
-        After the clock jumped back a stage may wait for the one before it.
+        If the clock was set back, a stage may wait for the one before it.
         """
         stale = [token for token, _ in takewhile(lambda item: item[1].used < before, self.by_token.items())]
         for token in stale:
@@ -224,7 +227,7 @@ class Stages:
         self.stage(token, batches, used)
 
     def size(self) -> int:
-        """Bytes of memory, about."""
+        """About how many bytes of memory it takes."""
         return sum(
             200 + len(token) + sum(batch.get_total_buffer_size() for batch in stage.batches)
             for token, stage in self.by_token.items()
@@ -253,5 +256,5 @@ def _batches(tags: list[bytes], entries: list[bytes]) -> list[Any]:
 
 
 def _staged(part: bytes) -> list[Any]:
-    """The batches of a part of a dump, which is never compressed: a small one that unpacks to much was not made by this server."""
+    """The batches of a part of a dump. It is never compressed, so it may not unpack to more."""
     return parse_arrow(part, len(part))

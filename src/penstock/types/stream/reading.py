@@ -1,9 +1,9 @@
-"""What readers get of the messages of a stream: runs of offsets, encoded bytes, Arrow, or one message after the other.
+"""Reading a stream: runs of offsets, encoded bytes, Arrow, or one message after the other.
 
-A read finds blocks by arithmetic and takes slices of them. The costs that MAXBYTES speaks of are those of messages.py.
-A read may decode cold nodes; messages.py keeps the few that were read last.
+A read finds blocks by arithmetic and takes slices of them. MAXBYTES counts the costs of messages.py. A read may decode
+cold nodes; messages.py keeps the few that were read last.
 
-Rejected: methods of Messages. What can be read there and what is kept there change for different reasons.
+Rejected: methods of Messages, because reading and storing change for different reasons.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.types.stream.nodes import NODE, OVERHEAD, Range
 
 
 class Message(NamedTuple):
-    """One message, as the slow paths see it."""
+    """One message, for the slow paths."""
 
     offset: int
     time: int
@@ -27,7 +27,7 @@ class Message(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """What a group read may have: runs of messages, where to go on, how many offsets had no message, the cost."""
+    """The messages for a group read: runs, where to go on, how many offsets had no message, the cost."""
 
     runs: list[Range]
     next: int
@@ -65,16 +65,16 @@ def read(
 ) -> tuple[list[Piece], int]:
     """The messages of offset, offset + 1, ..., in pieces to be joined, and how many they are.
 
-    `null` stands for each message that is gone. Stops at the last offset.
+    `null` stands for each evicted message. Stops at the last offset.
     """
     stop = min(offset + count, messages.last + 1)
     if offset >= stop:
         return [], 0
-    # What is asked most often, and whether messages.complete.
+    # The most frequent read, if messages.complete.
     if max_bytes is None and offset >= messages.first and messages.sealed_rows == NODE * len(messages.nodes):
         return [
             block.encoded_slice(a, b, encoding) for block, a, b in messages.blocks(offset, stop)
-        ], stop - offset  # none is gone
+        ], stop - offset  # none is missing
     left = max_bytes
     pieces: list[Piece] = []
     at = offset
@@ -123,10 +123,10 @@ def read_arrow(
     with_bounds: bool = False,
     fields: str | None = None,
 ) -> ArrowPart:
-    """An Arrow stream of (offset, time, tag, entry); what is gone is absent. A record batch a node.
+    """An Arrow stream of (offset, time, tag, entry) without evicted messages, one record batch for each node.
 
-    As in `read`, count is a number of offsets, gone ones included. `compressed` lets nodes be as they are stored;
-    `with_bounds` puts the first and last offset in the schema's metadata, and the fields of the entries if given.
+    As in `read`, count is a number of offsets, evicted ones included. `compressed` allows nodes to be sent as they are
+    stored; `with_bounds` puts the first and last offset, and `fields` if given, in the schema's metadata.
     """
     stop = min(offset + count, messages.last + 1)
     runs: list[Range] = [(max(offset, messages.first), stop)]
@@ -142,7 +142,7 @@ def read_arrow_runs(
     with_bounds: bool = False,
     fields: str | None = None,
 ) -> ArrowPart:
-    """As read_runs, in Arrow. Its pieces may be made later, whatever happens to the messages meanwhile."""
+    """As read_runs, in Arrow. Its pieces may be made later, whatever happens to the messages until then."""
     parts = (block.arrow(a, b, compressed) for run in runs for block, a, b in messages.blocks(*run))
     return stream_of(parts, (messages.first, messages.last) if with_bounds else None, fields)
 

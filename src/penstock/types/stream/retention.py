@@ -1,8 +1,8 @@
-"""What a stream may keep, and how old messages are found that it may not.
+"""Which messages a stream keeps, and how the others are found.
 
-A node is freed as a whole. So retention by count keeps at least the count, retention by age frees a node when its newest
-message is too old, and retention by bytes keeps at most the bytes. Only where a node of such messages would be more than
-all the stream may have are messages freed one by one.
+A node is freed as a whole. So retention by count keeps at least the count, retention by age frees a node when its
+newest message is too old, and retention by bytes keeps at most the bytes. Messages are freed one by one only if a
+single node of them would exceed the limit of the stream.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.types.stream.nodes import NODE, OVERHEAD
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What a stream may keep; 0 is no limit. `compact` keeps the newest message of every tag."""
+    """What a stream keeps; 0 is no limit. `compact` keeps the newest message of every tag."""
 
     count: int = 0
     age_ms: int = 0
@@ -24,7 +24,7 @@ class Retention:
 
 
 def keep_nodes(messages: Messages, count: int) -> int:
-    """Remove whole nodes from the front as long as `count` messages remain; answer how many messages went."""
+    """Evict whole nodes from the front as long as `count` messages remain; answer how many messages were evicted."""
     before = length = len(messages)
     while messages.lowest < messages.active.number:
         front = messages.nodes[messages.lowest]
@@ -37,7 +37,7 @@ def keep_nodes(messages: Messages, count: int) -> int:
 
 
 def keep_last(messages: Messages, count: int) -> int:
-    """Remove all but the last `count` messages; answer how many went."""
+    """Evict all but the last `count` messages; answer how many were evicted."""
     removed = keep_nodes(messages, count)
     spare = len(messages) - count
     if spare > 0:
@@ -47,10 +47,11 @@ def keep_last(messages: Messages, count: int) -> int:
 
 
 def apply_retention(messages: Messages, retention: Retention, now: int) -> int:
-    """Remove the whole nodes that a retention does not cover; answer how many messages went.
+    """Evict the whole nodes that a retention does not cover; answer how many messages were evicted.
 
-    A count is kept at the least; a node goes by age when its newest message is too old, the active one too; bytes are
-    held at the most, but the newest message stays. Messages so large that a node of them would be too much go one by one.
+    At least `count` messages stay. A node is evicted by age when its newest message is too old, the active one too. At
+    most `bytes` stay, but always the newest message. Messages so large that a node of them would exceed the limit are
+    evicted one by one.
     """
     removed = keep_nodes(messages, retention.count) if retention.count else 0
     active = messages.active.raw if retention.bytes and messages.nodes else 0
@@ -74,7 +75,9 @@ def apply_retention(messages: Messages, retention: Retention, now: int) -> int:
 
 
 def _keep_bytes(messages: Messages, limit: int) -> int:
-    """Remove what the active node has beyond a number of bytes; answer how many messages went. O(its messages)."""
+    """Evict what the active node has beyond a number of bytes; answer how many messages
+    were evicted. O(its messages).
+    """
     active = messages.active
     if active.raw <= limit:
         return 0

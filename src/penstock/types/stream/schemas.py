@@ -1,6 +1,6 @@
 """The schemas of a stream: its versions, oldest first, and what happens to entries that do not fit the newest one.
 
-A value that never changes: a new version makes a new one, so copies of a stream share it.
+Immutable: a new version makes a new object, so copies of a stream share it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from penstock.schema.widening import narrowing
 from penstock.types.packing import CorruptValue, pack_many, unpack_many
 
 MAX_VERSIONS = 1000
-"""Versions of one stream. Each is kept, because a reader may ask what an entry was written under."""
+"""The most versions of one stream. Each is kept, because a reader may ask which one an entry was written under."""
 
 SIZE_OF_TEXT = 25
-"""Bytes of memory that a schema takes at most for each byte of its text: fields with short names take the most."""
+"""The most bytes of memory that a schema takes for each byte of its text: fields with short names take the most."""
 
 _HEAD = struct.Struct("<B?")  # the check; whether there is a key for dead letters
 _SINCE = struct.Struct("<q")
@@ -55,7 +55,7 @@ class Schemas:
         return self.versions[-1].schema
 
     def widened(self, schema: Schema, since: int) -> Self:
-        """With one more version, or as it is if that is what the newest version says. InvalidSchema if it narrows."""
+        """With one more version, or unchanged if it equals the newest version. InvalidSchema if it narrows."""
         if schema == self.newest:
             return self
         if why := narrowing(self.newest, schema):

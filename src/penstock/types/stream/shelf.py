@@ -1,7 +1,7 @@
-"""A shelf: some leases that follow each other, as numbers in arrays.
+"""A shelf: neighbouring leases, as numbers in arrays.
 
-Invariant: `starts` rise, and `cells` has WIDTH numbers for each of them. `letters` has every dead letter key that the leases
-have, each once, and perhaps some of leases that are gone, no more than twice as many as a shelf has room for.
+Invariant: `starts` rise, and `cells` has WIDTH numbers for each of them. `letters` has every dead letter key of the
+leases once, and perhaps some of removed leases, at most twice as many as a shelf has room for.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 FULL = 128  # leases that a shelf has room for
 NEVER = 1 << 63  # later than any time
 
-WIDTH = 6  # numbers that are kept of a lease, besides its start
+WIDTH = 6  # numbers that are kept for a lease, besides its start
 END, RETRY, EXPIRY, DELIVERED, ATTEMPTS, LETTER = range(WIDTH)
 
 
@@ -24,14 +24,14 @@ class Lease(NamedTuple):
     start: int
     end: int
     retry_at: int  # deliver again from then on
-    expire_at: int  # give up from then on; 0 is never
+    expire_at: int  # drop from then on; 0 is never
     first_delivered: int
     attempts: int
     dead_letter: bytes | None  # the key that gets them when they expire
 
 
 class Shelf:
-    """Some leases that follow each other."""
+    """Neighbouring leases."""
 
     __slots__ = ("bound", "cells", "expiry", "letters", "messages", "retry", "starts")
 
@@ -39,7 +39,7 @@ class Shelf:
         self.bound = bound
         self.starts = array("q")  # sorted
         self.cells = array("q")  # WIDTH numbers a lease, in the same order
-        self.letters: list[bytes | None] = [None]  # what the last of them means
+        self.letters: list[bytes | None] = [None]  # the keys that the last of the WIDTH numbers refers to
         self.messages = 0
         self.retry = NEVER  # the time of the first retry, or an earlier one; as it is in ShelfTimes
         self.expiry = NEVER  # the same of the first expiry
@@ -78,7 +78,7 @@ class Shelf:
         if name in self.letters:
             return self.letters.index(name)
         if len(self.letters) > 2 * FULL:
-            self.name(self.names())  # most were of leases that are gone
+            self.name(self.names())  # most belonged to removed leases
         self.letters.append(name)
         return len(self.letters) - 1
 

@@ -1,9 +1,10 @@
-"""The stream value: messages, the groups that read it, the producers that write it, its schemas, and what it may keep.
+"""The stream value: messages, groups, producers, schemas and retention.
 
-A dump is a flat list of parts, nodes as they are in memory (compressed ones stay so), so that a snapshot copies and
-does not encode; a part may have 4 GiB, the whole any size. Loading decodes every node once, one after the other: damaged
-bytes must be refused there, not crash a later read. What a client sent is also bounded by what it unpacks to, node by node;
-a snapshot is not: its checksums say that we wrote it, and what was accepted once must not be lost to a lowered limit.
+A dump is a flat list of parts. Nodes are dumped as they are in memory (compressed ones stay so), so that a snapshot
+copies and does not encode; a part may have 4 GiB, the whole any size. Loading decodes every node once, one after the
+other: damaged bytes must be refused there, not crash a later read. A payload from a client is also limited by the size
+it unpacks to, node by node. A snapshot is not: its checksums prove that a server wrote it, and accepted data must not
+be lost to a lowered limit.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from penstock.types.stream.retention import Retention
 from penstock.types.stream.schemas import Check, Schemas
 
 _FORMAT = 1
-_WITH_SCHEMAS = 2  # one more part at the end; a stream without schemas is written as servers before them wrote it
+_WITH_SCHEMAS = 2  # one more part at the end; a stream without schemas is written in the older format
 _HEAD = struct.Struct("<BIIIIqqq?")  # format; nodes, groups, producers, stages; retention
 _LOG = struct.Struct("<qqqqq")
 _NODE = struct.Struct("<qq???")
@@ -42,7 +43,7 @@ class Stream:
     (1, 1)
     """
 
-    # Who waits for the stream at a key remembers which one it was, and must not keep a deleted one alive.
+    # A client that waits for a stream at a key remembers which one it was, and must not keep a deleted one alive.
     __slots__ = (
         "__weakref__", "checked", "expiry_from", "groups", "messages", "producers", "retention", "schemas", "stages",
     )  # fmt: skip
@@ -55,7 +56,7 @@ class Stream:
         self.retention = Retention()
         self.schemas: Schemas | None = None
         self.checked: Schemas | None = None  # the schemas, if entries are to be checked before they are written
-        self.expiry_from = 0  # no lease of any group expires before; it is not kept, and 0 until it is found out
+        self.expiry_from = 0  # no lease of any group expires before; not dumped, and 0 until it is computed
 
     def group(self, name: bytes, position: int) -> Group:
         """The group of that name, made at a position if it is new."""
@@ -67,7 +68,7 @@ class Stream:
     def commit(self, producer: bytes, epoch: int, tokens: list[bytes], now: int) -> Commit:
         """Append the staged entries of tokens in that order, all or nothing, once for a producer's epoch.
 
-        A repeat of the last epoch is answered as it was, whatever its tokens; an older one is ProducerFenced.
+        A repeat of the last epoch gets the same answer, whatever its tokens; an older one is ProducerFenced.
         """
         earlier = self.producers.committed(producer, epoch)
         if earlier is not None:
@@ -78,17 +79,17 @@ class Stream:
         return commit
 
     def retain(self, retention: Retention) -> None:
-        """What to keep from now on; retention.py and compaction.py see to it."""
+        """Set the retention; retention.py and compaction.py enforce it."""
         self.retention = retention
         self.messages.set_compaction(retention.compact)
 
     def set_schemas(self, schemas: Schemas | None) -> None:
-        """What entries look like from now on, and whether that is checked."""
+        """Set the schemas, and whether entries are checked."""
         self.schemas = schemas
         self.checked = schemas if schemas is not None and schemas.check is not Check.OFF else None
 
     def dead_letter_keys(self) -> set[bytes]:
-        """The keys that get what its groups give up on, and entries that do not fit its schema. O(leases)."""
+        """The keys that get dead letters: expired messages, and entries that do not fit its schema. O(leases)."""
         keys = set[bytes]().union(*(group.leases.dead_letter_keys() for group in self.groups.values()))
         if self.schemas is not None and self.schemas.dead_letter is not None:
             keys.add(self.schemas.dead_letter)
@@ -101,7 +102,7 @@ class Stream:
         return pack_many(self._parts())
 
     def parts(self) -> list[bytes]:
-        """What `dump` packs, for a caller that writes a large stream without making one string of it."""
+        """The parts that `dump` packs, for a caller that writes a large stream without joining them."""
         return [bytes(part) for part in self._parts()]
 
     def _parts(self) -> Iterator[Any]:
@@ -128,9 +129,10 @@ class Stream:
 
     @classmethod
     def load(cls, data: bytes, limit: int | None = None, storage: Storage | None = None) -> Self:
-        """The value that `dump` wrote; CorruptValue for anything else, OversizedValue for a node that unpacks to over `limit`.
+        """The value that `dump` wrote.
 
-        Without `storage` it is kept as the defaults say.
+        CorruptValue for anything else, OversizedValue for a node that unpacks to over `limit`. Without `storage` the
+        defaults apply.
         """
         parts = iter(unpack_many(data))
         try:
@@ -204,7 +206,7 @@ class Stream:
         return 1000 * len(self.messages.nodes) + self.messages.active.size() + groups + self.producers.size()
 
     def check(self) -> None:
-        """Assert every invariant; the failure carries what the stream looked like."""
+        """Assert every invariant; the failure shows the stream."""
         try:
             self.messages.check()
             assert self.retention.compact == (self.messages.compactor is not None)

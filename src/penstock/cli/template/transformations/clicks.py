@@ -1,4 +1,4 @@
-"""From the stream `clicks` into a table, and what is slow back into a stream."""
+"""From the stream `clicks` into a table, and slow clicks back into a stream."""
 
 from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
@@ -16,12 +16,12 @@ def clicks() -> DataFrame:
     return messages.select("offset", click).select("offset", "click.*")
 
 
-# A sink writes to another stream; anybody can follow it: penstock tail slow_clicks
+# A sink writes to another stream; follow it with: penstock tail slow_clicks
 dp.create_sink("slow_clicks", "penstock", {"stream": "slow_clicks"})
 
 
 @dp.append_flow(target="slow_clicks")
 def find_slow_clicks() -> DataFrame:
-    # The sink wants a column `entry`, and takes a column `tag`.
+    # The sink needs a column `entry`, and a column `tag` is optional.
     slow = spark.readStream.table("clicks").where("ms > 1500")
     return slow.selectExpr("page AS tag", "to_json(struct(at, page, user, ms)) AS entry")
