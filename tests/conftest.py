@@ -54,16 +54,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _interruptible() -> None:
-    """Children must get Ctrl-C as from a terminal, also where the tests themselves run in the background of a script."""
+    """Children must get Ctrl-C as from a terminal, even if the tests run in the background of a script."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
 def _a_slice_is_as_long_as_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an engine does for a millisecond at a time is done to its end: how much of it this machine does then decides no test.
+    """Work that an engine does for a millisecond at a time is done to its end, so that no test depends on the machine's
+    speed.
 
-    A test of slices makes them as short as it wants; servers in processes of their own have the real ones.
+    A test of slices makes them as short as it needs; servers in processes of their own have the real ones.
     """
     for module in (stream_compression, lazy_passive, streams):
         monkeypatch.setattr(module, "SLICE", 1 << 62)
@@ -82,7 +83,9 @@ _shared: list[str] = []
 
 @pytest.fixture(scope="module", autouse=True)
 def _nothing_is_left_by_other_files() -> None:
-    """Which files ran before, in this process, is nothing to go by: neither are keys, nor clients that are just going away."""
+    """A test must not depend on the files that ran before it in this process: neither keys nor closing clients are
+    left.
+    """
     for url in _shared:
         with redis.Redis.from_url(url) as client:
             client.flushall()
@@ -111,21 +114,26 @@ def theirs() -> Iterator[RedisServer]:
 
 @pytest.fixture(scope="session")
 def shared_cluster() -> Iterator[RedisCluster]:
-    """A real Redis Cluster that all tests share; `cluster` is the way to it. Nodes that are only slow are not replaced by the others."""
+    """A real Redis Cluster that all tests share; use it through `cluster`. Slow nodes are
+    not replaced by the others.
+    """
     with RedisCluster(cluster_node_timeout="15000") as cluster:
         yield cluster
 
 
 @pytest.fixture
 def cluster(shared_cluster: RedisCluster) -> RedisCluster:
-    """A real Redis Cluster, whole and empty, whatever the test before has done to it."""
+    """A real Redis Cluster, healthy and empty, whatever the test before has done to it."""
     shared_cluster.mend()
     return shared_cluster
 
 
 @pytest.fixture(scope="session")
 def ours_threaded() -> Iterator[str]:
-    """The URL of a Penstock server to which everything is long and worth a thread: in a process of its own, as that is global."""
+    """The URL of a Penstock server that runs every command in a thread.
+
+    It is a process of its own, because that setting is global.
+    """
     port = free_port()
     words = ["serve", "--port", str(port), "--save", "", "--worker-threshold", "1", "--loglevel", "warning"]
     process = subprocess.Popen(

@@ -102,7 +102,7 @@ def test_background_smembers_answers_all_members(r: redis.Redis) -> None:
         r.execute_command("BACKGROUND-SMEMBERS", "text")
 
 
-def test_it_answers_one_moment_however_much_is_written_meanwhile(server: Server, r: redis.Redis) -> None:
+def test_it_answers_the_state_of_one_moment_however_much_is_written(server: Server, r: redis.Redis) -> None:
     """A writer adds pairs; no answer may have one half of a pair."""
     r.sadd("large", *(f"{number}:{half}" for number in range(3000) for half in "ab"))
     with RawClient(server.port) as reader, RawClient(server.port) as writer:

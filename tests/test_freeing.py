@@ -1,4 +1,4 @@
-"""A giant value is taken apart by and by once nobody has it, and never before."""
+"""A giant value is freed in small steps after its last reference is gone, and not before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The judge of the stress tests must know a history that no order explains when it sees one."""
+"""The judge of the stress tests must detect a history that no order explains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What `pip install penstock` gives: both distributions are built, and installed in environments that have nothing else.
+"""What `pip install penstock` gives: both distributions are built, and installed in environments that have nothing
+else.
 
 Nothing of the checkout is on the path of the installed programs. C is compiled without optimization, which is quick and
 shows the same.

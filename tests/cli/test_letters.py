@@ -123,7 +123,7 @@ def test_what_is_no_letter_is_named_and_passed_over(ours: Server, client: redis.
     write_letters(client, b"two")
     code, _, said = run(ours, "replay", "dead")
     assert code == 0
-    assert "penstock letters: offset 2 is no letter, and was passed over\n" in said
+    assert "penstock letters: offset 2 is not a letter, and was skipped\n" in said
     assert entries(client) == [b"one", b"two"]
 
 

@@ -89,7 +89,8 @@ def test_a_bad_line_of_the_file_is_named_by_its_number(tmp_path: Path) -> None:
     ("words", "complaint"),
     [
         (["--aclfile", "none.acl"], "Error loading ACLs, opening file"),
-        (["--aclfile", "bad.acl"], "bad.acl:1: Error in applying operation '+bogus': Unknown command or category name in ACL."),
+        (["--aclfile", "bad.acl"],
+            "bad.acl:1: Error in applying operation '+bogus': Unknown command or category name in ACL."),
         (["--user", "tess", "on", "--user", "tess", "off"], "user tess: Duplicate user found."),
         (["--tls-port", "7001"], "tls-port needs tls-cert-file and tls-key-file"),
     ],
@@ -100,7 +101,8 @@ def test_users_and_certificates_that_cannot_be_used_are_one_line(
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "bad.acl").write_text("user tess on +bogus\n")
     process = subprocess.run(
-        [*SERVE, "--port", "0", "--dir", "data", *words], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        [*SERVE, "--port", "0", "--dir", "data", *words], cwd=tmp_path, capture_output=True, text=True, timeout=60,
+        check=False
     )  # fmt: skip
     assert process.returncode == 1
     assert [complaint in line for line in process.stdout.splitlines()] == [True], process.stdout

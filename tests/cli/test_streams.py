@@ -37,7 +37,8 @@ def run(*words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
 @contextmanager
 def running(*words: str, **options: int) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(
-        [*PENSTOCK, *words], **{"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+        [*PENSTOCK, *words],
+        **{"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     )  # fmt: skip
     try:
         yield process
@@ -130,7 +131,7 @@ def test_control_c_ends_write_and_tells_what_was_sent_and_not_answered(ours: Ser
     finally:
         client.client_unpause()
     assert process.returncode == 130
-    assert errors == b"0 messages appended to 'events'; 1 more may be or not, the server did not say\n"
+    assert errors == b"0 messages appended to 'events'; 1 more may be written, the server did not answer\n"
 
 
 def test_names_and_tags_that_are_no_text_are_taken_as_they_are(ours: Server, client: redis.Redis) -> None:

@@ -75,7 +75,7 @@ def test_the_bound_on_bytes_is_a_bound_on_memory(make: Callable[[int], Iterator[
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert 0.5 * BOUND < held <= BOUND * 1.02 + 100 * value * 3  # the one that did not fit is still in our hands
+    assert 0.5 * BOUND < held <= BOUND * 1.02 + 100 * value * 3  # the one that did not fit is still held by the test
 
 
 def stacked(transaction: bool) -> Callable[[Any, int, int], Any]:
@@ -123,7 +123,7 @@ def test_the_bound_on_bytes_is_a_bound_on_the_memory_of_tasks_that_wait(name: st
             assert client.counters.buffered_commands == client.counters.buffered_bytes == 0
             return used
 
-    # the one that did not fit is still in our hands
+    # the one that did not fit is still held by the test
     used = asyncio.run(main())
     assert 0.5 * SMALL_BOUND < used <= SMALL_BOUND * 1.02 + 10 * value * 3
 
@@ -139,7 +139,8 @@ def resident():
     return int(line.split()[1]) * 1024
 
 def work(part):
-    client.execute_many([("SET", f"key:{number}", f"{number}") for number in range(part * 250_000, (part + 1) * 250_000)])
+    numbers = range(part * 250_000, (part + 1) * 250_000)
+    client.execute_many([("SET", f"key:{number}", f"{number}") for number in numbers])
 
 def wait_for(word):
     print(word, flush=True)

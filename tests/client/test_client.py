@@ -23,10 +23,11 @@ from penstock.testing.proxy import FaultProxy
 def ask(one: Any) -> list[Any]:
     one.flushall()
     return [
-        one.set("a", 1), one.set("a", 2, nx=True), one.set("a", 2, ex=100), one.get("a"), one.incr("a", 5), one.mget(["a", "b"]),
-        one.hset("h", mapping={"x": 1, "y": 2}), one.hgetall("h"), one.sadd("s", 1, 2), one.smembers("s"), one.zadd("z", {"m": 1.5}),
-        one.zrange("z", 0, -1, withscores=True), one.config_get("maxmemory"), one.mget([]), one.client_setname("me"),
-        one.client_getname(), one.exists("a", "h"), one.type("z"), one.object("encoding", "a"),
+        one.set("a", 1), one.set("a", 2, nx=True), one.set("a", 2, ex=100), one.get("a"), one.incr("a", 5),
+        one.mget(["a", "b"]), one.hset("h", mapping={"x": 1, "y": 2}), one.hgetall("h"), one.sadd("s", 1, 2),
+        one.smembers("s"), one.zadd("z", {"m": 1.5}), one.zrange("z", 0, -1, withscores=True),
+        one.config_get("maxmemory"), one.mget([]), one.client_setname("me"), one.client_getname(), one.exists("a", "h"),
+        one.type("z"), one.object("encoding", "a"),
     ]  # fmt: skip
 
 
@@ -235,8 +236,9 @@ def test_a_shared_connection_refuses_to_catch_the_commands_of_others(client: Any
 @pytest.mark.parametrize(
     ("command", "remedy"),
     [
-        (("SUBSCRIBE", "x"), "pubsub()"), (("SUNSUBSCRIBE",), "pubsub()"), (("MONITOR",), "monitor()"), (("PSYNC", "?", -1), "redis.Redis"),
-        (("CLIENT", "reply", "off"), "execute_many()"), (("CLIENT REPLY", "OFF"), "pipeline()"),
+        (("SUBSCRIBE", "x"), "pubsub()"), (("SUNSUBSCRIBE",), "pubsub()"), (("MONITOR",), "monitor()"),
+        (("PSYNC", "?", -1), "redis.Redis"), (("CLIENT", "reply", "off"), "execute_many()"),
+        (("CLIENT REPLY", "OFF"), "pipeline()"),
     ],
 )  # fmt: skip
 def test_a_connection_of_commands_refuses_to_become_a_stream(

@@ -17,7 +17,8 @@ commands.load()
 _HARMLESS = {
     "PING", "ECHO", "PUBLISH", "SPUBLISH", "CLIENT", "PUBSUB",
     *(f"CLIENT {word}" for word in (
-        "HELP", "ID", "INFO", "GETNAME", "LIST", "KILL", "UNBLOCK", "PAUSE", "UNPAUSE", "TRACKINGINFO", "GETREDIR", "CACHING",
+        "HELP", "ID", "INFO", "GETNAME", "LIST", "KILL", "UNBLOCK", "PAUSE", "UNPAUSE", "TRACKINGINFO", "GETREDIR",
+        "CACHING",
     )),
     *(f"PUBSUB {word}" for word in ("HELP", "CHANNELS", "NUMSUB", "NUMPAT", "SHARDCHANNELS", "SHARDNUMSUB")),
 }  # fmt: skip
@@ -27,11 +28,10 @@ _EXAMPLES = {
     "BLMPOP": "0 2 a b LEFT", "BZMPOP": "0 2 a b MIN", "EVAL": "return 2 a b x", "EVALSHA": "digest 2 a b x",
     "EVAL_RO": "return 2 a b x", "EVALSHA_RO": "digest 2 a b x", "FCALL": "f 2 a b x", "FCALL_RO": "f 2 a b x",
     "LMPOP": "2 a b LEFT", "ZMPOP": "2 a b MIN", "SINTERCARD": "2 a b LIMIT 1", "ZINTERCARD": "2 a b LIMIT 1",
-    "ZUNION": "2 a b WEIGHTS 1 2", "ZINTER": "2 a b", "ZDIFF": "2 a b", "ZUNIONSTORE": "c 2 a b", "ZINTERSTORE": "c 2 a b",
-    "ZDIFFSTORE": "c 2 a b", "SORT": "a BY store GET store LIMIT 0 1 STORE b",
+    "ZUNION": "2 a b WEIGHTS 1 2", "ZINTER": "2 a b", "ZDIFF": "2 a b", "ZUNIONSTORE": "c 2 a b",
+    "ZINTERSTORE": "c 2 a b", "ZDIFFSTORE": "c 2 a b", "SORT": "a BY store GET store LIMIT 0 1 STORE b",
     "TREAD": "a 1 10 GROUP deadletter RETRY 3 1000 DEADLETTER b BLOCK 5", "XREAD": "COUNT 1 BLOCK 0 STREAMS a b 0 0",
-    "LAZY": "SADD a x", "ONCE": "id 2 2 SADD a x",
-    "DEBUG DIGEST-VALUE": "a b", "DEBUG LOCK": "1000 WRITE a b",
+    "LAZY": "SADD a x", "ONCE": "id 2 2 SADD a x", "DEBUG DIGEST-VALUE": "a b", "DEBUG LOCK": "1000 WRITE a b",
 }  # fmt: skip
 """Arguments of commands whose keys move, and of subcommands with more than one key."""
 

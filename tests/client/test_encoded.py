@@ -1,6 +1,4 @@
-"""Commands that come encoded: they are what their words are, to a server, to a cluster, to ONCE and to
-whoever must name one.
-"""
+"""Commands that come encoded work as their words would, for a server, a cluster, ONCE and error messages."""
 
 from __future__ import annotations
 

@@ -624,7 +624,7 @@ def test_any_interleaving_of_sending_cutting_replying_and_cancelling(
     machine.check(delivery)
 
 
-def test_an_identity_ends_with_a_pause_in_writing_whatever_is_read_meanwhile() -> None:
+def test_an_identity_ends_with_a_pause_in_writing_whatever_is_read() -> None:
     """The server counts a client as idle when it sends no writes."""
     world = up(delivery=EXACTLY)
     world.submit(single("INCR", "a"))
@@ -639,7 +639,7 @@ def test_an_identity_ends_with_a_pause_in_writing_whatever_is_read_meanwhile() -
 
 
 def test_a_new_identity_is_known_to_the_server_before_it_is_used() -> None:
-    """Else a repeat of its first command could not be told from the first time, after the server has forgotten it."""
+    """Otherwise, after the server has forgotten it, a repeat of its first command would look like the first time."""
     world = up(delivery=EXACTLY)
     for pause in (0, 3600, 3600):
         world.now += pause
@@ -670,7 +670,7 @@ def test_a_repeat_of_the_first_command_of_all_does_not_run_again_however_long_we
 
 
 def test_a_refused_welcome_lets_reads_pass_and_runs_no_write() -> None:
-    """A full disk, or no room for another client: what the server says to a write is what its caller is to hear."""
+    """A full disk, or no room for another client: the caller gets the server's own error."""
     world = up(delivery=EXACTLY)
     world.cut()
     world.submit(single("GET", "a"))

@@ -1,6 +1,4 @@
-"""Every fault of the proxy, at every level, in every way to send a command: how often it ran, and what the
-caller was told.
-"""
+"""Every fault of the proxy, at every level, for every form of a call: how often it ran, and which error it got."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Exactly once on a real Penstock server behind the fault proxy: whatever breaks, a write that is answered has run
-once.
+"""Exactly once on a real Penstock server behind the fault proxy: a write that is answered has run once.
 
-What a server process that is killed makes of it is in tests/integration/test_soak.py.
+Servers that are killed are in tests/integration/test_soak.py.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def cut(request: pytest.FixtureRequest, proxy: FaultProxy) -> Callable[..., Faul
 
 
 def forget(server: Server) -> None:
-    """As if once-idle-timeout had passed, for everybody."""
+    """As if once-idle-timeout had passed for all clients."""
     assert server.call(lambda app: app.engine.keyspace.once_records.forget_idle(1 << 62))
 
 

@@ -1,4 +1,4 @@
-"""Both clients on both servers behind the fault proxy: what ran, how often, and what the caller was told."""
+"""Both clients on both servers behind the fault proxy: what ran, how often, and which error the caller got."""
 
 from __future__ import annotations
 

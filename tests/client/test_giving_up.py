@@ -1,5 +1,6 @@
-"""What is given up must not live on: a blocked command that nobody waits for, a shutdown that meets the next server, an
-attempt to connect that outlasts the patience of whoever waits for it."""
+"""Work that was given up must end: a blocked command whose caller is gone, a shutdown that would reach the next server,
+an attempt to connect that takes longer than its caller waits.
+"""
 
 from __future__ import annotations
 
@@ -155,7 +156,7 @@ def test_shutdown_ends_one_server_and_is_not_sent_to_the_next(connect: Connect) 
 
 @pytest.fixture
 def mute() -> Iterator[int]:
-    """A port where somebody takes connections and says nothing."""
+    """A port that accepts connections and sends nothing."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield listener.getsockname()[1]
 

@@ -1,8 +1,7 @@
-"""A thread that is interrupted between any two steps takes nobody along: others get their replies, and need not wait
-for a patrol.
+"""A thread that is interrupted between any two steps does not hold up others: they get their replies.
 
-Every line of the client is interrupted once, by a trace function. The patrol, by which a thread that waits looks after
-itself, never comes here: who depends on it waits for ever.
+Every line of the client is interrupted once, by a trace function. Waiting threads normally check from time to time
+whether they must act themselves. That is turned off here, so a thread that depended on it would wait for ever.
 """
 
 from __future__ import annotations
@@ -93,9 +92,7 @@ def test_an_interrupt_at_any_line_leaves_nobody_waiting(no_patrol: None, is_conn
 def test_a_second_interrupt_while_the_first_is_dealt_with_leaves_nobody_waiting(
     level: Delivery, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when Ctrl-C is pressed twice. The connection, of which nobody knows how far it was used, is then
-    ended by another thread.
-    """
+    """As when Ctrl-C is pressed twice. The state of the connection is unknown then, so another thread closes it."""
     monkeypatch.setattr(sync_driver, "PATROL", 0.01)
     step, where = 0, ["begin"]
     while where:
@@ -172,7 +169,7 @@ def interrupted(step: int, work: Callable[[], object]) -> str:
 @pytest.mark.parametrize("work", ["write", "read", "lose", "write again"])
 @pytest.mark.parametrize("level", [Delivery.AT_LEAST_ONCE, Delivery.EXACTLY_ONCE])
 def test_an_interrupt_at_any_line_of_the_engine_costs_others_no_command(level: Delivery, work: str) -> None:
-    """The engine alone: what an interrupted thread had in its hands is found again."""
+    """The engine alone: the batch that an interrupted thread was working on is found again."""
     step, where = 0, "begin"
     while where:
         world = World(delivery=level, replay_filter=lambda command: False)

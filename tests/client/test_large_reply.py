@@ -1,4 +1,4 @@
-"""Large replies land where the caller finds them, however the bytes come; everything around them stays in step."""
+"""Large replies arrive where the caller expects them, however the bytes are cut; other replies keep their order."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _asked(count: int, **options: Any) -> tuple[ConnectionCore, Any]:
 
 
 def _give(core: ConnectionCore, chunk: bytes) -> None:
-    """As a driver does: into the room there is, and what does not fit there another time."""
+    """As a driver does: into the free part of the buffer, and the rest with the next call."""
     while chunk:
         room = core.reader.room()
         if room is None:

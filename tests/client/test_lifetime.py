@@ -1,6 +1,4 @@
-"""Clients that are closed, entered again, shared by those who enter them, or left to the collector: as
-programs for redis-py do it.
-"""
+"""Clients that are closed, entered again, shared, or left to the garbage collector, as programs for redis-py do it."""
 
 from __future__ import annotations
 
@@ -104,7 +102,7 @@ def test_an_asyncio_client_says_whether_its_connection_is_its_own(peer: str, cho
 def test_an_asyncio_client_that_is_left_while_it_connects_leaves_nothing_open(
     peer: str, peer_proxy: FaultProxy
 ) -> None:
-    """The connection would be there when nobody knows of it any more, for as long as the loop runs."""
+    """Otherwise the connection would stay open, without an owner, for as long as the loop runs."""
 
     async def give_up_connecting() -> None:
         client = aio.Client.from_url(peer_proxy.url, socket_timeout=600)

@@ -15,7 +15,7 @@ CLUSTERS = [penstock.Cluster, aio.Cluster]
 
 
 async def coroutine_function(_: object) -> None:
-    """Nobody would await it."""
+    """No code would await it."""
 
 
 @pytest.mark.parametrize("made", CLIENTS + CLUSTERS)

@@ -1,4 +1,4 @@
-"""What other clients did, measured, and what ours does instead: a row a section, every level, sync and asyncio.
+"""What other clients did, measured, and what ours does instead: one row for each case, every level, sync and asyncio.
 
 In each a connection is cut after the server has executed and before the client has the reply; where nothing is said the
 peers ran with their defaults. Levels are at most once, at least once, and, where the server is ours, exactly once.

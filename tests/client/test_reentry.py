@@ -1,6 +1,4 @@
-"""Those who come in between: a signal handler, or a replay filter, in a thread that is in the middle of the
-work on the connection.
-"""
+"""Reentrant calls: a signal handler, or a replay filter, runs in a thread that is working on the connection."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Who finds no room in a client of threads waits in the order of calls; who leaves that queue, however it leaves, keeps
-nobody waiting.
+"""Threads that find no room in a client wait in the order of their calls; one that leaves the queue blocks no other.
 
 For tasks: test_giving_up.py; for a cluster: cluster/test_call_bounds.py.
 """
@@ -29,7 +28,7 @@ def queue_of(client: Client) -> list[Any]:
 
 @pytest.fixture
 def paused(theirs: RedisServer) -> Iterator[redis.Redis]:
-    """A server that runs no writes until it is told CLIENT UNPAUSE."""
+    """A server that runs no writes until CLIENT UNPAUSE."""
     with redis.Redis(port=theirs.port) as admin:
         admin.delete("list")
         admin.client_pause(600_000, all=False)
@@ -129,7 +128,7 @@ def test_the_end_of_the_client_is_the_end_of_all_who_wait(calls: Calls, paused: 
 
 
 def three_in_a_row(client: Client, server: Echo, interrupted: bytes, step: int) -> tuple[str, dict[bytes, Any]]:
-    """Three threads with room for one; one of them is interrupted. Where that was, and what they got."""
+    """Three threads with room for one; one of them is interrupted. Answers where that was, and what they got."""
     where: list[str] = []
     outcomes: dict[bytes, Any] = {}
 

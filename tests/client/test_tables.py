@@ -129,7 +129,7 @@ def test_what_is_gone_is_passed_over(writer: Client, ours: Server, read: Read) -
         return [message.offset for message in writer.tread("s", 1501, 9000) if message is not None]
 
     before, found, after = left(), list[int](), list[int]()
-    while len(before) == 7500 or before != after:  # it is compacted by and by
+    while len(before) == 7500 or before != after:  # it is compacted in small steps
         before, found, after = left(), read(ours.url, "s", count=300), left()
     assert found == before
 
@@ -154,7 +154,7 @@ def test_at_the_end_it_waits_for_more_if_asked_to(writer: Client, ours: Server, 
 
     assert read_while_another_writes(5, 15, block_ms=0) == list(range(5, 16))
     block_ms, last, found = 150, 20, list[int]()
-    while not found:  # the one who writes may be held up for longer than the reader waits
+    while not found:  # the writer may be delayed for longer than the reader waits
         block_ms, last = block_ms * 2, last + 10
         found = read_while_another_writes("$", block_ms=block_ms)
     assert found == list(range(last - 9, last + 1))
@@ -237,7 +237,7 @@ def test_a_child_reads_on_by_itself(writer: Client, ours: Server) -> None:
     with Client.from_url(ours.url) as client:
         tables = client.read_tables("s", count=100)
         next(tables)
-        await_readers()  # a fork in the middle of what a thread does is nobody's to survive
+        await_readers()  # a fork while a thread is running would not be safe
         child = os.fork()
         if not child:
             status = 1

@@ -1,4 +1,4 @@
-"""Pipelines and transactions: what an error tells of every command, and what a filter and a listener see of them."""
+"""Pipelines and transactions: what an error says about every command, and what a filter and a listener see."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_what_is_refused_before_it_is_queued_is_told_of_every_command_too(connec
 def test_a_filter_and_a_listener_see_the_commands_of_a_transaction_as_their_caller_made_them(
     connect: Connect, proxy: FaultProxy, witness: Any
 ) -> None:
-    """Nobody called MULTI and EXEC, and a filter that looks at the first argument finds none there."""
+    """The caller did not send MULTI and EXEC, and a filter that looks at the first argument finds none there."""
     replayed: list[Replayed] = []
     url = f"redis://127.0.0.1:{proxy.port}"
     client = connect(url, replay_filter=lambda command: command.arguments[0] == "never", on_replay=replayed.append)

@@ -1,4 +1,4 @@
-"""What lies below: TLS, unix sockets, Sentinel's pools, payloads larger than any buffer, both ways at once."""
+"""Transports: TLS, unix sockets, Sentinel's pools, and payloads larger than any buffer in both directions at once."""
 
 from __future__ import annotations
 

@@ -15,15 +15,15 @@ from penstock.testing.cluster import RedisCluster
 
 
 class Own(penstock.Client):
-    """Somebody's own class."""
+    """A user's own class."""
 
 
 class OwnOfAsyncio(aio.Client):
-    """Somebody's own class."""
+    """A user's own class."""
 
 
 class OwnCluster(penstock.Cluster):
-    """Somebody's own class."""
+    """A user's own class."""
 
 
 def test_a_class_of_ones_own_stays_what_it_is(ours: Server, cluster: RedisCluster) -> None:

@@ -1,6 +1,4 @@
-"""The end of workers, and what they are told to do with failures; how a consumer works otherwise is in
-test_streams.py.
-"""
+"""How workers end, and how they handle failures; other tests of consumers are in test_streams.py."""
 
 from __future__ import annotations
 

@@ -165,7 +165,8 @@ def test_who_may_only_write_may_add_and_see_that_it_is_there(admin: redis.Redis)
     admin.rpush("read", "x")
     with log_in(admin) as user:
         for call in ("RPUSH list a", "LINSERT list BEFORE a b", "LSET list 0 c", "LREM list 0 c", "LTRIM list 0 -1",
-                     "LLEN list", "EXISTS list read", "TYPE list", "OBJECT ENCODING list", "XADD list * a 1"):  # fmt: skip
+                     "LLEN list", "EXISTS list read", "TYPE list", "OBJECT ENCODING list",
+                     "XADD list * a 1"):  # fmt: skip
             try:
                 user.execute_command(*call.split())
             except redis.exceptions.NoPermissionError:
@@ -287,8 +288,8 @@ def refusal_of(client: redis.Redis, line: str) -> str:
 @pytest.mark.parametrize(
     ("rules", "allowed"),
     [
-        ("~mine:*", False), ("~mine:* %R~*", True), ("%R~mine:* %W~*", False), ("allkeys", True), ("~mine:* ~**", False),
-        ("(~mine:* +@all) (%R~* -@all +get)", False), ("(~mine:* +@all) (~* +@all)", True),
+        ("~mine:*", False), ("~mine:* %R~*", True), ("%R~mine:* %W~*", False), ("allkeys", True),
+        ("~mine:* ~**", False), ("(~mine:* +@all) (%R~* -@all +get)", False), ("(~mine:* +@all) (~* +@all)", True),
     ],
 )  # fmt: skip
 def test_sort_follows_patterns_only_for_who_may_read_every_key(admin: redis.Redis, rules: str, allowed: bool) -> None:
@@ -297,8 +298,9 @@ def test_sort_follows_patterns_only_for_who_may_read_every_key(admin: redis.Redi
     setuser(admin, f"on >pw +@all {rules}")
     with log_in(admin) as tess:
         for option, line in (
-            ("BY", "SORT mine:l BY secret:* ALPHA"), ("GET", "SORT_RO mine:l BY nosort GET secret:*"), ("GET", "SORT mine:l GET #"),
-            ("GET", "SORT mine:l GET secret:*"), ("BY", "SORT mine:l BY secret:* ALPHA GET *"),
+            ("BY", "SORT mine:l BY secret:* ALPHA"), ("GET", "SORT_RO mine:l BY nosort GET secret:*"),
+            ("GET", "SORT mine:l GET #"), ("GET", "SORT mine:l GET secret:*"),
+            ("BY", "SORT mine:l BY secret:* ALPHA GET *"),
         ):  # fmt: skip
             assert refusal_of(tess, line) == ("" if allowed else SORT_REFUSED.format(option))
             script = refusal_of(tess, f"EVAL return(redis.call(unpack(ARGV))) 0 {line}")
@@ -558,8 +560,10 @@ RULES = st.sampled_from(
     b"(+get,~a*) (+@all,%R~b) (-@all,+set,allkeys) clearselectors reset bogus +nope +@nope %X~a (".split()
 ).map(lambda rule: rule.replace(b",", b" "))
 CALLS = st.sampled_from(
-    [call.split() for call in (b"GET a1", b"GET b", b"SET a1 x", b"SET b x", b"SET b x GET", b"MGET a1 b", b"MSET a1 1 c 2",
-     b"COPY a1 b", b"CONFIG GET x", b"CONFIG SET x y", b"PUBLISH c m", b"PUBLISH e m", b"PSUBSCRIBE d*", b"PING", b"AUTH x",
+    [call.split() for call in (b"GET a1", b"GET b", b"SET a1 x", b"SET b x", b"SET b x GET", b"MGET a1 b",
+        b"MSET a1 1 c 2",
+     b"COPY a1 b", b"CONFIG GET x", b"CONFIG SET x y", b"PUBLISH c m", b"PUBLISH e m", b"PSUBSCRIBE d*", b"PING",
+     b"AUTH x",
      b"SINTERSTORE c a1 b", b"EXISTS a1", b"TYPE b", b"DEL b", b"GETDEL a1", b"OBJECT ENCODING b", b"NOPE")]
 )  # fmt: skip
 COMMANDS = st.one_of(

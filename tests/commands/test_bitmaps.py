@@ -115,7 +115,8 @@ OFFSETS = st.sampled_from(
 PLACES = st.sampled_from([b"0", b"1", b"2", b"3", b"7", b"9", b"-1", b"-2", b"-9", b"100", b"-100", b"x", b"17"])
 TYPES = st.sampled_from([b"u1", b"i1", b"u8", b"i8", b"i5", b"u13", b"u63", b"i64", b"u64", b"x", b"i0"])
 AMOUNTS = st.sampled_from(
-    [b"0", b"1", b"-1", b"5", b"127", b"128", b"-129", b"255", b"256", b"9223372036854775807", b"-9223372036854775808", b"x"]
+    [b"0", b"1", b"-1", b"5", b"127", b"128", b"-129", b"255", b"256", b"9223372036854775807", b"-9223372036854775808",
+        b"x"]
 )  # fmt: skip
 _operation = st.one_of(
     st.tuples(st.just(b"GET"), TYPES, OFFSETS),

@@ -1,4 +1,4 @@
-"""Waiting for lists over real sockets, on ours and on a real Redis. Who is served when is in tests/engine."""
+"""Waiting for lists over real sockets, on ours and on a real Redis. The order of clients is in tests/engine."""
 
 from __future__ import annotations
 

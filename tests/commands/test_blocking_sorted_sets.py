@@ -1,4 +1,4 @@
-"""Sorted sets to wait for, on ours and on a real Redis."""
+"""Waiting for sorted sets, on ours and on a real Redis."""
 
 from __future__ import annotations
 

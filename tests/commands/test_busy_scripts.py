@@ -1,4 +1,6 @@
-"""Scripts that run too long: what others are told meanwhile, and how they end. On ours, and some on a real Redis."""
+"""Scripts that run too long: the replies that others get, and how the scripts end. On
+ours, and some on a real Redis.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,7 @@ def test_a_runaway_script_is_killed_by_a_new_client(slow: str, source: str) -> N
             assert "busy running a script" in _until_busy(late).lower()
             assert late.script_kill()
             assert "Script killed by user with SCRIPT KILL" in str(runaway.end())
-            assert late.get("a") == b"1", "a client that came meanwhile stays connected"
+            assert late.get("a") == b"1", "a client that came during the script stays connected"
             assert late.client_id() != early.client_id()
         assert early.get("a") == b"1"
         assert early.eval("return 7", 0) == 7
@@ -130,10 +132,12 @@ def _killed(server: Server, source: str) -> str:
         "return loadstring('while true do pcall(function() while true do end end) end', '=sandbox.lua')()",
         "return loadstring('while true do pcall(function() while true do end end) end', '=sandbox.lua\\0x')()",
         "while true do xpcall(function() while true do end end, function() while true do end end) end",
-        "coroutine.wrap(function() while 1 do xpcall(function() while 1 do end end, function() while 1 do end end) end end)()",
+        "coroutine.wrap(function() while 1 do"
+        " xpcall(function() while 1 do end end, function() while 1 do end end) end end)()",
         "while true do coroutine.resume(coroutine.create(function() while true do end end)) end",
         "while true do pcall(coroutine.wrap(function() while true do pcall(string.rep, 'x', 10) end end)) end",
-        "local t = setmetatable({}, {__index = function() while true do end end}) while true do pcall(function() return t.x end) end",
+        "local t = setmetatable({}, {__index = function() while true do end end})"
+        " while true do pcall(function() return t.x end) end",
         "while true do pcall(string.gsub, 'aaaa', 'a', function() while true do end end) end",
         "while true do pcall(table.sort, {3, 2, 1}, function() while true do end end) end",
     ],

@@ -301,7 +301,7 @@ def test_a_library_tells_its_name(ours: object) -> None:
 
 
 def test_others_are_served_while_many_are_held(peer: str) -> None:
-    """A pause keeps no thread and no turn of the loop: reads of others stay quick whatever is held."""
+    """A pause blocks no thread and no turn of the loop: reads of others stay fast, however much is held."""
     with RawClient(port_of(peer)) as admin:
         held = [RawClient(port_of(peer)) for _ in range(20)]
         admin.ask("CLIENT PAUSE 60000 WRITE")
@@ -350,7 +350,7 @@ def test_during_a_pause_what_expired_is_neither_drawn_nor_in_the_way(ours: Serve
             r.pexpireat(key, int(gone))
         while sum(part * unit for part, unit in zip(r.time(), (1000, 0.001), strict=True)) <= gone:
             pass
-        assert r.dbsize() == 2  # nobody came upon them yet
+        assert r.dbsize() == 2  # no command has looked at them yet
         with r.pipeline() as pipe:
             pipe.client_pause(60_000, all=False)
             pipe.randomkey()  # Redis 7.0 does not come back from this

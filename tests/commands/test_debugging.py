@@ -74,10 +74,11 @@ def test_active_expiry_can_be_turned_off_and_on(d: redis.Redis) -> None:
 
 @pytest.mark.parametrize(
     ("setting", "is_local", "allowed"),
-    [("yes", False, True), ("no", True, False), ("local", True, True), ("local", False, False), (None, True, True), (None, False, False)],
+    [("yes", False, True), ("no", True, False), ("local", True, True), ("local", False, False), (None, True, True),
+        (None, False, False)],
 )  # fmt: skip
 def test_the_directive_says_who_may(setting: str | None, is_local: bool, allowed: bool) -> None:
-    """Unless told otherwise, clients on this machine."""
+    """By default, clients on this machine."""
     config = Config()
     if setting is not None:
         config.load("enable-debug-command", [setting])
@@ -125,7 +126,7 @@ def both() -> Iterator[dict[str, int]]:
 
 
 def answers(port: int, *lines: str) -> list[bytes]:
-    """What comes back for each line, byte for byte; an ECHO after it tells where it ends."""
+    """The reply to each line, byte for byte; an ECHO after it marks where it ends."""
     found = []
     with RawClient(port) as client:
         for line in lines:
@@ -138,8 +139,8 @@ def answers(port: int, *lines: str) -> list[bytes]:
 
 
 TYPES = [
-    "string", "integer", "double", "bignum", "null", "array", "set", "map", "attrib", "push", "verbatim", "true", "false",
-    "nonsense",
+    "string", "integer", "double", "bignum", "null", "array", "set", "map", "attrib", "push", "verbatim", "true",
+    "false", "nonsense",
 ]  # fmt: skip
 
 
@@ -160,11 +161,12 @@ def test_protocol_answers_one_of_each_type(both: dict[str, int], protocol: int) 
 @pytest.mark.parametrize(
     "line",
     [
-        "DEBUG QUICKLIST-PACKED-THRESHOLD 100b", "DEBUG QUICKLIST-PACKED-THRESHOLD 0", "DEBUG QUICKLIST-PACKED-THRESHOLD 5gb",
-        "DEBUG QUICKLIST-PACKED-THRESHOLD x", "DEBUG REPLYBUFFER PEAK-RESET-TIME 100", "DEBUG REPLYBUFFER PEAK-RESET-TIME NEVER",
-        "DEBUG REPLYBUFFER PEAK-RESET-TIME x", "DEBUG REPLYBUFFER RESIZING 0", 'DEBUG ERROR "CODE some words"', 'DEBUG ERROR "a\\r\\nb"',
-        "DEBUG LOG hello", "DEBUG DIGEST-VALUE", "DEBUG DIGEST-VALUE none none", "FUNCTION FLUSH", "FUNCTION FLUSH ASYNC", "FUNCTION FLUSH x",
-        "FUNCTION LIST",
+        "DEBUG QUICKLIST-PACKED-THRESHOLD 100b", "DEBUG QUICKLIST-PACKED-THRESHOLD 0",
+        "DEBUG QUICKLIST-PACKED-THRESHOLD 5gb", "DEBUG QUICKLIST-PACKED-THRESHOLD x",
+        "DEBUG REPLYBUFFER PEAK-RESET-TIME 100", "DEBUG REPLYBUFFER PEAK-RESET-TIME NEVER",
+        "DEBUG REPLYBUFFER PEAK-RESET-TIME x", "DEBUG REPLYBUFFER RESIZING 0", 'DEBUG ERROR "CODE some words"',
+        'DEBUG ERROR "a\\r\\nb"', "DEBUG LOG hello", "DEBUG DIGEST-VALUE", "DEBUG DIGEST-VALUE none none",
+        "FUNCTION FLUSH", "FUNCTION FLUSH ASYNC", "FUNCTION FLUSH x", "FUNCTION LIST",
     ],
 )  # fmt: skip
 def test_what_suites_set_is_accepted_as_redis_accepts_it(both: dict[str, int], line: str) -> None:
@@ -174,8 +176,9 @@ def test_what_suites_set_is_accepted_as_redis_accepts_it(both: dict[str, int], l
 
 
 FILL = [
-    "SET s text", "SET n 12", "APPEND a some", "APPEND a thing", "RPUSH l a b c 1", "SADD e x y z", "SADD i 3 1 2", "HSET h f 1 g 2 k 3",
-    "ZADD z 1 a 2.5 b -inf c 1e17 d", "XADD x 1-1 f 1 g 2", "XADD x 2-0 f 3", "SET t 1 PX 100000000", "SELECT 3", "SET s text", "SELECT 0",
+    "SET s text", "SET n 12", "APPEND a some", "APPEND a thing", "RPUSH l a b c 1", "SADD e x y z", "SADD i 3 1 2",
+    "HSET h f 1 g 2 k 3", "ZADD z 1 a 2.5 b -inf c 1e17 d", "XADD x 1-1 f 1 g 2", "XADD x 2-0 f 3",
+    "SET t 1 PX 100000000", "SELECT 3", "SET s text", "SELECT 0",
 ]  # fmt: skip
 
 
@@ -192,9 +195,10 @@ def test_the_digest_is_the_one_of_redis(both: dict[str, int]) -> None:
 
 
 CHANGES = [
-    "SET s other", "DEL n", "RENAME a a2", "RPUSH l c", "LSET l 0 x", "LINSERT l BEFORE b z", "SADD e more", "SREM e x", "HSET h f 2", "HDEL h f",
-    "ZADD z 3 a", "ZREM z a", "XADD x 3-0 f 3", "XDEL x 1-1", "EXPIRE s 1000", "PERSIST t", "MOVE s 5", "SWAPDB 0 4", "TWRITE w tag entry",
-    "TREAD w 1 1 GROUP g RETRY 100000 200000", "TACK w g 1", "TGROUP SET w g 1", "TGROUP DEL w g", "TRETAIN w COUNT 5", "TEVICT w 1", "TSTAGE w t ENTRIES a b",
+    "SET s other", "DEL n", "RENAME a a2", "RPUSH l c", "LSET l 0 x", "LINSERT l BEFORE b z", "SADD e more", "SREM e x",
+    "HSET h f 2", "HDEL h f", "ZADD z 3 a", "ZREM z a", "XADD x 3-0 f 3", "XDEL x 1-1", "EXPIRE s 1000", "PERSIST t",
+    "MOVE s 5", "SWAPDB 0 4", "TWRITE w tag entry", "TREAD w 1 1 GROUP g RETRY 100000 200000", "TACK w g 1",
+    "TGROUP SET w g 1", "TGROUP DEL w g", "TRETAIN w COUNT 5", "TEVICT w 1", "TSTAGE w t ENTRIES a b",
     "TCOMMIT w p 1 t", "FLUSHDB",
 ]  # fmt: skip
 

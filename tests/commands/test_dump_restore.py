@@ -184,7 +184,8 @@ def test_a_node_that_unpacks_to_too_much_is_refused_before_it_is_unpacked(
         finally:
             client.config_set("proto-max-bulk-len", before["proto-max-bulk-len"])
         assert str(refused.value) == (
-            f"serialized-value refused: stream node 0 unpacks to {unpacked} bytes, and proto-max-bulk-len allows 1048576"
+            f"serialized-value refused: stream node 0 unpacks to {unpacked} bytes, "
+            "and proto-max-bulk-len allows 1048576"
         )
         assert client.get("k") == b"old"
         assert client.restore("k", 0, payload, replace=True)

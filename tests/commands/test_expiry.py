@@ -1,4 +1,4 @@
-"""EXPIRE and its kin, on ours and on a real Redis; tests/engine/test_keyspace.py has the clock in hand."""
+"""EXPIRE and its variants, on ours and on a real Redis; tests/engine/test_keyspace.py controls the clock."""
 
 from __future__ import annotations
 

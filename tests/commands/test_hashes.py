@@ -232,7 +232,8 @@ def test_a_float_increment_is_logged_as_its_sum() -> None:
     assert logged == [(0, [b"HSET", b"h", b"f", b"0.1"]), (0, [b"HSET", b"h", b"f", b"0.3"])]
 
 
-# -- ours against Redis -------------------------------------------------------------------------------------------------
+# -- ours against Redis
+# -------------------------------------------------------------------------------------------------
 
 key = st.sampled_from([b"h", b"i", b"text"])
 field = st.sampled_from([b"a", b"b", b"", b"1"])

@@ -1,7 +1,7 @@
-"""No way around key permissions: every command with keys, tried on keys that its user may not touch, in every wrapping.
+"""Key permissions hold for every command with keys: tried on keys that its user may not touch, in every wrapping.
 
 `CALLS` has a call of every command that has keys, written by hand, with a `$` before each word that is a key. So the
-declarations are compared with what a person says, and a new command without a line here fails the first test.
+declarations are compared with hand-written facts, and a new command without a line here fails the first test.
 """
 
 from __future__ import annotations
@@ -235,14 +235,14 @@ BEYOND = {
     "SORT": "needs the permission to read every key: test_sort_follows_patterns_only_for_who_may_read_every_key",
     "SORT_RO": "like SORT",
 }
-"""Commands that reach beyond the keys of their arguments, and why that is no way around permissions."""
+"""Commands that reach beyond the keys of their arguments, and why that does not bypass permissions."""
 
 
 FILL = {
-    "s": "SET {} MARK5", "l": "RPUSH {} MARK a", "e": "SADD {} MARK a", "h": "HSET {} f MARK", "z": "ZADD {} 1 MARK 2 a",
-    "x": "XADD {} 1-1 f MARK", "t": "TWRITE {} tag MARK",
+    "s": "SET {} MARK5", "l": "RPUSH {} MARK a", "e": "SADD {} MARK a", "h": "HSET {} f MARK",
+    "z": "ZADD {} 1 MARK 2 a", "x": "XADD {} 1-1 f MARK", "t": "TWRITE {} tag MARK",
 }  # fmt: skip
-"""How a key is made, by the letter that its name in CALLS begins with. MARK is what others' keys hold and nobody else's."""
+"""How a key is made, by the letter that its name in CALLS begins with. MARK is only in keys of other users."""
 
 
 class World:

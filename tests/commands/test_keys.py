@@ -1,4 +1,4 @@
-"""Keys whatever they hold, on ours and on a real Redis."""
+"""Commands on keys of any type, on ours and on a real Redis."""
 
 from __future__ import annotations
 

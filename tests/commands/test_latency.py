@@ -28,7 +28,7 @@ def watched(r: redis.Redis) -> Iterator[redis.Redis]:
 
 
 def be_busy(r: redis.Redis, calls: int = 20_000) -> None:
-    """Have the server work for more than a millisecond, in which nobody else is served."""
+    """Keep the server busy for more than a millisecond."""
     r.eval("for call = 1, ARGV[1] do redis.call('SET', KEYS[1], call) end", 1, "a", calls)
 
 

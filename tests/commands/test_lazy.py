@@ -19,7 +19,7 @@ from penstock import Server
 from penstock.server.app import App
 from penstock.testing.redis import free_port
 
-NEVER = {"lazy_queue_enabled": 0, "lazy_max_age": 0}  # nothing runs that nobody needs
+NEVER = {"lazy_queue_enabled": 0, "lazy_max_age": 0}  # only commands that are needed run
 ENQUEUED = b"LAZY-ENQUEUED"
 
 
@@ -127,7 +127,7 @@ def test_who_may_not_use_lazy_is_told_so(client: redis.Redis) -> None:
 
 
 def test_the_inner_loop_does_not_pass_the_queue_by(server: Server, client: redis.Redis) -> None:
-    """In one batch and from another connection, which takes the short way when nothing is queued."""
+    """In one batch and from another connection, which takes the fast path when nothing is queued."""
     with client.pipeline(transaction=False) as pipe:
         pipe.set("a", 1).execute_command("LAZY", "SET", "a", 2).get("a").set("b", 1)
         pipe.execute_command("LAZY", "APPEND", "b", 2).execute_command("LAZY", "APPEND", "b", 3)

@@ -1,7 +1,7 @@
-"""Slow commands answer the same at once and aside, and what runs aside touches neither session nor keyspace.
+"""Slow commands give the same reply on the loop and in a thread, and in a thread they use neither session nor keyspace.
 
-`aside` here is the strictest there could be: `compute` runs in a thread of its own while every way to the databases is
-shut, and a few elements are long work already.
+`aside` here is as strict as possible: `compute` runs in a thread of its own while the databases cannot be used, and a
+few elements already count as long work.
 """
 
 from __future__ import annotations
@@ -81,26 +81,36 @@ ZLEXCOUNT names - + | ZRANK scores name-30 | ZREVRANK scores name-30 | ZRANK sco
 ZUNION 2 scores evens | ZUNION 3 scores names words WEIGHTS 2 3 4 AGGREGATE MAX WITHSCORES | ZINTER 2 scores names
 ZINTER 2 scores names WEIGHTS 1 -1 WITHSCORES | ZDIFF 2 scores evens | ZDIFF 2 scores names | ZINTERCARD 2 scores names
 ZINTERCARD 2 scores names LIMIT 5 | SORT list | SORT list DESC | SORT list LIMIT 5 20 | SORT list LIMIT 50 100 DESC
-SORT words | SORT words LIMIT 0 0 | SORT words ALPHA | SORT words ALPHA DESC | SORT scores BY nosort | SORT scores BY nosort DESC LIMIT 3 5
+SORT words | SORT words LIMIT 0 0 | SORT words ALPHA | SORT words ALPHA DESC | SORT scores BY nosort
+SORT scores BY nosort DESC LIMIT 3 5
 SORT list BY nosort DESC | SORT list BY weight-* | SORT list GET # GET weight-* | SORT list GET # GET nothing
-SORT list BY weight-* ALPHA | SORT list BY weight-* ALPHA DESC | SORT list BY user-*->name ALPHA LIMIT 3 40 | SORT list BY user-*->age DESC GET # GET user-*->name
-SORT list BY note-* GET note-* | SORT list BY nosort GET note-* | SORT scores BY nosort GET user-*->age GET # | SORT list BY user-*->name
-SORT list BY weight-* LIMIT 5 10 GET weight-*->x GET weight-*-> | SORT_RO evens DESC | SORT none | SORT bits | KEYS * | KEYS weight-1? | BITCOUNT bits
-LPOS list 7 | LPOS list 7 COUNT 0 | LPOS list none | LPOS list none COUNT 0 | LPOS list 7 RANK -1 | LPOS list 7 RANK 2 COUNT 5
-LPOS list 59 MAXLEN 10 | LPOS list 7 RANK 100 COUNT 0 | LPOS none 7 | DUMP evens | DUMP hash | DUMP list | DUMP scores | DUMP bits | DUMP none | BITCOUNT bits 5 7000 | BITCOUNT bits 3 9000 BIT | SUNION evens word | ZUNION 2 scores word | SINTERCARD 1 word
+SORT list BY weight-* ALPHA | SORT list BY weight-* ALPHA DESC | SORT list BY user-*->name ALPHA LIMIT 3 40
+SORT list BY user-*->age DESC GET # GET user-*->name
+SORT list BY note-* GET note-* | SORT list BY nosort GET note-* | SORT scores BY nosort GET user-*->age GET #
+SORT list BY user-*->name
+SORT list BY weight-* LIMIT 5 10 GET weight-*->x GET weight-*-> | SORT_RO evens DESC | SORT none | SORT bits | KEYS *
+KEYS weight-1? | BITCOUNT bits
+LPOS list 7 | LPOS list 7 COUNT 0 | LPOS list none | LPOS list none COUNT 0 | LPOS list 7 RANK -1
+LPOS list 7 RANK 2 COUNT 5
+LPOS list 59 MAXLEN 10 | LPOS list 7 RANK 100 COUNT 0 | LPOS none 7 | DUMP evens | DUMP hash | DUMP list
+DUMP scores | DUMP bits | DUMP none | BITCOUNT bits 5 7000 | BITCOUNT bits 3 9000 BIT | SUNION evens word
+ZUNION 2 scores word | SINTERCARD 1 word
 """
 
 WRITES = """
 SUNIONSTORE new evens threes | SINTERSTORE new evens threes | SDIFFSTORE new words evens | SINTERSTORE words evens none
-SINTERSTORE evens evens threes | ZUNIONSTORE new 2 scores names WEIGHTS 2 3 | ZINTERSTORE new 2 scores names AGGREGATE MIN
+SINTERSTORE evens evens threes | ZUNIONSTORE new 2 scores names WEIGHTS 2 3
+ZINTERSTORE new 2 scores names AGGREGATE MIN
 ZDIFFSTORE new 2 names evens | ZUNIONSTORE scores 2 scores evens | ZINTERSTORE new 2 scores none
 ZRANGESTORE new scores 3 40 | ZRANGESTORE new scores 5 1 BYSCORE REV LIMIT 2 20 | ZRANGESTORE scores none 0 -1
 ZREMRANGEBYRANK scores 3 20 | ZREMRANGEBYSCORE scores 1 3 | ZREMRANGEBYLEX names [name-20 + | ZPOPMIN scores
-ZPOPMAX scores 9 | ZMPOP 2 none scores MIN COUNT 20 | ZMPOP 1 none MAX | SORT list STORE new | SORT words ALPHA STORE words
+ZPOPMAX scores 9 | ZMPOP 2 none scores MIN COUNT 20 | ZMPOP 1 none MAX | SORT list STORE new
+SORT words ALPHA STORE words
 SORT list DESC LIMIT 3 30 STORE list | SORT none STORE list | SORT list BY weight-* GET # GET weight-* STORE new
 COPY evens new | COPY list new | COPY hash new | COPY scores new | COPY evens new DB 1 | COPY evens list REPLACE
 COPY evens list | BITOP AND new bits fewer | BITOP XOR bits bits fewer | BITOP NOT new bits | BITOP OR new none none
-SORT words STORE new | LPOP list 20 | RPOP list 55 | LPOP list 100 | RPOP list 60 | LTRIM list 10 20 | LTRIM list 5 -1 | LTRIM list 9 3
+SORT words STORE new | LPOP list 20 | RPOP list 55 | LPOP list 100 | RPOP list 60 | LTRIM list 10 20
+LTRIM list 5 -1 | LTRIM list 9 3
 LTRIM list 0 -1 | LREM list 0 7 | LREM list -1 7 | LREM list 1 7 | LREM list 0 none | LINSERT list BEFORE 7 new
 LINSERT list AFTER 59 new | LINSERT list AFTER none new | ZREMRANGEBYRANK scores 0 -1 | ZREMRANGEBYRANK scores 50 2
 ZREMRANGEBYSCORE scores 9 10 | ZREMRANGEBYRANK scores -5 -1 | ZPOPMIN scores 100 | ZPOPMAX scores 60 | ZPOPMIN scores 55

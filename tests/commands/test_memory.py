@@ -28,7 +28,7 @@ def m(server: Running) -> Iterator[redis.Redis]:
 
 
 def used(client: redis.Redis) -> int:
-    """Bytes in use, once what was let go is free."""
+    """Bytes in use, after released memory is freed."""
     while client.info("memory")["lazyfree_pending_objects"]:
         pass
     return int(client.memory_stats()["total.allocated"])
@@ -62,7 +62,7 @@ def test_a_full_server_refuses_writes_until_data_is_deleted(server: Running, m: 
     stored = written * (length + 100)
     assert 0.4 * room < stored < 2 * room, f"{written} values of {length} bytes fitted into {room} bytes"
     with pytest.raises(redis.OutOfMemoryError, match="command not allowed when used memory > 'maxmemory'"):
-        for _ in range(5000):  # what the refused batch took on its way, here and in the client, is free again
+        for _ in range(5000):  # what the refused batch took, here and in the client, is free again
             m.rpush("list", b"x" * 1000)
     assert m.get("k0") == b"x" * length
     with server.client() as other:

@@ -1,4 +1,4 @@
-"""ONCE: what ran is answered from what was kept, also after a restart; what did not run runs."""
+"""ONCE: a command that ran is answered from its record, also after a restart; one that did not run, runs."""
 
 from __future__ import annotations
 
@@ -389,7 +389,7 @@ def test_a_clock_that_is_set_forward_forgets_nobody() -> None:
     for _ in range(engine.config.once_idle_timeout // 10_000 + 1):
         clock.advance(10_000)
         engine.once.tick()
-    assert engine.once.info()["once_clients"] == 0  # but one who stays away is
+    assert engine.once.info()["once_clients"] == 0  # but one that stays away is
 
 
 def test_a_clock_that_is_set_back_keeps_nobody_for_longer() -> None:
@@ -440,7 +440,7 @@ def test_an_effect_and_its_reply_are_one_unit_of_the_log() -> None:
 def test_the_short_way_refuses_what_the_long_way_does(
     once: Numbered, said: bytes, number: bytes, floor: bytes, problem: str
 ) -> None:
-    """A number between the highest that ran and the floor, numbers as nobody writes them, and numbers without end."""
+    """A number between the highest that ran and the floor, numbers in unusual spellings, and huge numbers."""
     once.send("SET", "a", "first")
     once.client.execute_command("ONCE", once.name, 200, said, "SET", "a", "second")
     with pytest.raises(redis.ResponseError, match=problem):

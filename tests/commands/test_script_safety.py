@@ -23,7 +23,8 @@ LOCALS = ",".join(f"a{number}" for number in range(1, 141))
 HARMLESS = {
     # The holes of Redis and Valkey, by number.
     "CVE-2015-4335 compiled chunks": (
-        "return tostring(loadstring(string.dump(function() return 1 end))) .. tostring(load(function() return nil end, 'x'))",
+        "return tostring(loadstring(string.dump(function() return 1 end)))"
+        " .. tostring(load(function() return nil end, 'x'))",
         "nil",
     ),
     "CVE-2015-8080 and CVE-2020-14147 struct numbers": (
@@ -33,7 +34,10 @@ HARMLESS = {
     "CVE-2018-11219 struct sizes": ("return {pcall(struct.unpack, '<c4294967295', 'x')}", "data string too short"),
     "CVE-2018-11219 struct alignment": ("return {pcall(struct.unpack, '!4294967295xi4', 'x')}", "alignment"),
     "CVE-2018-11219 struct offset": ("return {pcall(struct.unpack, 'i4', 'abcdefgh', 2147483647)}", "too short"),
-    "CVE-2018-11219 struct counted string": ("return {pcall(struct.unpack, '<i4c0', '\\255\\255\\255\\255abc')}", "too short"),
+    "CVE-2018-11219 struct counted string": (
+        "return {pcall(struct.unpack, '<i4c0', '\\255\\255\\255\\255abc')}",
+        "too short",
+    ),
     "CVE-2018-11218 many values to pack": (
         "local t = {} for i = 1, 7000 do t[i] = i end return #cmsgpack.pack(unpack(t))",
         ":",
@@ -46,7 +50,10 @@ HARMLESS = {
         "return {pcall(cmsgpack.unpack, string.rep('\\145', 100000) .. '\\1')}",
         "stack overflow",
     ),
-    "CVE-2018-11218 lengths beyond the data": ("return {pcall(cmsgpack.unpack, '\\219\\255\\255\\255\\255')}", "Missing bytes"),
+    "CVE-2018-11218 lengths beyond the data": (
+        "return {pcall(cmsgpack.unpack, '\\219\\255\\255\\255\\255')}",
+        "Missing bytes",
+    ),
     "CVE-2021-32626 deep replies": (
         "local t = {} for i = 1, 100000 do t = {t} end return t",
         "reached lua stack limit",
@@ -69,10 +76,22 @@ HARMLESS = {
     "CVE-2022-24735 new globals": ("return {pcall(function() x = 1 end)}", "readonly table"),
     "CVE-2022-24735 raw writes": ("return {pcall(rawset, _G, 'x', 1)}", "readonly table"),
     "CVE-2022-24735 metatables of libraries": ("return {pcall(setmetatable, redis, {})}", "readonly table"),
-    "CVE-2022-24735 the metatable of globals": ("return {pcall(function() getmetatable(_G).__index = 1 end)}", "readonly table"),
-    "CVE-2022-24735 environments": ("return {pcall(function() return setfenv end)}", "nonexistent global variable 'setfenv'"),
-    "CVE-2022-24735 environments read": ("return {pcall(function() return getfenv end)}", "nonexistent global variable 'getfenv'"),
-    "CVE-2022-24736 broken text": ("return {select(2, loadstring('return ' .. string.rep('{', 1000)))}", "too many syntax levels"),
+    "CVE-2022-24735 the metatable of globals": (
+        "return {pcall(function() getmetatable(_G).__index = 1 end)}",
+        "readonly table",
+    ),
+    "CVE-2022-24735 environments": (
+        "return {pcall(function() return setfenv end)}",
+        "nonexistent global variable 'setfenv'",
+    ),
+    "CVE-2022-24735 environments read": (
+        "return {pcall(function() return getfenv end)}",
+        "nonexistent global variable 'getfenv'",
+    ),
+    "CVE-2022-24736 broken text": (
+        "return {select(2, loadstring('return ' .. string.rep('{', 1000)))}",
+        "too many syntax levels",
+    ),
     "CVE-2022-24834 large JSON": (
         "local s = string.rep('x', 1.5e7) return {pcall(function() return #cjson.encode({s, s, s, s}) end)}",
         "not enough memory",
@@ -81,25 +100,49 @@ HARMLESS = {
         "local s = string.rep('x', 1.5e7) return {pcall(function() return #cmsgpack.pack(s, s, s, s) end)}",
         "not enough memory",
     ),
-    "CVE-2024-31449 bit.tohex": ("return {bit.tohex(65535, -2147483648), bit.tohex(-1, 2147483647), bit.tohex(1, -2^53)}", "0000FFFF"),
+    "CVE-2024-31449 bit.tohex": (
+        "return {bit.tohex(65535, -2147483648), bit.tohex(-1, 2147483647), bit.tohex(1, -2^53)}",
+        "0000FFFF",
+    ),
     "CVE-2024-46981 the collector": (
         "for i = 1, 200 do collectgarbage('setpause', 0) collectgarbage('setstepmul', 1e9) collectgarbage('step', 1e9)"
         " loadstring('local a = ' .. i .. ' return function() return a end', 'n' .. i)() collectgarbage() end return 1",
         ":1",
     ),
-    "CVE-2024-46981 finalizers": ("return {pcall(function() return newproxy end)}", "nonexistent global variable 'newproxy'"),
+    "CVE-2024-46981 finalizers": (
+        "return {pcall(function() return newproxy end)}",
+        "nonexistent global variable 'newproxy'",
+    ),
     "CVE-2025-46817 unpack": ("return unpack({}, 0, 2147483647)", "too many results to unpack"),
-    "CVE-2025-46817 unpack from below": ("return {pcall(unpack, {}, -2147483648, 2147483647)}", "too many results to unpack"),
+    "CVE-2025-46817 unpack from below": (
+        "return {pcall(unpack, {}, -2147483648, 2147483647)}",
+        "too many results to unpack",
+    ),
     "CVE-2025-46817 unpack beyond": ("return {pcall(unpack, {}, 1, 1e308)}", "too many results to unpack"),
-    "CVE-2025-46817 unpack of no number": ("return {pcall(unpack, {}, 0/0, 1), pcall(unpack, {}, '0', '2147483647')}", "too many results"),
-    "CVE-2025-46817 numbers for table.concat": ("return {pcall(table.concat, {}, '', -2147483648, 2147483647)}", "invalid value"),
-    "CVE-2025-46817 numbers for string.byte": ("return {pcall(string.byte, string.rep('x', 1e6), -2147483648, 2147483647)}", "string slice too long"),
-    "CVE-2025-46817 numbers for select": ("pcall(select, 2147483647, 1) return {pcall(select, -2147483648, 1)}", "out of range"),
+    "CVE-2025-46817 unpack of no number": (
+        "return {pcall(unpack, {}, 0/0, 1), pcall(unpack, {}, '0', '2147483647')}",
+        "too many results",
+    ),
+    "CVE-2025-46817 numbers for table.concat": (
+        "return {pcall(table.concat, {}, '', -2147483648, 2147483647)}",
+        "invalid value",
+    ),
+    "CVE-2025-46817 numbers for string.byte": (
+        "return {pcall(string.byte, string.rep('x', 1e6), -2147483648, 2147483647)}",
+        "string slice too long",
+    ),
+    "CVE-2025-46817 numbers for select": (
+        "pcall(select, 2147483647, 1) return {pcall(select, -2147483648, 1)}",
+        "out of range",
+    ),
     "CVE-2025-46818 the metatable of strings": (
         "return {pcall(function() getmetatable('').__index = function() end end)}",
         "readonly table",
     ),
-    "CVE-2025-46818 the library behind it": ("return {pcall(rawset, getmetatable('').__index, 'len', 1)}", "readonly table"),
+    "CVE-2025-46818 the library behind it": (
+        "return {pcall(rawset, getmetatable('').__index, 'len', 1)}",
+        "readonly table",
+    ),
     "CVE-2025-46818 metatables of other types": (
         "pcall(setmetatable, nil, {}) pcall(setmetatable, pcall, {}) return {pcall(setmetatable, 1, {})}",
         "table expected",
@@ -110,13 +153,16 @@ HARMLESS = {
         ":1",
     ),
     "CVE-2025-49844 a reader that collects garbage": (
-        "local n = 0 local f = load(function() collectgarbage() n = n + 1 return ({'return ', '7'})[n] end, 'a' .. n .. 'b')"
-        " collectgarbage() return f()",
+        "local n = 0 local f = load(function() collectgarbage() n = n + 1 return ({'return ', '7'})[n] end,"
+        " 'a' .. n .. 'b') collectgarbage() return f()",
         ":7",
     ),
     "CVE-2025-67733 lines in an error": ("return redis.error_reply('a\\0\\r\\n+OK')", "-ERR a"),
     "CVE-2025-67733 lines in a raised error": ("error({err = 'a\\0\\r\\n+OK'})", "-a"),
-    "CVE-2025-67733 lines in an inner error": ("return {{err = 'a\\r\\n+OK'}, {ok = 'b\\r\\n+OK'}}", "-a  +OK\r\n+b  +OK\r\n"),
+    "CVE-2025-67733 lines in an inner error": (
+        "return {{err = 'a\\r\\n+OK'}, {ok = 'b\\r\\n+OK'}}",
+        "-a  +OK\r\n+b  +OK\r\n",
+    ),
     "CVE-2025-67733 lines in a big number": ("redis.setresp(3) return {big_number = '1\\r\\n+OK'}", "$"),
     "CVE-2025-67733 lines in a shebang": ("#!lua flags=a\\r\\n+OK\nreturn 1", "-Unexpected flag"),
     "CVE-2026-23631 scripts forgotten while one runs": (
@@ -130,7 +176,8 @@ HARMLESS = {
         ":1",
     ),
     "CVE-2014-5461 too many of them": (
-        f"return {{select(2, loadstring('local function f({PARAMETERS}, ...) local {LOCALS} return {{{PARAMETERS}}} end'))}}",
+        f"return {{select(2, loadstring('local function f({PARAMETERS}, ...) local {LOCALS}"
+        f" return {{{PARAMETERS}}} end'))}}",
         "function or expression too complex",
     ),
     "CVE-2021-43519 coroutines in coroutines": (
@@ -141,7 +188,10 @@ HARMLESS = {
         "return {pcall(string.find, string.rep('a', 1e6), string.rep('a?', 1e6))}",
         "pattern too complex",
     ),
-    "deep patterns of a method": ("return {pcall(function() return ('a'):gsub(string.rep('a-', 1e6), '') end)}", "pattern too complex"),
+    "deep patterns of a method": (
+        "return {pcall(function() return ('a'):gsub(string.rep('a-', 1e6), '') end)}",
+        "pattern too complex",
+    ),
     "gsub in gsub in coroutines": (
         "local function deep(n) if n == 0 then return 'x' end return (string.gsub('a', 'a', function()"
         " return coroutine.wrap(function() return deep(n - 1) end)() end)) end return {pcall(deep, 150)}",
@@ -150,12 +200,16 @@ HARMLESS = {
     "many empty strings": ("return #string.rep('', 2147483647)", ":0"),
     "many short strings": ("return {pcall(string.rep, 'x', 2147483647)}", "not enough memory"),
     "an insertion far below": ("return {pcall(table.insert, {}, -2147483648, 1)}", "position out of bounds"),
-    "an insertion nowhere": ("return {pcall(table.insert, {}, 0/0, 1), pcall(table.insert, {}, 1e300, 1)}", "position out of bounds"),
+    "an insertion nowhere": (
+        "return {pcall(table.insert, {}, 0/0, 1), pcall(table.insert, {}, 1e300, 1)}",
+        "position out of bounds",
+    ),
     "a level of the log that is no number": ("return {pcall(redis.log, 0/0, 'x')}", "Invalid debug level"),
     "errors without words": ("error({})", "-"),
     # The bridge between Lua and Python: memory that runs out in the middle of a call.
     "memory in a call of struct": (
-        "local x = string.rep('y', 5e6) local t = {} pcall(function() while true do t[#t + 1] = string.rep('x', 1e5) .. #t end end)"
+        "local x = string.rep('y', 5e6) local t = {}"
+        " pcall(function() while true do t[#t + 1] = string.rep('x', 1e5) .. #t end end)"
         " return {pcall(function() return #struct.pack('s', x) end)}",
         "",
     ),
@@ -173,10 +227,11 @@ HARMLESS = {
     ),
     "memory in an iterator of errors": (
         "local t = {} pcall(function() while true do t[#t + 1] = string.rep('x', 1e5) .. #t end end)"
-        " for i = 1, 1000 do pcall(redis.call, 'nosuch') pcall(redis.sha1hex, 'x') pcall(cmsgpack.pack, i) end return 1",
+        " for i = 1, 1000 do pcall(redis.call, 'nosuch') pcall(redis.sha1hex, 'x') pcall(cmsgpack.pack, i) end"
+        " return 1",
         "",
     ),
-}  # fmt: skip
+}
 
 
 class Child:

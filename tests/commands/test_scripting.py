@@ -29,7 +29,7 @@ from penstock.protocol.resp import NO_REPLY
 from penstock.testing.redis import RedisServer, find_redis
 
 WORDS_OF_7 = find_redis().version >= (7, 0)
-"""Whether the Redis at hand words its errors as 7.0 does; an older one still must agree that there is an error."""
+"""Whether the installed Redis words its errors as 7.0 does; an older one must also answer with an error."""
 
 DECODE = """
 local value = cjson.decode(ARGV[1])

@@ -99,7 +99,7 @@ def test_bytes_are_held_at_the_most(world: World) -> None:
 
 @pytest.mark.parametrize("form", ["tag entry", "ENTRIES", "ARROW", "TCOMMIT"])
 def test_bytes_are_held_at_the_most_when_messages_are_large(world: World, form: str) -> None:
-    """A thousand of a megabyte are a node of a gigabyte, which nobody who says BYTES wants to wait for."""
+    """A thousand messages of a megabyte are a node of a gigabyte: BYTES must not wait until it is sealed."""
     large = b"x" * 100_000
     world.run("TWRITE", "k", "", large)
     world.run("TRETAIN k BYTES 350000")
@@ -219,7 +219,7 @@ def test_what_a_rule_evicts_is_logged_and_not_found_again(world: World, rule: st
 
 
 def test_what_was_compacted_and_no_more_is_gone_after_a_restart(world: World) -> None:
-    """A reader must not find after a crash what it was told is gone, nor miss what it could have read."""
+    """After a crash a reader must not find what it was told is gone, and must find what it could have read."""
     fill(world, 12, tags=10)
     world.run("TRETAIN k COMPACT yes")
     left = [12000]
@@ -487,8 +487,9 @@ def test_stages_go_when_their_time_has_passed_however_the_clock_is_set(world: Wo
 @pytest.mark.parametrize(
     "words",
     [
-        "TAPPLY k AT 5 SET k v", "TAPPLY k AT 5 TWRITE other t e", "TAPPLY k AT 5 TAPPLY k UNSTAGE 5", "TAPPLY k AT x TWRITE k t e",
-        "TAPPLY k GROUP g nonsense", "TAPPLY k UNSTAGE x", "TAPPLY k NOTHING g x", "TAPPLY k AT 5 TREAD k 1 1",
+        "TAPPLY k AT 5 SET k v", "TAPPLY k AT 5 TWRITE other t e", "TAPPLY k AT 5 TAPPLY k UNSTAGE 5",
+        "TAPPLY k AT x TWRITE k t e", "TAPPLY k GROUP g nonsense", "TAPPLY k UNSTAGE x", "TAPPLY k NOTHING g x",
+        "TAPPLY k AT 5 TREAD k 1 1",
     ],
 )  # fmt: skip
 def test_only_effects_are_applied(world: World, words: str) -> None:

@@ -108,7 +108,7 @@ def world() -> World:
         ("TEVICT k x", "offset is not an integer or out of range"),
         (f"TEVICT k {HUGE}", "offset is not an integer or out of range"),
         ("TEVICT k -9223372036854775808", "offset must be at least"),
-        # what goes beyond the proposal
+        # beyond the four main commands
         ("TSEEK k WHEN 5", "unknown option 'WHEN' of TSEEK"),
         ("TSEEK k TIME x", "TIME is not an integer or out of range"),
         ("TSEEK k TIME -1", "TIME must be at least 0"),
@@ -158,11 +158,11 @@ def test_a_refused_command_names_the_argument_and_changes_nothing(
 @pytest.mark.parametrize(
     "words",
     [
-        "TWRITE text t e", "TWRITE text ENTRIES t e", "TWRITE text BACKLOG 1 PRODUCER p 1 ENTRIES t e", "TREAD text 1 1",
-        "TREAD text $ 1 BLOCK 0", "TREAD text 0 1 GROUP g", "TREAD text 0 1 BLOCK 0 GROUP g RETRY 5 0", "TACK text g 1",
-        "TEVICT text 1", "TINFO text", "TSEEK text TIME 0", "TRETAIN text COUNT 1", "TGROUP LIST text", "TGROUP SET text g 1",
-        "TGROUP DEL text g", "TGROUP PENDING text g", "TNACK text g 1", "TSTAGE text token ENTRIES t e", "TCOMMIT text p 1 token",
-        "TAPPLY text UNSTAGE 5",
+        "TWRITE text t e", "TWRITE text ENTRIES t e", "TWRITE text BACKLOG 1 PRODUCER p 1 ENTRIES t e",
+        "TREAD text 1 1", "TREAD text $ 1 BLOCK 0", "TREAD text 0 1 GROUP g",
+        "TREAD text 0 1 BLOCK 0 GROUP g RETRY 5 0", "TACK text g 1", "TEVICT text 1", "TINFO text", "TSEEK text TIME 0",
+        "TRETAIN text COUNT 1", "TGROUP LIST text", "TGROUP SET text g 1", "TGROUP DEL text g", "TGROUP PENDING text g",
+        "TNACK text g 1", "TSTAGE text token ENTRIES t e", "TCOMMIT text p 1 token", "TAPPLY text UNSTAGE 5",
     ],
 )  # fmt: skip
 def test_another_type_is_refused(world: World, words: str) -> None:
@@ -260,11 +260,13 @@ GOOD = arrow([b"tag", b"tag"] * 20, [b"first", b"second"] * 20, list(range(40)))
         (with_column_twice(), "column 'entry' is given twice"),
         (ipc(pa.table({"entry": BINARY})), "column 'tag' is missing"),
         (ipc(pa.table({"tag": BINARY})), "column 'entry' is missing"),
-        (ipc(pa.table({"tag": BINARY, "entry": BINARY, "more": BINARY})), "column 'more' is not one of time, tag, entry"),
+        (ipc(pa.table({"tag": BINARY, "entry": BINARY, "more": BINARY})),
+            "column 'more' is not one of time, tag, entry"),
         (ipc(pa.table({"tag": BINARY, "entry": pa.array([5])})), "column 'entry' is int64, not binary or string"),
         (ipc(pa.table({"tag": BINARY, "entry": pa.array([None], pa.binary())})), "column 'entry' has nulls"),
         (ipc(pa.table({"tag": BINARY, "entry": BINARY, "time": pa.array(["noon"])})), "column 'time' is string"),
-        (ipc(pa.table({"tag": BINARY, "entry": BINARY, "time": pa.array([1 << 62], pa.timestamp("s"))})), "column 'time': Casting"),
+        (ipc(pa.table({"tag": BINARY, "entry": BINARY, "time": pa.array([1 << 62], pa.timestamp("s"))})),
+            "column 'time': Casting"),
         (ipc(pa.table({"tag": BINARY, "entry": BINARY.dictionary_encode()})), "column 'entry' is dictionary"),
         (ipc(pa.table({"tag": BINARY, "entry": pa.array([[b"a"]])})), "column 'entry' is list"),
     ],
@@ -455,8 +457,9 @@ def test_any_bytes_are_refused_or_harmless(payload: bytes) -> None:
 
 
 WORDS = (
-    "k missing text 0 1 2 7 -1 $ 5-3 2-4 x GROUP g h RETRY BLOCK 100 DEADLETTER dead MAXBYTES WITHINFO FORMAT ARROW ENTRIES"
-    " BACKLOG PRODUCER p TIME COUNT AGE BYTES COMPACT yes DELAY token 9223372036854775807 -9223372036854775807"
+    "k missing text 0 1 2 7 -1 $ 5-3 2-4 x GROUP g h RETRY BLOCK 100 DEADLETTER dead MAXBYTES WITHINFO FORMAT"
+    " ARROW ENTRIES BACKLOG PRODUCER p TIME COUNT AGE BYTES COMPACT yes DELAY token 9223372036854775807"
+    " -9223372036854775807"
 )
 NAMES = (
     "TWRITE TREAD TACK TEVICT TINFO TSEEK TRETAIN TGROUP.LIST TGROUP.SET TGROUP.DEL TGROUP.PENDING TNACK TSTAGE TCOMMIT"
@@ -475,7 +478,7 @@ NAMES = (
     )
 )
 def test_no_words_break_a_stream(calls: list[tuple[str, str, list[str]]]) -> None:
-    """Whatever is sent, the answer is a reply or an error of ours, and a refused command changed nothing."""
+    """Every input gets a reply or one of our errors, and a refused command changed nothing."""
     world = World()
     world.run("SET text value")
     world.write("k", *"abcdef")

@@ -1,4 +1,4 @@
-"""TREAD ... GROUP: who gets what, when it comes again, and what becomes of what nobody acknowledges."""
+"""TREAD ... GROUP: which member gets what, retries, and what happens to messages that are never acknowledged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stream whose key is renamed, copied, replaced or deleted: what was promised in it is kept, and waiting readers go on."""
+"""A stream whose key is renamed, copied, replaced or deleted: its promises hold, and waiting readers continue."""
 
 from __future__ import annotations
 

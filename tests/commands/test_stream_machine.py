@@ -76,7 +76,7 @@ class StreamCommands(RuleBasedStateMachine):
         self.write([(b"", b"first")])
 
     def settle_down(self) -> None:
-        """What a new server is told that is not in the log."""
+        """Settings of a new server that are not in the log."""
         self.world.run("CONFIG", "SET", "stream-max-pending", CAP)
         self.world.run("CONFIG", "SET", "stream-stage-timeout", STAGE_TIMEOUT)
 

@@ -1,4 +1,4 @@
-"""Bugs and gaps that other brokers had, each as a test that ours does not. The docstring names the thread."""
+"""Bugs and gaps of other brokers, each as a test that ours does not have it. The docstring names the report."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_a_spurious_wake_up_does_not_restart_the_deadline(world: World) -> None:
     member = world.client("TREAD k $ 1 BLOCK 1000 GROUP g RETRY 100 0")
     for _ in range(9):
         world.timers.advance(100)
-        world.run("TRETAIN", "k", "COUNT", world.clock.now)  # changes the key, and gives nobody anything
+        world.run("TRETAIN", "k", "COUNT", world.clock.now)  # changes the key, and gives no reader a message
     assert plain.blocked
     assert member.blocked
     world.timers.advance(100)
@@ -175,7 +175,7 @@ def test_a_stream_is_bounded_by_bytes(world: World) -> None:
 
 
 def test_a_group_is_made_by_its_first_read(world: World) -> None:
-    """redis#10747: XREADGROUP fails with NOGROUP until somebody has run XGROUP CREATE MKSTREAM."""
+    """redis#10747: XREADGROUP fails with NOGROUP until a client has run XGROUP CREATE MKSTREAM."""
     member = world.client()
     assert member.run("TREAD k 0 10 BLOCK 0 GROUP g RETRY 1000 0") == BLOCKED
     world.write("k", "a")

@@ -131,7 +131,8 @@ def test_a_write_with_an_entry_that_does_not_fit_writes_nothing(world: World, wo
     world.run("TSCHEMA", "SET", "k", "user string NOT NULL", "CHECK", "refuse")
     before = world.logged[:]
     place = len(words) // 2
-    error = f"SCHEMA entry {place if words[0] == 'ENTRIES' else 1} does not fit version 1 of the schema of 'k': user is missing"
+    number = place if words[0] == "ENTRIES" else 1
+    error = f"SCHEMA entry {number} does not fit version 1 of the schema of 'k': user is missing"
     assert world.error("TWRITE", "k", *words) == error
     assert world.run("TREAD k 1 10") == []
     assert world.logged == before

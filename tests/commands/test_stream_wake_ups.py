@@ -82,7 +82,7 @@ def test_a_full_group_is_run_again_when_there_is_room(world: World, runs: Runs) 
 
 
 def test_members_that_were_not_run_are_woken_when_something_falls_due(world: World, runs: Runs) -> None:
-    """Nobody looked on their behalf when another member took the message: its lease must be heard of all the same."""
+    """The waiting members did not look when another one took the message: they must learn of its lease all the same."""
     first, second = (world.client("TREAD k 0 1 BLOCK 0 GROUP g RETRY 1000 0") for _ in range(2))
     world.write("k", "a")
     assert (first.blocked, second.blocked) == (False, True)

@@ -403,8 +403,9 @@ def test_a_reader_needs_only_to_read(ours: Server, r: redis.Redis) -> None:
             assert reader.execute_command("TREAD", "k", 1, 1, "WITHINFO", "BLOCK", 1) == [[1, 1], [1, b"t", b"e"]]
             assert reader.execute_command("TINFO", "k")[:2] == [b"first", 1]
             refusals: list[tuple[Any, ...]] = [
-                ("TREAD", "k", 0, 1, "GROUP", "g"), ("TREAD", "k", 0, 1, "withinfo", "group", "g"), ("TACK", "k", "g", 1),
-                ("TWRITE", "k", "t", "e"), ("TEVICT", "k", 1), ("TRETAIN", "k", "COUNT", 1), ("TGROUP", "DEL", "k", "g"),
+                ("TREAD", "k", 0, 1, "GROUP", "g"), ("TREAD", "k", 0, 1, "withinfo", "group", "g"),
+                ("TACK", "k", "g", 1), ("TWRITE", "k", "t", "e"), ("TEVICT", "k", 1), ("TRETAIN", "k", "COUNT", 1),
+                ("TGROUP", "DEL", "k", "g"),
                 ("TREAD", "own", 0, 1, "GROUP", "g", "RETRY", 1, 0, "DEADLETTER", "elsewhere"),
                 ("TREAD", "own", 0, 1, "GROUP", "g", "RETRY", 1, 0, "DEADLETTER", "k"),
                 ("TSTAGE", "k", "t", "ENTRIES", "a", "b"), ("TCOMMIT", "k", "p", 1, "t"), ("TNACK", "k", "g", 1),
@@ -478,6 +479,7 @@ def test_nothing_falls_due_while_writes_are_paused(world: World) -> None:
 def test_the_keys_of_a_read_are_found_wherever_they_stand(r: redis.Redis) -> None:
     for words, keys in (
         ("TREAD k 0 1 GROUP DEADLETTER RETRY 1 0 DEADLETTER d WITHINFO", [b"k", b"d"]), ("TREAD k 0 1 BLOCK 5", [b"k"]),
-        ("TWRITE k t e", [b"k"]), ("TGROUP PENDING k g", [b"k"]), ("TCOMMIT k p 1 token", [b"k"]), ("TSEEK k TIME 1", [b"k"]),
+        ("TWRITE k t e", [b"k"]), ("TGROUP PENDING k g", [b"k"]), ("TCOMMIT k p 1 token", [b"k"]),
+        ("TSEEK k TIME 1", [b"k"]),
     ):  # fmt: skip
         assert raw(r, "COMMAND", "GETKEYS", *words.split()) == keys

@@ -250,7 +250,8 @@ def test_strings_expire_when_their_time_comes(session: Session) -> None:
 
 KEYS = st.sampled_from([b"a", b"b", b"c"])
 VALUES = st.sampled_from(
-    [b"", b"0", b"1", b"-5", b"10.5", b"abc", b"abcabc", b"9223372036854775807", b"-9223372036854775808", b"1e3", b"x" * 1030]
+    [b"", b"0", b"1", b"-5", b"10.5", b"abc", b"abcabc", b"9223372036854775807", b"-9223372036854775808", b"1e3",
+        b"x" * 1030]
 )  # fmt: skip
 MODERN = find_redis().version >= (7,)  # an older one words some errors otherwise: those are left out
 NUMBERS = st.sampled_from(

@@ -18,7 +18,7 @@ from penstock.engine.session import Session
 from penstock.testing.clock import ManualClock
 from penstock.testing.redis import find_redis
 
-MODERN = find_redis().version >= (7,)  # an older one words some errors otherwise and tells less: that is left out
+MODERN = find_redis().version >= (7,)  # an older one words some errors differently and reports less: those are left out
 ADDED_IN_7 = {b"max-deleted-entry-id", b"entries-added", b"recorded-first-entry-id"}
 
 
@@ -77,28 +77,28 @@ REFUSED = [
     "XADD s 3-2 f v", "XADD s 3-3 f v", "XADD s 0-0 f v", "XADD s 0 f v", "XADD s x f v", "XADD s 4-x f v",
     "XADD s 4- f v", "XADD s -4 f v", "XADD s *-4 f v", "XADD s 4-5-* f v", "XADD s -* f v", "XADD s 4-5-6 f v",
     "XADD s ( f v", "XADD s (4 f v", "XADD s + f v", "XADD s - f v", "XADD s $ f v", "XADD s 18446744073709551616 f v",
-    "XADD s 4 f", "XADD s MAXLEN 5 f v", "XADD s MAXLEN 1 MINID 1 4 f v", "XADD s LIMIT 5 4 f v", "XADD s LIMIT 0 4 f v",
-    "XADD s MAXLEN 5 LIMIT 5 4 f v", "XADD s MAXLEN -1 4 f v", "XADD s MAXLEN ~ 5 LIMIT -1 4 f v",
-    "XADD s MAXLEN x 4 f v", "XADD s MINID x 4 f v", "XADD s MAXLEN ~ 4 f v", "XADD string 0-0 f v", "XADD string 9 f v",
-    "XTRIM s LIMIT 5", "XTRIM s LIMIT 0", "XTRIM s foo bar", "XTRIM s MAXLEN 5 foo", "XTRIM s MAXLEN ~",
-    "XTRIM string MAXLEN 0", "XTRIM s MAXLEN = 0 LIMIT 4", "XTRIM s NOMKSTREAM MAXLEN 0",
-    "XDEL s x", "XDEL s 3-3 x", "XDEL string x", "XDEL none x", "XDEL s -", "XDEL s (3-3",
-    "XSETID s 1-1", "XSETID none 9", "XSETID string 9",
-    "XRANGE s x +", "XRANGE s (- +", "XRANGE s ( +", "XRANGE s - + COUNT", "XRANGE s - + COUNT x", "XRANGE s - + foo 1",
+    "XADD s 4 f", "XADD s MAXLEN 5 f v", "XADD s MAXLEN 1 MINID 1 4 f v", "XADD s LIMIT 5 4 f v",
+    "XADD s LIMIT 0 4 f v", "XADD s MAXLEN 5 LIMIT 5 4 f v", "XADD s MAXLEN -1 4 f v",
+    "XADD s MAXLEN ~ 5 LIMIT -1 4 f v", "XADD s MAXLEN x 4 f v", "XADD s MINID x 4 f v", "XADD s MAXLEN ~ 4 f v",
+    "XADD string 0-0 f v", "XADD string 9 f v", "XTRIM s LIMIT 5", "XTRIM s LIMIT 0", "XTRIM s foo bar",
+    "XTRIM s MAXLEN 5 foo", "XTRIM s MAXLEN ~", "XTRIM string MAXLEN 0", "XTRIM s MAXLEN = 0 LIMIT 4",
+    "XTRIM s NOMKSTREAM MAXLEN 0", "XDEL s x", "XDEL s 3-3 x", "XDEL string x", "XDEL none x", "XDEL s -",
+    "XDEL s (3-3", "XSETID s 1-1", "XSETID none 9", "XSETID string 9", "XRANGE s x +", "XRANGE s (- +", "XRANGE s ( +",
+    "XRANGE s - + COUNT", "XRANGE s - + COUNT x", "XRANGE s - + foo 1",
     "XRANGE s (18446744073709551615-18446744073709551615 +", "XRANGE s - (0-0", "XRANGE string x y",
     "XRANGE string - +", "XRANGE none x y", "XREVRANGE s x -", "XREVRANGE s (0-0 -", "XREVRANGE s x (0-0",
     "XREAD STREAMS s", "XREAD STREAMS s 0 1", "XREAD COUNT x STREAMS s 0", "XREAD BLOCK x STREAMS s 0",
     "XREAD BLOCK -1 STREAMS s 0", "XREAD BLOCK 1.5 STREAMS s 0", "XREAD foo STREAMS s 0", "XREAD COUNT 1 2 3",
     "XREAD STREAMS s >", "XREAD STREAMS s x", "XREAD STREAMS s -", "XREAD NOACK STREAMS s 0",
     "XREAD GROUP g c STREAMS s 0", "XREAD STREAMS string 0", "XREAD STREAMS s string 0 0",
-    "XREAD BLOCK 0 STREAMS string $", "XREAD COUNT 1 BLOCK 1", "XREAD COUNT 1 STREAMS",
-    "XINFO STREAM none", "XINFO STREAM none foo", "XINFO STREAM s FULL COUNT x", "XINFO STREAM string", "XLEN string",
+    "XREAD BLOCK 0 STREAMS string $", "XREAD COUNT 1 BLOCK 1", "XREAD COUNT 1 STREAMS", "XINFO STREAM none",
+    "XINFO STREAM none foo", "XINFO STREAM s FULL COUNT x", "XINFO STREAM string", "XLEN string",
 ]  # fmt: skip
 if MODERN:
     REFUSED += [
         "XADD s 4 f v g", "XADD s MAXLEN 5 4", "XADD s NOMKSTREAM 4 f", "XADD s NOMKSTREAM NOMKSTREAM NOMKSTREAM",
-        "XSETID s 9 ENTRIESADDED 1", "XSETID s 9 ENTRIESADDED -1", "XSETID s 9 ENTRIESADDED x", "XSETID s 9 ENTRIESADDED",
-        "XSETID s 9 MAXDELETEDID 10", "XSETID s 9 foo 1", "XSETID none x",
+        "XSETID s 9 ENTRIESADDED 1", "XSETID s 9 ENTRIESADDED -1", "XSETID s 9 ENTRIESADDED x",
+        "XSETID s 9 ENTRIESADDED", "XSETID s 9 MAXDELETEDID 10", "XSETID s 9 foo 1", "XSETID none x",
         "XINFO STREAM s foo", "XINFO STREAM s FULL COUNT", "XINFO STREAM s FULL foo 1", "XINFO STREAM", "XINFO foo",
     ]  # fmt: skip
 
@@ -338,7 +338,7 @@ SINCE_7 = st.one_of(
 
 
 def without_stale_errno(argv: Argv, reply: Any) -> Any:
-    """Redis 7.0 refuses `XADD key ms-*` in a full millisecond with the words for whatever went wrong in it last."""
+    """Redis 7.0 refuses `XADD key ms-*` in a full millisecond with the text of whatever error came last."""
     if argv[0] == b"XADD" and reply == "error: ResponseError Elements are too large to be stored":
         return "error: ResponseError The ID specified in XADD is equal or smaller than the target stream top item"
     return reply

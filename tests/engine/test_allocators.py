@@ -1,6 +1,6 @@
-"""What the allocators have handed out is counted to the byte, whatever holes they have.
+"""The bytes that the allocators have handed out are counted exactly, whatever holes there are.
 
-Each check runs in a process of its own: in one that ran other tests, what those left is freed at any moment.
+Each check runs in a process of its own, because memory that other tests left may be freed at any moment.
 """
 
 from __future__ import annotations

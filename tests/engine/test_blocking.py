@@ -346,7 +346,8 @@ def test_being_run_again_is_not_counted_as_another_command(world: World) -> None
 
 @pytest.mark.parametrize(
     ("timeout", "text"),
-    [("-1", "timeout is negative"), ("x", "timeout is not a float or out of range"), ("nan", "timeout is not a float or out of range"), ("1e30", "timeout is out of range")],
+    [("-1", "timeout is negative"), ("x", "timeout is not a float or out of range"),
+        ("nan", "timeout is not a float or out of range"), ("1e30", "timeout is out of range")],
 )  # fmt: skip
 def test_bad_timeouts_are_refused(world: World, timeout: str, text: str) -> None:
     for line in (f"BLPOP k {timeout}", f"BLMPOP {timeout} 1 k LEFT", f"BLMOVE k l LEFT LEFT {timeout}"):

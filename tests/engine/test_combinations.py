@@ -1,4 +1,4 @@
-"""Locks, threads, LAZY and ONCE together: what each promises must hold whatever the others do at the moment."""
+"""Locks, threads, LAZY and ONCE together: each keeps its promise, whatever the others do at the moment."""
 
 from __future__ import annotations
 

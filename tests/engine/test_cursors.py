@@ -1,4 +1,4 @@
-"""Cursors: nothing that stays is missed, whatever comes and goes, and whatever the server forgets."""
+"""Cursors: no element that stays is missed, whatever is added or removed, and whatever the server forgets."""
 
 from __future__ import annotations
 

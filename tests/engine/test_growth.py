@@ -1,7 +1,8 @@
-"""What commands may take beyond their arguments: declared by each that does, and refused before it runs if maxmemory has no room.
+"""The memory that commands take beyond their arguments is declared, and refused before they run if maxmemory has no
+room.
 
-Each command that may grow memory has an example here in which it takes as much as it can of little. What it took is measured
-where Python and Arrow allocate, so that nothing depends on malloc.
+Each command that may grow memory has an example here in which little input takes as much memory as possible. The memory
+is measured where Python and Arrow allocate, so that nothing depends on malloc.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from penstock.types.zset import SortedSet
 MEGABYTE = 1 << 20
 COUNT = 10_000
 SLACK = 64 << 10
-"""What any command may take, in bytes: a table that is just then made larger, statistics, the first use of something."""
+"""Bytes that any command may take: a table that happens to grow, statistics, the first use of something."""
 
 
 def _zeros() -> bytes:
@@ -49,7 +50,7 @@ PAYLOADS = {
 }
 
 EXAMPLES: dict[str, list[list[str | bytes]]] = {
-    # Of these each keeps its arguments, whatever is there already.
+    # Each of these keeps its arguments, whatever the key held.
     "SET": [["new", "v"], ["string", "v"]],
     "SETNX": [["new", "v"]],
     "SETEX": [["string", "100", "v"]],

@@ -1,4 +1,4 @@
-"""The lazy queue by itself: what runs before what, at which time, and what is left in the log. No server, no waiting."""
+"""The lazy queue by itself: the order and the time of runs, and what is left in the log. No server, no waiting."""
 
 from __future__ import annotations
 
@@ -127,7 +127,9 @@ def test_databases_are_apart(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["KEYS *", "SCAN 0", "DBSIZE", "MEMORY STATS", "RANDOMKEY", "SWAPDB 0 1", "MOVE other 1", "COPY other new DB 1", "DEBUG OBJECT a",
+    "line",
+    ["KEYS *", "SCAN 0", "DBSIZE", "MEMORY STATS", "RANDOMKEY", "SWAPDB 0 1", "MOVE other 1", "COPY other new DB 1",
+        "DEBUG OBJECT a",
              "SORT other BY w_* GET a", "SORT_RO other BY w_*"],
 )  # fmt: skip
 def test_whoever_may_see_any_key_sees_all_of_them(world: World, line: str) -> None:

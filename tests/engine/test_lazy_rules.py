@@ -1,4 +1,4 @@
-"""Which commands may be LAZY. Every command is named below: a new one must take a stand."""
+"""Which commands may be LAZY. Every command is named below, so a new one must be added."""
 
 from __future__ import annotations
 
@@ -8,16 +8,21 @@ from penstock.engine.concurrency.lazy_rules import never, refusal, sometimes
 from penstock.engine.declarations import REGISTRY, Flag, Reach
 
 MAY = """
-APPEND BITFIELD BITOP COPY DECR DECRBY DEL GETDEL GETSET HDEL HINCRBY HINCRBYFLOAT HMSET HSET HSETNX INCR INCRBY INCRBYFLOAT
-LINSERT LMOVE LMPOP LPOP LPUSH LPUSHX LREM LSET LTRIM MSET MSETNX PERSIST RENAME RENAMENX RPOP RPOPLPUSH RPUSH RPUSHX SADD
-SDIFFSTORE SET SETBIT SETNX SETRANGE SINTERSTORE SMOVE SORT SREM SUNIONSTORE TACK TEVICT TGROUP|DEL TUNSTAGE UNLINK XDEL XSETID XTRIM
-ZADD ZDIFFSTORE ZINCRBY ZINTERSTORE ZMPOP ZPOPMAX ZPOPMIN ZRANGESTORE ZREM ZREMRANGEBYLEX ZREMRANGEBYRANK ZREMRANGEBYSCORE
+APPEND BITFIELD BITOP COPY DECR DECRBY DEL GETDEL GETSET HDEL HINCRBY HINCRBYFLOAT HMSET HSET HSETNX INCR INCRBY
+INCRBYFLOAT
+LINSERT LMOVE LMPOP LPOP LPUSH LPUSHX LREM LSET LTRIM MSET MSETNX PERSIST RENAME RENAMENX RPOP RPOPLPUSH RPUSH RPUSHX
+SADD
+SDIFFSTORE SET SETBIT SETNX SETRANGE SINTERSTORE SMOVE SORT SREM SUNIONSTORE TACK TEVICT TGROUP|DEL TUNSTAGE UNLINK XDEL
+XSETID XTRIM
+ZADD ZDIFFSTORE ZINCRBY ZINTERSTORE ZMPOP ZPOPMAX ZPOPMIN ZRANGESTORE ZREM ZREMRANGEBYLEX ZREMRANGEBYRANK
+ZREMRANGEBYSCORE
 ZUNIONSTORE
 """.lower()
 
 WRITES_THAT_MAY_NOT = {
     "may wait": "blmove blmpop blpop brpop brpoplpush bzmpop bzpopmax bzpopmin tread",
-    "depends on the clock": "expire expireat getex pexpire pexpireat psetex restore setex tcommit tnack tretain tstage twrite xadd",
+    "depends on the clock": "expire expireat getex pexpire pexpireat psetex restore setex tcommit tnack tretain tstage "
+    "twrite xadd",
     "has a random outcome, which the log must know at once": "spop",
     "is logged by its effect, which is not known before it runs": "tgroup|set",
     "decides which of the next writes are refused": "tschema|del tschema|set",
@@ -30,8 +35,8 @@ WRITES_THAT_MAY_NOT = {
 }
 
 REASONS_OF_THE_REST = {
-    "only reads", "changes no key", "may wait", "is an operator's command", "belongs to the connection, not to the data",
-    "touches keys that are not known before it runs",
+    "only reads", "changes no key", "may wait", "is an operator's command",
+    "belongs to the connection, not to the data", "touches keys that are not known before it runs",
 }  # fmt: skip
 
 BY_ARGUMENT = """
@@ -77,7 +82,10 @@ def test_other_arguments_do_not(argv: list[bytes]) -> None:
 
 
 def test_who_sees_data_without_naming_keys_says_how_far() -> None:
-    """Else what is queued would not run before it. The two that empty databases forget the queue themselves; ONCEBEGIN and FUNCTION see none."""
+    """Otherwise queued commands would not run before it.
+
+    FLUSHDB and FLUSHALL drop the queue themselves; ONCEBEGIN and FUNCTION do not see queued changes.
+    """
     without = (
         "FLUSHALL",
         "FLUSHDB",

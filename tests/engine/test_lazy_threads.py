@@ -1,4 +1,4 @@
-"""A long command that LAZY queued works in a thread when its idle moment comes, and still nobody can tell."""
+"""A long command that LAZY queued runs in a thread when the server is idle, and clients still cannot tell."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ def test_a_script_that_cannot_wait_has_it_finished(world: World, slow: Slow) -> 
     begin(world, "SLOW.STORE r a")
     slow.go.set()
     assert client.run("EVAL return{redis.call('SADD','a','y'),redis.call('SCARD','r')} 0") == [b"*2\r\n:1\r\n:1\r\n"]
-    world.step()  # the thread is done, and nobody wants to know
+    world.step()  # the thread is done, and its result is not needed
     assert (status(world, "ran_actively"), status(world, "ran_passively")) == (0, 1)
     assert not world.engine.busy_names.table
 
@@ -281,7 +281,7 @@ def test_a_flush_forgets_it_and_frees_its_keys(world: World, slow: Slow) -> None
     assert status(world, "discarded") == 2
 
 
-def test_a_source_that_expires_meanwhile_is_seen_and_gone_afterwards(world: World, slow: Slow) -> None:
+def test_a_source_that_expires_during_the_work_is_seen_and_gone_afterwards(world: World, slow: Slow) -> None:
     client = world.client("SADD a x", "PEXPIRE a 100")
     begin(world, "SLOW.STORE r a")
     slow.go.set()
@@ -293,7 +293,7 @@ def test_a_source_that_expires_meanwhile_is_seen_and_gone_afterwards(world: Worl
 
 
 def test_what_is_out_of_date_is_begun_anew(world: World, slow: Slow) -> None:
-    """No way is known in which a value goes without the queue having run; this is the net below."""
+    """No case is known in which a value is removed without running the queue first; this checks the fallback."""
     world.client("SADD a x")
     begin(world, "SLOW.STORE r a")
     world.engine.keyspace[0].data[b"a"] = Set({b"y"})

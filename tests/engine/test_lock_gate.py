@@ -1,4 +1,4 @@
-"""Clients and locked keys: who waits, who passes, who goes on when. DEBUG LOCK stands for a thread."""
+"""Clients and locked keys: which wait, which pass, and when they continue. DEBUG LOCK stands for a thread."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_client_unblock_frees_neither_who_waits_for_a_lock_nor_who_has_one(world
     assert (holder.sent, waiter.sent) == ([OK], [b"$-1\r\n"])
 
 
-def test_a_pause_that_began_meanwhile_holds_the_command_too(world: World) -> None:
+def test_a_pause_that_began_during_the_wait_holds_the_command_too(world: World) -> None:
     world.client("DEBUG LOCK 100 WRITE k")
     client = world.client("SET k 1")
     world.client("CLIENT PAUSE 500 WRITE")

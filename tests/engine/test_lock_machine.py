@@ -1,7 +1,7 @@
-"""Clients, threads, LAZY commands, expiry, flushes and forks in any order: a replay of the log gives what is in memory.
+"""Clients, threads, LAZY commands, expiry, flushes and forks in any order: a replay of the log gives the same memory.
 
-Threads are played by the test, which decides whose turn it is, so every interleaving is possible and none is a matter of
-luck. Whatever happens: nobody waits for ever, no lock is left, and the log tells the same story as memory.
+The test plays the threads and decides which runs next, so every interleaving is possible and reproducible. In every
+case no client waits for ever, no lock is left, and the log agrees with memory.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Interleavings(RuleBasedStateMachine):
     @precondition(lambda self: self.jobs)
     @rule(data=st.data())
     def compute(self, data: st.DataObject) -> None:
-        """A thread does its part; the loop does not hear of it yet."""
+        """A thread does its part; the loop does not know yet."""
         job = data.draw(st.sampled_from(self.jobs))
         if job.result is None:
             job.run()
@@ -88,7 +88,7 @@ class Interleavings(RuleBasedStateMachine):
     @precondition(lambda self: any(job.result is not None for job in self.jobs))
     @rule(data=st.data())
     def deliver(self, data: st.DataObject) -> None:
-        """The loop hears of a thread that is done."""
+        """The loop learns that a thread is done."""
         self._finish(data.draw(st.sampled_from([job for job in self.jobs if job.result is not None])))
 
     def _finish(self, job: Job) -> None:

@@ -1,4 +1,4 @@
-"""Locks by themselves: who gets what, who waits, in which order they are called."""
+"""Locks by themselves: which client gets them, which waits, and in which order they are called."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ KEYS = st.dictionaries(st.sampled_from([b"a", b"b", b"c"]), st.booleans(), min_s
 
 
 class Clients(RuleBasedStateMachine):
-    """Commands come, run or wait, take locks, finish and go away; the model is a list of who holds what."""
+    """Commands come, run or wait, take locks, finish and go away; the model is a list of the holders."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -281,7 +281,7 @@ class Clients(RuleBasedStateMachine):
         assert len(self.locks.waiting) == len(self.waiters)
 
     def teardown(self) -> None:
-        """Nobody waits for ever: when holders finish and the called try again, all are done."""
+        """No client waits for ever: when holders finish and the called ones try again, all are done."""
         if self.locks.writes_denied:
             self._call(self.locks.allow_writes())
         while self.holders or self.called:

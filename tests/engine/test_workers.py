@@ -1,4 +1,6 @@
-"""Commands in threads. The threads are real; when a slow command is done, and when the loop hears of it, the test says."""
+"""Commands in threads. The threads are real; the test decides when a slow command is done and when the loop learns of
+it.
+"""
 
 from __future__ import annotations
 
@@ -156,7 +158,9 @@ def test_a_flush_of_another_database_changes_nothing(world: World, slow: Slow) -
 
 
 @pytest.mark.parametrize("found_by", ["the cycle", "a read"])
-def test_a_source_that_expires_meanwhile_is_gone_for_the_write_too(world: World, slow: Slow, found_by: str) -> None:
+def test_a_source_that_expires_during_the_work_is_gone_for_the_write_too(
+    world: World, slow: Slow, found_by: str
+) -> None:
     """The log says DEL, then the command; replayed, it finds no source. So must memory."""
     writer = world.client("SADD s a", "SADD t b", "PEXPIRE s 100", "SLOW.STORE d s t")
     assert slow.begun.get(timeout=60) == "store"
@@ -259,7 +263,7 @@ def test_an_error_of_a_thread_is_counted_as_an_error(world: World, slow: Slow) -
 
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No jobs are counted but those of the test, whatever other servers of this process have under way."""
+    """Count only the jobs of this test, whatever other servers of this process run."""
     monkeypatch.setattr(thread_switching, "_jobs", 0)
     enabled, interval = gc.isenabled(), sys.getswitchinterval()
     gc.enable()

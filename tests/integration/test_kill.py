@@ -1,7 +1,7 @@
-"""kill -9 at any instant: what was acknowledged under `always` is there again, and nothing is there by halves.
+"""kill -9 at any instant: what was acknowledged under `always` is there again, and no operation is half done.
 
-Each writer keeps to keys of its own, so after a restart what must be there is known exactly: everything that was
-acknowledged, and of the one operation under way when the server died either all or nothing.
+Each writer uses keys of its own, so the state after a restart is known exactly: everything that was acknowledged, and
+the one operation under way when the server died either whole or not at all.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Writer:
             unit.execute()
 
     def verify(self, client: redis.Redis) -> None:
-        """Everything acknowledged is there, and no unit by halves; what was under way may have happened."""
+        """Everything acknowledged is there, and no unit is half done; what was under way may have happened."""
         counter = int(client.get(f"{self.name}:counter") or 0)
         assert counter in (self.done, self.done + 1), f"{self.name}: {self.done} acknowledged, {counter} there"
         assert client.llen(f"{self.name}:list") == counter

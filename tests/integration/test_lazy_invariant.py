@@ -1,10 +1,10 @@
-"""Nobody can tell LAZY from immediate execution: two servers, one clock, the same program on both.
+"""A client cannot tell LAZY from immediate execution: two servers, one clock, the same program on both.
 
-One of them runs most writes LAZY that may be. Every other reply must be equal, whatever clients watch and wait for, however
-keys expire and the idle moments fall; and so must everything in memory, in the log and in the snapshots.
+On one of them most writes that may be LAZY are LAZY. All other replies must be equal, whatever clients watch and wait
+for, and whenever keys expire and idle moments come; and so must memory, the log and the snapshots.
 
-Once more with threads: what an idle moment begins goes to a thread whenever it has elements to look at, and that thread is
-played by the test, so that anything may happen before it is done.
+The same with threads: work that begins in an idle moment goes to a thread if there are elements to read, and the test
+plays that thread, so that anything may happen before it is done.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from penstock.types.stream.stream import Stream
 Argv = list[bytes]
 Choose = Callable[[list[str]], str]
 
-# Not DBSIZE: it counts keys whose time is over until somebody looks at them, and LAZY looks at keys that a bad command may not.
+# Not DBSIZE: it counts expired keys until a command looks at them, and LAZY looks at keys that a bad command may not.
 READS = """
 GET {k}                       | STRLEN {k}               | TYPE {k}                    | EXISTS {k} {k}
 PTTL {k}                      | LRANGE {k} 0 -1          | LLEN {k}                    | SMEMBERS {k}
@@ -228,7 +228,7 @@ class Pair:
     def step(self) -> None:
         action, *_ = self.chance.choices(list(ACTIONS), list(ACTIONS.values()))
         action(self)
-        if self.sides[0].engine.lock_gate._put_off:  # somebody is served later, and that must not show
+        if self.sides[0].engine.lock_gate._put_off:  # a client is served later, and that must not show
             self.sides[0].thread_is_done()
         while self.sides[0].engine.lazy._order.hurried:
             assert self.sides[0].jobs, "what a client waits for is not under way"
@@ -359,9 +359,9 @@ class Pair:
 
 
 ACTIONS: dict[Callable[[Pair], None], int] = {
-    Pair.write: 100, Pair.read: 12, Pair.expire: 8, Pair.pass_time: 12, Pair.transaction: 4, Pair.script: 2, Pair.select: 2,
-    Pair.watch: 4, Pair.execute_if_unchanged: 3, Pair.wait: 4, Pair.do_to_everything: 1, Pair.restart: 1, Pair.crash: 2,
-    Pair.write_long: 25, Pair.be_idle: 5, Pair.end_of_thread: 5,
+    Pair.write: 100, Pair.read: 12, Pair.expire: 8, Pair.pass_time: 12, Pair.transaction: 4, Pair.script: 2,
+    Pair.select: 2, Pair.watch: 4, Pair.execute_if_unchanged: 3, Pair.wait: 4, Pair.do_to_everything: 1,
+    Pair.restart: 1, Pair.crash: 2, Pair.write_long: 25, Pair.be_idle: 5, Pair.end_of_thread: 5,
 }  # fmt: skip
 """What happens, and how often."""
 

@@ -1,12 +1,12 @@
-"""Many clients, few keys, everything in threads: some order of all commands explains what everybody saw.
+"""Many clients, few keys, everything in threads: some order of all commands explains what all clients saw.
 
-A real server to which a single element is worth a thread. Clients read and write the same four sets, in transactions and
-LAZY too, some keep keys locked, some go away in the middle or are killed, and snapshots and rewrites are asked for all the
-time. Every reply is recorded with the times of the request and of the reply, and linearizable.py judges the record. Nobody
-may wait longer than PATIENCE. In the end the server is killed: the log must give what was there.
+A real server that uses a thread for a single element. Clients read and write the same four sets, in transactions and
+LAZY too, some keep keys locked, some disconnect in the middle or are killed, and snapshots and rewrites are requested
+all the time. Every reply is recorded with the times of the request and of the reply, and linearizable.py judges the
+record. No client may wait longer than PATIENCE. In the end the server is killed: the log must give the same data.
 
-The record is cut into rounds. Between two of them all clients have settled, so that what became of the commands of those
-who went away is known, and the search stays short.
+The record is cut into rounds. Between two of them no command is under way, so the outcome of the commands of
+disconnected clients is known, and the search stays short.
 """
 
 from __future__ import annotations
@@ -32,17 +32,19 @@ from penstock.testing.redis import free_port
 CLIENTS = 6
 COMMANDS = 25  # a client and round
 PATIENCE = 60
-"""Seconds after which somebody waits for ever."""
+"""Seconds after which a wait counts as endless."""
 
 FORMS = """
-SMEMBERS {k} | SMEMBERS {k} | SUNION {k} {k} | SCARD {k} | SADD {k} {m} | SADD {k} {m} {m} | SREM {k} {old} | SMOVE {k} {k} {old} | SPOP {k}
-DEL {k} | COPY {k} {other} REPLACE | SUNIONSTORE {k} {k} {k} | SUNIONSTORE {k} {k} {k} | SINTERSTORE {k} {k} {k} | SDIFFSTORE {k} {k} {k}
+SMEMBERS {k} | SMEMBERS {k} | SUNION {k} {k} | SCARD {k} | SADD {k} {m} | SADD {k} {m} {m} | SREM {k} {old}
+SMOVE {k} {k} {old} | SPOP {k}
+DEL {k} | COPY {k} {other} REPLACE | SUNIONSTORE {k} {k} {k} | SUNIONSTORE {k} {k} {k} | SINTERSTORE {k} {k} {k}
+SDIFFSTORE {k} {k} {k}
 LAZY SUNIONSTORE {k} {k} {k} | LAZY SADD {k} {m} | LAZY SDIFFSTORE {k} {k} {k}
 """
 
 
 class Player:
-    """A client that does what chance tells it, and remembers what it sent and was sent."""
+    """A client that does random work, and records what it sent and received."""
 
     def __init__(self, name: str, seed: int, port: int) -> None:
         self.name, self.port = name, port
@@ -137,7 +139,7 @@ class Game:
 
     @contextmanager
     def disturbed(self) -> Iterator[None]:
-        """Meanwhile somebody kills clients, and has snapshots and rewrites made."""
+        """Kill clients, and request snapshots and rewrites, during the rounds."""
         over = threading.Event()
 
         def disturb() -> None:
@@ -163,7 +165,7 @@ class Game:
             disturbing.result()
 
     def play(self) -> None:
-        """A round, from which everybody comes back, and its explanation."""
+        """A round, from which all clients return, and its explanation."""
         with self.disturbed(), ThreadPoolExecutor(CLIENTS) as pool:
             for playing in [pool.submit(player.play) for player in self.players]:
                 playing.result()
@@ -183,7 +185,7 @@ class Game:
         self.judge()
 
     def settle(self) -> None:
-        """Wait until nobody else is there and no thread works any more."""
+        """Wait until no other client is connected and no thread works."""
         deadline = time.monotonic() + PATIENCE
         with redis.Redis(port=self.port, socket_timeout=PATIENCE) as client:
             while True:
@@ -240,7 +242,7 @@ def test_some_order_explains_what_everybody_saw(game: Game) -> None:
     for _ in range(4):
         if game.jobs_done() > 100:
             break
-        game.play()  # of clients that are killed on the way threads have less to do
+        game.play()  # threads have less to do for clients that are killed early
     assert game.jobs_done() > 100
     game.restart()
 

@@ -1,4 +1,4 @@
-"""ONCE and kill -9 under `always`: a client that sends again whatever it is in doubt about has it done exactly once."""
+"""ONCE and kill -9 under `always`: a client that repeats every command in doubt has it done exactly once."""
 
 from __future__ import annotations
 

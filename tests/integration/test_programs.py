@@ -1,4 +1,4 @@
-"""Software written for Redis, unmodified, as it comes from PyPI, on our server; and on our client, where one can choose it."""
+"""Unmodified software from PyPI that was written for Redis, on our server, and on our client if it can be chosen."""
 
 from __future__ import annotations
 
@@ -158,7 +158,8 @@ def test_celery_runs_tasks_with_this_broker_and_backend(
     celery_tasks(ours.url, client_class, tmp_path)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     worker = subprocess.Popen(
-        [sys.executable, "-m", "celery", "-A", "tasks", "worker", "--pool", "solo", "--loglevel", "WARNING", "--without-gossip"],
+        [sys.executable, "-m", "celery", "-A", "tasks", "worker", "--pool", "solo", "--loglevel", "WARNING",
+            "--without-gossip"],
         env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     script = (

@@ -1,7 +1,8 @@
-"""The promises of the levels, kept by many at once while everything breaks: threads and tasks that share clients, a proxy that cuts
-at random, servers killed with -9, slots that move and masters that die.
+"""The promises of the levels, kept by many at once while everything breaks: threads and tasks that share clients, a
+proxy that cuts at random, servers killed with -9, slots that move and masters that die.
 
-Every operation appends a number of its own to a list or a stream, so that afterwards the server itself says how often it ran:
+Every operation appends a number of its own to a list or a stream, so that afterwards the server itself says how often
+it ran:
 
     the caller was told     at most once    at least once    exactly once
     a reply                 1               1 or more        1
@@ -10,10 +11,12 @@ Every operation appends a number of its own to a list or a stream, so that after
 
 and at the two higher levels the first appearances of one caller's numbers are in the order of its calls.
 
-What Redis itself may lose is kept out by killing a master of the cluster only when its writes are paused and its replica
-has all of them: whatever is lost then is the client's fault. Our server runs with `appendfsync always` and is killed at any moment.
+What Redis itself may lose is kept out by killing a master of the cluster only when its writes are paused and its
+replica has all of them: whatever is lost then is the client's fault. Our server runs with `appendfsync always` and is
+killed at any moment.
 
-PENSTOCK_SOAK_SECONDS makes it longer (of each test), PENSTOCK_SOAK_SEED makes other things break; what happened is logged:
+PENSTOCK_SOAK_SECONDS makes it longer (of each test), PENSTOCK_SOAK_SEED makes other things break; what happened is
+logged:
 
     PENSTOCK_SOAK_SECONDS=120 pytest tests/integration/test_soak.py -o log_cli=true --log-cli-level=INFO
 """
@@ -57,7 +60,7 @@ pytestmark = pytest.mark.timeout(400 + 3 * SECONDS)
 
 
 class Worker:
-    """One caller: what it did, what it was told, and, when all is over, what the server says."""
+    """One caller: what it did, which replies and errors it got, and at the end what the server has."""
 
     def __init__(self, level: str, name: str, append: str) -> None:
         self.level = level
@@ -80,7 +83,7 @@ class Worker:
         return commands, kind == "transaction"
 
     def note(self, commands: Sequence[tuple[Any, ...]], results: Sequence[Any]) -> bool:
-        """What the caller was told; whether anything was answered."""
+        """Count the caller's replies and errors; whether anything was answered."""
         for command, result in zip(commands, results, strict=True):
             told = "a reply"
             if isinstance(result, NotSent):
@@ -96,7 +99,9 @@ class Worker:
         return not isinstance(results[0], NotSent)
 
     def check(self, read: Callable[..., Any]) -> Counter[str]:
-        """Compare with what the server has; answers what the caller was told, and how often something ran twice."""
+        """Compare with what the server has; answers the caller's replies and errors, and
+        how often something ran twice.
+        """
         assert not self.surprises, self.surprises[:3]
         if self.append == "TWRITE":
             there = [int(row[2]) for row in read("TREAD", self.name, 1, 1_000_000)]
@@ -173,7 +178,7 @@ class Crowd:
 
 @contextmanager
 def at_work(crowds: Sequence[Crowd]) -> Iterator[None]:
-    """Everybody works while the block runs, and then finishes what they have begun."""
+    """All callers work while the block runs, and then finish what they have begun."""
     stop = threading.Event()
 
     async def tasks() -> None:
@@ -223,7 +228,9 @@ def harm(proxy: FaultProxy, chance: random.Random) -> None:
 def disturb(
     proxies: Sequence[FaultProxy], chance: random.Random, crowds: Sequence[Crowd], rare: Sequence[Callable[[], object]]
 ) -> Counter[str]:
-    """Break things for as long as the soak lasts, and until every crowd has done something; the rare ones at even distances."""
+    """Break things for as long as the soak lasts, and until every group has done something; rare faults at even
+    intervals.
+    """
     done: Counter[str] = Counter()
     started = time.monotonic()
     wait = SECONDS / (len(rare) + 1)

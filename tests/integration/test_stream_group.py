@@ -86,7 +86,7 @@ def test_a_group_of_two_hundred_gets_every_message_once_and_in_turn(monkeypatch:
     entries = Counter(entry for got in received for _, entry in got)
     assert entries == Counter(f"{p}:{n}".encode() for p in range(PRODUCERS) for n in range(ENTRIES))
     sizes = [len(got) for got in received]
-    # In turn: nobody is served twice while another waits, so they differ by no more than who was on the way back.
+    # In turn: no member is served twice while another waits, so they differ only by replies under way.
     assert max(sizes) - min(sizes) <= 3, Counter(sizes)
     for got in received:
         assert got == sorted(got)
@@ -164,7 +164,7 @@ class Worker:
     # After a restart.
 
     def verify(self, client: redis.Redis) -> None:
-        """What clients were told holds; the one command that was not answered happened whole or not at all."""
+        """What clients were told holds; the one command without a reply happened whole or not at all."""
         if not client.exists(self.key):
             assert self.last == 0
             assert not self.stages
@@ -197,7 +197,7 @@ class Worker:
         self.doubtful = None
 
     def _verify_writes(self, client: redis.Redis, info: dict[bytes, Any], verb: str | None) -> None:
-        """A repeat of what was not answered tells whether it happened: afterwards it has happened once."""
+        """A repeat of the command without a reply tells whether it happened: afterwards it has happened once."""
         staged = sum(self.stages.values())
         if verb == "TWRITE":
             assert info[b"last"] in (self.last, self.last + 2)
@@ -264,7 +264,7 @@ def test_groups_producers_and_stages_are_what_clients_were_told_after_kill_9(tmp
 
 
 def test_what_a_reader_was_told_is_gone_stays_gone_after_kill_9(tmp_path: Path) -> None:
-    """Compaction runs between commands; nobody may see its work before it is on disk."""
+    """Compaction runs between commands; its result must not be visible before it is on disk."""
     port = free_port()
     read = ("TREAD", "k", 1, 20_000)
     server = Process(tmp_path, port)

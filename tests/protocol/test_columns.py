@@ -69,7 +69,8 @@ def test_slots_are_those_of_the_keys(twin: ModuleType, some: list[bytes], shift:
 @both
 @pytest.mark.parametrize(
     ("places", "data", "present"),
-    [([], b"", None), ([0, 5], b"1234", None), ([-1, 1], b"1234", None), ([0, 3, 2], b"1234", None), ([0, 1, 2], b"12", b"1")],
+    [([], b"", None), ([0, 5], b"1234", None), ([-1, 1], b"1234", None), ([0, 3, 2], b"1234", None),
+        ([0, 1, 2], b"12", b"1")],
 )  # fmt: skip
 def test_places_outside_of_the_data_are_refused(
     twin: ModuleType, places: list[int], data: bytes, present: bytes | None

@@ -1,4 +1,4 @@
-"""Commands out of bytes that are cut anywhere: each reader equals the model, and nothing hostile gets through."""
+"""Commands from bytes that are cut anywhere: each reader equals the model, and nothing hostile gets through."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ both = pytest.mark.parametrize("kind", READERS.values(), ids=READERS)
 
 # Values that look like headers, where a reader that guesses would go wrong.
 TRICKY = [
-    b"*9999999\r\n", b"*1234567", b"\r\n*9999999\r\n", b"$999999999\r\n", b"*", b"*1", b"*1\r", b"\r\n", b"\n~9999999\r\n",
-    b"\n>1\r\n", b"~", b"%1\r\n", b"\n%2", b"\n|8888888", b"*3\r\n$3\r\nSET\r\n", b"",
+    b"*9999999\r\n", b"*1234567", b"\r\n*9999999\r\n", b"$999999999\r\n", b"*", b"*1", b"*1\r", b"\r\n",
+    b"\n~9999999\r\n", b"\n>1\r\n", b"~", b"%1\r\n", b"\n%2", b"\n|8888888", b"*3\r\n$3\r\nSET\r\n", b"",
 ]  # fmt: skip
 values = st.one_of(st.sampled_from(TRICKY), st.binary(max_size=40), st.lists(st.sampled_from(TRICKY)).map(b"".join))
 commands = st.lists(st.lists(values, min_size=1, max_size=5), max_size=8)
@@ -108,7 +108,8 @@ def test_random_bytes_give_commands_or_a_protocol_error_and_nothing_else(kind: t
 @settings(max_examples=300, deadline=None)
 @given(
     pieces=st.lists(
-        st.sampled_from([b"*", b"$", b"~", b">", b"%", b"|", b":", b"+", b"-", b"_", b"#", b",", b"(", b"=", b"1", b"0", b"9999999", b"\r\n", b"\n", b"a"]),
+        st.sampled_from([b"*", b"$", b"~", b">", b"%", b"|", b":", b"+", b"-", b"_", b"#", b",", b"(", b"=", b"1", b"0",
+            b"9999999", b"\r\n", b"\n", b"a"]),
         max_size=30,
     )
 )  # fmt: skip

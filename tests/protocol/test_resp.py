@@ -1,4 +1,4 @@
-"""Python values to RESP2 and RESP3; read back by hiredis, which nobody here wrote."""
+"""Python values to RESP2 and RESP3, read back by hiredis, an independent implementation."""
 
 from __future__ import annotations
 

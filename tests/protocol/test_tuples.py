@@ -1,4 +1,4 @@
-"""Commands of tuples, on both twins: what they make of words is what the words are on the wire, and they leave alone what is odd."""
+"""Commands given as tuples, on both twins: the bytes equal those of the single words, and odd words are left alone."""
 
 from __future__ import annotations
 

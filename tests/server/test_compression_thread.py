@@ -1,4 +1,4 @@
-"""A server that compresses in a thread (where there are two processors) while clients write, read, copy, save and delete."""
+"""A server compresses in a thread (with two processors or more) while clients write, read, copy, save and delete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client that has gone while it was blocked: what comes after its end is not for it."""
+"""A client that disconnected while it was blocked: what comes later is not given to it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.server.app import App
 def test_a_push_that_comes_right_behind_the_end_of_a_blocked_client_is_not_given_to_it(
     ours: Server, command: str
 ) -> None:
-    """Both are there when the loop looks at its sockets, which it tells of the end at once and of the loss a turn later."""
+    """Both events are there when the loop checks its sockets: it reports the end at once, and the loss a turn later."""
     with RawClient(ours.port) as other, RawClient(ours.port) as blocked:
         other.ask("FLUSHALL")
         blocked.command(*command.split())

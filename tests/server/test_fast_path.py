@@ -1,4 +1,6 @@
-"""The inner loops run a command as `Engine.execute` and `run_handler` do: the same reply, counters, log entries and data."""
+"""The inner loops run a command as `Engine.execute` and `run_handler` do: same reply,
+counters, log entries and data.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +98,7 @@ def _facts(engine: Engine) -> dict[str, Any]:
     """What clients and INFO can tell; not the time that it took."""
     stats = engine.stats
     return {
-        "tally": stats.tally[0:1] + stats.tally[3:5],  # commands, hits, misses; input depends on the way
+        "tally": stats.tally[0:1] + stats.tally[3:5],  # commands, hits, misses; the input counter depends on the path
         "errors": dict(stats.errors),
         "calls": {
             name: [counters[place] for place in (CALLS, REJECTED, FAILED)]

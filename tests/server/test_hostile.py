@@ -1,4 +1,4 @@
-"""Clients that mean harm or are broken: each ends, at most, its own connection.
+"""Hostile or broken clients: each ends, at most, its own connection.
 
 While one misbehaves another asks all the time, and every answer must come promptly; nothing may be logged as an
 internal error, and no exception may reach the event loop.
@@ -27,7 +27,7 @@ from penstock.server.app import App
 from penstock.server.connection import Connection
 
 PROMPT = 2.0
-"""Seconds that this process, the server in it, may work while somebody waits for an answer: what others do on the machine does not count."""
+"""Seconds of CPU time that this process, with the server in it, may use while a client waits for an answer."""
 
 
 class Bystander:
@@ -116,9 +116,9 @@ def test_random_bytes(hostile: RawClient, server: Server, seed: int) -> None:
     "data",
     [
         b"*99999999999\r\n", b"*1000001\r\n", b"*1\r\n$99999999999\r\n", b"*1\r\n$-7\r\n", b"*1\r\n*9999999\r\n",
-        b"*1\r\n~99999999\r\n", b"*1\r\n>99999999\r\n", b"*1\r\n|99999999\r\n", b"*1\r\n%1\r\n*0\r\n*0\r\n", b"*1\r\n:1\r\n",
-        b"*1\r\n*1\r\n$1\r\na\r\n", b"*1\r\n" * 100_000, b"*2\r\n" * 100_000, b"x" * 100_000, b'SET a "b\r\n', b"*a\r\n",
-        b"POST / HTTP/1.1\r\n\r\nSET a 1\r\n",
+        b"*1\r\n~99999999\r\n", b"*1\r\n>99999999\r\n", b"*1\r\n|99999999\r\n", b"*1\r\n%1\r\n*0\r\n*0\r\n",
+        b"*1\r\n:1\r\n", b"*1\r\n*1\r\n$1\r\na\r\n", b"*1\r\n" * 100_000, b"*2\r\n" * 100_000, b"x" * 100_000,
+        b'SET a "b\r\n', b"*a\r\n", b"POST / HTTP/1.1\r\n\r\nSET a 1\r\n",
     ],
     ids=lambda data: repr(data[:20]),
 )  # fmt: skip
@@ -338,7 +338,7 @@ def test_what_comes_for_a_client_that_is_gone_is_forgotten(ours: Server) -> None
 
 
 def test_one_that_is_gone_when_its_reply_may_leave_holds_nobody_up(tmp_path: Path) -> None:
-    """Under `always` replies wait for the disk. One that nobody takes any more must not keep the others from leaving."""
+    """Under `always` replies wait for the disk. A reply that its client does not take must not delay the others."""
     with Server(dir=tmp_path, appendonly="yes", appendfsync="always") as server:
         patient = RawClient(server.port)
         for number in range(50):

@@ -47,8 +47,8 @@ def test_pandas_is_not_imported_by_a_server_that_reads_and_writes_arrow(tmp_path
         writer.write_table(table)
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
-        [sys.executable, "-c", COMMANDS],
-        input=bytes(sink.getvalue()), capture_output=True, env={**os.environ, "PYTHONPATH": path}, timeout=120, check=False,
+        [sys.executable, "-c", COMMANDS], input=bytes(sink.getvalue()), capture_output=True,
+        env={**os.environ, "PYTHONPATH": path}, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr.decode()
     assert "pyarrow" in done.stdout.decode().split()

@@ -34,7 +34,7 @@ commands.load()
 
 
 def _loop(base: type) -> Any:
-    """A loop of this kind on an engine of its own, whose whole way is `engine.execute` and whose bugs are visible."""
+    """A loop of this kind on an engine of its own; its slow path is `engine.execute`, and its bugs are visible."""
 
     class Loop(base):  # type: ignore[misc, valid-type]
         def execute(self, argv: list[bytes]) -> bool:
@@ -67,7 +67,9 @@ def _loop(base: type) -> Any:
 
 
 def _fast(handler: Handler, words: int) -> FastCommand:
-    """A command of so many words that only the inner loop knows; it is counted for itself, and noted as GET if it is slow."""
+    """A command with so many words that only the inner loop knows it; counted by itself, and logged as GET if it is
+    slow.
+    """
     counters = array("q", bytes(40))
     return FastCommand(REGISTRY.by_name[b"GET"], handler, low=words, high=words, counters=counters)
 
@@ -135,7 +137,7 @@ def test_a_reply_in_pieces_leaves_whole_and_in_its_place(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_plain_read_of_a_stream_is_quick_and_one_with_options_takes_the_whole_way(kind: str, logged: bool) -> None:
     loop = _loop(KINDS[kind])
-    if logged:  # under `always` no write takes this way
+    if logged:  # under `always` no write uses the inner loop
         loop.engine.log_to(Unlogged(), strict=True)
     stream = loop.session.db.obtain_stream(b"s")
     stream.messages.append_many(1, [b"tag"] * 2500, [b"entry"] * 2500)
@@ -281,7 +283,7 @@ def test_replies_to_a_socket_come_whole_and_in_order_when_it_takes_only_part(kin
 
 
 def _hear(loop: Any, ours: socket.socket) -> int:
-    """What a transport does with a socket: hand over what has come, in chunks; how many there were."""
+    """What a transport does with a socket: pass on what has come, in chunks; how many there were."""
     chunks = 0
     with contextlib.suppress(BlockingIOError):
         while data := ours.recv(1 << 14):
@@ -328,7 +330,7 @@ def test_long_arguments_arrive_whole_however_the_socket_gives_them(
 
 
 def test_a_long_argument_is_spared_the_way_through_the_transport_and_what_follows_it_is_not() -> None:
-    value = bytes(range(256)) * 400  # with room to spare in a socket
+    value = bytes(range(256)) * 400  # with space to spare in a socket
     behind = pack(b"INCR", b"n")
     ours, theirs = socket.socketpair()
     with ours, theirs:

@@ -1,4 +1,4 @@
-"""Replies that leave in pieces: whole, in order, and the same whatever is in their way."""
+"""Replies that are sent in pieces: whole, in order, and the same whatever else happens."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def test_idle_clients_are_closed_but_not_those_that_wait_for_something() -> None
         wait_until(lambda: server.call(lambda app: app.engine.blocking.count) == 1)
         server.call(lambda app: set_timeout(app, "1"))
         assert idle.is_closed()
-        server.call(lambda app: set_timeout(app, "0"))  # those who ask now may take their time
+        server.call(lambda app: set_timeout(app, "0"))  # requests from now on may take longer
         with RawClient(server.port) as client:
             assert client.ask("PUBLISH c hello") == 1
             assert client.ask("RPUSH k x") == 1

@@ -58,7 +58,7 @@ def test_the_replies_of_a_pipeline_stay_in_order_around_a_thread(
     for words in ("SADD s a", "SLOW.READ s", "SADD s b", "SLOW.STORE d s", "SCARD d"):
         client.command(*words.split())
     assert slow.begun.get(timeout=60) == "read"
-    assert r.scard("s") == 1, "another client is served meanwhile"
+    assert r.scard("s") == 1, "another client is served at the same time"
     slow.go.set()
     assert [client.read() for _ in range(5)] == [1, [b"a"], 1, 2, 2]
 

@@ -1,4 +1,4 @@
-"""A reply in pieces leaves whole and in its place, however the client reads, and holds nobody else up."""
+"""A reply in pieces is sent whole and in its place, however the client reads, and delays no other client."""
 
 from __future__ import annotations
 

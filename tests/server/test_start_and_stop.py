@@ -21,7 +21,7 @@ from penstock.testing.redis import free_port
 
 
 def run_app(scenario: Callable[[App], Awaitable[None]], folder: Path, **directives: str) -> None:
-    """Make an App inside a loop and hand it over, before its start."""
+    """Make an App inside a loop and pass it on, before its start."""
 
     async def main() -> None:
         config = Config()

@@ -1,4 +1,4 @@
-"""TLS: with certificates made on the spot."""
+"""TLS, with certificates made by the test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that send much before they read anything, and clients that never read: nothing stalls, and memory is bounded."""
+"""Clients that send much before they read, and clients that never read: nothing stalls, and memory is bounded."""
 
 from __future__ import annotations
 

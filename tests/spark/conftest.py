@@ -1,7 +1,8 @@
 """One Spark session for all tests of Spark: starting one takes longer than most tests.
 
-Half the CPU time of a start goes into classes, thousands of them, which Java reads, checks and links. So the session of test_runs.py,
-which needs nearly all that the other tests need, goes first, and leaves an archive of them behind that every later JVM starts from.
+Half the CPU time of a start goes into classes, thousands of them, which Java reads, checks and links. So the session of
+test_runs.py, which needs nearly all that the other tests need, goes first, and leaves an archive of them behind that
+every later JVM starts from.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whoever makes the archive of classes goes before those who use it."""
+    """The test that makes the archive of classes runs before those that use it."""
     places = [place for place, item in enumerate(items) if item.path.is_relative_to(HERE)]
     in_order = sorted((items[place] for place in places), key=lambda item: "runs" not in fixtures_of(item))
     for place, item in zip(places, in_order, strict=True):
@@ -39,7 +40,8 @@ def fixtures_of(item: pytest.Item) -> Sequence[str]:
 def class_archive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClassArchive]:
     """The archive that the tests share, also those of another process of pytest; and a Java for machines without one.
 
-    No JVM of the tests lives long enough to get back what its better compiler costs: with the quick one it takes half the CPU time.
+    No JVM of the tests lives long enough to get back what its better compiler costs: with the quick one it takes half
+    the CPU time.
     """
     folder = tmp_path_factory.getbasetemp()
     folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "java"
@@ -74,7 +76,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, spark_server: Server) -> Ite
         .config("spark.local.dir", str(folder))
         .config("spark.driver.host", "127.0.0.1")
     )
-    with pytest.MonkeyPatch.context() as patch:  # what it inherits goes for whatever runs in it
+    with pytest.MonkeyPatch.context() as patch:  # processes that it starts inherit this
         patch.setenv("PYSPARK_PYTHON", sys.executable)
         patch.setenv("PENSTOCK_URL", spark_server.url)
         session = builder.getOrCreate()

@@ -1,4 +1,4 @@
-"""`format("penstock")` on a standalone cluster: a master and two workers, processes of this machine, and spark-submit."""
+"""`format("penstock")` on a standalone cluster: a master, two workers and spark-submit, all on this machine."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def started(environment: dict[str, str], sign: str, *words: object) -> Iterator[
             seen.append(line)
             if found := re.search(sign, line):
                 break
-        # Whoever stops reading stops the process once the pipe is full.
+        # A process stops when its output is not read and the pipe is full.
         rest = threading.Thread(target=log.read)
         rest.start()
         try:
@@ -79,8 +79,9 @@ def test_streams_are_read_and_written_by_executors_of_a_cluster(
 ) -> None:
     master, environment = cluster
     settings = {
-        "spark.executor.memory": "512m", "spark.executor.cores": "1", "spark.cores.max": "2", "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1", "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.executor.memory": "512m", "spark.executor.cores": "1", "spark.cores.max": "2",
+        "spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1",
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "600s",
         "spark.executor.extraJavaOptions": environment["SPARK_SUBMIT_OPTS"],
     }  # fmt: skip

@@ -69,7 +69,8 @@ def test_what_is_missing_there_twice_or_counted_wrong_is_told(world: Any, reques
     ]
     assert told([*everything, "b"], 4, ["a-0", "a-1"]) == ["1 clicks are not sent, but in the table clicks, such as b"]
     assert told(everything, 4, ["a-0", "a-0"]) == [
-        "1 clicks are missing from the stream alerts, such as a-1", "1 clicks are more than once in the stream alerts, such as a-0",
+        "1 clicks are missing from the stream alerts, such as a-1",
+        "1 clicks are more than once in the stream alerts, such as a-0",
     ]  # fmt: skip
     assert told(everything, 3, ["a-0", "a-1"]) == ["minute 1970-01-01T00:00, page /: 4 clicks were sent, 3 are counted"]
 

@@ -1,4 +1,4 @@
-"""What docs/spark.md and docs/pipelines.md show, run as it is written; only the places of files and servers are other ones."""
+"""The examples of docs/spark.md and docs/pipelines.md run as they are written, with other folders and servers."""
 
 from __future__ import annotations
 

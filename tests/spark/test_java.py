@@ -11,7 +11,7 @@ from penstock.spark import java
 
 
 def fake_java(home: Path, version: str) -> Path:
-    """A home of Java that only says its version."""
+    """A Java home whose java only prints its version."""
     command = home / "bin" / "java"
     command.parent.mkdir(parents=True)
     command.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")

@@ -1,8 +1,9 @@
-"""kill -9 of the driver's JVM before, inside and after a commit, of a Python worker, and of the server: each row is there once, and so
-is a dead letter for each entry that does not parse. Counters count each row once.
+"""kill -9 of the driver's JVM before, inside and after a commit, of a Python worker, and of the server.
 
-Without the fence of TCOMMIT the batch that died inside its commit would be written twice; without the numbers of their producers the
-letters of a batch that is run again would; without the guard of the counters it would be counted twice.
+Each row is there once, and so is a dead letter for each entry that does not parse. Counters count each row once.
+
+Without the fence of TCOMMIT the batch that died inside its commit would be written twice. Without the numbers of their
+producers the letters of a batch that is run again would be. Without the guard of the counters it would be counted twice.
 """
 
 from __future__ import annotations

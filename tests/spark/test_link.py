@@ -1,4 +1,4 @@
-"""The connection of drivers and tasks: what a cut connection means, and how a long range is read. No Spark is needed."""
+"""The connection of drivers and tasks: what a cut connection means, and how a long range is read. Without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cutting ranges and sharing a limit: nothing lost, nothing twice, nobody left out."""
+"""Cutting ranges and sharing a limit: nothing is lost or read twice, and every stream gets a share."""
 
 from __future__ import annotations
 

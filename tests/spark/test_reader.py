@@ -1,4 +1,4 @@
-"""Readers and writers as Spark calls them, without Spark: what they say of mistakes, of loss, and of writes that are repeated."""
+"""Readers and writers as Spark calls them, without Spark: errors for mistakes and lost data, and repeated writes."""
 
 from __future__ import annotations
 

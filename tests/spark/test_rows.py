@@ -33,8 +33,9 @@ def messages_of(tags: list[bytes], entries: list[bytes]) -> pa.RecordBatch:
     """Messages as the server sends them."""
     return pa.record_batch(
         {
-            "offset": pa.array(range(1, len(entries) + 1), pa.int64()), "time": pa.array([0] * len(entries), pa.int64()),
-            "tag": pa.array(tags, pa.binary()), "entry": pa.array(entries, pa.binary()),
+            "offset": pa.array(range(1, len(entries) + 1), pa.int64()),
+            "time": pa.array([0] * len(entries), pa.int64()), "tag": pa.array(tags, pa.binary()),
+            "entry": pa.array(entries, pa.binary()),
         }
     )  # fmt: skip
 

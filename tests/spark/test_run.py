@@ -1,4 +1,6 @@
-"""`penstock run` for real: Spark in a process of its own, as users start it. Each start takes a while, so each test tells a story."""
+"""`penstock run` as users start it, with Spark in a process of its own. Starting takes
+long, so each test checks much.
+"""
 
 from __future__ import annotations
 
@@ -131,7 +133,7 @@ NOBODY = -1
 
 
 def click(client: Any, times: int) -> None:
-    """Slow clicks of nobody, as a new project reads them."""
+    """Slow clicks of no user, as a new project reads them."""
     entry = json.dumps({"at": "2026-01-01T00:00:00Z", "page": "/", "user": NOBODY, "ms": 1900})
     client.execute_command("TWRITE", "clicks", "ENTRIES", *(word for _ in range(times) for word in ("/", entry)))
 

@@ -1,4 +1,4 @@
-"""What projects do, and what is said of their mistakes: one run after the other, in one Spark session in a process of its own."""
+"""Runs of projects, and the messages about their mistakes: one after the other, in one Spark session of one process."""
 
 from __future__ import annotations
 
@@ -83,17 +83,55 @@ UNREACHABLE = "option('url', 'redis://127.0.0.1:1').option('retryTimeout', 300).
 MISTAKES = {
     "an exception": (a_table("t", "{}['x']"), "Problem", "0.py:9: KeyError: 'x'"),
     "an import": ("import nowhere\n", "Problem", "0.py:7: ModuleNotFoundError: No module named 'nowhere'"),
-    "an unknown table": (a_table("t", "spark.read.table('nowhere')", "materialized_view"), "Problem", "0.py:7: [TABLE_OR_VIEW_NOT_FOUND] The table or view `spark_catalog`.`default`.`nowhere` cannot be found."),
-    "an unknown option": (a_table("t", read("option('strem', 'x')")), "Problem", "0.py:7: format('penstock') has no option 'strem'; did you mean stream?"),
+    "an unknown table": (
+        a_table("t", "spark.read.table('nowhere')", "materialized_view"),
+        "Problem",
+        "0.py:7: [TABLE_OR_VIEW_NOT_FOUND] The table or view `spark_catalog`.`default`.`nowhere` cannot be found.",
+    ),
+    "an unknown option": (
+        a_table("t", read("option('strem', 'x')")),
+        "Problem",
+        "0.py:7: format('penstock') has no option 'strem'; did you mean stream?",
+    ),
     "no option": (a_table("t", read("option('text', 'true')")), "Problem", "0.py:7: name what to read"),
-    "no stream": (a_table("t", read("option('stream', 'nope')", "read"), "materialized_view"), "RunFailed", "0.py:7: there is no stream 'nope' at redis://"),
-    "no server": (a_table("t", read(UNREACHABLE)), "RunFailed", "0.py:7: no answer from the server at redis://127.0.0.1:1 for 0.3 seconds"),
-    "a division": (a_table("t", "spark.range(3).selectExpr('1 / (id - 1) AS x')", "materialized_view"), "RunFailed", "0.py:7: [DIVIDE_BY_ZERO] Division by zero."),
-    "a target": (a_table("t", read("option('stream', 'x')")) + a_table("f", read("option('stream', 'x')"), "append_flow(target='T')"), "RunFailed", "0.py:10: Unsupported destination"),
-    "a table twice": (a_table("t", "spark.range(1)", "materialized_view") * 2, "Problem", "0.py:10: there is a table t already, in "),
-    "a column in SQL": ("CREATE MATERIALIZED VIEW a AS SELECT 1 AS n;\n\nCREATE MATERIALIZED VIEW b AS\nSELECT m FROM a;\n", "Problem", "0.sql:4: [UNRESOLVED_COLUMN.WITH_SUGGESTION] A column, variable, or function parameter with name `m`"),
-    "a word in SQL": ("CREATE MATERIALIZED VIEW a AS SELECT 1 AS n; -- one; and another:\n\nCREATE MATERIALIZED VIEW b AS\nSELEKT 1;\n", "Problem", "0.sql:4: [PARSE_SYNTAX_ERROR] Syntax error at or near 'SELEKT'"),
-}  # fmt: skip
+    "no stream": (
+        a_table("t", read("option('stream', 'nope')", "read"), "materialized_view"),
+        "RunFailed",
+        "0.py:7: there is no stream 'nope' at redis://",
+    ),
+    "no server": (
+        a_table("t", read(UNREACHABLE)),
+        "RunFailed",
+        "0.py:7: no answer from the server at redis://127.0.0.1:1 for 0.3 seconds",
+    ),
+    "a division": (
+        a_table("t", "spark.range(3).selectExpr('1 / (id - 1) AS x')", "materialized_view"),
+        "RunFailed",
+        "0.py:7: [DIVIDE_BY_ZERO] Division by zero.",
+    ),
+    "a target": (
+        a_table("t", read("option('stream', 'x')"))
+        + a_table("f", read("option('stream', 'x')"), "append_flow(target='T')"),
+        "RunFailed",
+        "0.py:10: Unsupported destination",
+    ),
+    "a table twice": (
+        a_table("t", "spark.range(1)", "materialized_view") * 2,
+        "Problem",
+        "0.py:10: there is a table t already, in ",
+    ),
+    "a column in SQL": (
+        "CREATE MATERIALIZED VIEW a AS SELECT 1 AS n;\n\nCREATE MATERIALIZED VIEW b AS\nSELECT m FROM a;\n",
+        "Problem",
+        "0.sql:4: [UNRESOLVED_COLUMN.WITH_SUGGESTION] A column, variable, or function parameter with name `m`",
+    ),
+    "a word in SQL": (
+        "CREATE MATERIALIZED VIEW a AS SELECT 1 AS n; -- one; and another:\n\n"
+        "CREATE MATERIALIZED VIEW b AS\nSELEKT 1;\n",
+        "Problem",
+        "0.sql:4: [PARSE_SYNTAX_ERROR] Syntax error at or near 'SELEKT'",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", MISTAKES)

@@ -1,4 +1,4 @@
-"""The log as files: every way to cut or damage it, and what a restart makes of that."""
+"""The log as files: every kind of cut or damage, and what a restart makes of it."""
 
 from __future__ import annotations
 

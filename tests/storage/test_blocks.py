@@ -32,7 +32,9 @@ def test_the_end_of_the_interpreter_does_not_wait_for_a_giant_to_be_freed() -> N
 
 
 def test_both_twins_write_the_same_bytes(tmp_path: Path) -> None:
-    """Lists that wrapped around their blocks, sets with holes, entries that were deleted, numbers of any size, keys with and without a time."""
+    """Lists that wrapped around their blocks, sets with holes, deleted entries, numbers of any size, keys with and
+    without an expiry time.
+    """
     engine = Engine()
     session = Session(engine)
     keyspace = engine.keyspace
@@ -118,7 +120,8 @@ data = count.in_use() - before
 
 def write(file, go_on):
     snapshot.write(file, keyspace, go_on)
-    [line] = [line for line in Path("/proc/self/smaps_rollup").read_text().splitlines() if line.startswith("Private_Dirty")]
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    [line] = [line for line in lines if line.startswith("Private_Dirty")]
     (folder / "copied").write_text(str(int(line.split()[1]) * 1024))
 
 child = Child(folder / "snapshot", write)

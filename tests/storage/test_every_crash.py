@@ -1,4 +1,4 @@
-"""Whatever instant a crash or a power cut chooses: what was acknowledged under `always` is there."""
+"""A crash or a power cut at any instant: what was acknowledged under `always` is there."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def test_a_rewrite_waits_for_threads_that_write_too(tmp_path: Path) -> None:
 
 
 def test_children_are_forked_and_finish_while_threads_are_busy(tmp_path: Path) -> None:
-    """A child has the memory of the fork but not the threads: whatever lock one of them held stays held in it."""
+    """A child has the memory of the fork but not the threads: a lock that one of them held stays held in it."""
     over = threading.Event()
     before = REGISTRY.saved()
 

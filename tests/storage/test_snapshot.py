@@ -121,7 +121,7 @@ def test_an_empty_collection_is_left_out_with_a_warning(
     assert "1 keys with empty values are left out" in caplog.text
 
 
-def test_keys_that_expired_meanwhile_are_left_out_on_request(tmp_path: Path) -> None:
+def test_keys_that_expired_since_the_snapshot_are_left_out_on_request(tmp_path: Path) -> None:
     snapshot.save(tmp_path / "dump.pns", filled())
     assert b"other" in loaded(tmp_path / "dump.pns", expired_before=4_999)[3].data
     late = loaded(tmp_path / "dump.pns", expired_before=5_000)

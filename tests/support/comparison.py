@@ -66,7 +66,7 @@ def comparison_machine(
     steps: int = 30,
     ask_ours: Callable[[Argv], Argv] = lambda argv: argv,
 ) -> type:
-    """A test case class; assign it to a name that starts with Test. `ask_ours` says how ours is asked the same thing."""
+    """A test case class; assign it to a name that starts with Test. `ask_ours` sends the same command to ours."""
 
     class Comparison(RuleBasedStateMachine):
         @initialize()

@@ -1,4 +1,4 @@
-"""Has every command take the way of a long one, however little it has to do: for tests that the ways do not differ.
+"""Makes every command take the path of a long one, however little it has to do: for tests that compare the two paths.
 
 `python -m tests.support.everything_long` is `penstock` with every command long.
 """

@@ -1,4 +1,4 @@
-"""A key of every type, and what a key holds whatever its type; for tests that are not about one type."""
+"""A key of every type, and the contents of a key of any type; for tests that are not about one type."""
 
 from __future__ import annotations
 

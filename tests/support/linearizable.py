@@ -1,10 +1,10 @@
 """Whether what clients saw of some sets can be explained by any order of their commands.
 
-This is the search of Wing and Gong over histories of the whole model, all keys together because commands such as SUNIONSTORE
-touch several: take any command that was sent before every other one was answered, run it on the model, go on if the reply is
-the one that its client got. What was reached before (the same commands done, the same state) is not tried again, and a command
-that cannot have changed anything is taken as soon as its reply fits, which loses no order. Members are unique in a history,
-so that a reply leaves few orders to choose from.
+This is the search of Wing and Gong over histories of the whole model, all keys together because commands such as
+SUNIONSTORE touch several: take any command that was sent before every other one was answered, run it on the model, go
+on if the reply is the one that its client got. What was reached before (the same commands done, the same state) is not
+tried again, and a command that cannot have changed anything is taken as soon as its reply fits, which loses no order.
+Members are unique in a history, so that a reply leaves few orders to choose from.
 
 A command whose client was gone before its reply came may have happened at any time since it was sent, or never.
 """

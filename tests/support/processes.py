@@ -1,9 +1,12 @@
-"""How `pytest -n 4` divides the tests: by file, since the tests of a file share servers, and what takes longest goes first.
+"""How `pytest -n 4` divides the tests: by file, since the tests of a file share servers, and what takes longest goes
+first.
 
-Tests wait for timers, processes and Java as long as they compute, so there are more processes than most machines have cores.
+Tests wait for timers, processes and Java as long as they compute, so there are more processes than most machines have
+cores.
 
-Most tests of Spark share one session, so their files are one part. Those that start Spark in processes of their own are parts like any other
-file, but wait for a while: the first part is making what lets their JVMs start in half the time (tests/spark/conftest.py).
+Most tests of Spark share one session, so their files are one part. Those that start Spark in processes of their own are
+parts like any other file, but wait for a while: the first part is making what lets their JVMs start in half the time
+(tests/spark/conftest.py).
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ def rank_of(item: pytest.Item) -> int:
 
 
 class Parts(LoadScopeScheduling):
-    """Hands out one part after the other, in the order in which they were collected."""
+    """Gives out one part after the other, in the order in which they were collected."""
 
     def _split_scope(self, nodeid: str) -> str:
         return part_of(nodeid)

@@ -1,4 +1,4 @@
-"""A client that sends what it is told, for tests of the protocol itself: no library in between that helps."""
+"""A client that sends exactly the given bytes, for tests of the protocol itself, without a library in between."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class RawClient:
         return str(reply) if isinstance(reply, hiredis.ReplyError) else reply
 
     def is_closed(self) -> bool:
-        """Whether the server closes the connection; replies before that are passed over."""
+        """Whether the server closes the connection; replies before that are skipped."""
         try:
             while True:
                 self.read()

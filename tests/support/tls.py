@@ -1,4 +1,4 @@
-"""Certificates made on the spot, and servers and clients that use them."""
+"""Certificates made by the tests, and servers and clients that use them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.testing.redis import free_port
 
 
 def _usage(authority: bool) -> x509.KeyUsage:
-    """What Python 3.13 wants to see: an authority signs certificates, others sign."""
+    """Required by Python 3.13: an authority signs certificates, others sign."""
     rest = dict.fromkeys(
         (
             "content_commitment",

@@ -27,7 +27,7 @@ def pure_twin(module: ModuleType) -> ModuleType:
 
 
 def is_compilation_expected() -> bool:
-    """Whether the set-up could compile here, and nobody asked for the pure twin."""
+    """Whether the compiled twin can be built here, and PENSTOCK_PURE does not ask for the pure one."""
     headers = Path(sysconfig.get_path("include")) / "Python.h"
     possible = bool(shutil.which("cc") or shutil.which("gcc")) and headers.exists()
     return possible and not os.environ.get("PENSTOCK_PURE")

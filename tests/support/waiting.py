@@ -1,6 +1,7 @@
 """Waiting for something that another thread or process does.
 
-The limit is there so that a test that waits in vain says what it waits for, before pytest-timeout ends it. It is no measure of speed.
+The limit is there so that a test that waits in vain says what it waits for, before pytest-timeout ends it. It is no
+measure of speed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Hashes as a type: a dict with a sampler that catches up by itself."""
+"""Hashes as a type: a dict with a sampler that updates itself."""
 
 from __future__ import annotations
 

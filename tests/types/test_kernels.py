@@ -1,4 +1,4 @@
-"""The chunked kernels give what the one long call gives, whatever the size of a chunk."""
+"""The chunked kernels give the same as the one long call, for every size of a chunk."""
 
 from __future__ import annotations
 

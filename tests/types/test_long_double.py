@@ -16,7 +16,8 @@ numbers = st.one_of(
     st.integers(-(10**25), 10**25).map(str),
     st.decimals(-1000, 1000, places=6).map(str),
     st.tuples(st.floats(-1, 1), st.integers(-60, 60)).map(lambda pair: f"{pair[0]:.12f}e{pair[1]}"),
-    st.sampled_from(["inf", "5.", ".5", "", " 1", "1 ", "1_0", "+3", "0x1.8p1", "0e99999", "1e-5000", "nan", "-0", "1e", "e1"]),
+    st.sampled_from(["inf", "5.", ".5", "", " 1", "1 ", "1_0", "+3", "0x1.8p1", "0e99999", "1e-5000", "nan", "-0", "1e",
+        "e1"]),
 ).map(str.encode)  # fmt: skip
 
 

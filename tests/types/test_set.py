@@ -1,4 +1,4 @@
-"""Sets as a type: a plain set with a sampler that never falls out of step."""
+"""Sets as a type: a plain set with a sampler that is always up to date."""
 
 from __future__ import annotations
 

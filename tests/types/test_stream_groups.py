@@ -61,7 +61,7 @@ def test_messages_not_acknowledged_in_time_come_again_before_new_ones() -> None:
 
 
 def test_one_message_that_is_not_due_does_not_hide_those_that_are() -> None:
-    """The RCP's list stops at the first entry that is not due."""
+    """In a plain list of pending messages the first entry that is not due would hide those behind it."""
     messages, group = filled(3), Group(1)
     group.deliver(messages, 0, 1, (10_000, 0))
     group.deliver(messages, 0, 1, (10, 0))

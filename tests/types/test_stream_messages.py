@@ -522,7 +522,8 @@ def test_an_arrow_read_of_nothing_is_an_empty_table() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(
-    ["append", "upload", "pack", "pack", "run", "unpack", "unpack", "evict", "compact", "settle", "recall", "copy", "read"]
+    ["append", "upload", "pack", "pack", "run", "unpack", "unpack", "evict", "compact", "settle", "recall", "copy",
+        "read"]
 ), max_size=25))  # fmt: skip
 def test_whatever_happens_while_nodes_are_compressed_elsewhere_nobody_can_tell(steps: list[str]) -> None:
     plain, messages = (Messages(Storage("lz4", 1, backlog)) for backlog in (0, 1 << 30))

@@ -1,4 +1,4 @@
-"""The bit-parallel longest common subsequence against the table everybody knows."""
+"""The bit-parallel longest common subsequence against the textbook table."""
 
 from __future__ import annotations
 

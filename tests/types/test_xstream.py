@@ -1,4 +1,4 @@
-"""XStream against the model anyone would write: a dict by id, sorted when asked."""
+"""XStream against a plain model: a dict by id, sorted when asked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SortedSet against the model anyone would write: a dict, sorted when asked."""
+"""SortedSet against a plain model: a dict, sorted when asked."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_bytes_that_no_sorted_set_dumped_are_refused(data: bytes) -> None:
 
 
 def test_an_indexed_set_can_be_read_by_several_threads() -> None:
-    """valkey#4604. Without `build_index`, and with threads that change places often, about every second round goes wrong."""
+    """valkey#4604. Without `build_index`, and with frequent thread switches, about every second round fails."""
     usual = sys.getswitchinterval()
     wrong: list[object] = []
     count = 20_000

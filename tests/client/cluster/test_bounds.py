@@ -59,7 +59,7 @@ def test_the_bound_on_bytes_is_a_bound_on_memory(make: Callable[[ClusterCore, in
         used, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert 0.5 * bound < used <= bound * 1.02 + 100 * value * 3  # the one that did not fit is still in our hands
+    assert 0.5 * bound < used <= bound * 1.02 + 100 * value * 3  # the one that did not fit is still held by the test
     for logic, *_ in held:
         logic.close()
     assert core.bounds.counters.buffered_commands == core.bounds.counters.buffered_bytes == 0

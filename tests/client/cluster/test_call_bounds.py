@@ -71,7 +71,7 @@ def test_one_whom_an_interrupt_kept_from_being_woken_is_woken_by_the_next_who_le
     with pytest.raises(Interrupt):
         bounds.leave(inside)
     assert waits.is_held and not bounds.enter(comes)
-    bounds.leave(inside)  # as one does who was interrupted in it
+    bounds.leave(inside)  # as a caller that was interrupted in it does
     assert woken == ["interrupted", "told"] and place.hold is waits
 
 
@@ -102,7 +102,7 @@ def test_an_exception_that_is_kept_keeps_nobody_waiting() -> None:
 
 @pytest.mark.parametrize("forgets", [False, True])
 def test_threads_and_tasks_come_in_even_if_nobody_wakes_them(forgets: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`forgets`: whoever left was interrupted before it let anybody in."""
+    """`forgets`: the caller that left was interrupted before it let the next one in."""
 
     def leave(bounds: Bounds, hold: Hold) -> None:
         if forgets:

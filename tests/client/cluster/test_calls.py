@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import redis
+from tests.support.background import in_background
 from tests.support.client.cluster.clients import Connect, Proxied
 from tests.support.client.cluster.model import Model
 from tests.support.client.cluster.nodes import other_than
-from tests.support.meanwhile import meanwhile
 
 import penstock
 from penstock.client.cluster.pipeline import PackedPipeline
@@ -69,7 +69,7 @@ def test_a_call_over_both_sides_of_a_migration_waits_for_its_end(cluster: RedisC
     client.mset({"{t}a": 1, "{t}b": 2})
     target = other_than(cluster, cluster.owner(T))
     cluster.half_migrate(T, target, [b"{t}a"])
-    with meanwhile(lambda: cluster.finish_migration(T, target)):
+    with in_background(lambda: cluster.finish_migration(T, target)):
         assert client.mget("{t}a", "{t}b") == [b"1", b"2"]
 
 
@@ -108,7 +108,7 @@ def test_what_was_written_to_a_master_that_dies_is_cancelled_or_runs_at_its_succ
         cluster.fail_over(victim)
 
     victim.ask("CLIENT", "PAUSE", 60_000, "WRITE")  # what writes is received, and waits
-    with meanwhile(die):
+    with in_background(die):
         results = client.execute_many(commands, raise_on_error=False)
     if as_pipeline:
         assert results[1] == 1, "another node's command is finished"

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import redis
+from tests.support.background import in_background
 from tests.support.client.cluster.clients import Connect, Proxied
 from tests.support.client.cluster.nodes import other_than
-from tests.support.meanwhile import meanwhile
 
 from penstock.client.cluster.errors import CrossSlotRefused, WatchLost
 from penstock.client.cluster.slot_map import SlotMap
@@ -78,7 +78,7 @@ def test_a_pipeline_runs_once_while_slots_move_back_and_forth(cluster: RedisClus
             cluster.move_slot(T, target)
 
     rounds = 0
-    with meanwhile(move) as mover:
+    with in_background(move) as mover:
         while rounds < 5 or mover.is_alive():
             with client.pipeline() as pipe:
                 for key in keys:
@@ -145,7 +145,7 @@ def test_a_pipeline_waits_until_the_replica_has_taken_over(level: str, cluster: 
     lost, kept = next(cluster.keys_on(victim)), next(cluster.keys_on(other))
     client.set(lost, 0)
     cluster.kill(victim)
-    with meanwhile(lambda: cluster.fail_over(victim)), client.pipeline() as pipe:
+    with in_background(lambda: cluster.fail_over(victim)), client.pipeline() as pipe:
         pipe.set(lost, 1).incr(kept).incr(lost).incr(kept)
         assert pipe.execute() == [True, 1, 2, 2]
 
@@ -233,7 +233,7 @@ def test_a_blocking_command_outlives_a_planned_failover(cluster: RedisCluster, c
     master = cluster.masters[0]
     key = next(cluster.keys_on(master))
     results: list[Any] = []
-    with meanwhile(lambda: results.append(client.blpop(key, 120))):
+    with in_background(lambda: results.append(client.blpop(key, 120))):
         while "blocked_clients:1" not in as_text(master.ask("INFO", "clients")):
             pass
         cluster.fail_over(master)

@@ -327,8 +327,8 @@ def test_what_belongs_to_one_connection_is_refused(client: Any) -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        ("MOVE", "a", 1), (b"move", b"a", b"1"), ("SWAPDB", 0, 1), ("COPY", "a", "a", "DB", 1), ("REPLICAOF", "NO", "ONE"),
-        ("SLAVEOF", "NO", "ONE"), ("FAILOVER",), ("SELECT", 1),
+        ("MOVE", "a", 1), (b"move", b"a", b"1"), ("SWAPDB", 0, 1), ("COPY", "a", "a", "DB", 1),
+        ("REPLICAOF", "NO", "ONE"), ("SLAVEOF", "NO", "ONE"), ("FAILOVER",), ("SELECT", 1),
     ],
 )  # fmt: skip
 def test_what_no_node_of_a_cluster_does_is_refused_by_name_before_anything_is_sent(

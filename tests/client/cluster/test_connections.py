@@ -1,4 +1,4 @@
-"""How many connections a cluster client has, who shares them, and what happens when there may be no more."""
+"""How many connections a cluster client has, which calls share them, and what happens at the limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What errors of a cluster client tell: of every command of a pipeline, and of what was asked for."""
+"""What the errors of a cluster client say about every command of a pipeline."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What a cluster client tells beside replies: counters, on_reconnect and on_replay with the node that they
-are about.
-"""
+"""The events of a cluster client: counters, and on_reconnect and on_replay with the node that they concern."""
 
 from __future__ import annotations
 

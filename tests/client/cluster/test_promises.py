@@ -103,11 +103,9 @@ def check(model: Model, made: list[tuple[Any, ...]], results: list[Any], level: 
                 continue
             if last[earlier[-1]] > last[later[-1]]:
                 # Allowed in one case: both ran, were cut off and sent again; the later one was refused this time while
-                # one after
-                # it ran. It must not run late, so its only run stays before the earlier one's second, and it is told
-                # so.
-                # Nothing is allowed of a command that was answered: whatever conflicts with it and was called before
-                # ran before.
+                # one after it ran. It must not run late, so its only run stays before the earlier one's second, and its
+                # error says so. A command that was answered has no such case: every conflicting command that was called
+                # before it ran before it.
                 assert is_overtaken(results[place]), "order of commands on one key"
 
 

@@ -17,7 +17,7 @@ def test_a_read_finds_the_replica_of_a_dead_master_though_the_map_names_it_the_o
         with penstock.Cluster(startup_nodes=cluster.addresses, read_from_replicas=True) as client:
             client.set(key, "v")
             after = cluster.fail_over(before)
-            cluster.kill(after)  # nobody takes over: the others will not notice for fifteen seconds
+            cluster.kill(after)  # no replica takes over: the others notice only after fifteen seconds
             assert client.get(key) == b"v"
             with client.pipeline() as pipe:
                 assert pipe.get(key).strlen(key).execute() == [b"v", 1]

@@ -1,4 +1,4 @@
-"""Bytes to the replies of a batch: the short way for MOVED says what hiredis says, however the bytes are cut."""
+"""Bytes to the replies of a batch: the short path for MOVED gives the same as hiredis, however the bytes are cut."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def plain(reply: Any) -> Any:
 
 
 lines = st.one_of(
-    st.lists(st.sampled_from(MOVED[:1]), min_size=1, max_size=6),  # what the short way is for
+    st.lists(st.sampled_from(MOVED[:1]), min_size=1, max_size=6),  # the case of the short path
     st.lists(st.sampled_from(MOVED + OTHERS), max_size=4),
 )
 

@@ -1,6 +1,4 @@
-"""command_timeout on every path of a cluster client: waits, redirects, a topology that nobody tells,
-silence, transactions.
-"""
+"""command_timeout on every path of a cluster client: waits, redirects, an unknown topology, silence, transactions."""
 
 from __future__ import annotations
 

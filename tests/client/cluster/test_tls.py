@@ -1,4 +1,4 @@
-"""The cluster clients over TLS: a door before each node that speaks TLS outside and plain Redis inside."""
+"""The cluster clients over TLS: a proxy before each node speaks TLS to the client and plain Redis to the node."""
 
 from __future__ import annotations
 

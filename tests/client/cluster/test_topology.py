@@ -1,4 +1,4 @@
-"""The slot map and who is asked for it."""
+"""The slot map, and which nodes are asked for it."""
 
 from __future__ import annotations
 

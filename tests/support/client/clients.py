@@ -1,4 +1,6 @@
-"""Both clients behind one face, so that one set of tests runs on both: the asyncio one in a loop of its own thread."""
+"""Both clients behind one interface, so that one set of tests runs on both: the asyncio one in a loop of its own
+thread.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +106,9 @@ def fall_silent(client: Any) -> None:
 
 
 SHORT_TIMES = (0.5, 2.0, 8.0, 32.0)
-"""Timeouts for a call whose time is to be up at a chosen point: if a machine does not come so far with one, it has the next."""
+"""Timeouts for a call whose time must run out at a chosen point: if a slow machine does not get there, the next is
+tried.
+"""
 
 
 def raised(call: Callable[[], Any]) -> Any:

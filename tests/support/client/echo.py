@@ -10,10 +10,10 @@ import hiredis
 
 
 class Echo:
-    """A server that answers ECHO, on any connection: the first one when it has heard the second, the second when it is
-    told to.
+    """A server that answers ECHO on any connection: the first one after it got the second, the second when a test says
+    so.
 
-    `cuts`: when it has heard both it ends the connection instead, once.
+    `cuts`: after both it closes the connection instead, once.
     """
 
     def __init__(self, cuts: bool) -> None:

@@ -1,6 +1,4 @@
-"""Signals whose handler raises, as Ctrl-C does: one at a moment that a test chooses, or hundreds at moments
-that nobody does.
-"""
+"""Signals whose handler raises, as Ctrl-C does: one at a moment that a test chooses, or hundreds at random moments."""
 
 from __future__ import annotations
 
@@ -51,7 +49,7 @@ def ask_interrupted(ask: Callable[[int], object], times: int) -> None:
     for thread in threads:
         thread.start()
     try:
-        # A socket that redis-py was just making is collected with a warning; an interrupt must not hit the one who
+        # A socket that redis-py was just making is collected with a warning; an interrupt must not hit the code that
         # reports it.
         with warnings.catch_warnings(), interrupting():
             warnings.simplefilter("ignore", ResourceWarning)

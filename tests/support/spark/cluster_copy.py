@@ -1,4 +1,4 @@
-"""What spark-submit runs in test_cluster.py: `in` to `out`, as a stream, on executors; then the batch way, back from `out`.
+"""The program that spark-submit runs in test_cluster.py: `in` to `out` as a stream, on executors; then back as a batch.
 
 The server's address comes from the environment of the driver; executors have no such variable.
 """

@@ -2,9 +2,9 @@
 
     python -m tests.support.spark.dying_driver URL FOLDER stream|counters [DEATH@BATCH ...]
 
-A death is of the driver's JVM: `before` the commit of that batch, `inside` (the server has committed, Spark does not know it) or `after`
-(Spark knows it). Or of a Python `worker`, when it has read some of that batch, once. Or of the `server`, when that batch is staged and
-not committed: its process id is in FOLDER/server.
+A death is of the driver's JVM: `before` the commit of that batch, `inside` (the server has committed, Spark does not
+know it) or `after` (Spark knows it). Or of a Python `worker`, when it has read some of that batch, once. Or of the
+`server`, when that batch is staged and not committed: its process id is in FOLDER/server.
 """
 
 from __future__ import annotations

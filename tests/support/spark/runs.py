@@ -1,8 +1,8 @@
 """Runs projects in one Spark session, one after the other, as it is told: python -m tests.support.spark.runs FOLDER
 
-A line in, a line out, both JSON. `{"folder": ..., "refresh": [...]}` runs a project (the other words are those of Selection), and the answer
-is what became of it: `ran` or the kind of error, what was found, and the rows of each flow that was ever said to have ended well. `{"count": "table"}` is
-answered with how many rows the table has.
+A line in, a line out, both JSON. `{"folder": ..., "refresh": [...]}` runs a project (the other words are those of
+Selection), and the answer is what became of it: `ran` or the kind of error, what was found, and the rows of each flow
+that was ever said to have ended well. `{"count": "table"}` is answered with how many rows the table has.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ of its own that dies by kill -9 before its first, second, third ... call that ch
 loads what is there, as the kill left it and as a power cut at that instant would have, and says what is missing.
 
 The model: a name is on disk once its folder was synced, and bytes are once their file was; of what was not, nothing is.
-The events are noted in a file, because the child that writes a snapshot changes files too. Files are kept by their inode
-number, so that those that were removed or replaced can be brought back.
+The events are noted in a file, because the child that writes a snapshot changes files too. Files are kept by their
+inode number, so that those that were removed or replaced can be brought back.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""`python -m tests.support.storage.slow_sync serve ...`: a server whose syncs of the log never end; the first makes `syncing` in its folder."""
+"""A server whose syncs of the log never end; the first creates `syncing` in its folder.
+
+python -m tests.support.storage.slow_sync serve ...
+"""
 
 from __future__ import annotations
 

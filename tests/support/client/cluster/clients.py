@@ -1,4 +1,4 @@
-"""Both cluster clients behind one blocking face, and a cluster behind a fault proxy a node."""
+"""Both cluster clients behind one blocking interface, and a cluster with a fault proxy before each node."""
 
 from __future__ import annotations
 

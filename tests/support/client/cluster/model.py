@@ -135,7 +135,7 @@ class Model:
         return plan
 
     def drive(self, logic: Logic) -> Any:
-        """Run logic to its end, the way sync.py does, with this model for the world."""
+        """Run the logic to its end, as sync.py does, with this model as the cluster."""
         result: Any = None
         try:
             while True:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def meanwhile(act: Callable[[], object]) -> Iterator[threading.Thread]:
+def in_background(act: Callable[[], object]) -> Iterator[threading.Thread]:
     """Something that happens in another thread while the block runs."""
     failures: list[BaseException] = []
 
