@@ -43,7 +43,7 @@ class Log:
     def append(self, database: int, argv: Argv) -> None:
         self.entries.append((database, argv))
 
-    def hold(self, write: Callable[[bytes], None], replies: list[Any], doubtful: set[int]) -> None:
+    def hold(self, write: Callable[[bytes], None], replies: list[Any]) -> None:
         raise AssertionError("replies go nowhere here")
 
 

@@ -186,7 +186,7 @@ class Unlogged:
     def append(self, database: int, argv: list[bytes]) -> None:
         raise AssertionError(argv)
 
-    def hold(self, write: Any, replies: list[Any], doubtful: set[int]) -> None:
+    def hold(self, write: Any, replies: list[Any]) -> None:
         raise AssertionError(replies)
 
 

@@ -11,7 +11,8 @@ from tests.support.raw_client import RawClient
 from penstock import Server
 from penstock.protocol.resp import RawPieces, in_pieces, pack
 from penstock.server.app import App
-from penstock.server.connection import POUR, Connection
+from penstock.server.connection import Connection
+from penstock.server.replies import POUR
 
 ELEMENTS = [b"%09d" % number for number in range(32 * POUR // 15)]  # more than any socket takes at once
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import socket
 import subprocess
 import sys
 import threading
@@ -23,6 +24,7 @@ from tests.support.waiting import wait_until
 from penstock import Server
 from penstock.engine.config import Config
 from penstock.engine.dispatch import Engine
+from penstock.protocol.resp import pack
 from penstock.storage import batches, blocks, loading, persistence
 from penstock.storage.files import StorageError
 from penstock.storage.folder_lock import FolderInUse, FolderLock
@@ -425,6 +427,25 @@ def test_a_full_disk_refuses_writes_serves_reads_and_recovers(tmp_path: Path, po
     with process(tmp_path, policy) as (_, client):
         assert sorted(client.keys()) == in_memory
         assert all(client.get(key) == value for key in acknowledged)
+
+
+def test_a_message_before_a_reply_that_the_disk_refuses_stays_a_message(tmp_path: Path) -> None:
+    with process(tmp_path, "always") as (pid, client):
+        client.set("before", 1)
+        port = client.connection_pool.connection_kwargs["port"]
+        with socket.create_connection(("127.0.0.1", port), 30) as link, link.makefile("rb") as replies:
+            link.sendall(pack(b"HELLO", b"3") + pack(b"SUBSCRIBE", b"c") + pack(b"PING"))
+            while replies.readline() != b"+PONG\r\n":
+                pass
+            size = next(tmp_path.glob("appendonlydir/*.incr.aof")).stat().st_size
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+            link.sendall(pack(b"MULTI") + pack(b"SET", b"k", b"v") + pack(b"PUBLISH", b"c", b"m") + pack(b"EXEC"))
+            assert [replies.readline() for _ in range(3)] == [b"+OK\r\n", b"+QUEUED\r\n", b"+QUEUED\r\n"]
+            assert [replies.readline() for _ in range(7)][::2] == [b">3\r\n", b"message\r\n", b"c\r\n", b"m\r\n"]
+            assert replies.readline() == b"-MISCONF Errors writing to the AOF file: File too large\r\n"
+            link.sendall(pack(b"PING"))
+            assert replies.readline() == b"+PONG\r\n"
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
 def test_a_log_that_cannot_be_begun_is_off_again_and_can_be_turned_on_later(tmp_path: Path) -> None:

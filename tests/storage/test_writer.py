@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.engine.session import Unconfirmed
 from penstock.storage import batches
 from penstock.storage.writer import LogFile, LogWriter
 
@@ -69,11 +70,11 @@ class Bench:
     def set(self, key: bytes, reply: bytes = b"+OK\r\n") -> None:
         """A client's SET, as a connection and the engine pass it on."""
         self.writer.log([(0, [b"SET", key, b"1"])])
-        self.reply(reply, doubtful=True)
+        self.reply(reply, unconfirmed=True)
 
-    def reply(self, reply: bytes, doubtful: bool = False) -> None:
+    def reply(self, reply: bytes, unconfirmed: bool = False) -> None:
         if self.writer.pending:
-            self.writer.hold(self.sent.append, [reply], {0} if doubtful else set())
+            self.writer.hold(self.sent.append, [Unconfirmed(reply) if unconfirmed else reply])
         else:
             self.sent.append(reply)
 
@@ -168,7 +169,7 @@ def test_a_refused_write_is_answered_with_an_error_and_kept(always: Bench) -> No
 def test_only_replies_that_acknowledge_a_change_become_errors(always: Bench) -> None:
     always.disk.failing = True
     always.writer.log([(0, [b"SET", b"a", b"1"])])
-    always.writer.hold(always.sent.append, [b":0\r\n", b"+OK\r\n", b"$1\r\na\r\n"], {1})
+    always.writer.hold(always.sent.append, [b":0\r\n", Unconfirmed(b"+OK\r\n"), b"$1\r\na\r\n"])
     always.loop.run()
     always.disk.gate.release()
     always.loop.run_next_from_thread()
@@ -323,8 +324,8 @@ def test_one_who_cannot_be_answered_keeps_nobody_elses_reply(always: Bench, capl
         raise RuntimeError("a bug")
 
     always.writer.log([(0, [b"SET", b"k", b"v"])])
-    always.writer.hold(broken, [b"+OK\r\n"], {0})
-    always.writer.hold(always.sent.append, [b"+OK\r\n"], {0})
+    always.writer.hold(broken, [Unconfirmed(b"+OK\r\n")])
+    always.writer.hold(always.sent.append, [Unconfirmed(b"+OK\r\n")])
     always.loop.run()
     always.disk.gate.release()
     always.loop.run_next_from_thread()

@@ -65,10 +65,10 @@ class Commit(Protocol):
     def append(self, database: int, argv: Argv) -> None:
         """Log one command."""
 
-    def hold(self, write: Callable[[bytes], None], replies: list[bytes | memoryview], doubtful: set[int]) -> None:
+    def hold(self, write: Callable[[bytes], None], replies: list[bytes | memoryview]) -> None:
         """Call `write` with the replies once everything logged so far is on disk, in the order of the calls.
 
-        Those at the positions in `doubtful` acknowledge a change; they become errors if the disk refuses it.
+        Those that are Unconfirmed become errors if the disk refuses the change.
         """
 
 

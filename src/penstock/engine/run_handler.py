@@ -133,7 +133,7 @@ def run_handler(
                 if command.writes:
                     engine.propagate(session.db, session.effects if session.effects is not None else [argv])
                 if engine.strict:
-                    session.output.doubt()
+                    session.unconfirmed = True
             if caller.answered:
                 engine.stats.tally[COMMANDS] += caller.calls
                 if engine.monitors.sessions and Flag.SKIP_MONITOR not in command.flags:

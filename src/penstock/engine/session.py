@@ -12,7 +12,7 @@ from urllib.parse import quote_from_bytes
 
 from penstock.engine.blocking import Waiter, Wish
 from penstock.engine.declarations import Argv, Reply, wire_name
-from penstock.protocol.resp import NO_REPLY, RawPieces, encode
+from penstock.protocol.resp import NO_REPLY, RawPieces, StreamedPieces, encode
 
 if TYPE_CHECKING:
     from penstock.engine.access.users import User
@@ -35,6 +35,12 @@ def _listed(keys: list[bytes]) -> str:
     return ",".join([*names[:SHOWN_KEYS], *(["..."] if len(names) > SHOWN_KEYS else [])])
 
 
+class Unconfirmed(bytes):
+    """A reply, ready to be sent, that acknowledges a change which is not on disk yet. If the disk refuses it, it becomes an error."""
+
+    __slots__ = ()
+
+
 class Output(Protocol):
     """Where a session's replies go."""
 
@@ -46,9 +52,6 @@ class Output(Protocol):
 
     def resume(self) -> None:
         """Go on with the input that waited while the session was blocked or paused."""
-
-    def doubt(self) -> None:
-        """The next reply acknowledges a change that is not on disk yet."""
 
     def buffered(self) -> tuple[int, int]:
         """Bytes of input that did not run yet, and of replies that were not sent yet."""
@@ -66,9 +69,6 @@ class Nowhere:
     def resume(self) -> None:
         return
 
-    def doubt(self) -> None:
-        return
-
     def buffered(self) -> tuple[int, int]:
         return 0, 0
 
@@ -83,8 +83,8 @@ class Session:
         "around", "authenticated", "channels", "closing", "created", "current", "db", "effects", "engine",
         "file_number", "id", "is_local", "last_active", "last_command", "later", "library", "local", "may_block",
         "may_outgrow", "monitoring", "muted", "name", "no_evict", "output", "patterns", "peer", "plain", "postponed",
-        "protocol", "repeated", "scripted", "shard_channels", "skip_next", "skipping", "transaction", "turn", "user",
-        "waiter", "watch_broken", "watching",
+        "protocol", "repeated", "scripted", "shard_channels", "skip_next", "skipping", "transaction", "turn",
+        "unconfirmed", "user", "waiter", "watch_broken", "watching",
     )  # fmt: skip
 
     def __init__(self, engine: Engine, output: Output | None = None) -> None:
@@ -123,6 +123,7 @@ class Session:
         self.around: Callable[[Callable[[], Reply]], Reply] | None = None  # what a command inside another is run by
         # logging
         self.effects: list[Argv] | None = None  # what to log instead of argv; [] logs nothing
+        self.unconfirmed = False  # the command made a change that must be on disk before its reply leaves
         # pub/sub
         self.channels: set[bytes] = set()
         self.patterns: set[bytes] = set()
@@ -261,5 +262,8 @@ class Session:
     def unblocked(self, reply: bytes | RawPieces, silent: bool) -> None:
         """The command this session was blocked in is over; `silent` if CLIENT REPLY SKIP came before it."""
         if not silent and not self.muted:
+            if self.unconfirmed and not isinstance(reply, StreamedPieces):
+                reply = Unconfirmed(b"".join(reply.pieces) if isinstance(reply, RawPieces) else reply)
             self.output.send(reply)
+        self.unconfirmed = False
         self.output.resume()

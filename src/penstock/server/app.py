@@ -18,6 +18,7 @@ from penstock.server.busy_script_io import BusyScriptSockets
 from penstock.server.connection import Connection
 from penstock.server.limits import Limits
 from penstock.server.listeners import Listeners
+from penstock.server.replies import Replies
 from penstock.storage.persistence import Persistence
 
 log = logging.getLogger("penstock.server")
@@ -48,7 +49,7 @@ class App:
         self.engine = Engine(config, timers=LoopTimers(self.loop))
         self.engine.modules = modules
         self.connections: set[Connection] = set()
-        self.to_flush: set[Connection] = set()  # connections that something was sent to from elsewhere
+        self.to_flush: set[Replies] = set()  # connections that something was sent to from elsewhere
         self._flush_scheduled = False
         self._resuming: list[Connection] = []  # that go on with the next turn of the loop
         self.query_buffer_limit: int = config.client_query_buffer_limit

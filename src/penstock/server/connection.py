@@ -2,11 +2,8 @@
 
 FAST commands of plain sessions run in the inner loop (inner_loop.py); everything else takes `execute`, the whole way.
 
-Invariant: replies leave in the order of the commands. While a session is blocked or far behind in reading, its further
-commands wait in `_incoming`, and run a chunk at a time afterwards; while the log must reach the disk first (appendfsync
-always), replies wait with `engine.commit`. A long reply comes in pieces (`RawPieces`), which are handed to the transport
-as fast as the client takes them and no more than POUR bytes a turn of the loop; while some wait, everything sent later
-waits behind them, in `_outgoing`. A reply that may be larger than memory (`StreamedPieces`) is made in the same steps.
+Replies leave in the order of the commands (replies.py). While a session is blocked or far behind in reading, its further
+commands wait in `_incoming`, and run a chunk at a time afterwards.
 
 A client that reads slowly is slowed down: its commands wait, and then its socket is not read. That would be a deadlock
 with a client that sends everything before it reads anything, so a client that takes nothing at all is read on
@@ -18,17 +15,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.engine.declarations import Argv
 from penstock.engine.observe.monitors import in_short
-from penstock.engine.session import NOWHERE, Session
+from penstock.engine.session import NOWHERE, Session, Unconfirmed
 from penstock.protocol.errors import ReplyError
-from penstock.protocol.requests import RequestReader
 from penstock.protocol.resp import NO_REPLY, Raw, RawPieces, StreamedPieces, encode
-from penstock.server.chunks import Chunks, Pieces
-from penstock.server.inner_loop import RELIEF, SETTLE, WORTH_COPYING, InnerLoop
+from penstock.server.chunks import Chunks
+from penstock.server.inner_loop import RELIEF, SETTLE, WORTH_COPYING
+from penstock.server.replies import MAX_UNSENT, Replies
 
 if TYPE_CHECKING:
     from penstock.server.app import App
@@ -37,52 +33,26 @@ log = logging.getLogger("penstock.server")
 
 UNAUTHENTICATED = (16384, 10)
 """Longest argument and most arguments of a client that has not logged in."""
-STRIDE = 1 << 22
-"""Bytes of a large reply that are sent while the rest is still being made."""
 LAST_WORDS = 10
 """Seconds a client that is being closed has for reading its last replies."""
 MAX_WAITING = 1 << 20
 """Bytes of commands held for a session that cannot run them yet, before its socket is no longer read."""
-MAX_UNSENT = 1 << 20
-"""Bytes of replies that a client has not taken, before its further commands wait."""
-POUR = 1 << 19
-"""Bytes of a long reply that are written before other clients have their turn."""
-MAKING = 4
-"""What a byte that must be made first counts for in POUR: so a turn takes a millisecond or two."""
 
 
-def _something_waits() -> int:
-    """`unsent` while replies wait in `_outgoing`: nothing may be written to the socket directly."""
-    return 1
-
-
-class Connection(InnerLoop):
+class Connection(Replies):
     """See the top of this file. There may be thousands that are idle: what seldom happens takes no memory before it does."""
 
-    __slots__ = (
-        "_deaf", "_doubtful", "_gathered", "_incoming", "_long", "_narrow", "_outgoing", "_owed", "_pushed", "_stalled",
-        "_writes_first", "app", "encrypted", "socket", "transport",
-    )  # fmt: skip
+    __slots__ = ("_deaf", "_incoming", "_narrow", "_writes_first", "socket")
 
     def __init__(self, app: App, accepted: socket.socket, peer: str, local: str, encrypted: bool = False) -> None:
-        super().__init__(app.engine, RequestReader(app.config.proto_max_bulk_len), app.to_flush)
-        self.app = app
+        super().__init__(app, encrypted)
         self.socket = accepted
-        self.encrypted = encrypted
         self.session = Session(app.engine, self)
         self.session.peer, self.session.local, self.session.file_number = peer, local, accepted.fileno()
-        self.transport: asyncio.Transport = None  # type: ignore[assignment]  # connection_made sets it
         self._deaf = False  # too much input waits already: the socket is not read
-        self._doubtful: set[int] | None = None  # which of them acknowledge a change that is not on disk yet
-        self._gathered = 0  # bytes of replies by `execute` since the last flush
         self._incoming: Chunks | None = None  # input behind what the reader has, while nothing may run
-        self._outgoing: Chunks | None = None  # what the transport was not given yet, because it or others come first
-        self._stalled = False  # the transport has enough: the client reads too slowly
         self._writes_first = False  # it takes no reply at all, and may wait until all that it sends is taken
         self._narrow = False  # has not logged in: the reader takes small commands only
-        self._owed = 0  # bytes that wait for the disk, as far as they are many: while they are, nothing more runs
-        self._pushed = False  # something came from elsewhere, and it is not known how much will follow
-        self._long = False  # a long reply is on its way: nothing more runs until the transport has all of it
 
     # -- asyncio calls these ----------------------------------------------------------------------------------
 
@@ -193,18 +163,17 @@ class Connection(InnerLoop):
         if reply is not NO_REPLY and not session.skipping and not session.muted:
             if type(reply) is StreamedPieces:
                 self._stream(reply)
-            elif type(reply) is RawPieces and not self._doubtful:
+            elif type(reply) is RawPieces and not session.unconfirmed:
                 self._send_pieces(reply)
             else:
                 data = encode(reply, session.protocol)
-                self.out.append(data)
+                self.out.append(Unconfirmed(data) if session.unconfirmed else data)
                 self._gathered += len(data)
             if self._gathered > RELIEF:
                 self.flush()
-        elif self._doubtful:
-            self._doubtful.discard(len(self.out))
         if session.skipping and session.waiter is not None:
             session.waiter.silent = True
+        session.unconfirmed = False
         session.settle()
         if self._narrow and session.authenticated:
             self._narrow = False
@@ -213,33 +182,6 @@ class Connection(InnerLoop):
             self.engine.blocking.serve()
         self.held_back = session.waiter is not None or self._long or self._owed > WORTH_COPYING or self._is_far_behind()
         return not (self.held_back or session.closing)
-
-    def _send_pieces(self, reply: RawPieces) -> None:
-        """Take the pieces of a reply as they come; a very large one is on its way before the last is made."""
-        out = self.out
-        for piece in reply.pieces:
-            out.append(piece)
-            self._gathered += len(piece)
-            if self._gathered > STRIDE:
-                self.flush()
-                if self.session.closing:
-                    break
-
-    def _stream(self, reply: StreamedPieces) -> None:
-        """Send a reply that is made while it is sent, behind all that was sent before."""
-        self.flush()
-        self._long = self.held_back = True
-        commit = self.engine.commit
-        if commit is not None and commit.pending:
-            commit.hold(lambda _: self._begin(Pieces(reply.pieces)), [], set())
-        else:
-            self._begin(Pieces(reply.pieces))
-
-    def _begin(self, reply: Pieces) -> None:
-        idle = self._outgoing is None
-        self._queue().add_unmade(reply)
-        if idle:
-            self._pour()
 
     def fail(self, argv: Argv, error: Exception) -> bytes:
         """A bug of ours must not take the connection, let alone the server, with it."""
@@ -296,150 +238,7 @@ class Connection(InnerLoop):
         self.out.append(last_words)
         self.close(after_reply=True)
 
-    # -- engine.session.Output --------------------------------------------------------------------------------
-
-    def send(self, data: bytes | RawPieces) -> None:
-        if isinstance(data, StreamedPieces):
-            self._stream(data)
-            return
-        if isinstance(data, RawPieces):
-            self.out.extend(data.pieces)  # views, which leave as bytes do
-            self._long = self.held_back = True
-        else:
-            self.out.append(data)
-        self._pushed = True
-        if not self.running:
-            self.app.to_flush.add(self)
-            self.app.schedule_flush()
-
-    def doubt(self) -> None:
-        if self._doubtful is None:
-            self._doubtful = set()
-        self._doubtful.add(len(self.out))
-
-    def flush(self) -> None:
-        """Write what is ready, once the log is as durable as the replies claim."""
-        out = self.out
-        if not out:
-            return
-        self._gathered = 0
-        if self.transport.is_closing():  # it takes nothing any more, and would raise
-            out.clear()
-            self._doubtful = None
-            return
-        engine = self.engine
-        commit = engine.commit
-        if commit is not None and commit.pending:
-            size = len(out[0]) if len(out) == 1 else sum(map(len, out))
-            write = self._write
-            if size > WORTH_COPYING or self._pushed:
-                self._pushed = False
-                self._owed += size
-                write = partial(self._write_owed, size)
-            commit.hold(write, out.copy(), self._doubtful or set())
-            self._doubtful = None
-            out.clear()
-            if self._owed > WORTH_COPYING:
-                self.held_back = True
-                self.app.limits.check_output(self)
-        elif self._long or self._stalled or self._outgoing is not None:
-            if self.app.limits.too_long(self, sum(map(len, out))):
-                out.clear()
-                return
-            self._line_up(out)
-            out.clear()
-        else:
-            size = len(out[0]) if len(out) == 1 else sum(map(len, out))
-            if size > WORTH_COPYING and self.app.limits.too_long(self, size):
-                out.clear()
-                return
-            engine.stats.output_bytes += size
-            if len(out) == 1:
-                self.transport.write(out[0])
-            elif size > WORTH_COPYING:
-                self.transport.writelines(out)
-            else:
-                self.transport.write(b"".join(out))
-            out.clear()
-
-    def _queue(self) -> Chunks:
-        if self._outgoing is None:
-            self._outgoing = Chunks()
-            self.unsent = _something_waits
-        return self._outgoing
-
-    def _line_up(self, pieces: list[bytes | memoryview]) -> None:
-        """Have replies leave behind what waits already, when the client takes them."""
-        idle = self._outgoing is None
-        queue = self._queue()
-        for piece in pieces:
-            queue.add(piece)
-        if self._stalled:
-            self._look_behind()
-        elif idle:
-            self._pour()
-
-    def _write_owed(self, size: int, data: bytes) -> None:
-        """The disk was waited for: what a client cannot have yet must not fill memory."""
-        before = self._owed
-        self._owed -= size
-        self._write(data)
-        if before > WORTH_COPYING >= self._owed:
-            self.resume()
-
-    def _write(self, data: bytes) -> None:
-        """What was held until the log was synced; the client may be gone since."""
-        if self.transport.is_closing():
-            return
-        if self._long or self._stalled or self._outgoing is not None:
-            self._line_up([data])
-        else:
-            self._hand_over(data)
-
-    def _pour(self) -> None:
-        """Write what waits until the client takes no more for now, or others should have their turn."""
-        queue = self._outgoing
-        if queue is None or self.transport.is_closing():
-            self._outgoing = None
-            return
-        left = POUR
-        while queue and left > 0 and not self._stalled:
-            chunk = queue.take()
-            if isinstance(chunk, Pieces):
-                left -= self._make(chunk, queue)
-            else:
-                self._hand_over(chunk)
-                left -= len(chunk)
-        if queue:
-            if not self._stalled:
-                self.app.loop.call_soon(self._pour)
-            if self.held_back and self._may_run():
-                self.resume()
-            return
-        self._long = False
-        self._outgoing = None
-        if not self.encrypted:
-            self.unsent = self.transport.get_write_buffer_size
-        if self.session.closing:
-            self.transport.close()
-        else:
-            self.resume()
-
-    def _make(self, reply: Pieces, queue: Chunks) -> int:
-        """Make and write the next piece of a reply; what that counts for in POUR."""
-        piece = next(reply.pieces, None)
-        if piece is None:
-            return 0
-        queue.put_back(reply)
-        reply.made += len(piece)
-        if self.app.limits.too_long(self, reply.made):
-            return POUR
-        self._hand_over(piece)
-        return MAKING * len(piece)
-
-    def _hand_over(self, piece: bytes | bytearray | memoryview) -> None:
-        self.engine.stats.output_bytes += len(piece)
-        self.transport.write(piece)
+    # -- the end ----------------------------------------------------------------------------------------------
 
     def buffered(self) -> tuple[int, int]:
         waiting = self._incoming.size if self._incoming is not None else 0
@@ -463,7 +262,7 @@ class Connection(InnerLoop):
         self.app.loop.call_later(LAST_WORDS, self.transport.abort)
         commit = self.engine.commit
         if commit is not None and commit.pending:
-            commit.hold(lambda _: self._close_behind_replies(), [], set())
+            commit.hold(lambda _: self._close_behind_replies(), [])
         else:
             self._close_behind_replies()
 

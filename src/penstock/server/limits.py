@@ -24,6 +24,7 @@ from penstock.server.descriptors import clients_that_fit, fit_at_start
 if TYPE_CHECKING:
     from penstock.server.app import App
     from penstock.server.connection import Connection
+    from penstock.server.replies import Replies
 
 log = logging.getLogger("penstock.server")
 
@@ -46,7 +47,7 @@ class Limits:
         self._app = app
         self._next_sweep = 0.0
         self._times = (app.engine.clock.now, time.monotonic())  # at the last sweep
-        self._behind: dict[Connection, float] = {}  # over the soft limit, since when
+        self._behind: dict[Replies, float] = {}  # over the soft limit, since when
         self.unread: dict[Connection, int] = {}  # their sockets are not read; what their transports held when looked at
         self._fitting = 0  # the largest maxclients that was found to leave descriptors for our own files
         app.config.on_change("maxclients", self._check_descriptors)
@@ -78,7 +79,7 @@ class Limits:
             return DENIED
         return None
 
-    def check_output(self, connection: Connection) -> None:
+    def check_output(self, connection: Replies) -> None:
         """Close a client that is too far behind: over the hard limit, or over the soft one for too long."""
         hard, soft, seconds = self._allowed(connection)
         _, unsent = connection.buffered()
@@ -105,7 +106,7 @@ class Limits:
         connection.close(after_reply=False)
         return True
 
-    def too_long(self, connection: Connection, size: int) -> bool:
+    def too_long(self, connection: Replies, size: int) -> bool:
         """Whether a reply of so many bytes, or of more, passes the hard limit; the client is closed then."""
         hard = self._allowed(connection)[0]
         if not hard or size <= hard:
@@ -113,12 +114,12 @@ class Limits:
         self._close_behind(connection, size)
         return True
 
-    def _allowed(self, connection: Connection) -> tuple[int, int, int]:
+    def _allowed(self, connection: Replies) -> tuple[int, int, int]:
         """The hard limit, the soft one, and its seconds."""
         limits: tuple[int, int, int] = self._app.config.client_output_buffer_limit[_kind(connection)]
         return limits
 
-    def _close_behind(self, connection: Connection, unsent: int) -> None:
+    def _close_behind(self, connection: Replies, unsent: int) -> None:
         session = connection.session
         log.warning(
             "closing client %s (id %d): %d bytes wait to be read, more than client-output-buffer-limit %s allows",
@@ -182,7 +183,7 @@ class Limits:
                 connection.close(after_reply=False)
 
 
-def _kind(connection: Connection) -> str:
+def _kind(connection: Replies) -> str:
     session = connection.session
     return "pubsub" if session.subscribed or session.monitoring else "normal"
 

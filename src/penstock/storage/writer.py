@@ -46,6 +46,7 @@ from typing import Protocol
 
 from penstock.engine.declarations import Argv
 from penstock.engine.dispatch import LogEntry
+from penstock.engine.session import Unconfirmed
 from penstock.storage.batches import LENGTHS, add_lines, header
 
 log = logging.getLogger("penstock.storage")
@@ -53,7 +54,7 @@ log = logging.getLogger("penstock.storage")
 _MANY = 200
 """Lines that are joined as soon as nothing needs them apart."""
 
-Held = tuple[Callable[[bytes], None], list[bytes | memoryview], set[int]]
+Held = tuple[Callable[[bytes], None], list[bytes | memoryview]]
 
 
 class Loop(Protocol):
@@ -174,17 +175,16 @@ class LogWriter:
             if not self._busy:
                 self._loop.call_soon(self._flush)
 
-    def hold(self, write: Callable[[bytes], None], replies: list[bytes | memoryview], doubtful: set[int]) -> None:
+    def hold(self, write: Callable[[bytes], None], replies: list[bytes | memoryview]) -> None:
         """Send these once everything logged so far is as safe as the policy says.
 
-        `doubtful` are the positions of replies that acknowledge a change; if the disk refuses it, they become
-        errors.
+        Those that are Unconfirmed acknowledge a change; if the disk refuses it, they become errors.
         """
         pieces, joined = self._pieces, self._joined
         if len(pieces) - joined > _MANY:  # so that arguments are let go while they are in the processor's cache
             pieces[joined:] = [b"\r\n".join(pieces[joined:])]
             self._joined += 1
-        (self._held if pieces else self._leaving).append((write, replies, doubtful))
+        (self._held if pieces else self._leaving).append((write, replies))
 
     @property
     def syncing(self) -> bool:
@@ -373,10 +373,10 @@ class LogWriter:
 
 
 def _send(replies: list[Held], problem: str | None) -> None:
-    for write, pieces, doubtful in replies:
-        if problem is not None and doubtful:
+    for write, pieces in replies:
+        if problem is not None:
             error = b"-MISCONF Errors writing to the AOF file: %b\r\n" % problem.encode()
-            pieces = [error if at in doubtful else piece for at, piece in enumerate(pieces)]
+            pieces = [error if type(piece) is Unconfirmed else piece for piece in pieces]
         try:
             write(b"".join(pieces))
         except Exception:  # a bug of ours in one connection must not keep the replies of the others

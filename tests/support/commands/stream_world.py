@@ -73,9 +73,6 @@ class Client:
     def resume(self) -> None:
         return
 
-    def doubt(self) -> None:
-        return
-
     def buffered(self) -> tuple[int, int]:
         return 0, 0
 

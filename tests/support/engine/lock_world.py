@@ -132,9 +132,6 @@ class Client:
     def close(self, after_reply: bool) -> None:
         self.session.closing = True
 
-    def doubt(self) -> None:
-        return
-
     def buffered(self) -> tuple[int, int]:
         return 0, 0
 

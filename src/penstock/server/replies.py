@@ -1,0 +1,239 @@
+"""The way of replies to a client's socket.
+
+Invariant: replies leave in the order of the commands. While the log must reach the disk first (appendfsync always), they
+wait with `engine.commit`. A long reply comes in pieces (`RawPieces`), which are handed to the transport as fast as the
+client takes them and no more than POUR bytes a turn of the loop; while some wait, everything sent later waits behind
+them, in `_outgoing`. A reply that may be larger than memory (`StreamedPieces`) is made in the same steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from functools import partial
+from typing import TYPE_CHECKING
+
+from penstock.protocol.requests import RequestReader
+from penstock.protocol.resp import RawPieces, StreamedPieces
+from penstock.server.chunks import Chunks, Pieces
+from penstock.server.inner_loop import WORTH_COPYING, InnerLoop
+
+if TYPE_CHECKING:
+    from penstock.server.app import App
+
+STRIDE = 1 << 22
+"""Bytes of a large reply that are sent while the rest is still being made."""
+MAX_UNSENT = 1 << 20
+"""Bytes of replies that a client has not taken, before its further commands wait."""
+POUR = 1 << 19
+"""Bytes of a long reply that are written before other clients have their turn."""
+MAKING = 4
+"""What a byte that must be made first counts for in POUR: so a turn takes a millisecond or two."""
+
+
+def _something_waits() -> int:
+    """`unsent` while replies wait in `_outgoing`: nothing may be written to the socket directly."""
+    return 1
+
+
+class Replies(InnerLoop):
+    """See the top of this file. Connection is the only subclass: it runs the commands and reads the socket."""
+
+    __slots__ = (
+        "_gathered", "_long", "_outgoing", "_owed", "_pushed", "_stalled", "app", "encrypted", "transport",
+    )  # fmt: skip
+
+    def __init__(self, app: App, encrypted: bool) -> None:
+        super().__init__(app.engine, RequestReader(app.config.proto_max_bulk_len), app.to_flush)
+        self.app = app
+        self.encrypted = encrypted
+        self.transport: asyncio.Transport = None  # type: ignore[assignment]  # connection_made sets it
+        self._gathered = 0  # bytes of replies by `execute` since the last flush
+        self._outgoing: Chunks | None = None  # what the transport was not given yet, because it or others come first
+        self._stalled = False  # the transport has enough: the client reads too slowly
+        self._owed = 0  # bytes that wait for the disk, as far as they are many: while they are, nothing more runs
+        self._pushed = False  # something came from elsewhere, and it is not known how much will follow
+        self._long = False  # a long reply is on its way: nothing more runs until the transport has all of it
+
+    @abstractmethod
+    def resume(self) -> None:
+        """Go on with what waited, soon."""
+
+    @abstractmethod
+    def _may_run(self) -> bool:
+        """Whether nothing keeps the next command from running."""
+
+    @abstractmethod
+    def _look_behind(self) -> None:
+        """The client is behind in reading: is it too far?"""
+
+    @abstractmethod
+    def close(self, after_reply: bool) -> None:
+        """End the connection, at once or after what was sent."""
+
+    @abstractmethod
+    def buffered(self) -> tuple[int, int]:
+        """Bytes of input that did not run yet, and of replies that were not sent yet."""
+
+    def send(self, data: bytes | RawPieces) -> None:
+        if isinstance(data, StreamedPieces):
+            self._stream(data)
+            return
+        if isinstance(data, RawPieces):
+            self.out.extend(data.pieces)  # views, which leave as bytes do
+            self._long = self.held_back = True
+        else:
+            self.out.append(data)
+        self._pushed = True
+        if not self.running:
+            self.app.to_flush.add(self)
+            self.app.schedule_flush()
+
+    def _send_pieces(self, reply: RawPieces) -> None:
+        """Take the pieces of a reply as they come; a very large one is on its way before the last is made."""
+        out = self.out
+        for piece in reply.pieces:
+            out.append(piece)
+            self._gathered += len(piece)
+            if self._gathered > STRIDE:
+                self.flush()
+                if self.session.closing:
+                    break
+
+    def _stream(self, reply: StreamedPieces) -> None:
+        """Send a reply that is made while it is sent, behind all that was sent before."""
+        self.flush()
+        self._long = self.held_back = True
+        commit = self.engine.commit
+        if commit is not None and commit.pending:
+            commit.hold(lambda _: self._begin(Pieces(reply.pieces)), [])
+        else:
+            self._begin(Pieces(reply.pieces))
+
+    def _begin(self, reply: Pieces) -> None:
+        idle = self._outgoing is None
+        self._queue().add_unmade(reply)
+        if idle:
+            self._pour()
+
+    def flush(self) -> None:
+        """Write what is ready, once the log is as durable as the replies claim."""
+        out = self.out
+        if not out:
+            return
+        self._gathered = 0
+        if self.transport.is_closing():  # it takes nothing any more, and would raise
+            out.clear()
+            return
+        engine = self.engine
+        commit = engine.commit
+        if commit is not None and commit.pending:
+            size = len(out[0]) if len(out) == 1 else sum(map(len, out))
+            write = self._write
+            if size > WORTH_COPYING or self._pushed:
+                self._pushed = False
+                self._owed += size
+                write = partial(self._write_owed, size)
+            commit.hold(write, out.copy())
+            out.clear()
+            if self._owed > WORTH_COPYING:
+                self.held_back = True
+                self.app.limits.check_output(self)
+        elif self._long or self._stalled or self._outgoing is not None:
+            if self.app.limits.too_long(self, sum(map(len, out))):
+                out.clear()
+                return
+            self._line_up(out)
+            out.clear()
+        else:
+            size = len(out[0]) if len(out) == 1 else sum(map(len, out))
+            if size > WORTH_COPYING and self.app.limits.too_long(self, size):
+                out.clear()
+                return
+            engine.stats.output_bytes += size
+            if len(out) == 1:
+                self.transport.write(out[0])
+            elif size > WORTH_COPYING:
+                self.transport.writelines(out)
+            else:
+                self.transport.write(b"".join(out))
+            out.clear()
+
+    def _write_owed(self, size: int, data: bytes) -> None:
+        """The disk was waited for: what a client cannot have yet must not fill memory."""
+        before = self._owed
+        self._owed -= size
+        self._write(data)
+        if before > WORTH_COPYING >= self._owed:
+            self.resume()
+
+    def _write(self, data: bytes) -> None:
+        """What was held until the log was synced; the client may be gone since."""
+        if self.transport.is_closing():
+            return
+        if self._long or self._stalled or self._outgoing is not None:
+            self._line_up([data])
+        else:
+            self._hand_over(data)
+
+    def _queue(self) -> Chunks:
+        if self._outgoing is None:
+            self._outgoing = Chunks()
+            self.unsent = _something_waits
+        return self._outgoing
+
+    def _line_up(self, pieces: list[bytes | memoryview]) -> None:
+        """Have replies leave behind what waits already, when the client takes them."""
+        idle = self._outgoing is None
+        queue = self._queue()
+        for piece in pieces:
+            queue.add(piece)
+        if self._stalled:
+            self._look_behind()
+        elif idle:
+            self._pour()
+
+    def _pour(self) -> None:
+        """Write what waits until the client takes no more for now, or others should have their turn."""
+        queue = self._outgoing
+        if queue is None or self.transport.is_closing():
+            self._outgoing = None
+            return
+        left = POUR
+        while queue and left > 0 and not self._stalled:
+            chunk = queue.take()
+            if isinstance(chunk, Pieces):
+                left -= self._make(chunk, queue)
+            else:
+                self._hand_over(chunk)
+                left -= len(chunk)
+        if queue:
+            if not self._stalled:
+                self.app.loop.call_soon(self._pour)
+            if self.held_back and self._may_run():
+                self.resume()
+            return
+        self._long = False
+        self._outgoing = None
+        if not self.encrypted:
+            self.unsent = self.transport.get_write_buffer_size
+        if self.session.closing:
+            self.transport.close()
+        else:
+            self.resume()
+
+    def _make(self, reply: Pieces, queue: Chunks) -> int:
+        """Make and write the next piece of a reply; what that counts for in POUR."""
+        piece = next(reply.pieces, None)
+        if piece is None:
+            return 0
+        queue.put_back(reply)
+        reply.made += len(piece)
+        if self.app.limits.too_long(self, reply.made):
+            return POUR
+        self._hand_over(piece)
+        return MAKING * len(piece)
+
+    def _hand_over(self, piece: bytes | bytearray | memoryview) -> None:
+        self.engine.stats.output_bytes += len(piece)
+        self.transport.write(piece)
