@@ -1,4 +1,4 @@
-"""Imports point one way (docs/design/0001-layers.md)."""
+"""Imports point one way (docs/design/0001-layers.md), and no class holds more than one idea."""
 
 from __future__ import annotations
 
@@ -38,6 +38,10 @@ ALLOWED: dict[str, set[str]] = {
         "demo",
     },
 }
+
+
+MOST_METHODS = 30
+"""A class with more holds more than one idea: cut it where the seam is. No class is exempt."""
 
 
 def _modules(path: Path) -> set[str]:
@@ -86,3 +90,11 @@ def test_types_know_no_resp() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             found = isinstance(node, ast.Constant) and isinstance(node.value, bytes) and b"\r\n" in node.value
             assert not found, f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)} writes RESP"
+
+
+def test_no_class_is_more_than_one_idea() -> None:
+    for path in ROOT.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                methods = {each.name for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
+                assert len(methods) <= MOST_METHODS, f"{node.name} in {path.relative_to(ROOT)}: {len(methods)} methods"
