@@ -31,6 +31,33 @@ def test_names_are_taken_in_any_case_and_as_the_kafka_source_has_them() -> None:
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
+        ({"kafka.bootstrap.servers": "a:9092"}, "option kafka.bootstrap.servers is for Kafka; name the server with the option url"),
+        ({"kafka.security.protocol": "SSL"}, "option kafka.security.protocol is for Kafka; there is no Kafka client here"),
+        ({"assign": '{"a": [0]}'}, "option assign is for Kafka; streams have no partitions"),
+        ({"startingOffsetsByTimestamp": "{}"}, "in the option startingTimestamp"),
+        ({"startingOffsets": '{"a": {"0": 23}}'}, 'it takes one offset a stream, such as {"a": 1001}'),
+        ({"startingOffsets": '{"a": -2}'}, 'it takes "earliest" instead of -2'),
+        ({"minOffsetsPerTrigger": "5"}, "trigger(processingTime=...)"),
+        ({"includeHeaders": "true"}, "messages have no headers"),
+        ({"subscribePattern": "click(s|ed)"}, "option subscribePattern='click(s|ed)': it takes a simple regular expression"),
+        ({"subscribePattern": "clicks:*"}, "for globs, such as clicks*, there is the option pattern"),
+    ],
+)  # fmt: skip
+def test_what_only_kafka_has_is_answered_with_what_to_write_instead(given: dict[str, str], problem: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        parse(given)
+    assert problem in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_names_of_the_kafka_source_are_taken() -> None:
+    assert parse({"subscribePattern": r"clicks-.*\.v."}).pattern == "clicks-*.v?"
+    assert parse({"topic": "out"}).stream == ("out",)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
         ({"strem": "a"}, "no option 'strem'; did you mean stream?"),
         ({"zzz": "a"}, "no option 'zzz'; there are: url, stream"),
         ({"stream": " , "}, "option stream=' , ': it takes one name"),

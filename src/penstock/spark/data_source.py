@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from penstock.spark import options as options_
 from penstock.spark.rows import check_schema, default_schema
 from penstock.spark.sink import StreamBatchWriter, StreamWriter
-from penstock.spark.source import StreamBatchReader, StreamReader
+from penstock.spark.source import FilteringReader, StreamBatchReader, StreamReader
 
 
 class PenstockDataSource(DataSource):
@@ -47,7 +47,8 @@ class PenstockDataSource(DataSource):
 
             options_.need_source(options)
             return KeyReader(options, schema)
-        return StreamBatchReader(self._to_read(schema), schema)
+        options = self._to_read(schema)
+        return FilteringReader(options, schema) if options.pushFilters else StreamBatchReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         try:

@@ -15,6 +15,8 @@ from typing import Any, Literal
 
 from redis.connection import parse_url
 
+from penstock.spark import kafka_options
+
 Place = int | Literal["earliest", "latest"]
 """Where to start or to end in a stream: an offset, or one end of it."""
 Places = dict[str, Place] | Literal["earliest", "latest"]
@@ -79,6 +81,8 @@ def _places(text: str) -> Places:
         places = json.loads(text)
     except ValueError:
         places = None
+    if isinstance(places, dict) and (mistake := kafka_options.mistake_in_places(places)):
+        raise ValueError(mistake)
     if not isinstance(places, dict) or not all(map(_is_place, places.values())):
         raise ValueError('earliest, latest, or JSON such as {"clicks": 1001, "orders": "earliest"}')
     return places
@@ -107,6 +111,7 @@ class Options:
     maxRowsPerTrigger: int | None = None
     maxBytesPerTrigger: int | None = None
     minPartitions: int = 1
+    pushFilters: bool = False
     failOnDataLoss: bool = True
     group: str = ""
     text: bool = False
@@ -134,14 +139,17 @@ class Options:
 _PARSERS: dict[str, Callable[[str], Any]] = {
     "url": _url, "stream": _names, "pattern": str, "startingOffsets": _places, "endingOffsets": _places,
     "startingTimestamp": _moment, "endingTimestamp": _moment, "maxRowsPerTrigger": _count,
-    "maxBytesPerTrigger": _count, "minPartitions": _count, "failOnDataLoss": _flag, "group": str, "text": _flag,
+    "maxBytesPerTrigger": _count, "minPartitions": _count, "pushFilters": _flag,
+    "failOnDataLoss": _flag, "group": str, "text": _flag,
     "badEntries": _one_of("fail", "null", "drop", "deadletter"), "deadLetterStream": str, "retryTimeout": _count,
     "txnAppId": str, "txnVersion": _version,
     "keys": str, "keySet": str, "type": _one_of("hash", "string"), "keyColumn": str, "valueColumn": str,
     "mode": _one_of("set", "increment"), "ttl": _count,
     "delivery": _one_of("at-most-once", "at-least-once", "exactly-once"),
 }  # fmt: skip
-_ALIASES = {"subscribe": "stream", "subscribePattern": "pattern", "maxOffsetsPerTrigger": "maxRowsPerTrigger"}
+_ALIASES = {
+    "subscribe": "stream", "topic": "stream", "subscribePattern": "pattern", "maxOffsetsPerTrigger": "maxRowsPerTrigger",
+}  # fmt: skip
 NAMES = (*_PARSERS, *_ALIASES)
 """Every option, as the guide spells it."""
 _NAMES = {name.lower(): name for name in _PARSERS} | {old.lower(): new for old, new in _ALIASES.items()}
@@ -166,23 +174,26 @@ def parse(given: Mapping[str, str]) -> Options:
         if name is None:
             if written.lower() in _OF_SPARK:
                 continue
+            if answer := kafka_options.instead_of(written):
+                raise OptionError(f"option {written} is for Kafka; {answer}")
             near = difflib.get_close_matches(written.lower(), _NAMES, 1)
             hint = f"did you mean {_SPELT[near[0]]}?" if near else f"there are: {', '.join(_PARSERS)}"
             raise OptionError(f"format('penstock') has no option {written!r}; {hint}")
+        parser = kafka_options.glob_of if written.lower() == "subscribepattern" else _PARSERS[name]
         shown = "" if name == "url" else f"={text!r}"  # an address may hold a password
-        values[name] = _value(name, text, f"option {_SPELT[written.lower()]}{shown}")
+        values[name] = _value(parser, text, f"option {_SPELT[written.lower()]}{shown}")
     if ("keys" in values or "keySet" in values) and "type" not in values:
         values["type"] = "hash"
     if "url" not in values and (named := os.environ.get(URL_VARIABLE)):
-        values["url"] = _value("url", named, f"environment variable {URL_VARIABLE}")
+        values["url"] = _value(_url, named, f"environment variable {URL_VARIABLE}")
     options = Options(**values)
     _check(options, values)
     return options
 
 
-def _value(name: str, text: str, given_as: str) -> Any:
+def _value(parser: Callable[[str], Any], text: str, given_as: str) -> Any:
     try:
-        return _PARSERS[name](text)
+        return parser(text)
     except ValueError as error:
         raise OptionError(f"{given_as}: it takes {error}") from None
 

@@ -11,12 +11,12 @@ so it is always noticed. Messages that compaction removed are not loss: their ta
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -29,6 +29,7 @@ from pyspark.sql.types import StructType
 from penstock.protocol.address import without_secrets
 from penstock.spark.dead_letters import DeadLetters
 from penstock.spark.executor import freeze_imports, query_of_task
+from penstock.spark.filters import Wanted, narrow
 from penstock.spark.link import Link
 from penstock.spark.options import OptionError, Options, Place, Places
 from penstock.spark.ranges import Bounds, Range, cut, limited
@@ -163,13 +164,20 @@ class StreamBatchReader(DataSourceReader):
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
         self._schema = schema
+        self._wanted = Wanted()
 
     def partitions(self) -> Sequence[InputPartition]:
         planner = _Planner(self._options)
         planner.need_existing()
-        bounds = planner.bounds()
+        bounds = self._wanted.among(planner.bounds())
         starts, ends = planner.starts(bounds), planner.ends(bounds)
-        ranges = [Range(stream, starts[stream], ends[stream]) for stream in bounds if starts[stream] < ends[stream]]
+        if (since := self._wanted.since) is not None:
+            starts = {stream: max(start, planner.link.place_at(stream, since)) for stream, start in starts.items()}
+        ranges = [
+            Range(stream, max(starts[stream], self._wanted.first), min(ends[stream], self._wanted.end))
+            for stream in bounds
+        ]
+        ranges = [each for each in ranges if each.rows > 0]
         # Of no partition Spark makes a None.
         pieces = _cut(ranges, self._options) or [Range("", 1, 1)]
         plan = f"batch/{uuid.uuid4()}"
@@ -178,6 +186,14 @@ class StreamBatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, StreamPartition)
         return read_partition(self._options, self._schema, partition.range, partition.plan)
+
+
+class FilteringReader(StreamBatchReader):
+    """The same with the option pushFilters: filters make it read less. See filters.py."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        self._wanted, left = narrow(filters)
+        return left
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
