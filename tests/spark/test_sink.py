@@ -47,6 +47,16 @@ def test_a_column_chooses_the_stream_and_tasks_keep_their_order(world: World) ->
     assert world.entries("even:1") == [b"%d" % number for number in range(1, 20_000, 2)]
 
 
+def test_a_column_of_times_is_the_time_of_the_messages(world: World) -> None:
+    rows = world.spark.createDataFrame([(3, "a"), (1, "b")], "ms long, entry string").coalesce(1)
+    save(world, rows.selectExpr("timestamp_micros(ms * 1000 + 999) AS time", "entry"), stream="s")
+    save(world, rows.selectExpr("ms * 10 AS time", "entry"), stream="s")
+    written = pa.ipc.open_stream(world.call("TREAD", "s", 1, 10, "FORMAT", "ARROW")).read_all()
+    assert written.select(["time", "entry"]).to_pydict() == {"time": [3, 1, 30, 10], "entry": [b"a", b"b", b"a", b"b"]}
+    with pytest.raises(PySparkException, match="a row has no time"):
+        save(world, rows.selectExpr("IF(ms = 1, NULL, ms) AS time", "entry"), stream="s")
+
+
 class Failure:
     """Lets the task that has the row `last` fail in the middle of its write, when another task is done with its own."""
 
@@ -110,6 +120,7 @@ def test_a_batch_that_failed_in_the_middle_is_there_once_when_its_query_goes_on(
     [
         ("value string", {"stream": "s"}, "a column 'entry' is needed, and there are value"),
         ("entry string, user string", {"stream": "s"}, "columns user cannot be written"),
+        ("entry string, time date", {"stream": "s"}, "column time is date; write it as a timestamp, or as bigint"),
         ("entry int", {"stream": "s"}, "column entry is int; write it as a string or as binary"),
         ("entry string", {}, "name the stream to write to"),
         ("entry string", {"stream": "a,b"}, "name the stream to write to"),

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.types import BinaryType, StringType, StructType
+from pyspark.sql.types import BinaryType, LongType, StringType, StructType, TimestampType
 
 from penstock.spark.executor import freeze_imports, query_of_task
 from penstock.spark.link import Link
@@ -48,12 +48,17 @@ def check_columns(schema: StructType, options: Options) -> None:
             f"a column 'entry' is needed, and there are {', '.join(schema.names)}: "
             "select(to_json(struct('*')).alias('entry')) makes one"
         )
-    if unknown := names - {"stream", "tag", "entry"}:
+    if unknown := names - {"stream", "time", "tag", "entry"}:
         raise OptionError(
-            f"columns {', '.join(sorted(unknown))} cannot be written: a message is stream (optional), tag (optional), entry"
+            f"columns {', '.join(sorted(unknown))} cannot be written: a message is entry and, if there are such columns, stream, time, tag"
         )
     for column in schema:
-        if not isinstance(column.dataType, (BinaryType, StringType)):
+        if column.name == "time":
+            if not isinstance(column.dataType, (TimestampType, LongType)):
+                raise OptionError(
+                    f"column time is {column.dataType.simpleString()}; write it as a timestamp, or as bigint (milliseconds since 1970)"
+                )
+        elif not isinstance(column.dataType, (BinaryType, StringType)):
             raise OptionError(
                 f"column {column.name} is {column.dataType.simpleString()}; write it as a string or as binary"
             )
@@ -100,7 +105,7 @@ class _Stager:
         batches = self._waiting.pop(stream)
         self._sizes.pop(stream)
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, _ENTRIES) as writer:
+        with pa.ipc.new_stream(sink, batches[0].schema) as writer:
             for batch in batches:
                 writer.write_batch(batch)
         payload = sink.getvalue().to_pybytes()
@@ -119,6 +124,8 @@ def _by_stream(batch: pa.RecordBatch, options: Options) -> Iterator[tuple[str, p
     if batch.column("entry").null_count:
         raise ValueError("a row has no entry (null); filter such rows out, or write something in their place")
     rows = pa.RecordBatch.from_arrays([_tags(batch), _binary(batch.column("entry"))], schema=_ENTRIES)
+    if "time" in batch.schema.names:
+        rows = rows.append_column("time", _times(batch.column("time")))
     if "stream" not in batch.schema.names:
         if rows.num_rows:
             yield options.stream[0], rows
@@ -134,6 +141,17 @@ def _tags(batch: pa.RecordBatch) -> pa.Array:
     if "tag" not in batch.schema.names:
         return pa.repeat(pa.scalar(b"", pa.binary()), batch.num_rows)
     return _binary(pc.fill_null(batch.column("tag"), b"" if pa.types.is_binary(batch.column("tag").type) else ""))
+
+
+def _times(column: pa.Array) -> pa.Array:
+    """Milliseconds since 1970. A part of one is cut off, as the server has none."""
+    if column.null_count:
+        raise ValueError(
+            "a row has no time (null); leave the column out, and each message has the time at which it is written"
+        )
+    if not pa.types.is_timestamp(column.type):
+        return column
+    return column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
 
 
 def _binary(column: pa.Array) -> pa.Array:
