@@ -302,8 +302,7 @@ def test_random_elements_are_of_the_collection(command: str, collection: str, co
 def test_sort_answers_what_other_keys_held_when_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
     changes = [
         "MSET weight-1 900 weight-2 -5",
-        "HSET user-4 name changed",
-        "DEL weight-7 user-8",
+        "DEL weight-7",
         "APPEND weight-9 9",
         "PEXPIREAT weight-3 1",
     ]
@@ -324,6 +323,87 @@ def test_sort_answers_what_other_keys_held_when_it_began(monkeypatch: pytest.Mon
     assert _run(session, command) == before
     monkeypatch.undo()
     assert _run(session, command) != before
+
+
+SORTS_BY_HASHES = [
+    "SORT list BY user-*->age DESC GET # GET user-*->name GET weight-*",
+    "SORT scores BY user-*->none GET user-*->name",
+    "SORT list BY nosort GET user-*->name STORE new",
+]
+
+
+def _while_aside(monkeypatch: pytest.MonkeyPatch, command: str, changes: list[str]) -> tuple[Session, Reply, int]:
+    """Run a SORT whose thread has half of its rows when other clients change keys; the session, the reply, and how
+    often rows were made."""
+    made = 0
+    rows = sorting._rows
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal made
+        made += 1
+        for at, row in enumerate(rows(*arguments)):
+            if at == 30 and made == 1:
+                for line in changes:
+                    _run(other, line.encode().split())
+            yield row
+
+    session = Session(Engine())
+    other = Session(session.engine)
+    for words in DATA:
+        _run(session, [str(word).encode() for word in words])
+    monkeypatch.setattr(sorting, "LONG", 0)
+    monkeypatch.setattr(sorting, "_rows", counted)
+    reply = _run(session, command.encode().split())
+    monkeypatch.undo()
+    return session, reply, made
+
+
+@pytest.mark.parametrize("command", SORTS_BY_HASHES)
+@pytest.mark.parametrize(
+    "change",
+    [
+        "HSET user-4 name changed age 99",
+        "HDEL user-30 name",
+        "DEL user-8",
+        "SET user-8 x",
+        "RENAME user-8 user-9",
+        "PEXPIREAT user-8 1",
+        "FLUSHALL",
+        "SWAPDB 0 1",
+    ],
+)
+def test_sort_answers_what_hashes_hold_at_one_moment(
+    monkeypatch: pytest.MonkeyPatch, command: str, change: str
+) -> None:
+    changes = ["HSET user-1 name first", change, "HSET user-59 name last"]
+    session, reply, _ = _while_aside(monkeypatch, command, changes)
+    assert list(session.db.data.get(b"new", ())) == list(_stored_after(command, changes))
+    if "STORE" not in command:
+        assert reply == _run(session, command.encode().split())
+
+
+def _stored_after(command: str, changes: list[str]) -> list[bytes]:
+    session = Session(Engine())
+    for words in DATA:
+        _run(session, [str(word).encode() for word in words])
+    for line in [*changes, command]:
+        _run(session, line.encode().split())
+    return list(session.db.data.get(b"new", ()))
+
+
+@pytest.mark.parametrize("command", SORTS_BY_HASHES)
+def test_changes_of_other_keys_do_not_have_sort_look_again(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    changes = ["HSET user-77 name x", "HSET user name x", "HSET user-4-4 name x", "SET user-400 x", "LPUSH else 1"]
+    session, reply, made = _while_aside(monkeypatch, command, changes)
+    assert made == 1
+    assert reply == _run(session, command.encode().split())
+    assert list(session.db.data.get(b"new", ())) == list(_stored_after(command, changes))
+
+
+def test_changes_are_not_noted_when_sort_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, _, _ = _while_aside(monkeypatch, SORTS_BY_HASHES[0], ["SET a b"])
+    _run(session, b"SET a c".split())
+    assert not session.db.observed
 
 
 @pytest.mark.parametrize("limit", ["", " LIMIT 0 0"])
@@ -434,6 +514,8 @@ def test_a_transaction_answers_what_was_there_when_each_command_ran() -> None:
         "BZMPOP 0 1 z MIN COUNT 2",
         "SORT l BY w-* STORE d",
         "SORT l GET w-* STORE d",
+        "SORT l BY h-*->f",
+        "SORT l GET h-*->f STORE d",
     ],
 )
 def test_the_server_that_the_families_are_run_on_does_have_threads_work(ours_threaded: str, line: str) -> None:

@@ -80,6 +80,14 @@ def _a_weighed_list(server: Running, count: int) -> None:
     _a_list(server, count)
 
 
+def _a_list_of_users(server: Running, count: int) -> None:
+    """A list, and for each element a hash with one field."""
+    writes = [pack(b"HSET", b"user:" + member, b"age", member) for member in _members(0, count)]
+    batches = [b"".join(writes[at : at + _BATCH]) for at in range(0, count, _BATCH)]
+    drive(server.port, batches, 1, len(batches), _BATCH, b"\n")
+    _a_list(server, count)
+
+
 def _a_dump(server: Running, count: int) -> tuple[bytes, int]:
     """A server's own DUMP of a sorted set, to be restored: every server has its own format."""
     _a_board(server, count)
@@ -188,6 +196,7 @@ STALL_ROWS = [
     _million("sort.by", "SORT of 1M BY a key each", _Case(_a_weighed_list, "SORT key BY *", _array)),
     _million("sort.store", "SORT of 1M BY a key each, STORE", _Case(_a_weighed_list, "SORT key BY * STORE new")),
     _million("sort.get", "SORT of 1M GET a key each, STORE", _Case(_a_weighed_list, "SORT key GET * STORE new")),
+    _million("sort.hash", "SORT of 1M BY a hash each", _Case(_a_list_of_users, "SORT key BY user:*->age", _array)),
     _row("restore", "RESTORE of a sorted set of 1M", 0.1, Stall(_a_dump, MILLION)),
     _million("lmpop", "LMPOP of 500k of 1M", _Case(_a_list, "LMPOP 1 key LEFT COUNT {half}", _half_with_key)),
     _million(

@@ -5,9 +5,10 @@ ALPHA keep their order; Redis does not define one. A set has no order, so it is 
 because a replay of the log must store the same.
 
 Long work runs in a worker thread. BY and GET read keys that no lock covers, because they are not known before they are
-read. So what they give is fixed first (`_fixed`): a copy of the table of keys is enough for strings, which do not
-change, and fields of hashes are looked up. With STORE, the stored list also belongs to that moment: the destination is
-locked until it is stored. The other keys may change in between, so the log gets the list itself, not the command.
+read (`_Moment`). A copy of the table of keys is enough for strings, which do not change. Fields of hashes are looked up
+in the thread; if one of those hashes has changed by the commit, the command runs again, on the loop. With STORE, the
+stored list also belongs to the moment of the copy: the destination is locked until it is stored. The other keys may
+change in between, so the log gets the list itself, not the command.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from penstock.engine.arguments import to_float, to_integer
 from penstock.engine.concurrency.long_work import LONG
 from penstock.engine.declarations import Access, Argv, Beyond, Effect, Flag, Reach, Reply, command, found_keys, key
 from penstock.engine.keyspace.databases import Database, Value
-from penstock.engine.keyspace.key_views import copy_now
+from penstock.engine.keyspace.key_views import KeyTable, copy_now, lookup_now
+from penstock.engine.keyspace.observers import ChangedNames
 from penstock.engine.session import Session
 from penstock.freeing import LongList
 from penstock.protocol.errors import ReplyError, WrongType, syntax_error
@@ -183,22 +185,56 @@ def _lookup(get: Get, pattern: bytes, keep: Callable[[int], None] | None = None)
     return look
 
 
-def _fixed(db: Database, value: List | Set | SortedSet) -> Callable[[bytes], Lookup]:
-    """A function that gives `_lookup` of a pattern for the elements of a value, fixed now and usable in any thread.
+class _Moment:
+    """What patterns give for the elements of a value at one moment, usable in any thread.
 
-    Its lookups raise _Changes if they cannot know the value of that moment.
+    A string is looked up in a copy of the table of keys, if that is not too large. Other keys are looked up where they
+    are: `is_past` tells the loop that one of them has changed since.
     """
-    table = copy_now(db) if len(db) <= MUCH_LARGER * len(value) else None
 
-    def find(pattern: bytes) -> Lookup:
-        if b"*" not in pattern:
-            return _lookup(db.get, pattern)
-        if table is not None and not pattern.partition(b"*")[2].partition(b"->")[2]:
-            return _lookup(table.get, pattern, _changes)
-        look = _lookup(db.get, pattern)
-        return {element: look(element) for element in (value.scores if isinstance(value, SortedSet) else value)}.get
+    def __init__(self, db: Database, value: List | Set | SortedSet) -> None:
+        self._db, self._data, self._value = db, db.data, value
+        self._table: KeyTable | None = None
+        self._changed: ChangedNames | None = None
+        self._live: list[tuple[bytes, bytes]] = []  # before and after the star, of the patterns that are looked up live
+        self._unread: set[bytes] = set()  # changed names that no element leads to
 
-    return find
+    def find(self, pattern: bytes) -> Lookup:
+        """`_lookup` of a pattern. It raises _Changes in a thread where it cannot know what was there."""
+        before, star, after = pattern.partition(b"*")
+        if not star:
+            return _lookup(self._db.get, pattern)
+        suffix, _, name = after.partition(b"->")
+        if not name and len(self._db) <= MUCH_LARGER * len(self._value):
+            self._table = self._table or copy_now(self._db)
+            return _lookup(self._table.get, pattern, _changes)
+        self._changed = self._changed or self._db.observed.note_changes()
+        self._live.append((before, suffix if name else after))
+        return _lookup(lookup_now(self._db), pattern, _changes)
+
+    def sift(self) -> None:
+        """Look through the names that changed so far; in the thread, so that `is_past` has little left to do."""
+        if self._changed is not None:
+            names = self._changed.names.copy()
+            if not self._leads_to_any(names):
+                self._unread = names
+
+    def is_past(self) -> bool:
+        """Whether a key that was looked up live has changed, or may have."""
+        if self._changed is None:
+            return False
+        return self._db.data is not self._data or self._leads_to_any(self._changed.names - self._unread)
+
+    def _leads_to_any(self, names: set[bytes]) -> bool:
+        elements = {
+            name[len(before) : len(name) - len(suffix)]
+            for name in names
+            for before, suffix in self._live
+            if len(name) >= len(before) + len(suffix) and name.startswith(before) and name.endswith(suffix)
+        }
+        if not isinstance(self._value, List):
+            return any(element in self._value for element in elements)
+        return bool(elements) and not all(elements.isdisjoint(some) for some in chunks(self._value))
 
 
 def _not_a_score() -> ReplyError:
@@ -284,22 +320,27 @@ def _answer(session: Session, name: bytes, request: _Request) -> Reply:
     db = session.db
     value = _find(db, name)
 
-    def at_once() -> list[bytes | None]:
+    def at_once(value: List | Set | SortedSet) -> list[bytes | None]:
         return list(_rows(value, request, *request.lookups(partial(_lookup, db.get))))
 
     if len(value) <= LONG:
-        return at_once()
+        return at_once(value)
     protocol = session.protocol
     count = request.chosen(len(value))[1] * max(len(request.gets), 1)
-    by, gets = request.lookups(_fixed(db, value) if request.reads_other_keys else partial(_lookup, db.get))
+    moment = _Moment(db, value)
+    by, gets = request.lookups(moment.find)
 
     def compute() -> RawPieces | None:
         try:
-            return in_pieces(list, count, _rows(value, request, by, gets), protocol)
+            made = in_pieces(list, count, _rows(value, request, by, gets), protocol)
         except _Changes:
             return None
+        moment.sift()
+        return made
 
-    return session.aside(len(value), compute, lambda made: at_once() if made is None else made)
+    return session.aside(
+        len(value), compute, lambda made: at_once(_find(db, name)) if made is None or moment.is_past() else made
+    )
 
 
 def _store(session: Session, name: bytes, destination: bytes, request: _Request) -> Reply:
@@ -309,7 +350,7 @@ def _store(session: Session, name: bytes, destination: bytes, request: _Request)
     def keep(size: int) -> None:
         session.engine.require_memory([], size)
 
-    def at_once() -> List:
+    def at_once(value: List | Set | SortedSet) -> List:
         by, _ = request.lookups(partial(_lookup, db.get))
         gets = [_lookup(db.get, pattern, keep) for pattern in request.gets]
         return _list_of(_rows(value, request, by, gets))
@@ -322,10 +363,11 @@ def _store(session: Session, name: bytes, destination: bytes, request: _Request)
         return len(result)
 
     if len(value) <= LONG:
-        return commit(at_once())
+        return commit(at_once(value))
     if not request.reads_other_keys:
-        return session.aside(len(value), at_once, commit)
-    by, gets = request.lookups(_fixed(db, value))
+        return session.aside(len(value), lambda: at_once(value), commit)
+    moment = _Moment(db, value)
+    by, gets = request.lookups(moment.find)
 
     def compute() -> tuple[List, Argv] | None:
         try:
@@ -335,11 +377,12 @@ def _store(session: Session, name: bytes, destination: bytes, request: _Request)
         logged = LongList([b"RPUSH", destination])
         for some in chunks(result):
             logged += some
+        moment.sift()
         return result, logged
 
     def commit_fixed(made: tuple[List, Argv] | None) -> int:
-        if made is None:
-            return commit(at_once())
+        if made is None or moment.is_past():
+            return commit(at_once(_find(db, name)))
         result, logged = made
         session.log([b"DEL", destination], *([logged] if result else ()))
         return commit(result)

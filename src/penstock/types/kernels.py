@@ -178,7 +178,7 @@ def sort(items: Iterable[T], hint: Callable[[T], Any] | None = None, size: int =
     if len(runs) < 2:
         yield from runs
         return
-    cuts = _cuts(runs, min(len(runs), MAX_BUCKETS))
+    cuts = _cuts(runs, min(len(runs), MAX_BUCKETS), hint)
     buckets: list[list[T]] = [[] for _ in range(len(cuts) + 1)]
     total = 0
     for run in consume(runs):
@@ -205,9 +205,9 @@ def _sort_now(items: list[Any], hint: Callable[[Any], Any] | None) -> list[Any]:
     return items
 
 
-def _cuts(runs: list[list[Any]], buckets: int) -> list[Any]:
+def _cuts(runs: list[list[Any]], buckets: int, hint: Callable[[Any], Any] | None) -> list[Any]:
     """Different values that divide the runs into about as many parts of about the same size."""
-    step = max(len(runs) * len(runs[0]) // (16 * buckets), 1)
-    sample = sorted(item for run in runs for item in run[step // 2 % len(run) :: step])
+    step = max(len(runs) * len(runs[0]) // (8 * buckets), 1)
+    sample = _sort_now([item for run in runs for item in run[step // 2 % len(run) :: step]], hint)
     chosen = sample[:: max(len(sample) // buckets, 1)][1:]
     return [value for value, _ in groupby(chosen)]

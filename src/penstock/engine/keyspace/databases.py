@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.engine.clock import Clock
 from penstock.engine.keyspace.expiry_times import Deadlines
-from penstock.engine.keyspace.observers import ObservedKeys
+from penstock.engine.keyspace.observers import ANY_KEY, ObservedKeys
 from penstock.engine.keyspace.random_keys import KeySampler
 from penstock.freeing import GIANT, dispose
 from penstock.protocol.errors import WrongType
@@ -341,6 +341,8 @@ class Database:
     # -- observers --------------------------------------------------------------------------------------------
 
     def _tell(self, key: bytes) -> None:
+        if ANY_KEY in self.observed:
+            self.observed.note(key)
         found = self.observed.get(key)
         if found is None:
             return
@@ -354,6 +356,6 @@ class Database:
 
         `live_only` leaves out keys that came with SWAPDB and have expired: there was no such key, and there is none.
         """
-        for key in self.observed:
+        for key in list(self.observed):
             if not existing_only or (key in self.data and not (live_only and self.is_expired(key))):
                 self._tell(key)

@@ -1,8 +1,9 @@
-"""Sessions and blocked commands that are told when a key changes. Owned by the loop thread."""
+"""Sessions, blocked commands and threads that are told when a key changes. Owned by the loop thread."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 if TYPE_CHECKING:
     from penstock.engine.blocking import Waiter
@@ -22,8 +23,40 @@ class Observers:
         return bool(self.watchers or self.waiters)
 
 
+class ChangedNames:
+    """The names of the keys of a database that change while this object exists."""
+
+    __slots__ = ("__weakref__", "names")
+
+    def __init__(self) -> None:
+        self.names: set[bytes] = set()
+
+
+ANY_KEY: Any = None
+"""An entry of ObservedKeys that is no key. While it is there, every change is noted."""
+
+
 class ObservedKeys(dict[bytes, Observers]):
     """The observers of each key of a database. Invariant between commands: no key has observers that are empty."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._noted_in: WeakSet[ChangedNames] = WeakSet()
+
+    def note_changes(self) -> ChangedNames:
+        """An object that gets the names of changed keys from now on, until the caller drops it."""
+        changed = ChangedNames()
+        self._noted_in.add(changed)
+        self[ANY_KEY] = Observers()
+        return changed
+
+    def note(self, key: bytes) -> None:
+        """A key has changed while ANY_KEY is there."""
+        noted_in = list(self._noted_in)
+        for changed in noted_in:
+            changed.names.add(key)
+        if not noted_in:
+            del self[ANY_KEY]
 
     def of(self, key: bytes) -> Observers:
         """The observers of a key, made if there are none; drop empty ones with `forget`."""
