@@ -85,7 +85,10 @@ class Lua:
         })  # fmt: skip
         host[b"version"], host[b"version_number"] = REDIS_VERSION, REDIS_VERSION_NUMBER
         host[b"slot"], host[b"ok_mark"], host[b"status_mark"] = self._slot, self._ok_mark, self._status_mark
-        self.run, self.compile = self._chunk("sandbox.lua", host, libraries, self._loaded("library.lua"))
+        pattern_function, _ = self._chunk("patterns.lua")
+        self.run, self.compile = self._chunk(
+            "sandbox.lua", host, libraries, self._loaded("library.lua"), pattern_function
+        )
 
     def _loaded(self, name: str) -> Any:
         source = resources.files("penstock.engine.lua").joinpath(name).read_bytes()

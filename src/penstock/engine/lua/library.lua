@@ -4,7 +4,7 @@
 -- line: a C function that may fail is called through pcall, and `relay` raises its words again.
 --
 --   unpack              adds up its bounds in an int (CVE-2025-46817)
---   string.find & co.   recurse on the C stack once for every item of a pattern
+--   string.find & co.   recurse on the C stack once for every item of a pattern; try without end (see patterns.lua)
 --   string.rep          adds one copy at a time; 2^31 copies of "" take seconds in which no other client is heard
 --   table.insert        moves 2^31 elements for a position of -2^31
 --   table.insert, remove, sort   look past metatables, so they could write to a read-only table
@@ -12,7 +12,7 @@
 --                       count long brackets in an int (CVE-2025-46819); and reserve too little stack for functions with
 --                       both parameters and "..." (CVE-2014-5461), which `patched` corrects
 
-local is_read_only, patched, is_internal = ...
+local is_read_only, patched, is_internal, instead = ...
 
 local error, pairs, pcall, select, tonumber, type = error, pairs, pcall, select, tonumber, type
 local loadstring, real_load, unpack = loadstring, load, unpack
@@ -81,12 +81,13 @@ library.string = strings
 for _, name in pairs({"find", "match", "gmatch", "gfind", "gsub"}) do
     local real = string[name]
     strings[name] = function(...)
-        local _, pattern = ...
-        if type(pattern) == "string" and #pattern > MAX_PATTERN then
-            local _, _, _, plain = ...
-            if name ~= "find" or not plain then error("pattern too complex", 2) end
+        local text, pattern, third, fourth = ...
+        local called = real
+        if type(pattern) == "string" then
+            if #pattern > MAX_PATTERN and not (name == "find" and fourth) then error("pattern too complex", 2) end
+            if type(text) == "string" then called = instead(name, text, pattern, third, fourth) or real end
         end
-        return same(relay_method(name, pcall(real, ...)))
+        return same(relay_method(name, pcall(called, ...)))
     end
 end
 

@@ -13,7 +13,7 @@
 --
 -- Nothing here may use a global once it was removed, hence the locals.
 
-local host, libraries, load_library = ...
+local host, libraries, load_library, pattern_function = ...
 
 local error, getmetatable, next, pairs, pcall, rawget, rawset = error, getmetatable, next, pairs, pcall, rawget, rawset
 local select, setmetatable, tostring, type, xpcall = select, setmetatable, tostring, type, xpcall
@@ -51,7 +51,10 @@ local function check_table(name, ...)
 end
 
 -- Names of our own chunks: SCRIPT KILL and the line of an error pass their functions over.
-local internal_names = {["=sandbox.lua"] = true, ["=library.lua"] = true, ["=native.lua"] = true, ["=cjson.lua"] = true, ["=cmsgpack.lua"] = true}
+local internal_names = {
+    ["=sandbox.lua"] = true, ["=library.lua"] = true, ["=patterns.lua"] = true, ["=native.lua"] = true,
+    ["=cjson.lua"] = true, ["=cmsgpack.lua"] = true,
+}
 
 local function patched(chunk)
     if not host.keep_frames(dump(chunk)) then return nil, "function or expression too complex" end
@@ -59,7 +62,8 @@ local function patched(chunk)
 end
 
 local library = load_library(
-    function(subject) return contents[subject] ~= nil end, patched, function(name) return internal_names[name] ~= nil end
+    function(subject) return contents[subject] ~= nil end, patched, function(name) return internal_names[name] ~= nil end,
+    pattern_function
 )
 local relay = library.relay
 
