@@ -349,3 +349,15 @@ def test_a_client_that_watches_its_outcome_learns_of_it(world: World, slow: Slow
     slow.go.set()
     world.step()
     assert client.sent[-1] == b"*-1\r\n"
+
+
+def test_what_locks_held_back_begins_in_no_thread_when_the_server_stops(world: World, slow: Slow) -> None:
+    world.client("SADD s x")
+    first = world.client("SLOW.STORE s s")
+    waiting = world.client("BLPOP r 0")
+    assert world.client("LAZY SLOW.STORE r s").sent == [ENQUEUED], "it waits for the first one's lock"
+    assert first.waits and waiting.waits
+    slow.go.set()
+    world.close()
+    assert not world.engine.workers.jobs, "no thread would ever end it"
+    assert world.engine.keyspace[0].data[b"r"] == {b"x"}

@@ -202,9 +202,9 @@ class Workers:
 
     def stop(self) -> None:
         """Use no threads from now on, and give up on what is under way."""
-        self.abandon()
         self._deliver = None
-        self._configure()
+        self._configure()  # before locks go: what waits for them must not begin in a thread whose end is not delivered
+        self.abandon()
 
     def _configure(self) -> None:
         config = self._engine.config
