@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 COMMANDS = """
 import sys
@@ -53,3 +54,21 @@ def test_pandas_is_not_imported_by_a_server_that_reads_and_writes_arrow(tmp_path
     assert done.returncode == 0, done.stderr.decode()
     assert "pyarrow" in done.stdout.decode().split()
     assert "pandas" not in done.stdout.decode().split()
+
+
+CALL = """
+import sys
+
+from penstock.cli.main import app
+
+app(sys.argv[1:], standalone_mode=False)
+print(*sys.modules)
+"""
+
+
+@pytest.mark.parametrize("word", ["check", "tail"])
+def test_a_subcommand_imports_its_own_module_and_none_that_draws_tables(word: str) -> None:
+    words = [sys.executable, "-c", CALL, word, "--help"]
+    modules = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True).stdout.split()
+    assert "penstock.cli.main" in modules
+    assert not {"penstock.cli.bench", "penstock.cli.run", "rich.table"} & set(modules)

@@ -1,30 +1,51 @@
-"""`penstock`: the names of the subcommands. Each is in the module of its name."""
+"""`penstock`: the names of the subcommands. Each is in the module that is named with it.
+
+Only the module of the subcommand that is called is imported: `penstock serve` starts without what draws tables.
+"""
 
 from __future__ import annotations
 
 import sys
+from importlib import import_module
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from penstock import __version__
-from penstock.cli import bench, check, demo, init, letters, run, secrets, serve, streams
+from penstock.cli import secrets
+
+MODULES = {
+    "serve": "serve", "check": "check", "bench": "bench", "demo": "demo", "tail": "streams", "write": "streams",
+    "streams": "streams", "run": "run", "init": "init", "letters": "letters",
+}  # fmt: skip
+"""The module in this package that registers a subcommand, in the order in which help lists them."""
+
+
+class Subcommands(TyperGroup):
+    """The subcommands; each is built when it is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(MODULES)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        for name in (cmd_name,) if cmd_name in MODULES else MODULES:  # all of them, to suggest one for a wrong name
+            if name not in self.commands:
+                part = typer.Typer(rich_markup_mode=None)
+                import_module(f"penstock.cli.{MODULES[name]}").register(part)
+                self.commands.update(typer.main.get_group(part).commands)
+        return self.commands.get(cmd_name)
+
 
 app = typer.Typer(
     name="penstock",
+    cls=Subcommands,
     help="An event log that speaks the Redis protocol, and the tools around it.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-serve.register(app)
-check.register(app)
-bench.register(app)
-demo.register(app)
-streams.register(app)
-letters.register(app)
-run.register(app)
-init.register(app)
 
 
 def _version(wanted: bool) -> None:

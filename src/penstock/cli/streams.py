@@ -13,14 +13,15 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from penstock.cli.server_link import URL, Link, Lost
 from penstock.cli.terminal import ending_quietly, one_line, shown_bytes, write_as
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _BATCH = 1000  # messages read or written at once, at the most
 _BATCH_BYTES = 1 << 20
@@ -339,6 +340,8 @@ def streams(
 
     Of each stream: length, messages written a second, bytes, and the lag of every group.
     """
+    from rich.console import Console
+
     link = Link(url, "streams")
     link.check()
     console = Console(markup=False, highlight=False, emoji=False)  # a name is a name, whatever is in it
@@ -393,6 +396,8 @@ def _row(name: bytes, info: dict[bytes, Any], before: dict[bytes, Any] | None, s
 
 
 def _table(rows: list[dict[str, Any]], place: str) -> Table:
+    from rich.table import Table
+
     table = Table(title=f"Streams at {place}", caption=None if rows else "There are none yet.")
     for heading in ("stream", "messages", "offsets", "written/s", "bytes", "groups: lag (pending)"):
         table.add_column(heading, justify="left" if heading[:2] in ("st", "gr") else "right", overflow="fold")
