@@ -1,4 +1,4 @@
-"""What `pip install penstock` gives: both distributions are built, and installed in environments that have nothing
+"""What `pip install penstock` gives: both distributions are built, and installed in an environment that has nothing
 else.
 
 Nothing of the checkout is on the path of the installed programs. C is compiled without optimization, which is quick and
@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -38,12 +39,9 @@ def run(*command: object, **environment: str) -> str:
     return done.stdout
 
 
-def installed(distribution: Path, at: Path, **environment: str) -> Path:
-    """The python of a new environment that holds the distribution and what it needs."""
-    venv.create(at)
-    python = at / "bin" / "python"
-    run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", distribution, **environment)
-    return python
+def pip(python: Path, *words: object, **environment: str) -> None:
+    """pip as it works in another environment."""
+    run(sys.executable, "-m", "pip", "--python", python, *words, "--quiet", **environment)
 
 
 @pytest.fixture(scope="module")
@@ -54,29 +52,72 @@ def source_distribution(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def builder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The python of an environment that has what pyproject.toml says a build needs, and nothing else."""
+    at = tmp_path_factory.mktemp("builder")
+    venv.create(at)
+    python = at / "bin" / "python"
+    pip(python, "install", *tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"])
+    return python
+
+
+def built(builder: Path, source_distribution: Path, to: Path, **environment: str) -> Path:
+    """The wheel of a source distribution."""
+    words = ["--no-build-isolation", "--check-build-dependencies", "--no-deps", "--wheel-dir", to, source_distribution]
+    pip(builder, "wheel", *words, **environment)
+    (wheel,) = to.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def wheel(builder: Path, source_distribution: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(builder, source_distribution, tmp_path_factory.mktemp("wheel"), CFLAGS="-O0")
+
+
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment that holds what the wheel says it needs, and nothing else but one of the builds."""
+    at = tmp_path_factory.mktemp("environment")
+    venv.create(at)
+    pip(at / "bin" / "python", "install", "--no-compile", wheel)
+    return at
+
+
+def installed(wheel: Path, environment: Path) -> Path:
+    """The python of the environment, with this build in place of the one before."""
+    python = environment / "bin" / "python"
+    pip(python, "install", "--no-deps", "--force-reinstall", wheel)
+    return python
+
+
+def needs(metadata: str) -> list[str]:
+    return sorted(line for line in metadata.splitlines() if line.startswith(("Requires-", "Provides-Extra:")))
+
+
 def test_a_source_distribution_has_the_sources_of_the_twins_and_installs_without_a_compiler(
-    source_distribution: Path, tmp_path: Path
+    source_distribution: Path, builder: Path, environment: Path, tmp_path: Path
 ) -> None:
     with tarfile.open(source_distribution) as archive:
         names = [Path(name) for name in archive.getnames()]
     assert sorted(path.stem for path in names if path.suffix == ".pyx") == TWINS
     assert not [path for path in names if path.suffix in (".c", ".so")]
-    python = installed(source_distribution, tmp_path / "environment", CC="/bin/false")
+    python = installed(built(builder, source_distribution, tmp_path, CC="/bin/false"), environment)
     assert run(python, "-c", USE).split() == []
 
 
 def test_a_wheel_has_the_compiled_twins_and_nothing_that_was_generated_on_the_way(
-    source_distribution: Path, tmp_path: Path
+    source_distribution: Path, wheel: Path, environment: Path
 ) -> None:
-    run(
-        *(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path, source_distribution),
-        CFLAGS="-O0",
-    )
-    (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = [Path(name) for name in archive.namelist()]
+        (metadata,) = (archive.read(str(name)).decode() for name in names if name.name == "METADATA")
     assert sorted(path.name.split(".")[0] for path in names if path.suffix == ".so") == TWINS
     assert not [path for path in names if path.suffix in (".c", ".pyx", ".pxd")]
-    python = installed(wheel, tmp_path / "environment")
+    python = installed(wheel, environment)
     assert run(python, "-c", USE).split() == TWINS
-    assert "Usage" in run(tmp_path / "environment" / "bin" / "penstock", "serve", "--help")
+    assert "Usage" in run(environment / "bin" / "penstock", "serve", "--help")
+    with tarfile.open(source_distribution) as archive:
+        (information,) = (name for name in archive.getnames() if name.count("/") == 1 and name.endswith("PKG-INFO"))
+        file = archive.extractfile(information)
+        assert file is not None and needs(file.read().decode()) == needs(metadata) != []
