@@ -1,5 +1,5 @@
 """`python -m penstock` is `penstock`."""
 
-from penstock.cli.main import app
+from penstock.cli.start import start
 
-app()
+start()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import MutableMapping
 from pathlib import Path
-
-import typer
+from typing import TYPE_CHECKING
 
 from penstock.cli.secrets import from_environment
 from penstock.engine.config import Config, ConfigError, build
 from penstock.engine.directives import DIRECTIVES
+
+if TYPE_CHECKING:
+    import typer
 
 USAGE = "penstock serve [FILE.conf] [--DIRECTIVE VALUE ...]"
 
@@ -26,18 +29,22 @@ def register(app: typer.Typer) -> None:
 
 def serve(context: typer.Context) -> None:
     """Run a server until SIGTERM, SIGINT or SHUTDOWN."""
-    words = list(context.args)
+    sys.exit(run(list(context.args)))
+
+
+def run(words: list[str]) -> int:
+    """Run a server with the words of a command line; the exit code."""
     if "-h" in words or "--help" in words:
-        typer.echo(help_text())
-        return
+        print(help_text())
+        return 0
     try:
         config = configure(words, os.environ)
     except ConfigError as error:
-        typer.echo(f"penstock serve: {error}", err=True)
-        raise typer.Exit(1) from None
+        print(f"penstock serve: {error}", file=sys.stderr)
+        return 1
     from penstock.server import process  # here, so that --help does not load the server
 
-    raise typer.Exit(process.run(config))
+    return process.run(config)
 
 
 def configure(words: list[str], environment: MutableMapping[str, str]) -> Config:
