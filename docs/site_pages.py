@@ -1,7 +1,7 @@
 """A hook of mkdocs: files from outside of docs/, and the lists of pages in the navigation.
 
-ARCHITECTURE.md and CONTRIBUTING.md are in the root, where contributors look for them. The site shows them too, and so it does with the
-examples that guides link to. A folder in the navigation (`commands/`) stands for all of its pages.
+ARCHITECTURE.md and CONTRIBUTING.md are in the root, where contributors look for them. The site shows them too, and so
+it does with the examples that guides link to. A folder in the navigation (`commands/`) stands for all of its pages.
 """
 
 from __future__ import annotations

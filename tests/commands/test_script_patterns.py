@@ -1,4 +1,6 @@
-"""Patterns of Lua that try without end: they can be interrupted, and what they find is what Lua's own functions find."""
+"""Patterns of Lua that try without end: they can be interrupted, and what they find is
+what Lua's own functions find.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,8 @@ def test_long_texts_are_searched_as_short_ones_are(server: Process) -> None:
             local pairs = {}
             for name, value in text:gmatch('(%w+)%s*=%s*(%w+)') do pairs[#pairs + 1] = #name .. value end
             local short = text:gsub('(%w+)%s*(=)', '%2')
-            return {table.concat(pairs, ','), short:sub(40001), text:find('()%s*;%s*(%w*)='), text:match('=%s*(.-)%s*;')}
+            return {table.concat(pairs, ','), short:sub(40001), text:find('()%s*;%s*(%w*)='),
+                text:match('=%s*(.-)%s*;')}
         """
         assert client.eval(source, 0) == [b"3value,52", b" = value; =2 ", 40013, b"value"]
         with pytest.raises(redis.ResponseError, match="user_script:2: invalid pattern capture"):

@@ -39,7 +39,8 @@ def test_null_is_no_default_for_a_field_that_must_not_be_null(among: int) -> Non
     [
         "a boolean DEFAULT true", "a decimal(10,2) DEFAULT 1e1", 'a date DEFAULT "2026-01-31"', "a float DEFAULT 0.5",
         'a timestamp DEFAULT "2026-01-31T12:00:00+01:00"', 'a timestamp_ntz DEFAULT "2026-01-31T12:00:00"',
-        'a string DEFAULT "x"', 'a binary DEFAULT "YQ=="', "a array<int> DEFAULT [1]", 'a map<string, int> DEFAULT {"x":1}',
+        'a string DEFAULT "x"', 'a binary DEFAULT "YQ=="', "a array<int> DEFAULT [1]",
+        'a map<string, int> DEFAULT {"x":1}',
         'a struct<x int DEFAULT 4> DEFAULT {}',
     ],
 )  # fmt: skip

@@ -30,7 +30,8 @@ OFFSET, TIME, STREAM, TAG = ("offset",), ("time",), ("stream",), ("tag",)
     ("given", "wanted"),
     [
         ([GreaterThan(OFFSET, 10), LessThan(OFFSET, 20)], Wanted(first=11, end=20)),
-        ([GreaterThanOrEqual(OFFSET, 10), LessThanOrEqual(OFFSET, 20), GreaterThan(OFFSET, 2)], Wanted(first=10, end=21)),
+        ([GreaterThanOrEqual(OFFSET, 10), LessThanOrEqual(OFFSET, 20), GreaterThan(OFFSET, 2)],
+            Wanted(first=10, end=21)),
         ([EqualTo(OFFSET, 7), IsNotNull(OFFSET), IsNotNull(TIME), IsNotNull(STREAM)], Wanted(first=7, end=8)),
         ([EqualNullSafe(OFFSET, 7), GreaterThan(OFFSET, 9)], Wanted(first=10, end=8)),
         ([EqualTo(STREAM, "a")], Wanted(frozenset("a"))),
@@ -46,7 +47,8 @@ def test_offsets_and_streams_are_filtered_by_the_reader_alone(given: list[Filter
     [
         (In(OFFSET, (9, 3, None)), Wanted(first=3, end=10)),
         (GreaterThan(TIME, datetime(1970, 1, 1, 0, 0, 1, 999, tzinfo=UTC)), Wanted(since=1000)),
-        (GreaterThanOrEqual(TIME, datetime(1970, 1, 1, 1, 0, 1, tzinfo=timezone(timedelta(hours=1)))), Wanted(since=1000)),
+        (GreaterThanOrEqual(TIME, datetime(1970, 1, 1, 1, 0, 1, tzinfo=timezone(timedelta(hours=1)))),
+            Wanted(since=1000)),
         (EqualTo(TIME, 1234), Wanted(since=1234)),
         (GreaterThan(TIME, datetime(1960, 1, 1, tzinfo=UTC)), Wanted(since=0)),
         (LessThan(TIME, 1234), Wanted()),

@@ -144,7 +144,8 @@ def test_a_cluster_is_refused(cluster: RedisCluster) -> None:
         ("key string, n string", "append", {"type": "hash"}, "column n is string; mode=increment adds numbers"),
         ("key string, n int", "overwrite", {"type": "hash"}, "mode('overwrite') would replace it"),
         ("key string, n int", "append", {"type": "string"}, "strings need the columns key and value"),
-        ("key string, n int", "append", {"type": "hash", "delivery": "exactly-once"}, "option delivery is for mode=set"),
+        ("key string, n int", "append", {"type": "hash", "delivery": "exactly-once"},
+         "option delivery is for mode=set"),
         ("entry string", "append", {"stream": "s"}, "option mode is about keys as a table"),
     ],
 )  # fmt: skip

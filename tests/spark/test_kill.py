@@ -3,7 +3,8 @@
 Each row is there once, and so is a dead letter for each entry that does not parse. Counters count each row once.
 
 Without the fence of TCOMMIT the batch that died inside its commit would be written twice. Without the numbers of their
-producers the letters of a batch that is run again would be. Without the guard of the counters it would be counted twice.
+producers the letters of a batch that is run again would be. Without the guard of the counters it would be counted
+twice.
 """
 
 from __future__ import annotations

@@ -31,15 +31,18 @@ def test_names_are_taken_in_any_case_and_as_the_kafka_source_has_them() -> None:
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"kafka.bootstrap.servers": "a:9092"}, "option kafka.bootstrap.servers is for Kafka; name the server with the option url"),
-        ({"kafka.security.protocol": "SSL"}, "option kafka.security.protocol is for Kafka; there is no Kafka client here"),
+        ({"kafka.bootstrap.servers": "a:9092"},
+            "option kafka.bootstrap.servers is for Kafka; name the server with the option url"),
+        ({"kafka.security.protocol": "SSL"},
+            "option kafka.security.protocol is for Kafka; there is no Kafka client here"),
         ({"assign": '{"a": [0]}'}, "option assign is for Kafka; streams have no partitions"),
         ({"startingOffsetsByTimestamp": "{}"}, "in the option startingTimestamp"),
         ({"startingOffsets": '{"a": {"0": 23}}'}, 'it takes one offset a stream, such as {"a": 1001}'),
         ({"startingOffsets": '{"a": -2}'}, 'it takes "earliest" instead of -2'),
         ({"minOffsetsPerTrigger": "5"}, "trigger(processingTime=...)"),
         ({"includeHeaders": "true"}, "messages have no headers"),
-        ({"subscribePattern": "click(s|ed)"}, "option subscribePattern='click(s|ed)': it takes a simple regular expression"),
+        ({"subscribePattern": "click(s|ed)"},
+            "option subscribePattern='click(s|ed)': it takes a simple regular expression"),
         ({"subscribePattern": "clicks:*"}, "for globs, such as clicks*, there is the option pattern"),
     ],
 )  # fmt: skip

@@ -1,6 +1,7 @@
 """The program `penstock`.
 
-`penstock serve` reads its words itself, as redis-server does, so a server starts without typer, which takes 0.13 s to import.
+`penstock serve` reads its words itself, as redis-server does, so a server starts without typer, which takes 0.13 s to
+import.
 """
 
 from __future__ import annotations

@@ -38,17 +38,25 @@ log = logging.getLogger("penstock.engine")
 
 
 class Wish(Protocol):
-    """What a blocked command waits for, of one key. Other blocked commands on that key may take from it, and add nothing."""
+    """What a blocked command waits for, of one key.
+
+    Other blocked commands on that key may take from it, and add nothing.
+    """
 
     @property
     def shared(self) -> bool:
         """Whether all who wish the same are given the same reply, so that one run of the command is enough."""
 
     def same(self) -> object:
-        """Those with an equal one wish the same: if there is nothing for one of them, there is nothing for the others."""
+        """Those with an equal one wish the same: if there is nothing for one of them,
+        there is nothing for the others.
+        """
 
     def is_met(self, session: Session) -> bool:
-        """Whether the command would find something now. Where time alone will change that, see that it is asked again."""
+        """Whether the command would find something now.
+
+        Where time alone will change that, see that it is asked again.
+        """
 
     def came_upon(self, value: Value | None) -> bool:
         """Whether this is the very value that was there when the command came, and not one that took its place."""
@@ -61,7 +69,8 @@ class Waiter:
     """One blocked command. In the queue of every key it waits for, until it is served, times out or goes away."""
 
     __slots__ = (
-        "argv", "changed", "command", "database", "deadline", "keys", "session", "silent", "timeout_reply", "timer", "wish",
+        "argv", "changed", "command", "database", "deadline", "keys", "session", "silent", "timeout_reply", "timer",
+        "wish",
     )  # fmt: skip
 
     def __init__(

@@ -1,16 +1,18 @@
-"""The times commands see, replaceable in tests: the time of day, and a time for leases that no setting of the clock touches.
+"""The times commands see, replaceable in tests: the time of day, and a time for leases that no setting of the clock
+touches.
 
-Keys expire by the time of day, as in Redis: EXPIREAT names one. A lease is about how long a consumer has had a message, so
-it goes by elapsed time: a clock that is set back must not keep a retry waiting, and one that is set forward must not make
-all of them due. Lease times are written to disk, so they must mean something after a restart: they start as the time of
-day at the start of the server and grow by what passes. The age of a stage and of a LAZY command goes by the same time, and
-so does the patience of those who wait for threads. A server that starts with leases whose delivery is later than its
-time of day, because the clock was set back since, begins with the latest of these times (`catch_up`). Only first
-deliveries are kept, so a message that had been delivered again then may wait longer than its retry time, by as much as
-had passed between the two. A clock that was set forward while the server was down looks like a server that was down long.
+Keys expire by the time of day, as in Redis: EXPIREAT names one. A lease is about how long a consumer has had a message,
+so it goes by elapsed time: a clock that is set back must not keep a retry waiting, and one that is set forward must not
+make all of them due. Lease times are written to disk, so they must mean something after a restart: they start as the
+time of day at the start of the server and grow by what passes. The age of a stage and of a LAZY command goes by the
+same time, and so does the patience of those who wait for threads. A server that starts with leases whose delivery is
+later than its time of day, because the clock was set back since, begins with the latest of these times (`catch_up`).
+Only first deliveries are kept, so a message that had been delivered again then may wait longer than its retry time, by
+as much as had passed between the two. A clock that was set forward while the server was down looks like a server that
+was down long.
 
-Rejected: shifting all leases when the clock jumps. A million of them take seconds, each shift must be logged, and what is
-delivered before the jump is noticed is wrong. Rejected: storing how long each has left, which changes all the time.
+Rejected: shifting all leases when the clock jumps. A million of them take seconds, each shift must be logged, and what
+is delivered before the jump is noticed is wrong. Rejected: storing how long each has left, which changes all the time.
 """
 
 from __future__ import annotations
@@ -50,7 +52,10 @@ class Clock:
         return self._origin + _since_boot()
 
     def catch_up(self, moment: int) -> None:
-        """A lease was delivered at this lease time, so it cannot be earlier now; one that is days ahead is not believed."""
+        """A lease was delivered at this lease time, so it cannot be earlier now.
+
+        One that is days ahead is not believed.
+        """
         ahead = moment - self.lease_time()
         if 0 < ahead <= _FARTHEST:
             self._move_lease_time(ahead)

@@ -1,7 +1,7 @@
 """The values of all directives: read from a file and the command line, changed by CONFIG SET.
 
-What directives there are is in directives.py. Read one as `config.name_with_underscores`; if something must happen when it
-changes, use `config.on_change("name", function)`.
+What directives there are is in directives.py. Read one as `config.name_with_underscores`; if something must happen when
+it changes, use `config.on_change("name", function)`.
 
 Invariant: a Config always holds values its directives' parsers accepted.
 """

@@ -1,8 +1,8 @@
 """CONFIG REWRITE: the configuration file brought up to date, the rest of it left as its author wrote it.
 
-Comments, blank lines and the order stay, and so does a line that still says what is in force (`maxmemory 100mb` does not
-turn into a number of bytes). A changed directive is rewritten where it stands; one that the file lacks goes to the end.
-The new file is written aside, synced and renamed over the old one: a crash leaves the one or the other, whole.
+Comments, blank lines and the order stay, and so does a line that still says what is in force (`maxmemory 100mb` does
+not turn into a number of bytes). A changed directive is rewritten where it stands; one that the file lacks goes to the
+end. The new file is written aside, synced and renamed over the old one: a crash leaves the one or the other, whole.
 """
 
 from __future__ import annotations

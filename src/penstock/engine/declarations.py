@@ -43,8 +43,8 @@ Argv = list[bytes]
 Reply = Any  # what protocol/resp.py can encode; its docstring has the table
 Handler = Callable[["Session", Argv], Reply]
 Growth = Callable[["Session", Argv], int]
-"""How many bytes a command may take beyond its arguments, with what its keys hold now. O(1) a key: it is asked before each call
-while there is a maxmemory. May raise a ReplyError for arguments that the handler refuses."""
+"""How many bytes a command may take beyond its arguments, with what its keys hold now. O(1) a key: it is asked before
+each call while there is a maxmemory. May raise a ReplyError for arguments that the handler refuses."""
 Together = Callable[["Session", list[Argv]], int | RawPieces]
 """Runs several of a command that came one behind the other, each with the fewest arguments it may have and all with the
 same key. It answers the first one's reply, an integer, and the others' count up from it; or the encoded replies of all.
@@ -227,8 +227,8 @@ class Beyond:
     why: str  # in words that follow "it": "looks at every key"
     when: Callable[[Argv], bool] | None = None
     places: Callable[[Argv], list[tuple[int, bytes]]] | None = None
-    """Which of its keys are in other databases: the place of each, and the number of the database as it was written. One
-    that is read, too, is in the client's database as well."""
+    """Which of its keys are in other databases: the place of each, and the number of the database as it was written.
+    One that is read, too, is in the client's database as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +301,10 @@ class Command:
             raise wrong_arity(self.wire_name)
 
     def inside(self, argv: Sequence[bytes]) -> tuple[Command, int] | None:
-        """The command that this one runs, and where it begins; None unless this is one like ONCE. They cannot be nested."""
+        """The command that this one runs, and where it begins; None unless this is one like ONCE.
+
+        They cannot be nested.
+        """
         at = self.keys[0].inner if self.keys else 0
         called = REGISTRY.find(argv[at:]) if at else None
         return None if called is None or any(spec.inner for spec in called.keys) else (called, at)

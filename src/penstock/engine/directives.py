@@ -1,10 +1,11 @@
 """Every directive, declared once: its name, its type, its default, its help, whether it may change at run time.
 
-The file, the command line, CONFIG GET/SET/REWRITE and the reference page in docs/ all come from the class below. To add a
-directive: one line there. Its name is that of the attribute, with hyphens.
+The file, the command line, CONFIG GET/SET/REWRITE and the reference page in docs/ all come from the class below. To add
+a directive: one line there. Its name is that of the attribute, with hyphens.
 
-To mypy an attribute has the type of the directive's values, so a wrong name or a wrong type is found where `config.name` is
-read. At run time the class holds the Directives and a Config the values. Rejected: a table of names, whose values had no type.
+To mypy an attribute has the type of the directive's values, so a wrong name or a wrong type is found where
+`config.name` is read. At run time the class holds the Directives and a Config the values. Rejected: a table of names,
+whose values had no type.
 """
 
 from __future__ import annotations
@@ -70,7 +71,6 @@ _COUNT = integer(0, (1 << 63) - 1)
 _IDLE = "Accepted, and without effect: "
 
 
-# fmt: off
 class Settings:
     """The directives as attributes."""
 
@@ -80,78 +80,198 @@ class Settings:
     unixsocket = D(TEXT, "", "Path of a Unix socket to listen on; empty for none.", mutable=False)
     unixsocketperm = D(TEXT, "0", "Mode of the Unix socket in octal; 0 leaves it to the umask.", mutable=False)
     protected_mode = D(YES_NO, True, "Refuse clients from other machines while the default user has no password.")
-    tcp_backlog = D(integer(1, 65535), 4096, "Connections the kernel may hold before they are accepted; it holds no more than its own net.core.somaxconn.", mutable=False)
+    tcp_backlog = D(
+        integer(1, 65535),
+        4096,
+        "Connections the kernel may hold before they are accepted; it holds no more than its own net.core.somaxconn.",
+        mutable=False,
+    )
     tcp_keepalive = D(integer(0, INT_MAX), 300, "Seconds between keep-alive probes to silent clients; 0 for none.")
     timeout = D(integer(0, INT_MAX), 0, "Close a client that was idle for this many seconds; 0 never.")
-    maxclients = D(integer(1, 1 << 20), 10000, "Connections at once; one more gets an error and is closed. Lowered at start if the limit of open files is too low for them.")
+    maxclients = D(
+        integer(1, 1 << 20),
+        10000,
+        "Connections at once; one more gets an error and is closed. Lowered at start if the limit of open files is "
+        "too low for them.",
+    )
     tls_port = D(_PORT, 0, "TCP port for TLS connections; 0 turns them off.")
-    tls_cert_file = D(TEXT, "", "PEM file with the server's certificate chain, inside dir unless the path is absolute. Setting it, even to the same name, reads it again; so does SIGHUP.")
+    tls_cert_file = D(
+        TEXT,
+        "",
+        "PEM file with the server's certificate chain, inside dir unless the path is absolute. Setting it, even to "
+        "the same name, reads it again; so does SIGHUP.",
+    )
     tls_key_file = D(TEXT, "", "PEM file with the server's private key; likewise.")
     tls_key_file_pass = D(TEXT, "", "Pass phrase of the private key.", secret=True)
     tls_ca_cert_file = D(TEXT, "", "PEM file with the authorities that client certificates must come from; likewise.")
     tls_auth_clients = D(choice("yes", "no", "optional"), "yes", "Whether TLS clients must show a certificate.")
     # limits
     proto_max_bulk_len = D(LENGTH, 512 << 20, "Longest single argument, in bytes.")
-    client_query_buffer_limit = D(LENGTH, 1 << 30, "Most bytes held of a command that is not whole yet, and of the commands and replies of a client that does not read.")
-    client_output_buffer_limit = D(BUFFER_LIMITS, {"normal": (0, 0, 0), "replica": (256 << 20, 64 << 20, 60), "pubsub": (32 << 20, 8 << 20, 60)}, "Unsent replies after which a client is closed: hard, or soft for some seconds.")
+    client_query_buffer_limit = D(
+        LENGTH,
+        1 << 30,
+        "Most bytes held of a command that is not whole yet, and of the commands and replies of a client that does "
+        "not read.",
+    )
+    client_output_buffer_limit = D(
+        BUFFER_LIMITS,
+        {"normal": (0, 0, 0), "replica": (256 << 20, 64 << 20, 60), "pubsub": (32 << 20, 8 << 20, 60)},
+        "Unsent replies after which a client is closed: hard, or soft for some seconds.",
+    )
     maxmemory = D(MEMORY, 0, "Memory after which commands that may need more are refused with OOM; 0 for no limit.")
-    maxmemory_policy = D(choice("noeviction"), "noeviction", "What to do at maxmemory: refuse writes. Nothing is evicted behind a writer's back.")
-    busy_reply_threshold = D(_COUNT, 5000, "Milliseconds after which a running script is called busy.", aliases=("lua-time-limit",))
+    maxmemory_policy = D(
+        choice("noeviction"),
+        "noeviction",
+        "What to do at maxmemory: refuse writes. Nothing is evicted behind a writer's back.",
+    )
+    busy_reply_threshold = D(
+        _COUNT, 5000, "Milliseconds after which a running script is called busy.", aliases=("lua-time-limit",)
+    )
     # general
     databases = D(integer(1, 1024), 16, "Number of databases.", mutable=False)
-    daemonize = D(choice("no"), "no", "Always no: a supervisor or a shell keeps the server in the background.", mutable=False)
+    daemonize = D(
+        choice("no"), "no", "Always no: a supervisor or a shell keeps the server in the background.", mutable=False
+    )
     loglevel = D(choice("debug", "verbose", "notice", "warning"), "notice", "Least level of what is logged.")
     logfile = D(TEXT, "", "File to log to; empty logs to standard output.", mutable=False)
     log_format = D(choice("text", "json"), "text", "One line a record: for people, or one JSON object.", mutable=False)
     pidfile = D(TEXT, "", "File to write the process id to.", mutable=False)
     hz = D(clamped(1, 500), 10, "Times a second that expiry, idle clients and save rules are looked at.")
-    always_show_logo = D(YES_NO, True, "Show the banner at start, also when the output is not a terminal.", mutable=False)
+    always_show_logo = D(
+        YES_NO, True, "Show the banner at start, also when the output is not a terminal.", mutable=False
+    )
     # users
     requirepass = D(TEXT, "", "Password of the default user.", secret=True)
-    aclfile = D(TEXT, "", "File with the users, inside dir unless the path is absolute. The server does not start without it; ACL SAVE writes it, ACL LOAD reads it.", mutable=False)
-    user = D(WORDS, [], "A user and its rules, as ACL SETUSER takes them; one line each. A user starts without any permission, default too.", mutable=False, repeated=True)
+    aclfile = D(
+        TEXT,
+        "",
+        "File with the users, inside dir unless the path is absolute. The server does not start without it; ACL SAVE "
+        "writes it, ACL LOAD reads it.",
+        mutable=False,
+    )
+    user = D(
+        WORDS,
+        [],
+        "A user and its rules, as ACL SETUSER takes them; one line each. A user starts without any permission, "
+        "default too.",
+        mutable=False,
+        repeated=True,
+    )
     acllog_max_len = D(_COUNT, 128, "Refusals that ACL LOG keeps.")
     acl_pubsub_default = D(choice("allchannels", "resetchannels"), "resetchannels", "Channels a new user may use.")
     # threads
-    worker_threads = D(integer(0, 64), 2, "Threads for the slow part of commands that touch much, and for compression, and as many again for commands of modules; 0 runs everything on the loop.")
-    worker_threshold = D(integer(1, 1 << 62), 10_000, "Elements that a command must be about to touch to be run in a thread.")
-    module = D(MODULE, [], "Python module with further commands to load: a dotted name or a .py file; one line each.", mutable=False, repeated=True, aliases=("loadmodule",))
+    worker_threads = D(
+        integer(0, 64),
+        2,
+        "Threads for the slow part of commands that touch much, and for compression, and as many again for commands "
+        "of modules; 0 runs everything on the loop.",
+    )
+    worker_threshold = D(
+        integer(1, 1 << 62), 10_000, "Elements that a command must be about to touch to be run in a thread."
+    )
+    module = D(
+        MODULE,
+        [],
+        "Python module with further commands to load: a dotted name or a .py file; one line each.",
+        mutable=False,
+        repeated=True,
+        aliases=("loadmodule",),
+    )
     # durability
     dir = D(FOLDER, ".", "Folder for the log and the snapshots.", protected=True)
     dbfilename = D(TEXT, "dump.pns", "File name of the snapshot, inside dir.", protected=True)
-    save = D(SAVE, [(3600, 1), (300, 100), (60, 10000)], "Take a snapshot when so many seconds passed with so many changes.")
+    save = D(
+        SAVE, [(3600, 1), (300, 100), (60, 10000)], "Take a snapshot when so many seconds passed with so many changes."
+    )
     stop_writes_on_bgsave_error = D(YES_NO, True, "Refuse writes while snapshots fail, so that the failure is noticed.")
-    appendonly = D(YES_NO, False, "Log every change to the append-only file. CONFIG SET to yes is answered when a crash would find all that is written from then on.")
+    appendonly = D(
+        YES_NO,
+        False,
+        "Log every change to the append-only file. CONFIG SET to yes is answered when a crash would find all that is "
+        "written from then on.",
+    )
     appendfilename = D(TEXT, "appendonly.aof", "First part of the log's file names.", mutable=False)
     appenddirname = D(TEXT, "appendonlydir", "Folder for the log's files, inside dir.", mutable=False)
-    appendfsync = D(choice("everysec", "always", "no"), "everysec", "When the log reaches the disk: before a reply, once a second, or when the system likes.")
+    appendfsync = D(
+        choice("everysec", "always", "no"),
+        "everysec",
+        "When the log reaches the disk: before a reply, once a second, or when the system likes.",
+    )
     no_appendfsync_on_rewrite = D(YES_NO, False, "Do not sync the log while a child writes a snapshot or a new base.")
-    auto_aof_rewrite_percentage = D(_COUNT, 100, "Rewrite the log when it grew by this much since the last time; 0 never.")
+    auto_aof_rewrite_percentage = D(
+        _COUNT, 100, "Rewrite the log when it grew by this much since the last time; 0 never."
+    )
     auto_aof_rewrite_min_size = D(MEMORY, 64 << 20, "Never rewrite a log smaller than this by itself.")
     aof_load_truncated = D(YES_NO, True, "Cut a torn last record off and start; no refuses to start.")
     aof_timestamp_enabled = D(YES_NO, False, "Write the time into the log, for reading it.")
     # streams
-    stream_compression = D(choice("none", "lz4", "zstd"), "lz4", "How nodes that are no longer hot are kept in memory and on disk.")
-    stream_compression_backlog = D(MEMORY, 256 << 20, "Bytes of messages that may wait uncompressed, of all streams together; 0 compresses at once.")
-    stream_compression_rest = D(integer(0, 1 << 40), 10_000, "Milliseconds that messages rest uncompressed, because what is new is read soon; up to twice as long.")
-    stream_hot_nodes = D(integer(0, 1 << 20), 8, "Sealed nodes of a stream that stay ready to be sent, the newest ones.")
-    stream_max_pending = D(integer(1, 1 << 40), 1000, "Messages a group may have unacknowledged before it gets no new ones.")
-    stream_stage_timeout = D(integer(1000, 1 << 40), 3_600_000, "Milliseconds after which entries that were staged and not committed go.")
+    stream_compression = D(
+        choice("none", "lz4", "zstd"), "lz4", "How nodes that are no longer hot are kept in memory and on disk."
+    )
+    stream_compression_backlog = D(
+        MEMORY,
+        256 << 20,
+        "Bytes of messages that may wait uncompressed, of all streams together; 0 compresses at once.",
+    )
+    stream_compression_rest = D(
+        integer(0, 1 << 40),
+        10_000,
+        "Milliseconds that messages rest uncompressed, because what is new is read soon; up to twice as long.",
+    )
+    stream_hot_nodes = D(
+        integer(0, 1 << 20), 8, "Sealed nodes of a stream that stay ready to be sent, the newest ones."
+    )
+    stream_max_pending = D(
+        integer(1, 1 << 40), 1000, "Messages a group may have unacknowledged before it gets no new ones."
+    )
+    stream_stage_timeout = D(
+        integer(1000, 1 << 40), 3_600_000, "Milliseconds after which entries that were staged and not committed go."
+    )
     # exactly once
-    once_max_bytes = D(MEMORY, 256 << 20, "Bytes of replies kept for ONCE; at that size new commands under ONCE are refused with ONCEFULL.")
-    once_idle_timeout = D(integer(1000, 1 << 40), 3_600_000, "Milliseconds after which a client of ONCE that sent nothing is forgotten.")
+    once_max_bytes = D(
+        MEMORY,
+        256 << 20,
+        "Bytes of replies kept for ONCE; at that size new commands under ONCE are refused with ONCEFULL.",
+    )
+    once_idle_timeout = D(
+        integer(1000, 1 << 40), 3_600_000, "Milliseconds after which a client of ONCE that sent nothing is forgotten."
+    )
     # LAZY
-    lazy_queue_enabled = D(integer(0, 1), 1, "1 runs what LAZY queued whenever the server is idle; 0 only when a command needs it, or it is too old.")
+    lazy_queue_enabled = D(
+        integer(0, 1),
+        1,
+        "1 runs what LAZY queued whenever the server is idle; 0 only when a command needs it, or it is too old.",
+    )
     lazy_max_queued = D(_COUNT, 10_000, "Commands that LAZY may have queued; one more runs at once.")
     lazy_max_bytes = D(MEMORY, 64 << 20, "Bytes of commands that LAZY may have queued; what is beyond runs at once.")
-    lazy_max_age = D(_COUNT, 10_000, "Milliseconds after which a queued command runs although the server is not idle; 0 never.")
+    lazy_max_age = D(
+        _COUNT, 10_000, "Milliseconds after which a queued command runs although the server is not idle; 0 never."
+    )
     # scripts and introspection
-    slowlog_log_slower_than = D(integer(-1, (1 << 63) - 1), 10000, "Microseconds from which a command is kept in the slow log; -1 keeps none.")
+    slowlog_log_slower_than = D(
+        integer(-1, (1 << 63) - 1), 10000, "Microseconds from which a command is kept in the slow log; -1 keeps none."
+    )
     slowlog_max_len = D(_COUNT, 128, "Commands the slow log keeps.")
-    latency_monitor_threshold = D(_COUNT, 0, "Milliseconds from which LATENCY notes a command or a fork that kept everybody waiting; 0 notes nothing.")
-    enable_protected_configs = D(choice("yes", "no", "local"), "no", "Who may CONFIG SET dir and dbfilename: all clients, none, clients on this machine.", mutable=False)
-    enable_debug_command = D(choice("yes", "no", "local"), "local", "Who may use DEBUG: all clients, none, clients on this machine.", mutable=False)
-    enable_module_command = D(choice("no"), "no", "Always no: modules are loaded at start, by the directive module.", mutable=False)
+    latency_monitor_threshold = D(
+        _COUNT,
+        0,
+        "Milliseconds from which LATENCY notes a command or a fork that kept everybody waiting; 0 notes nothing.",
+    )
+    enable_protected_configs = D(
+        choice("yes", "no", "local"),
+        "no",
+        "Who may CONFIG SET dir and dbfilename: all clients, none, clients on this machine.",
+        mutable=False,
+    )
+    enable_debug_command = D(
+        choice("yes", "no", "local"),
+        "local",
+        "Who may use DEBUG: all clients, none, clients on this machine.",
+        mutable=False,
+    )
+    enable_module_command = D(
+        choice("no"), "no", "Always no: modules are loaded at start, by the directive module.", mutable=False
+    )
     # Redis's, for which there is nothing to tune here; they are here so that programs and test suites can set them
     activerehashing = D(YES_NO, True, _IDLE + "tables are resized as they grow.")
     active_expire_effort = D(integer(1, 10), 1, _IDLE + "expired keys are deleted as soon as there is time.")
@@ -170,25 +290,54 @@ class Settings:
     lfu_decay_time = D(_COUNT, 1, _IDLE + "nothing is evicted.")
     lfu_log_factor = D(_COUNT, 10, _IDLE + "nothing is evicted.")
     list_compress_depth = D(_COUNT, 0, _IDLE + "lists are not compressed.")
-    maxmemory_clients = D(choice("0"), "0", "Always 0: clients are bounded by client-output-buffer-limit and client-query-buffer-limit.")
+    maxmemory_clients = D(
+        choice("0"), "0", "Always 0: clients are bounded by client-output-buffer-limit and client-query-buffer-limit."
+    )
     maxmemory_eviction_tenacity = D(integer(0, 100), 10, _IDLE + "nothing is evicted.")
     maxmemory_samples = D(integer(1, 64), 5, _IDLE + "nothing is evicted.")
     notify_keyspace_events = D(choice(""), "", "Always empty: there are no keyspace notifications.")
     rdb_save_incremental_fsync = D(YES_NO, True, _IDLE + "files are synced once they are whole.")
     rdbchecksum = D(choice("yes"), "yes", "Always yes: snapshots have checksums.", mutable=False)
     rdbcompression = D(YES_NO, True, _IDLE + "only streams are compressed, by stream-compression.")
-    sanitize_dump_payload = D(choice("no", "yes", "clients"), "yes", _IDLE + "what RESTORE is given is checked in any case.")
+    sanitize_dump_payload = D(
+        choice("no", "yes", "clients"), "yes", _IDLE + "what RESTORE is given is checked in any case."
+    )
     stream_node_max_bytes = D(MEMORY, 4096, _IDLE + "nodes of streams have a size of their own.")
     stream_node_max_entries = D(_COUNT, 100, _IDLE + "nodes of streams have a size of their own.")
     tracking_table_max_keys = D(_COUNT, 1_000_000, _IDLE + "there is no client-side caching.")
     # encodings, as OBJECT ENCODING reports them
-    hash_max_listpack_entries = D(_COUNT, 512, "Fields up to which OBJECT ENCODING calls a hash a listpack.", aliases=("hash-max-ziplist-entries",))
-    hash_max_listpack_value = D(_COUNT, 64, "Length up to which OBJECT ENCODING calls a hash a listpack.", aliases=("hash-max-ziplist-value",))
-    list_max_listpack_size = D(integer(-5, 1 << 30), -2, "Size up to which OBJECT ENCODING calls a list a listpack.", aliases=("list-max-ziplist-size",))
-    set_max_intset_entries = D(_COUNT, 512, "Members up to which a set of integers is answered in their order, and called an intset by OBJECT ENCODING.")
-    zset_max_listpack_entries = D(_COUNT, 128, "Members up to which OBJECT ENCODING calls a sorted set a listpack.", aliases=("zset-max-ziplist-entries",))
-    zset_max_listpack_value = D(_COUNT, 64, "Length up to which OBJECT ENCODING calls a sorted set a listpack.", aliases=("zset-max-ziplist-value",))
-# fmt: on
+    hash_max_listpack_entries = D(
+        _COUNT,
+        512,
+        "Fields up to which OBJECT ENCODING calls a hash a listpack.",
+        aliases=("hash-max-ziplist-entries",),
+    )
+    hash_max_listpack_value = D(
+        _COUNT, 64, "Length up to which OBJECT ENCODING calls a hash a listpack.", aliases=("hash-max-ziplist-value",)
+    )
+    list_max_listpack_size = D(
+        integer(-5, 1 << 30),
+        -2,
+        "Size up to which OBJECT ENCODING calls a list a listpack.",
+        aliases=("list-max-ziplist-size",),
+    )
+    set_max_intset_entries = D(
+        _COUNT,
+        512,
+        "Members up to which a set of integers is answered in their order, and called an intset by OBJECT ENCODING.",
+    )
+    zset_max_listpack_entries = D(
+        _COUNT,
+        128,
+        "Members up to which OBJECT ENCODING calls a sorted set a listpack.",
+        aliases=("zset-max-ziplist-entries",),
+    )
+    zset_max_listpack_value = D(
+        _COUNT,
+        64,
+        "Length up to which OBJECT ENCODING calls a sorted set a listpack.",
+        aliases=("zset-max-ziplist-value",),
+    )
 
 
 def _declared() -> dict[str, Directive]:

@@ -1,8 +1,9 @@
 """The engine: from an argument vector to a reply.
 
-`execute` is the whole way: find the command, pass the gates in order, queue it in a transaction or `call` it. `call` has
-what LAZY queued run first, and then the handler (run_handler.py). The server's inner loop has a shorter way for FAST
-commands of sessions that no gate concerns (`fast`, see fast_path.py); anything that makes a gate matter empties that table.
+`execute` is the whole way: find the command, pass the gates in order, queue it in a transaction or `call` it. `call`
+has what LAZY queued run first, and then the handler (run_handler.py). The server's inner loop has a shorter way for
+FAST commands of sessions that no gate concerns (`fast`, see fast_path.py); anything that makes a gate matter empties
+that table.
 
 Owned by the loop thread.
 """
@@ -98,7 +99,10 @@ class Persistence(Protocol):
         """Have a child write a new base of the log; False if it is only scheduled."""
 
     def when_log_began(self, then: Callable[[str | None], None]) -> bool:
-        """Whether the log that was turned on has no base yet; then `then` is called when it has, or why it was given up."""
+        """Whether the log that was turned on has no base yet.
+
+        Then `then` is called when it has, or why it was given up.
+        """
 
     def reload(self, save: bool, flush: bool) -> None:
         """Write a snapshot and read it back."""
@@ -338,7 +342,9 @@ class Engine:
             self.require_memory(argv)
 
     def require_memory(self, words: Argv, growth: int = 0) -> None:
-        """Refuse to keep something of these words if there is no memory for it; of a command that seldom does, asked when it would.
+        """Refuse to keep something of these words if there is no memory for it.
+
+        Of a command that seldom does, asked when it would.
 
         `growth` bytes are needed beyond the words.
         """

@@ -1,8 +1,8 @@
 """The fast path: what the inner loop of the server needs to run a FAST command without the engine.
 
 The inner loop (server/inner_loop.py and its compiled twin) calls handlers itself and counts in place: a call of
-`run_handler` costs more than a whole GET does there. So it is a second place that runs handlers, and must do the same as
-`Engine.execute` with `run_handler.CLIENT` does, less what cannot apply:
+`run_handler` costs more than a whole GET does there. So it is a second place that runs handlers, and must do the same
+as `Engine.execute` with `run_handler.CLIENT` does, less what cannot apply:
 
 - no gates, no LAZY, no MONITOR: `Engine.require_gates` empties the table while one of them matters
 - no keys that are locked or queued for: the loop hands a command over if an argument is a busy name
@@ -10,8 +10,8 @@ The inner loop (server/inner_loop.py and its compiled twin) calls handlers itsel
 - time is sampled (observe/statistics.py), and the latency monitor sees what is timed
 - the log: handlers that write are wrapped in `logged`, which does what `run_handler` does for it
 
-tests/server/test_fast_path.py sends the same commands both ways, through both inner loops, and compares the replies, the counters,
-the log and the data. Scripts and ONCE use the table too, to know which commands need no gates.
+tests/server/test_fast_path.py sends the same commands both ways, through both inner loops, and compares the replies,
+the counters, the log and the data. Scripts and ONCE use the table too, to know which commands need no gates.
 
 FastCommand is the one definition of a row. The compiled loop takes the place of each field from `FastCommand._fields`.
 
@@ -82,7 +82,10 @@ def _last_key(command: Command) -> int:
 
 
 def with_log(table: FastTable, engine: Engine, append: Callable[[int, Argv], None], strict: bool) -> FastTable:
-    """The rows while there is a log: those that write log it. With `strict` they take the whole way, which holds replies back."""
+    """The rows while there is a log: those that write log it.
+
+    With `strict` they take the whole way, which holds replies back.
+    """
     rows: FastTable = {}
     for name, known in table.items():
         if known.brief or not known.command.writes:

@@ -4,8 +4,9 @@ A pattern becomes a predicate once and is kept. `*` and `prefix*`, nearly all th
 the rest compile to one whose stars are atomic, so that no pattern backtracks: a client cannot stall the server with
 `a*a*a*a*b`. Python's fnmatch was rejected: it negates classes with `!`, knows no escapes and reads `[z-a]` otherwise.
 
-Redis's corners, kept on purpose: bytes from 128 on come before all others in a range, as signed chars do; a class without its `]` ends with the pattern; `[a-]` is the range from `]` to `a`;
-the empty string matches only the empty pattern and `*` itself (which Redis's callers test for before they match).
+Redis's corners, kept on purpose: bytes from 128 on come before all others in a range, as signed chars do; a class
+without its `]` ends with the pattern; `[a-]` is the range from `]` to `a`; the empty string matches only the empty
+pattern and `*` itself (which Redis's callers test for before they match).
 """
 
 from __future__ import annotations

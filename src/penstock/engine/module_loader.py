@@ -4,8 +4,8 @@ A module is named as Python imports it, or by the path of a .py file. Importing 
 built-in families do, so everything that follows from a declaration holds for them: COMMAND DOCS, ACL rules, locks, the
 log. What it needs for that is in penstock/modules.py.
 
-Invariants: a module is in the registry with all its commands, or, if anything about it fails, with none. What its commands
-leave at the keys that they declare can be written to disk and read back (`check_written`).
+Invariants: a module is in the registry with all its commands, or, if anything about it fails, with none. What its
+commands leave at the keys that they declare can be written to disk and read back (`check_written`).
 
 Rejected: MODULE LOAD at run time. A log that was written with a module needs it to be replayed, so it belongs into
 the configuration, and commands that come and go would make every table derived from the registry a thing to watch.

@@ -2,8 +2,8 @@
 
 A held session is blocked like one that waits for a key, but for nothing: its command goes back to it
 (`session.postponed`) and is run from the start, gates included, when the pause ends; sessions go on in the order in
-which they were held. While a pause lasts the fast path is off, so no command passes by; and no key is deleted because it
-expired, since that is a write too: no command finds it any more, and it goes when the pause ends.
+which they were held. While a pause lasts the fast path is off, so no command passes by; and no key is deleted because
+it expired, since that is a write too: no command finds it any more, and it goes when the pause ends.
 """
 
 from __future__ import annotations

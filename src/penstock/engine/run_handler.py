@@ -13,11 +13,11 @@ What follows depends on the caller, which says it with one of the constants belo
 - counted: INFO commandstats, keyspace hits and misses, the slow log and the latency monitor.
 - answered: a client gets the reply, so total_commands_processed, errorstats and MONITOR know of it.
 - logged: what it changed goes to the log, and under `appendfsync always` its reply waits for that.
-- changes: what it changed counts for the save rules (`keyspace.dirty`). A LAZY command was logged and counted as a change
-  when it was enqueued. The command around an INNER one logs for both.
+- changes: what it changed counts for the save rules (`keyspace.dirty`). A LAZY command was logged and counted as a
+  change when it was enqueued. The command around an INNER one logs for both.
 
-The clock is set back with `moment`, for the time of the handler alone. Errors are counted here and raised to the caller,
-which answers, collects or logs them.
+The clock is set back with `moment`, for the time of the handler alone. Errors are counted here and raised to the
+caller, which answers, collects or logs them.
 
 Blocked clients are not woken here. `Database` notes keys that they wait for in `keyspace.ready`, and the loop calls
 `blocking.serve` when the whole is over: a transaction and a script are one step for other clients. A caller that runs

@@ -5,9 +5,9 @@ A script runs in the loop thread from start to end, so nothing happens between i
 unit, never the script. lua/sandbox.lua is the Lua half: what a script can see, and how its value becomes a reply.
 
 A script that runs too long. Lua calls `_tick` every so many instructions. Once busy-reply-threshold has passed, the
-fast path is off, everybody who asks gets BUSY, and SCRIPT KILL makes the next tick end the script unless it has written.
-To hear them at all while the loop thread sits in Lua, the tick calls `engine.meanwhile`, which the server sets to a look
-at its sockets. What cannot be interrupted is one call of a C function, such as string.rep or a command.
+fast path is off, everybody who asks gets BUSY, and SCRIPT KILL makes the next tick end the script unless it has
+written. To hear them at all while the loop thread sits in Lua, the tick calls `engine.meanwhile`, which the server sets
+to a look at its sockets. What cannot be interrupted is one call of a C function, such as string.rep or a command.
 
 The interpreter itself, and what its memory limit means, is lua/interpreter.py.
 
@@ -156,7 +156,9 @@ class Scripting:
         return Raw(reply)
 
     def may_write(self, name: str, script: bytes) -> bool:
-        """Whether EVAL or EVALSHA, by name, of this script or SHA1 may change something: unless the script says no-writes."""
+        """Whether EVAL or EVALSHA, by name, of this script or SHA1 may change something: unless the script says
+        no-writes.
+        """
         if name == "EVALSHA":
             known = self.scripts.get(script.lower())
             return known is None or not known.read_only
@@ -261,7 +263,9 @@ class Scripting:
 
     @cached_property
     def _quick(self) -> dict[bytes, Command]:
-        """Commands of the inner loop that cannot take long: while no gate matters they need neither gates nor `Engine.call`."""
+        """Commands of the inner loop that cannot take long: while no gate matters they need neither gates nor
+        `Engine.call`.
+        """
         return {
             name: known.command
             for name, known in self._engine.every_fast.items()

@@ -36,7 +36,10 @@ def _listed(keys: list[bytes]) -> str:
 
 
 class Unconfirmed(bytes):
-    """A reply, ready to be sent, that acknowledges a change which is not on disk yet. If the disk refuses it, it becomes an error."""
+    """A reply, ready to be sent, that acknowledges a change which is not on disk yet.
+
+    If the disk refuses it, it becomes an error.
+    """
 
     __slots__ = ()
 

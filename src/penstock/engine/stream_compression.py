@@ -3,8 +3,8 @@
 What was just written is read soon, by members of a group and by jobs that come every few seconds, and they are served
 better from what is not compressed. So nodes rest first, for one to two times `stream-compression-rest`, and are then
 compressed by a thread, or in slices of time where there is only one processor. What rests is bounded by
-`stream-compression-backlog` for all streams together: from half of it on a thread takes the oldest, rested or not, and beyond
-it every write compresses as much as it adds (types/stream/cooling.py).
+`stream-compression-backlog` for all streams together: from half of it on a thread takes the oldest, rested or not, and
+beyond it every write compresses as much as it adds (types/stream/cooling.py).
 
 Time goes by rounds, so that no node has a clock: a round makes the nodes due that were sealed before the last one.
 
@@ -110,7 +110,9 @@ class Compression:
             self._engine.timers.call_later(pause, self._slice)
 
     def _slice(self) -> None:
-        """Have a thread compress, or do it here for a slice of time, or only one node if clients have been heard since."""
+        """Have a thread compress, or do it here for a slice of time, or only one node if
+        clients have been heard since.
+        """
         self._slice_planned = False
         idle = self._heard == self._engine.stats.input_bytes
         until = perf_counter_ns() + (SLICE if idle else 0)

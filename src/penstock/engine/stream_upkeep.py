@@ -115,8 +115,8 @@ class Streams:
     def tick(self) -> None:
         """Many times a second: expire leases and stages, enforce age and compaction, for a slice of time.
 
-        Streams take turns, so that thousands of them hold no client up, and each has its turn. All of these are writes, so
-        they wait while CLIENT PAUSE lasts.
+        Streams take turns, so that thousands of them hold no client up, and each has its turn. All of these are writes,
+        so they wait while CLIENT PAUSE lasts.
         """
         if self._engine.pause.until:
             return
@@ -229,8 +229,10 @@ class Streams:
             # The key got another type since, or this stream, which would read its own dead letters without end. The
             # message stays in the stream, but the group is done with it.
             why = "is the stream itself" if target == key else "holds no stream"
-            logger.warning("stream %s, group %s: no dead letters for %d-%d, %s %s",
-                        name_in_text(key), name_in_text(name), lease.start, lease.end - 1, name_in_text(target), why)  # fmt: skip
+            logger.warning(
+                "stream %s, group %s: no dead letters for %d-%d, %s %s",
+                *(name_in_text(key), name_in_text(name), lease.start, lease.end - 1, name_in_text(target), why),
+            )
             return []
         at = b"%d" % self._engine.clock.now
         written = [[b"TAPPLY", target, b"AT", at, b"TWRITE", target, tag, entry] for tag, entry in letters]

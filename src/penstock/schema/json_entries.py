@@ -1,17 +1,21 @@
 """Many JSON entries as columns at once: pyarrow reads them joined by newlines, and what it refuses is cut in halves.
 
-Each entry must get its own row. pyarrow only gives rows in order and does not say which came from where: an entry that holds two
-objects would push the rows of all later entries on by one, and a blank one would pull them back. So all entries are first seen to
-begin with `{` and to end with `}`. A `}`, a newline and a `{` can follow each other only between two objects (a newline is not allowed
-in a string), so every entry is at least one object, and if there are as many rows as entries, every entry is exactly one.
+Each entry must get its own row. pyarrow only gives rows in order and does not say which came from where: an entry that
+holds two objects would push the rows of all later entries on by one, and a blank one would pull them back. So all
+entries are first seen to begin with `{` and to end with `}`. A `}`, a newline and a `{` can follow each other only
+between two objects (a newline is not allowed in a string), so every entry is at least one object, and if there are as
+many rows as entries, every entry is exactly one.
 
-What pyarrow refuses may still fit, and what it reads it may read differently: it knows fewer types than `from_json` and no rounding.
-`json_values.py` says what an entry means. What pyarrow accepts is arranged so that it means the same, and the entries that it refuses
-are narrowed down by halving and read by `json_values.py`, few at a time. When too many are refused, that reads all.
+What pyarrow refuses may still fit, and what it reads it may read differently: it knows fewer types than `from_json` and
+no rounding. `json_values.py` says what an entry means. What pyarrow accepts is arranged so that it means the same, and
+the entries that it refuses are narrowed down by halving and read by `json_values.py`, few at a time. When too many are
+refused, that reads all.
 
-A first entry that is `null` would end the process in pyarrow 26 and earlier (apache/arrow#47409). It does not begin with `{`.
+A first entry that is `null` would end the process in pyarrow 26 and earlier (apache/arrow#47409). It does not begin
+with `{`.
 
-Rejected: a parse for each entry (sixty times slower), and the row numbers in the error messages of pyarrow (only some have one).
+Rejected: a parse for each entry (sixty times slower), and the row numbers in the error messages of pyarrow (only some
+have one).
 """
 
 from __future__ import annotations
@@ -168,8 +172,8 @@ def _look_like_objects(text: pa.Array) -> bool:
 def _as_read(kind: pa.DataType) -> pa.DataType:
     """As what pyarrow has to read a type.
 
-    Dates, and times that must have no zone, are read as text, whose conversion is strict. Decimals are read with more digits: the
-    reader does not look at the precision.
+    Dates, and times that must have no zone, are read as text, whose conversion is strict. Decimals are read with more
+    digits: the reader does not look at the precision.
     """
     if pa.types.is_date(kind) or (pa.types.is_timestamp(kind) and kind.tz is None):
         return pa.string()

@@ -1,11 +1,12 @@
 """Dates and timestamps in strings of JSON, as Spark's `from_json` reads them: to days and to microseconds since 1970.
 
-A date is `yyyy[-m[m][-d[d]]]`, and whatever follows it after a T or a blank is ignored. A timestamp has the time of day after that,
-`h[h][:m[m][:s[s][.fraction]]]`, and after the seconds a zone: Z, an offset, or the name of a region. Years have four to six digits.
+A date is `yyyy[-m[m][-d[d]]]`, and whatever follows it after a T or a blank is ignored. A timestamp has the time of day
+after that, `h[h][:m[m][:s[s][.fraction]]]`, and after the seconds a zone: Z, an offset, or the name of a region. Years
+have four to six digits.
 
-Three things are refused that Spark takes: a number in a string as a date, a time without a date (it would mean the day on which it is
-read), and the names of zones of three letters. A timestamp without a zone is in UTC: Spark does not tell a Python data source the time
-zone of the session.
+Three things are refused that Spark takes: a number in a string as a date, a time without a date (it would mean the day
+on which it is read), and the names of zones of three letters. A timestamp without a zone is in UTC: Spark does not tell
+a Python data source the time zone of the session.
 
 Rejected: datetime.fromisoformat, which knows no year beyond 9999, no single digits and no regions.
 """

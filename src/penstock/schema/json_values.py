@@ -1,11 +1,12 @@
 """One entry as Spark's `from_json` would read it: the specification of what a JSON entry means under a schema.
 
-`Parser.parse` gives the value of each field, in the form in which pyarrow builds arrays (dates as days, timestamps as microseconds), or
-says why the entry does not fit. It is an entry's meaning by itself, so it cannot depend on the entries around it. `json_entries.py`
-reads many entries at once, and must give the same.
+`Parser.parse` gives the value of each field, in the form in which pyarrow builds arrays (dates as days, timestamps as
+microseconds), or says why the entry does not fit. It is an entry's meaning by itself, so it cannot depend on the
+entries around it. `json_entries.py` reads many entries at once, and must give the same.
 
-A test compares this with a real `from_json`. It is stricter in a few places where Spark guesses: text after the object, quotes of the
-kind '...', a number too large for a tinyint or smallint (Spark takes its last bits), an entry that is empty or null.
+A test compares this with a real `from_json`. It is stricter in a few places where Spark guesses: text after the object,
+quotes of the kind '...', a number too large for a tinyint or smallint (Spark takes its last bits), an entry that is
+empty or null.
 
 Rejected: options for a lenient and a strict mode. An entry would mean something else in each query.
 """

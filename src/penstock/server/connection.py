@@ -2,8 +2,8 @@
 
 FAST commands of plain sessions run in the inner loop (inner_loop.py); everything else takes `execute`, the whole way.
 
-Replies leave in the order of the commands (replies.py). While a session is blocked or far behind in reading, its further
-commands wait in `_incoming`, and run a chunk at a time afterwards.
+Replies leave in the order of the commands (replies.py). While a session is blocked or far behind in reading, its
+further commands wait in `_incoming`, and run a chunk at a time afterwards.
 
 A client that reads slowly is slowed down: its commands wait, and then its socket is not read. That would be a deadlock
 with a client that sends everything before it reads anything, so a client that takes nothing at all is read on
@@ -40,7 +40,10 @@ MAX_WAITING = 1 << 20
 
 
 class Connection(Replies):
-    """See the top of this file. There may be thousands that are idle: what seldom happens takes no memory before it does."""
+    """See the top of this file.
+
+    There may be thousands that are idle: what seldom happens takes no memory before it does.
+    """
 
     __slots__ = ("_deaf", "_incoming", "_narrow", "_writes_first", "socket")
 
@@ -67,7 +70,10 @@ class Connection(Replies):
         self.app.connected(self)
 
     def eof_received(self) -> None:
-        """The client has gone; `connection_lost` comes a turn of the loop later. It must not be given what others push meanwhile."""
+        """The client has gone; `connection_lost` comes a turn of the loop later.
+
+        It must not be given what others push meanwhile.
+        """
         if self.session.waiter is not None:
             self.session.closing = True
 
@@ -144,7 +150,9 @@ class Connection(Replies):
             self.app.flush_others()
 
     def _settle(self) -> None:
-        """Much input came since the reader was last empty: either it is one command still, or commands ran meanwhile."""
+        """Much input came since the reader was last empty: either it is one command
+        still, or commands ran meanwhile.
+        """
         if self.ran and not self.held_back:
             self.reader.commands_ran()
         elif self.reader.backlog > self.app.query_buffer_limit:

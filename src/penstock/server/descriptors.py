@@ -44,7 +44,8 @@ def fit_at_start(wanted: int) -> int:
         raise TooFewDescriptors(f"the limit of {now} open files leaves none for clients: increase 'ulimit -n'")
     if fitting < wanted:
         log.warning(
-            "maxclients is %d instead of %d, because the limit of open files is %d: increase 'ulimit -n' for more clients",
+            "maxclients is %d instead of %d, because the limit of open files is %d: increase 'ulimit -n' for more "
+            "clients",
             fitting, wanted, now,
         )  # fmt: skip
     elif now != before:

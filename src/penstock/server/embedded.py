@@ -30,8 +30,8 @@ class Server:
 
     One that may stand on several lines of a file takes a list: `Server(module=["one", "other.py"])`.
 
-    The port is chosen by the system unless given (0 listens on none), only 127.0.0.1 is listened on, and nothing is saved to disk unless
-    `save` or `appendonly` is given.
+    The port is chosen by the system unless given (0 listens on none), only 127.0.0.1 is listened on, and nothing is
+    saved to disk unless `save` or `appendonly` is given.
     """
 
     def __init__(self, **directives: object) -> None:

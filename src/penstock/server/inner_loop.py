@@ -125,8 +125,8 @@ class InnerLoop(Hooks):
     def _run_fast(self) -> Any:
         """Run FAST commands as long as they come; the first other thing taken from the reader.
 
-        That includes one of which a key, or what may be one, is a busy name (busy_names.py), or that turns out to be work for a thread.
-        MORE also when the client reads so slowly that nothing more may run; `held_back` tells.
+        That includes one of which a key, or what may be one, is a busy name (busy_names.py), or that turns out to be
+        work for a thread. MORE also when the client reads so slowly that nothing more may run; `held_back` tells.
         """
         engine, session, take = self.engine, self.session, self.reader.take
         fast = engine.fast if session.plain else _NO_COMMANDS

@@ -31,7 +31,8 @@ log = logging.getLogger("penstock.server")
 TOO_MANY = b"-ERR max number of clients reached\r\n"
 DENIED = (
     b"-DENIED Penstock is running in protected mode: the default user has no password, so only clients on the same "
-    b"machine are accepted. Give it one (requirepass), or, if no other machine can reach this server, turn the mode off: "
+    b"machine are accepted. Give it one (requirepass), or, if no other machine can reach this server, turn the mode "
+    b"off: "
     b"CONFIG SET protected-mode no from this machine, or the option --protected-mode no.\r\n"
 )
 SWEEP = 1.0
@@ -53,7 +54,10 @@ class Limits:
         app.config.on_change("maxclients", self._check_descriptors)
 
     def fit_maxclients(self) -> None:
-        """At start: lower maxclients if there are not enough descriptors. TooFewDescriptors if there are none at all."""
+        """At start: lower maxclients if there are not enough descriptors.
+
+        TooFewDescriptors if there are none at all.
+        """
         config = self._app.config
         self._fitting = fit_at_start(config.maxclients)
         config.replace("maxclients", self._fitting)
@@ -71,7 +75,10 @@ class Limits:
         self._fitting = wanted
 
     def refusal(self, host: str) -> bytes | None:
-        """Why one more client is not accepted, as the bytes it gets; None if it is. `host` is empty for a Unix socket."""
+        """Why one more client is not accepted, as the bytes it gets; None if it is.
+
+        `host` is empty for a Unix socket.
+        """
         app = self._app
         if len(app.connections) + len(app.acceptor.arriving) >= app.config.maxclients:
             return TOO_MANY

@@ -138,7 +138,10 @@ class Listeners:
         return self.context is not None
 
     def _renew(self) -> None:
-        """CONFIG SET: use the files that the configuration names now, or refuse them. Naming the same file reads it again."""
+        """CONFIG SET: use the files that the configuration names now, or refuse them.
+
+        Naming the same file reads it again.
+        """
         try:
             self.renew_certificates()
         except ConfigError as error:
@@ -266,7 +269,8 @@ def tls_context(config: Config) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        # A function, even if there is no pass phrase: for a key that needs one OpenSSL would ask the terminal, and wait.
+        # A function, even if there is no pass phrase: for a key that needs one OpenSSL would ask the terminal, and
+        # wait.
         context.load_cert_chain(
             config.path("tls-cert-file"), config.path("tls-key-file"), lambda: str(config.tls_key_file_pass)
         )

@@ -1,9 +1,9 @@
 """The way of replies to a client's socket.
 
-Invariant: replies leave in the order of the commands. While the log must reach the disk first (appendfsync always), they
-wait with `engine.commit`. A long reply comes in pieces (`RawPieces`), which are handed to the transport as fast as the
-client takes them and no more than POUR bytes a turn of the loop; while some wait, everything sent later waits behind
-them, in `_outgoing`. A reply that may be larger than memory (`StreamedPieces`) is made in the same steps.
+Invariant: replies leave in the order of the commands. While the log must reach the disk first (appendfsync always),
+they wait with `engine.commit`. A long reply comes in pieces (`RawPieces`), which are handed to the transport as fast as
+the client takes them and no more than POUR bytes a turn of the loop; while some wait, everything sent later waits
+behind them, in `_outgoing`. A reply that may be larger than memory (`StreamedPieces`) is made in the same steps.
 """
 
 from __future__ import annotations

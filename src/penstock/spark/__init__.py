@@ -1,7 +1,7 @@
 """Streams and keys as Spark sources and sinks: `format("penstock")`. docs/spark.md is the manual.
 
-`builder` is the way to a session in which the format is found. Nothing here imports pyspark before it is called: the command line reads
-dead letters without it.
+`builder` is the way to a session in which the format is found. Nothing here imports pyspark before it is called: the
+command line reads dead letters without it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 def builder(app: str) -> SparkSession.Builder:
     """A builder of a Spark session that finds `format("penstock")`; add what you like, and end with `getOrCreate()`.
 
-    Spark looks for data sources with the Python that PYSPARK_PYTHON names, which is `python3` of the PATH unless it is set: with a
-    virtual environment that is not activated, that Python has no Penstock. This names the Python that runs now, and a Java that
-    runs Spark. Both hold for a JVM that starts later; one that runs is left as it is.
+    Spark looks for data sources with the Python that PYSPARK_PYTHON names, which is `python3` of the PATH unless it is
+    set: with a virtual environment that is not activated, that Python has no Penstock. This names the Python that runs
+    now, and a Java that runs Spark. Both hold for a JVM that starts later; one that runs is left as it is.
 
         spark = penstock.spark.builder("clicks").master("local[2]").getOrCreate()
     """
@@ -33,7 +33,8 @@ def builder(app: str) -> SparkSession.Builder:
 
     if SparkContext._active_spark_context is not None and os.environ.get("PYSPARK_PYTHON") != sys.executable:
         warnings.warn(
-            "Spark is running already, so what penstock.spark.builder sets comes too late; call it before any session is made",
+            "Spark is running already, so what penstock.spark.builder sets comes too late; call it before any session "
+            "is made",
             stacklevel=2,
         )
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

@@ -1,13 +1,14 @@
 """The streaming flows of a project as queries that stay: what `penstock run --continuous` does after its first run.
 
-Spark's engine for pipelines has only runs that end, and a run has a fixed cost of seconds: files are loaded, a graph is made and resolved,
-queries are planned and started. So the first run is one of the engine, which makes tables and finds mistakes. Then each streaming
-flow is started again as the engine starts it, by the engine's own object and on the same checkpoint, with the only difference that its
-trigger does not end. A batch has the same number and the same query id either way, so it does not matter to tables and streams which way it
-came: a process that dies can be followed by a run of either kind.
+Spark's engine for pipelines has only runs that end, and a run has a fixed cost of seconds: files are loaded, a graph is
+made and resolved, queries are planned and started. So the first run is one of the engine, which makes tables and finds
+mistakes. Then each streaming flow is started again as the engine starts it, by the engine's own object and on the same
+checkpoint, with the only difference that its trigger does not end. A batch has the same number and the same query id
+either way, so it does not matter to tables and streams which way it came: a process that dies can be followed by a run
+of either kind.
 
-A flow that fails is started again, later and later, while the others go on. Materialized views, which are batches, are recomputed by runs of
-the engine in between. See docs/design/0010-pipelines.md.
+A flow that fails is started again, later and later, while the others go on. Materialized views, which are batches, are
+recomputed by runs of the engine in between. See docs/design/0010-pipelines.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`format("penstock")`: what Spark asks first, and who answers.
 
-Spark starts half a dozen Python processes for a first query, and each imports this. What only tables of keys need (the cluster's client,
-pandas: a quarter of a second) is imported by those who ask for keys.
+Spark starts half a dozen Python processes for a first query, and each imports this. What only tables of keys need (the
+cluster's client, pandas: a quarter of a second) is imported by those who ask for keys.
 """
 
 from __future__ import annotations

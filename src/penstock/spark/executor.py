@@ -1,8 +1,8 @@
 """What a Python process on a Spark executor needs before it works for us.
 
-Spark collects garbage in a worker process after every task, which looks at every object there is. For what pyspark, pyarrow and
-Penstock have imported that takes 45 ms, longer than a short task, and the next task waits for it. None of those objects
-will ever be garbage, so the collector is told to ignore them.
+Spark collects garbage in a worker process after every task, which looks at every object there is. For what pyspark,
+pyarrow and Penstock have imported that takes 45 ms, longer than a short task, and the next task waits for it. None of
+those objects will ever be garbage, so the collector is told to ignore them.
 """
 
 from __future__ import annotations
@@ -15,16 +15,21 @@ from pyspark import TaskContext
 
 @functools.cache
 def freeze_imports() -> None:
-    """Have the collector ignore what is there now; call it when everything is imported. Only the first call has an effect."""
+    """Have the collector ignore what is there now; call it when everything is imported.
+
+    Only the first call has an effect.
+    """
     gc.collect()
     gc.freeze()
 
 
 def query_of_task() -> str | None:
-    """The id of the streaming query that this task belongs to. It is in the checkpoint, so it is the same after a restart.
+    """The id of the streaming query that this task belongs to.
 
-    None if Spark does not tell: in foreachBatch, an action that another thread starts (a thread pool, or any action through Spark
-    Connect) does not have the properties of the query's own thread.
+    It is in the checkpoint, so it is the same after a restart.
+
+    None if Spark does not tell: in foreachBatch, an action that another thread starts (a thread pool, or any action
+    through Spark Connect) does not have the properties of the query's own thread.
     """
     context = TaskContext.get()
     return context.getLocalProperty("sql.streaming.queryId") if context is not None else None

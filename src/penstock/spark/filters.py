@@ -1,13 +1,13 @@
 """Filters of a batch query that make the reader read less.
 
-Offsets and names of streams are exact: Spark need not look at them again. The server finds where a time begins (TSEEK), but the clock
-of a server may have been set back, and messages can be written with a time of their own, so later messages may have earlier times:
-a lower bound on time says where to begin, and Spark still filters. An upper bound on time says nothing about where to end. The server
-does not filter by tag.
+Offsets and names of streams are exact: Spark need not look at them again. The server finds where a time begins (TSEEK),
+but the clock of a server may have been set back, and messages can be written with a time of their own, so later
+messages may have earlier times: a lower bound on time says where to begin, and Spark still filters. An upper bound on
+time says nothing about where to end. The server does not filter by tag.
 
-This is an option, and off unless it is asked for, because of a mistake in Spark 4.3: all queries of one frame share what was planned for
-the last one that had filters, so `frame.count()` after `frame.where("offset > 10").count()` leaves out rows. tests/spark/test_filters.py
-fails when Spark no longer does that.
+This is an option, and off unless it is asked for, because of a mistake in Spark 4.3: all queries of one frame share
+what was planned for the last one that had filters, so `frame.count()` after `frame.where("offset > 10").count()` leaves
+out rows. tests/spark/test_filters.py fails when Spark no longer does that.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """New identities for the flows of a copied project, so that the server does not take the copy for the original.
 
-The server knows a flow into a stream by the id of its query, which is in the checkpoint, and takes each batch of an id once. A copy has the
-ids of the original: of two batches with one number the server would take the first and leave out the second, though it has other rows.
+The server knows a flow into a stream by the id of its query, which is in the checkpoint, and takes each batch of an id
+once. A copy has the ids of the original: of two batches with one number the server would take the first and leave out
+the second, though it has other rows.
 
-The batch that was under way when the copy was made may have been committed already: Spark notes that in the checkpoint only afterwards.
-So the server is asked, and if it has that batch under the old id it is told that it has it under the new one. A new identity
-therefore loses nothing and doubles nothing, also where none was needed.
+The batch that was under way when the copy was made may have been committed already: Spark notes that in the checkpoint
+only afterwards. So the server is asked, and if it has that batch under the old id it is told that it has it under the
+new one. A new identity therefore loses nothing and doubles nothing, also where none was needed.
 """
 
 from __future__ import annotations
@@ -70,7 +71,10 @@ def _copy_guard(link: Link, before: str, after: str, batch: int) -> None:
 
 
 def _has(link: Link, stream: bytes, producer: str, batch: int) -> bool:
-    """Whether a batch was committed to a stream. Nothing is staged under the token, so nothing can be committed here."""
+    """Whether a batch was committed to a stream.
+
+    Nothing is staged under the token, so nothing can be committed here.
+    """
     try:
         link.call("TCOMMIT", stream, producer, batch, f"{producer}/{uuid.uuid4()}")
     except redis.ResponseError as error:

@@ -1,14 +1,15 @@
 """mode=increment of the keys' sink: rows are added to counters, and each batch counts once.
 
-Adding cannot be repeated as setting can. So the tasks change nothing: each sends the sums of its rows, a key a row, to the driver.
-The driver adds all of them in one transaction that also notes the number of the batch at a key of the query, and does nothing if
-that key has the number already. A task or a driver that is run again therefore adds nothing twice, and nobody sees a part of a batch.
+Adding cannot be repeated as setting can. So the tasks change nothing: each sends the sums of its rows, a key a row, to
+the driver. The driver adds all of them in one transaction that also notes the number of the batch at a key of the
+query, and does nothing if that key has the number already. A task or a driver that is run again therefore adds nothing
+twice, and nobody sees a part of a batch.
 
-A transaction of Redis goes on after a command that fails. The values that are there are therefore looked at first: if one cannot be added to,
-the batch fails and nothing of it is counted.
+A transaction of Redis goes on after a command that fails. The values that are there are therefore looked at first: if
+one cannot be added to, the batch fails and nothing of it is counted.
 
-Rejected: adding in the tasks, each guarded by its own number. A task that is run again may get other rows (SPARK-28650).
-Rejected: a cluster. It has no transaction over several nodes.
+Rejected: adding in the tasks, each guarded by its own number. A task that is run again may get other rows
+(SPARK-28650). Rejected: a cluster. It has no transaction over several nodes.
 """
 
 from __future__ import annotations
@@ -158,7 +159,9 @@ def _increments(messages: Sequence[Any], options: Options) -> list[Increment]:
 
 
 def add(options: Options, messages: Sequence[Any], producer: str, number: int, expires: bool = False) -> int:
-    """Add what the tasks summed up, unless the producer did that under this number or a later one; the last number it has had.
+    """Add what the tasks summed up, unless the producer did that under this number or a later one.
+
+    The last number it has had.
 
     The answer is `number`, unless it was a later one.
     """
@@ -186,8 +189,8 @@ def _look_at_counters(link: Link, increments: Sequence[Increment]) -> None:
             raise ValueError(f"{each.counter} cannot be added to: {reply}. Nothing of this batch is counted")
         if not _can_add(reply or b"0", each):
             raise ValueError(
-                f"{each.counter} holds {(reply or b'0')[:40].decode(errors='replace')!r}, to which {each.amount} cannot be added. "
-                "Nothing of this batch is counted; mend or delete it, and start the query again"
+                f"{each.counter} holds {(reply or b'0')[:40].decode(errors='replace')!r}, to which {each.amount} "
+                "cannot be added. Nothing of this batch is counted; mend or delete it, and start the query again"
             )
 
 
@@ -239,6 +242,7 @@ class IncrementStreamWriter(DataSourceStreamArrowWriter):
             last = add(self._options, messages, query, batchId)
             if last > batchId:
                 raise Fenced(
-                    f"batch {batchId} is older than batch {last}, which the server has of this query: another query runs on the same "
-                    "checkpoint, or an old checkpoint was put back. Give each query a checkpoint of its own"
+                    f"batch {batchId} is older than batch {last}, which the server has of this query: another query "
+                    "runs on the same checkpoint, or an old checkpoint was put back. Give each query a checkpoint of "
+                    "its own"
                 )

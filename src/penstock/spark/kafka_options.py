@@ -1,6 +1,7 @@
 """Options of Spark's Kafka source and sink that mean nothing here, each with what to write instead.
 
-Those that do mean something are taken under Kafka's names as well: see `options.py`. A pattern is the one that needs to be translated.
+Those that do mean something are taken under Kafka's names as well: see `options.py`. A pattern is the one that needs to
+be translated.
 """
 
 from __future__ import annotations

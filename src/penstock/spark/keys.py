@@ -1,8 +1,9 @@
 """Keys as tables: hashes (a column a field) and strings, read and written by the slots of their keys.
 
-A key's slot says which node of a cluster has it, and it is as good a way to share keys out where there is one node only. A
-reading task walks over the keys of one node and takes those of its slots; a writing task sends its rows in batches that the
-client packs for each node, so a frame that was partitioned by slot first (`by_slot`) has tasks that talk to one node each.
+A key's slot says which node of a cluster has it, and it is as good a way to share keys out where there is one node
+only. A reading task walks over the keys of one node and takes those of its slots; a writing task sends its rows in
+batches that the client packs for each node, so a frame that was partitioned by slot first (`by_slot`) has tasks that
+talk to one node each.
 
 The rows of a writing task never become Python objects: commands are made of Arrow's columns (protocol/columns.py).
 
@@ -75,7 +76,8 @@ def infer_schema(options: Options) -> StructType:
         )
     if options.keyColumn in fields:
         raise OptionError(
-            f"some hashes have a field {options.keyColumn!r}, which is also the name of the key's column: name that with .option('keyColumn', ...)"
+            f"some hashes have a field {options.keyColumn!r}, which is also the name of the key's column: name that "
+            "with .option('keyColumn', ...)"
         )
     for name in fields:
         schema.add(name, StringType())
@@ -152,13 +154,17 @@ class KeyReader(DataSourceReader):
         except pa.ArrowInvalid as error:
             if self._options.badEntries == "fail":
                 raise BadEntry(
-                    f"key {key.decode(errors='replace')}, {field.name}: {error}. Option badEntries=null gives null instead"
+                    f"key {key.decode(errors='replace')}, {field.name}: {error}. Option badEntries=null gives null "
+                    "instead"
                 ) from None
             return None
 
 
 def _that_exist(nodes: Nodes, rows: list[tuple[bytes, Any]]) -> list[tuple[bytes, Any]]:
-    """Rows without those of keys that went since the scan, or are named in a set and not there. A hash with none of the fields is there."""
+    """Rows without those of keys that went since the scan, or are named in a set and not there.
+
+    A hash with none of the fields is there.
+    """
     empty = [key for key, row in rows if all(value is None for value in row)]
     if not empty:
         return rows
@@ -174,13 +180,15 @@ def _check_readable(options: Options, schema: StructType) -> None:
             raise OptionError(f"column {column.name} is the key, which is a string or binary")
         if not is_simple(column.dataType):
             raise OptionError(
-                f"column {column.name} is {column.dataType.simpleString()} in the schema; read it as a string, and convert that"
+                f"column {column.name} is {column.dataType.simpleString()} in the schema; read it as a string, and "
+                "convert that"
             )
         if not column.nullable and not (is_key and (is_bytes or options.badEntries == "fail")):
             raise OptionError(f"column {column.name} is NOT NULL in the schema, and may be null; leave NOT NULL out")
     if options.type == "string" and len([name for name in schema.names if name != options.keyColumn]) > 1:
         raise OptionError(
-            f"a string is one value, and the schema has {', '.join(schema.names)}: leave the key ({options.keyColumn}) and one more"
+            f"a string is one value, and the schema has {', '.join(schema.names)}: leave the key "
+            f"({options.keyColumn}) and one more"
         )
 
 
@@ -220,7 +228,9 @@ class _KeyWriting:
         return Written(written)
 
     def _commands(self, batch: pa.RecordBatch) -> Encoded:
-        """The commands of some rows, in their order: one a row, or several for whole hashes that replace others or expire."""
+        """The commands of some rows, in their order: one a row, or several for whole hashes that replace others or
+        expire.
+        """
         options = self._options
         if batch.column(options.keyColumn).null_count:
             raise ValueError(f"a row has no key (null in the column {options.keyColumn!r})")

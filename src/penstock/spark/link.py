@@ -6,8 +6,9 @@ commit is fenced by its epoch, and entries that may have been staged are staged 
 is why the client's level is at-most-once, and repeating is done here: to send the same bytes again, as the level
 at-least-once does, would stage them twice.
 
-A long range is read in windows of some megabytes, each of which becomes one record batch: what Arrow, Python and Java do for a batch costs
-as much as for a thousand rows. The next window is fetched by a thread while Spark has the present one.
+A long range is read in windows of some megabytes, each of which becomes one record batch: what Arrow, Python and Java
+do for a batch costs as much as for a thousand rows. The next window is fetched by a thread while Spark has the present
+one.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ class ServerRefuses(PermissionError):
 
 def _unreachable(options: Options, error: Exception) -> ServerUnreachable:
     return ServerUnreachable(
-        f"no answer from the server at {without_secrets(options.url)} for {options.retryTimeout / 1000:g} seconds (option "
-        f"retryTimeout): {_said(error)}. Is it running, and is the option url right?"
+        f"no answer from the server at {without_secrets(options.url)} for {options.retryTimeout / 1000:g} seconds "
+        f"(option retryTimeout): {_said(error)}. Is it running, and is the option url right?"
     )
 
 
@@ -61,8 +62,8 @@ def _said(error: Exception) -> str:
 
 def _refuses(options: Options, error: Exception) -> ServerRefuses:
     return ServerRefuses(
-        f"the server at {without_secrets(options.url)} refuses: {_said(error)}. Name a user and password that may do it in the option url, "
-        "redis://user:password@host:port/0"
+        f"the server at {without_secrets(options.url)} refuses: {_said(error)}. Name a user and password that may do "
+        "it in the option url, redis://user:password@host:port/0"
     )
 
 
@@ -72,8 +73,8 @@ def _not_penstock(options: Options, error: Exception) -> OptionError | None:
     if found is None:
         return None
     return OptionError(
-        f"the server at {without_secrets(options.url)} is not a Penstock server: it does not know the command {found[1].upper()}. Start one "
-        "with `penstock serve`, and name it in the option url"
+        f"the server at {without_secrets(options.url)} is not a Penstock server: it does not know the command "
+        f"{found[1].upper()}. Start one with `penstock serve`, and name it in the option url"
     )
 
 
@@ -177,10 +178,11 @@ class Link:
     def once(
         self, guard: Sequence[Any], commands: Sequence[Sequence[Any]], check: Callable[[], None]
     ) -> tuple[int, list[Any]]:
-        """Run commands as one transaction with `guard`, a SET of a number, unless its key has that number or a larger one.
+        """Run commands as one transaction with `guard`, a SET of a number, unless its key has that number or a larger
+        one.
 
-        Answers the number that the key has then, and the replies of the commands: none if they were run before. `check` is called
-        right before they are run.
+        Answers the number that the key has then, and the replies of the commands: none if they were run before. `check`
+        is called right before they are run.
         """
         _, key, number = guard[:3]
 
@@ -215,7 +217,8 @@ class Link:
             return sorted(name.decode() for name in self.repeat(ask))
         except UnicodeDecodeError as error:
             raise OptionError(
-                f"pattern {pattern!r} matches the stream {error.object!r}, whose name is not UTF-8; use another pattern, or name the streams"
+                f"pattern {pattern!r} matches the stream {error.object!r}, whose name is not UTF-8; use another "
+                "pattern, or name the streams"
             ) from None
 
     def bounds(self, streams: Sequence[str]) -> dict[str, Bounds | None]:

@@ -1,8 +1,8 @@
 """The servers that have the keys: one, or a cluster. What tables of keys need of them.
 
-Whether it is a cluster is asked, not told: the same options work on both. The client's delivery level is the user's choice;
-writes of tables may be repeated, so `at-least-once` is as good as it gets, and `at-most-once` is for those who would rather
-see a task fail.
+Whether it is a cluster is asked, not told: the same options work on both. The client's delivery level is the user's
+choice; writes of tables may be repeated, so `at-least-once` is as good as it gets, and `at-most-once` is for those who
+would rather see a task fail.
 """
 
 from __future__ import annotations

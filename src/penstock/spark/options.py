@@ -148,7 +148,8 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "delivery": _one_of("at-most-once", "at-least-once", "exactly-once"),
 }  # fmt: skip
 _ALIASES = {
-    "subscribe": "stream", "topic": "stream", "subscribePattern": "pattern", "maxOffsetsPerTrigger": "maxRowsPerTrigger",
+    "subscribe": "stream", "topic": "stream", "subscribePattern": "pattern",
+    "maxOffsetsPerTrigger": "maxRowsPerTrigger",
 }  # fmt: skip
 NAMES = (*_PARSERS, *_ALIASES)
 """Every option, as the guide spells it."""

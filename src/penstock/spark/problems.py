@@ -1,8 +1,8 @@
 """What is wrong with a project, in a line or two, with the place in the user's own file.
 
-Spark answers a misspelt table with a plan, and an exception in a data source with two stacks of which neither is the user's. Here a
-mistake has a place (the deepest line of the project that took part, or the line that declares the flow) and the one sentence
-that says what is wrong. The whole text stays in Spark's log.
+Spark answers a misspelt table with a plan, and an exception in a data source with two stacks of which neither is the
+user's. Here a mistake has a place (the deepest line of the project that took part, or the line that declares the flow)
+and the one sentence that says what is wrong. The whole text stays in Spark's log.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Finding:
 
 
 _WATERMARK = (
-    "(Tables of the same project are known only once all files are loaded. withWatermark() and a few others ask for them before "
-    "that; in SQL it works: FROM STREAM clicks WATERMARK time DELAY OF INTERVAL 10 SECONDS.)"
+    "(Tables of the same project are known only once all files are loaded. withWatermark() and a few others ask for "
+    "them before that; in SQL it works: FROM STREAM clicks WATERMARK time DELAY OF INTERVAL 10 SECONDS.)"
 )
 
 
@@ -68,11 +68,14 @@ class RunFailed(Exception):
 
 
 def check_folder(folder: Path) -> None:
-    """Problem if Spark would read the path of a project as something else: as a pattern, and then find no rows in its tables."""
+    """Problem if Spark would read the path of a project as something else: as a pattern, and then find no rows in its
+    tables.
+    """
     if odd := "".join(sorted(set(str(folder.resolve())) & set(",;*?[]{}\\\n"))):
         raise Problem(
             Finding(
-                f"the path of {folder.resolve()} has {' '.join(odd)!r}, which means something to Spark; give the folder another name"
+                f"the path of {folder.resolve()} has {' '.join(odd)!r}, which means something to Spark; give the "
+                "folder another name"
             )
         )
 
@@ -117,7 +120,9 @@ _OUR_OWN = (
 _LASTING = ("OptionError", "DataLoss", "ServerRefuses", "BadEntry")
 _SQLSTATE = re.compile(r"SQLSTATE: (\w\w)")
 _WRONG_STATES = ("0A", "21", "22", "42")
-"""Classes of SQLSTATE: not supported, cardinality, data that an expression cannot take, and what a statement names or means."""
+"""Classes of SQLSTATE: not supported, cardinality, data that an expression cannot take, and what a statement names or
+means.
+"""
 
 
 def finding(said: str, place: Place | None) -> Finding:
@@ -145,7 +150,10 @@ def line_within(said: str) -> int | None:
 
 
 def in_statement(said: str, place: Place | None) -> Place | None:
-    """The line of a file of SQL that a message is about, if it names one; otherwise the line at which the flow is declared."""
+    """The line of a file of SQL that a message is about, if it names one.
+
+    Otherwise the line at which the flow is declared.
+    """
     line = line_within(said)
     if place is None or place.begins is None or line is None:
         return place
@@ -153,7 +161,10 @@ def in_statement(said: str, place: Place | None) -> Place | None:
 
 
 def of_sql(said: str, file: Path) -> Place:
-    """The place of an error in a file of SQL which Spark could not parse. It shows the statement, and the line within."""
+    """The place of an error in a file of SQL which Spark could not parse.
+
+    It shows the statement, and the line within.
+    """
     line = line_within(said)
     _, shown, statement = said.partition("== SQL ==\n")
     if line is None or not shown:
@@ -165,7 +176,7 @@ def of_sql(said: str, file: Path) -> Place:
 def shorten(text: str) -> str:
     """The sentence in a message of Spark: no stack, no plan, no SQLSTATE.
 
-    >>> shorten("[UNRESOLVED_COLUMN] A column `tme` cannot be resolved. SQLSTATE: 42703; line 4 pos 26;\\n'Aggregate ['ALL]")
+    >>> shorten("[UNRESOLVED_COLUMN] A column `tme` cannot be resolved. SQLSTATE: 42703;\\n'Aggregate ['ALL]")
     '[UNRESOLVED_COLUMN] A column `tme` cannot be resolved.'
     """
     _, found, stack = text.rpartition("Traceback (most recent call last):")

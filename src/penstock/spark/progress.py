@@ -1,9 +1,9 @@
 """How far each flow is: rows, rows a second, and how many messages of its streams are still to be read.
 
-Spark tells the client of a pipeline only that a flow started or ended. The queries behind the flows are in the JVM, in the list that all
-its sessions share; a thread looks there a few times a second. A query leaves the list when it ends, so each that was seen is held
-on to until its last numbers are read. How long the streams are is asked of the server, not of Spark, which knows it only as of the last
-batch.
+Spark tells the client of a pipeline only that a flow started or ended. The queries behind the flows are in the JVM, in
+the list that all its sessions share; a thread looks there a few times a second. A query leaves the list when it ends,
+so each that was seen is held on to until its last numbers are read. How long the streams are is asked of the server,
+not of Spark, which knows it only as of the last batch.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ class FlowProgress:
 
 
 class Progress:
-    """The flows of a run. Events come from the thread that runs, numbers from the one that watches; a lock is around both."""
+    """The flows of a run.
+
+    Events come from the thread that runs, numbers from the one that watches; a lock is around both.
+    """
 
     def __init__(self, session: Session, url: str, changed: Callable[[], None] = lambda: None) -> None:
         self._session = session
@@ -152,7 +155,8 @@ class Progress:
 def _unseen(recent: Any, seen: str) -> list[Any]:
     """The progress of batches that were not seen yet, the last one first. Every look at one is a call to Java.
 
-    By time, not by number: a query that waits reports on a batch without rows, whose number the next batch with rows has too.
+    By time, not by number: a query that waits reports on a batch without rows, whose number the next batch with rows
+    has too.
     """
     unseen = []
     for place in range(len(recent) - 1, -1, -1):

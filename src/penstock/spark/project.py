@@ -1,10 +1,11 @@
 """A Spark Declarative Pipelines project: its specification, its files, and what they declare.
 
-The format is Spark's own (`spark-pipeline.yml` beside files of Python and SQL), read by Spark's own code. Added here: every
-declaration is remembered with its place, so that a mistake can be shown where it was made, and a project that would lose rows is
-refused before it runs.
+The format is Spark's own (`spark-pipeline.yml` beside files of Python and SQL), read by Spark's own code. Added here:
+every declaration is remembered with its place, so that a mistake can be shown where it was made, and a project that
+would lose rows is refused before it runs.
 
-Relative paths for `storage` are taken from the project's folder, so that a project can be moved; Spark wants an absolute one.
+Relative paths for `storage` are taken from the project's folder, so that a project can be moved; Spark wants an
+absolute one.
 """
 
 from __future__ import annotations
@@ -214,8 +215,8 @@ class Declarations(GraphElementRegistry):
     def check(self) -> None:
         """Refuse what Spark would run and get wrong.
 
-        A table of files keeps, with its files, which numbers of batches it has. Two flows both begin with batch 0: of two batches with
-        one number the table takes the first and lets the second go, without a word.
+        A table of files keeps, with its files, which numbers of batches it has. Two flows both begin with batch 0: of
+        two batches with one number the table takes the first and lets the second go, without a word.
         """
         if self._twice:
             raise Problem(*self._twice)
@@ -226,9 +227,9 @@ class Declarations(GraphElementRegistry):
             if other is not each and self._is_of_files(each.target):
                 findings.append(
                     Finding(
-                        f"flow {short(each.flow)} and flow {short(other.flow)} ({other.place}) both write to the table "
-                        f"{short(each.target)}, which is made of {self._formats[each.target]} files: rows would be lost in "
-                        "silence. Give each a table of its own, or read both in one flow with union()",
+                        f"flow {short(each.flow)} and flow {short(other.flow)} ({other.place}) both write to the "
+                        f"table {short(each.target)}, which is made of {self._formats[each.target]} files: rows would "
+                        "be lost in silence. Give each a table of its own, or read both in one flow with union()",
                         each.place,
                     )
                 )
@@ -240,9 +241,9 @@ class Declarations(GraphElementRegistry):
         known = self._project.table_flows.flows()
         findings = [
             Finding(
-                f"flow {short(flow)} writes to the table {short(table)}, which is made of {self._formats[table]} files that came from "
-                f"flow {short(before)}: rows would be lost in silence. Name the flow {short(before)} again, or empty the table with "
-                f"--full-refresh {short(table)}",
+                f"flow {short(flow)} writes to the table {short(table)}, which is made of {self._formats[table]} "
+                f"files that came from flow {short(before)}: rows would be lost in silence. Name the flow "
+                f"{short(before)} again, or empty the table with --full-refresh {short(table)}",
                 self.place_of(flow),
             )
             for table, flow in self.flows_into_files().items()

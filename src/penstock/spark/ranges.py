@@ -57,7 +57,8 @@ def limited(start: Mapping[str, int], end: Mapping[str, int], rows: int) -> dict
 
 
 def cut(ranges: list[Range], partitions: int, whole_nodes: bool = False) -> list[Range]:
-    """The same messages in at least so many ranges, if there are as many messages, cut where nodes begin if they are long.
+    """The same messages in at least so many ranges, if there are as many messages, cut where nodes begin if they are
+    long.
 
     With `whole_nodes` they are cut nowhere else, and there may be fewer ranges.
 

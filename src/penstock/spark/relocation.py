@@ -1,18 +1,21 @@
-"""A project that was moved or copied: its tables and checkpoints name the folder it was in, and are made to name the new one.
+"""A project that was moved or copied: its tables and checkpoints name the folder it was in, and are made to name the
+new one.
 
-Spark writes absolute paths in three places: the metastore (where each table is), the log of each table of files (which files it has), and
-the checkpoints (which files of a table a flow has read, where the schemas of its state are). After a move Spark would fill tables in a
-folder that is no longer there, and after a copy it would fill the tables of the original.
+Spark writes absolute paths in three places: the metastore (where each table is), the log of each table of files (which
+files it has), and the checkpoints (which files of a table a flow has read, where the schemas of its state are). After a
+move Spark would fill tables in a folder that is no longer there, and after a copy it would fill the tables of the
+original.
 
-`.penstock/place.json` says where the project was run last. It is written last, and every step before it can be repeated, so a process that
-dies in between does no harm: the next run does it all again. A project of version 0.1 has no such file; its metastore says where it was.
+`.penstock/place.json` says where the project was run last. It is written last, and every step before it can be
+repeated, so a process that dies in between does no harm: the next run does it all again. A project of version 0.1 has
+no such file; its metastore says where it was.
 
-The folder's inode is in the file as well. It stays the same when a folder is moved and is another one when it is copied, also if the copy
-takes the place of the original. A copy gets new identities for its flows: see identity.py. If it is not sure that a folder was moved, it
-is taken for a copy, which is right in both cases.
+The folder's inode is in the file as well. It stays the same when a folder is moved and is another one when it is
+copied, also if the copy takes the place of the original. A copy gets new identities for its flows: see identity.py. If
+it is not sure that a folder was moved, it is taken for a copy, which is right in both cases.
 
-Rejected: one name for every folder, by a link or by Hadoop's ViewFs. Two copies would need two names, and other programs could not read
-the tables without it.
+Rejected: one name for every folder, by a link or by Hadoop's ViewFs. Two copies would need two names, and other
+programs could not read the tables without it.
 """
 
 from __future__ import annotations
@@ -74,7 +77,10 @@ def _record(project: Project) -> Path:
 
 
 def settle(project: Project, session: Session, url: str) -> str | None:
-    """Make a project run where it is now; a sentence if it was elsewhere before. Call it before anything runs in the session."""
+    """Make a project run where it is now; a sentence if it was elsewhere before.
+
+    Call it before anything runs in the session.
+    """
     now = Whereabouts.now(project)
     before = Whereabouts.recorded(project) or _of_metastore(project, session)
     said = None
@@ -109,7 +115,8 @@ def _need_storage_of_its_own(project: Project, before: Whereabouts) -> None:
     if not is_inside and before.folder != str(project.folder) and original.exists():
         raise Problem(
             Finding(
-                f"this is a copy of {before.folder}, and both keep their checkpoints in {storage}; give this one another storage",
+                f"this is a copy of {before.folder}, and both keep their checkpoints in {storage}; give this one "
+                "another storage",
                 Place(project.spec_path),
             )
         )
@@ -220,7 +227,9 @@ def _logs(project: Project) -> Iterator[Path]:
 
 
 def _take_stray_tables(old: Path, project: Project) -> None:
-    """Take back what version 0.1 wrote to the former folder after the project was moved away: a folder with tables and no project."""
+    """Take back what version 0.1 wrote to the former folder after the project was moved away: a folder with tables and
+    no project.
+    """
     if any(old.glob("spark-pipeline.y*ml")):
         return
     stray = old / STATE / WAREHOUSE

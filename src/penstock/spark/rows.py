@@ -59,7 +59,8 @@ def check_schema(schema: StructType, options: Options) -> None:
             )
         if not column.nullable and _can_be_null(name, column.dataType, options):
             raise OptionError(
-                f"column {name} is NOT NULL in the schema, and badEntries={options.badEntries} gives nulls; leave NOT NULL out"
+                f"column {name} is NOT NULL in the schema, and badEntries={options.badEntries} gives nulls; leave NOT "
+                "NULL out"
             )
 
 
@@ -71,14 +72,15 @@ def _check_names(schema: StructType) -> None:
     for name in schema.names:
         if name not in OWN_COLUMNS and name.lower() in OWN_COLUMNS:
             raise OptionError(
-                f"column {name} in the schema: a message has {name.lower()}, in lower case. A field of a JSON entry that has this name "
-                "can be read with 'entry string' and from_json"
+                f"column {name} in the schema: a message has {name.lower()}, in lower case. A field of a JSON entry "
+                "that has this name can be read with 'entry string' and from_json"
             )
     fields = {column.name: column.dataType for column in schema if column.name not in OWN_COLUMNS}
     if isinstance(fields.get("value"), (BinaryType, StringType)) and fields.keys() <= _OF_KAFKA:
         raise OptionError(
-            f"columns {', '.join(fields)} in the schema are those of Kafka: a message has tag (Kafka's key), entry (value), stream (topic), "
-            "offset and time (timestamp). Fields of a JSON entry that have these names can be read with 'entry string' and from_json"
+            f"columns {', '.join(fields)} in the schema are those of Kafka: a message has tag (Kafka's key), entry "
+            "(value), stream (topic), offset and time (timestamp). Fields of a JSON entry that have these names can "
+            "be read with 'entry string' and from_json"
         )
 
 
@@ -135,8 +137,9 @@ class Converter:
         if self._options.badEntries == "fail":
             offset, message = next(iter(messages.items()))
             raise BadEntry(
-                f"stream {stream}, offset {offset}: {message.why}. The entry begins with {message.entry[:80]!r}. Option "
-                "badEntries says what to do instead: null gives nulls, drop no row, deadletter writes it to deadLetterStream"
+                f"stream {stream}, offset {offset}: {message.why}. The entry begins with {message.entry[:80]!r}. "
+                "Option badEntries says what to do instead: null gives nulls, drop no row, deadletter writes it to "
+                "deadLetterStream"
             )
         if self._letters is not None:
             self._letters.write(messages)

@@ -1,8 +1,8 @@
 """Runs a project through Spark's own pipeline engine.
 
-A run reads what is in the streams when it starts, and ends. The project's files are read anew for each run, so tables that are recomputed
-whole (materialized views) see what came meanwhile; a graph of Spark's runs only once anyway. What the engine made of the streaming flows
-is kept after a run: continuous.py starts them again as queries that stay.
+A run reads what is in the streams when it starts, and ends. The project's files are read anew for each run, so tables
+that are recomputed whole (materialized views) see what came meanwhile; a graph of Spark's runs only once anyway. What
+the engine made of the streaming flows is kept after a run: continuous.py starts them again as queries that stay.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ from penstock.spark.project import Declarations, Project, declare
 from penstock.spark.session import Session
 
 _STATE = re.compile(r"Flow '?(?P<flow>[^']+?)'? (?:is|has) (?P<state>[A-Z]+)")
-_FAILURE = re.compile(r"(?:Failed to resolve flow: '(?P<unresolved>[^']+)'|Flow '(?P<failed>[^']+)' has FAILED).*?\nError: (?P<error>.*)", re.S)  # fmt: skip
+_FAILURE = re.compile(
+    r"(?:Failed to resolve flow: '(?P<unresolved>[^']+)'|Flow '(?P<failed>[^']+)' has FAILED)"
+    r".*?\nError: (?P<error>.*)",
+    re.S,
+)
 
 _IN_FLOW = re.compile(r"in flow: ([\w.`]*\w`?)")
 
@@ -55,7 +59,10 @@ class Runner:
         """The streaming flows of the last run, as the engine has them."""
 
     def run(self, selection: Selection) -> None:
-        """Run the project to the end of what there is. Problem if it is wrong, RunFailed if it did not come to its end."""
+        """Run the project to the end of what there is.
+
+        Problem if it is wrong, RunFailed if it did not come to its end.
+        """
         self._progress.begin_run()
         executions = self._run_graph(selection)
         self.streaming = [each for each in executions if each.isStreaming()]

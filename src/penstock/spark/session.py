@@ -1,11 +1,12 @@
 """A Spark session for a project: Java, Python, catalog and places for files are set, so that no user has to.
 
-Declarative pipelines speak Spark Connect, so a session here is two: the classic one, which owns the JVM and shows what runs in it, and
-a client of the Connect server inside that JVM, which the project's files get. The server listens on 127.0.0.1, on a port that the
-system chooses, and takes only clients with a token made for this start.
+Declarative pipelines speak Spark Connect, so a session here is two: the classic one, which owns the JVM and shows what
+runs in it, and a client of the Connect server inside that JVM, which the project's files get. The server listens on
+127.0.0.1, on a port that the system chooses, and takes only clients with a token made for this start.
 
-The catalog is Hive's, on Derby, in the project's own folder: Spark's in-memory catalog forgets its tables, and a second run would find
-their files in the way. Everything the JVM says goes to a file, since hundreds of lines of it would bury the one line that matters.
+The catalog is Hive's, on Derby, in the project's own folder: Spark's in-memory catalog forgets its tables, and a second
+run would find their files in the way. Everything the JVM says goes to a file, since hundreds of lines of it would bury
+the one line that matters.
 
 The JVM ends with this process, however that ends: it reads a pipe that we hold.
 """
@@ -95,7 +96,9 @@ def settings(folder: Path) -> dict[str, str]:
 
 
 def _reason(log: Path) -> str:
-    """The line of a log that says why a start failed: the first exception, or else the first that complains, or the last."""
+    """The line of a log that says why a start failed: the first exception, or else the first that complains, or the
+    last.
+    """
     lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     for complaint in (r"^[\w.$]+(?:Exception|Error): ", r"^(?!at ).*(?:\bError\b|Exception\b)"):
         if found := next((line for line in lines if re.search(complaint, line)), None):
@@ -116,8 +119,11 @@ def _handlers_kept() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _signals_held() -> Iterator[list[int]]:
-    """Note signals instead of acting on them. A program that is interrupted while Java starts does not know the process yet, and it, finding no one
-    to talk to, would stay for ever."""
+    """Note signals instead of acting on them.
+
+    A program that is interrupted while Java starts does not know the process yet, and it, finding no one to talk to,
+    would stay for ever.
+    """
     came: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield came
@@ -150,8 +156,8 @@ class Session:
                 "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
                 "spark.connect.grpc.binding.address": "127.0.0.1",
                 "spark.connect.grpc.binding.port": "0",
-                # A session with artifacts of its own has Python workers of its own, and every run is a session: with isolation
-                # each run would leave a handful of idle processes behind, and start cold.
+                # A session with artifacts of its own has Python workers of its own, and every run is a session: with
+                # isolation each run would leave a handful of idle processes behind, and start cold.
                 "spark.sql.artifact.isolation.enabled": "false",
             }.items())
         )  # fmt: skip
@@ -183,15 +189,16 @@ class Session:
         port = getattr(service, "MODULE$").localPort()
         os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # pyspark.sql.functions and SparkSession.active() go by it
         spark = ConnectSession.builder.remote(f"sc://localhost:{port}").create()
-        # The other end is our own child: if it does not answer it is dead, and asking again for minutes would hide that.
+        # The other end is our own child: if it does not answer it is dead, and asking again for minutes would hide
+        # that.
         spark.client.set_retry_policies([])
         return spark
 
     def uri(self, folder: Path) -> str:
         """A folder as Spark's pipelines find it.
 
-        They quote what they are given, however it is written, and then take the result for a path: of `my clicks` they make a folder
-        beside it, `my%20clicks`. So what needs quotes goes by another name, which ends with the session.
+        They quote what they are given, however it is written, and then take the result for a path: of `my clicks` they
+        make a folder beside it, `my%20clicks`. So what needs quotes goes by another name, which ends with the session.
         """
         if not _is_plain(folder) and folder not in self._names:
             folder.mkdir(parents=True, exist_ok=True)

@@ -1,10 +1,10 @@
 """Streams as a Spark sink, exactly once: staged by the tasks, made visible by one commit on the driver.
 
-A task puts its rows aside under tokens of its own (TSTAGE), where no reader sees them, and sends the tokens to the driver.
-The driver commits all tokens of a batch at once (TCOMMIT), under the query's id and the batch's number: the server
-takes each number once, so a driver that died and commits again changes nothing. What tasks staged that then failed
-is never named in a commit, and expires. Rows have no names here, tokens do: a task that is run again may well get
-other rows (SPARK-28650), and that is harmless.
+A task puts its rows aside under tokens of its own (TSTAGE), where no reader sees them, and sends the tokens to the
+driver. The driver commits all tokens of a batch at once (TCOMMIT), under the query's id and the batch's number: the
+server takes each number once, so a driver that died and commits again changes nothing. What tasks staged that then
+failed is never named in a commit, and expires. Rows have no names here, tokens do: a task that is run again may well
+get other rows (SPARK-28650), and that is harmless.
 
 A piece that may or may not have arrived is staged again under another token, because staging twice under one adds up.
 Several streams are committed in one transaction: all of them or none.
@@ -50,13 +50,15 @@ def check_columns(schema: StructType, options: Options) -> None:
         )
     if unknown := names - {"stream", "time", "tag", "entry"}:
         raise OptionError(
-            f"columns {', '.join(sorted(unknown))} cannot be written: a message is entry and, if there are such columns, stream, time, tag"
+            f"columns {', '.join(sorted(unknown))} cannot be written: a message is entry and, if there are such "
+            "columns, stream, time, tag"
         )
     for column in schema:
         if column.name == "time":
             if not isinstance(column.dataType, (TimestampType, LongType)):
                 raise OptionError(
-                    f"column time is {column.dataType.simpleString()}; write it as a timestamp, or as bigint (milliseconds since 1970)"
+                    f"column time is {column.dataType.simpleString()}; write it as a timestamp, or as bigint "
+                    "(milliseconds since 1970)"
                 )
         elif not isinstance(column.dataType, (BinaryType, StringType)):
             raise OptionError(
@@ -167,7 +169,9 @@ def commit(options: Options, messages: Sequence[Any], producer: str, epoch: int,
 
 
 def commit_once(options: Options, messages: Sequence[Any], producer: str, epoch: int) -> None:
-    """As `commit`, unless the producer has committed this epoch, or a later one, before: then what was staged is taken away."""
+    """As `commit`, unless the producer has committed this epoch, or a later one, before: then what was staged is taken
+    away.
+    """
     if commands := _commits(messages, producer, epoch):
         with Link(options) as link:
             link.together_unless_fenced(*commands)
@@ -216,8 +220,8 @@ class StreamBatchWriter(DataSourceArrowWriter):
         commit(self._options, messages, f"batch/{uuid.uuid4()}", 0, emptied)
 
     def _evictions(self, messages: list[Any]) -> list[Any]:
-        """Commands that take away what is there now. Not simply all: repeated, because the reply to a commit was lost, that would
-        take away what was committed."""
+        """Commands that take away what is there now. Not simply all: repeated, because the reply to a commit was lost,
+        that would take away what was committed."""
         targets = {stream for each in messages if each is not None for stream in each.tokens} | {*self._options.stream}
         with Link(self._options) as link:
             bounds = link.bounds(sorted(targets))

@@ -1,7 +1,7 @@
 """Streams as a Spark source, in batches and as a stream.
 
-Reads name explicit offsets, never a group: Spark's checkpoint is the only place that says what was read, so a batch that
-is run again reads the same messages. Progress is published to a group, if one is named, for people to see the lag;
+Reads name explicit offsets, never a group: Spark's checkpoint is the only place that says what was read, so a batch
+that is run again reads the same messages. Progress is published to a group, if one is named, for people to see the lag;
 nothing is read from it.
 
 A range that is no longer whole (evicted, or the stream was deleted and begins anew) is data loss: offsets are exact,
@@ -84,8 +84,8 @@ def _look_for_loss(link: Link, options: Options, missing: Range) -> None:
         return
     if options.failOnDataLoss:
         raise DataLoss(
-            f"stream {missing.stream}: offsets {missing.start} to {missing.end - 1} cannot be read, {problem}. Keep messages longer "
-            "(TRETAIN), or set failOnDataLoss=false to go on with what there is"
+            f"stream {missing.stream}: offsets {missing.start} to {missing.end - 1} cannot be read, {problem}. Keep "
+            "messages longer (TRETAIN), or set failOnDataLoss=false to go on with what there is"
         )
 
 
@@ -132,14 +132,14 @@ class _Planner:
         }
 
     def need_whole(self, reached: dict[str, int], bounds: dict[str, Bounds]) -> None:
-        """DataLoss if a stream ends before a place that the query has reached in it: what is written next would get offsets that the
-        query takes for read. Of a pattern's streams one that is gone is none, they come and go."""
+        """DataLoss if a stream ends before a place that the query has reached in it: what is written next would get
+        offsets that the query takes for read. Of a pattern's streams one that is gone is none, they come and go."""
         for stream, there_is in bounds.items():
             place = reached.get(stream, 1)
             if place > there_is.end and self._options.failOnDataLoss:
                 raise DataLoss(
-                    f"stream {stream} was read up to offset {place - 1}, and {_ends_early(there_is)}. To read it from its beginning "
-                    "start anew, with another checkpoint, or set failOnDataLoss=false"
+                    f"stream {stream} was read up to offset {place - 1}, and {_ends_early(there_is)}. To read it from "
+                    "its beginning start anew, with another checkpoint, or set failOnDataLoss=false"
                 )
 
 
@@ -211,8 +211,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _planner(self) -> _Planner:
         """Made where it is needed, on the driver: this object travels to the executors.
 
-        A mistake in options or schema is told here, by the first method that Spark calls. Told by the data source instead, when it makes
-        the reader, Spark would lose it: it stops a reader that it does not have (UnboundLocalError).
+        A mistake in options or schema is told here, by the first method that Spark calls. Told by the data source
+        instead, when it makes the reader, Spark would lose it: it stops a reader that it does not have
+        (UnboundLocalError).
         """
         if self._mistake is not None:
             raise self._mistake
@@ -224,8 +225,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for stream, place in starts.items():
             if place > bounds[stream].end and options.startingTimestamp is None and options.failOnDataLoss:
                 raise OptionError(
-                    f"option startingOffsets: stream {stream} ends at {bounds[stream].end - 1}, so offset {place} is not the next; "
-                    "latest begins with the next message, failOnDataLoss=false waits for that one"
+                    f"option startingOffsets: stream {stream} ends at {bounds[stream].end - 1}, so offset {place} is "
+                    "not the next; latest begins with the next message, failOnDataLoss=false waits for that one"
                 )
         return starts
 

@@ -1,7 +1,7 @@
 """What the SQL files of a project declare, and where: names, targets and lines, for messages and for the lint.
 
-Spark itself parses these files, on its server, and does not tell what it found. This reads only the heads of statements, so a few
-patterns do; a statement they do not know is left to Spark.
+Spark itself parses these files, on its server, and does not tell what it found. This reads only the heads of
+statements, so a few patterns do; a statement they do not know is left to Spark.
 """
 
 from __future__ import annotations
@@ -15,7 +15,11 @@ _NAME = r"(?P<name>(?:`[^`]+`|\w+)(?:\s*\.\s*(?:`[^`]+`|\w+))*)"
 _FLOW = re.compile(
     rf"\s*CREATE\s+FLOW\s+{_NAME}.*?\bINSERT\s+INTO\s+(?:ONCE\s+)?{_NAME.replace('name', 'target')}", re.I | re.S
 )
-_TABLE = re.compile(rf"\s*CREATE\s+(?:OR\s+REFRESH\s+)?(?P<kind>STREAMING\s+TABLE|MATERIALIZED\s+VIEW|TEMPORARY\s+VIEW)\s+(?:IF\s+NOT\s+EXISTS\s+)?{_NAME}", re.I | re.S)  # fmt: skip
+_TABLE = re.compile(
+    r"\s*CREATE\s+(?:OR\s+REFRESH\s+)?(?P<kind>STREAMING\s+TABLE|MATERIALIZED\s+VIEW|TEMPORARY\s+VIEW)"
+    rf"\s+(?:IF\s+NOT\s+EXISTS\s+)?{_NAME}",
+    re.I | re.S,
+)
 _QUERY = re.compile(r"\bAS\s*(?:\(|SELECT\b|WITH\b|FROM\b|TABLE\b|VALUES\b)", re.I)
 _FORMAT = re.compile(r"\bUSING\s+(\w+)", re.I)
 

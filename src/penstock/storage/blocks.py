@@ -1,11 +1,13 @@
 """The blocks of a snapshot, as they are written; snapshot.py says what is in them.
 
-There are two versions of `write_database` with one set of tests: the one here, and `_blocks.pyx`, which Cython compiles where a C compiler is at
-hand when the package is installed. The compiled one is used if it is there and PENSTOCK_PURE is not set. They write the same bytes.
+There are two versions of `write_database` with one set of tests: the one here, and `_blocks.pyx`, which Cython compiles
+where a C compiler is at hand when the package is installed. The compiled one is used if it is there and PENSTOCK_PURE
+is not set. They write the same bytes.
 
-The reason is memory, not time. A forked child shares its memory with the server until one of them writes to it, and Python
-writes to each object that it touches, because it counts references: the pure one copies nearly all of the data by reading it. The compiled
-one reads by borrowed pointers, and copies next to nothing. Measured: docs/design/0014-snapshots-without-copies.md.
+The reason is memory, not time. A forked child shares its memory with the server until one of them writes to it, and
+Python writes to each object that it touches, because it counts references: the pure one copies nearly all of the data
+by reading it. The compiled one reads by borrowed pointers, and copies next to nothing. Measured:
+docs/design/0014-snapshots-without-copies.md.
 """
 
 from __future__ import annotations
@@ -151,5 +153,6 @@ if not TYPE_CHECKING and not os.environ.get("PENSTOCK_PURE"):
         pass
 
 __all__ = [
-    "BLOCK", "COMPILED", "END", "ONCE", "STRINGS", "TIMED", "VALUES", "BlockWriter", "block_checksum", "limited", "write_database",
+    "BLOCK", "COMPILED", "END", "ONCE", "STRINGS", "TIMED", "VALUES", "BlockWriter", "block_checksum", "limited",
+    "write_database",
 ]  # fmt: skip

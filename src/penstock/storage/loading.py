@@ -1,7 +1,7 @@
 """Reading back what is on disk: at the start, in slices, and by DEBUG RELOAD and DEBUG LOADAOF at once.
 
-At the start clients get LOADING until everything is there. Keys do not expire while they are loaded: the log itself says
-what expired, and when.
+At the start clients get LOADING until everything is there. Keys do not expire while they are loaded: the log itself
+says what expired, and when.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Persistence: what is kept on disk, from the start of a server to its end.
 
 The App owns one of these and calls `tick` hz times a second. It puts the parts together: what is read at the start
-(loading.py), snapshots (saves.py), the log (aof.py) and its rewrites (rewrites.py), and the one child that writes for them
-(one_child.py). It decides which of them may start the child, and whether writes are refused because the disk fails.
+(loading.py), snapshots (saves.py), the log (aof.py) and its rewrites (rewrites.py), and the one child that writes for
+them (one_child.py). It decides which of them may start the child, and whether writes are refused because the disk
+fails.
 
 Everything here is on the loop thread; what takes long is done by the child or by the log's thread (syncs).
 """

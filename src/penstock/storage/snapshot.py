@@ -68,7 +68,9 @@ class Block:
     times: tuple[int, ...]  # as many as keys, or none
 
     def decoded(self, storage: Storage | None = None) -> list[Value]:
-        """The values; None for a collection of no elements, which a module may have left where it should have removed it."""
+        """The values; None for a collection of no elements, which a module may have left where it should have removed
+        it.
+        """
         return self.values if self.kind == STRINGS else [_load_unless_empty(value, storage) for value in self.values]
 
 

@@ -10,9 +10,10 @@ replies of that iteration leave (`engine.commit`) is `appendfsync`:
     no         written.
 
 Rejected: keeping entries in memory while a sync is under way and letting replies leave, for two seconds at most, as
-Redis does because a file system may block a write behind a sync. A kill -9 in these seconds loses what was acknowledged.
-If the file system does block the write, replies have to wait for it anyway. Rejected: leaving that write to a second
-thread, because all replies wait for it just the same, and the common write that is not blocked would cost more.
+Redis does because a file system may block a write behind a sync. A kill -9 in these seconds loses what was
+acknowledged. If the file system does block the write, replies have to wait for it anyway. Rejected: leaving that write
+to a second thread, because all replies wait for it just the same, and the common write that is not blocked would cost
+more.
 
 All replies wait, those of reads and pushes to subscribers too: a read must not show what a crash could take back.
 

@@ -1,4 +1,5 @@
-"""A streaming query from a stream to a stream or to counters, as a program of its own in which things die at chosen points.
+"""A streaming query from a stream to a stream or to counters, as a program of its own in which things die at chosen
+points.
 
     python -m tests.support.spark.dying_driver URL FOLDER stream|counters [DEATH@BATCH ...]
 

@@ -1,7 +1,7 @@
 """The schemas of streams as methods: TSCHEMA, and tables with typed columns as entries.
 
-A table is written as JSON, one object a row, in the form that the server's check and Spark's `from_json` read: dates and
-times as ISO 8601, bytes as base64, decimals as numbers with all their digits.
+A table is written as JSON, one object a row, in the form that the server's check and Spark's `from_json` read: dates
+and times as ISO 8601, bytes as base64, decimals as numbers with all their digits.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class SchemaCommands:
     def tschema_set(self, key: Any, fields: Any, *, check: str | None = None, dead_letter: Any = None) -> Any:
         """Say which fields the entries of a stream have; the number of the version.
 
-        `fields` is text as Spark writes columns, such as "user string NOT NULL, ms bigint", or a pyarrow schema. `check`
-        is "off", "refuse" or "deadletter", the last with `dead_letter`, the name of a stream.
+        `fields` is text as Spark writes columns, such as "user string NOT NULL, ms bigint", or a pyarrow schema.
+        `check` is "off", "refuse" or "deadletter", the last with `dead_letter`, the name of a stream.
         """
         words = ["TSCHEMA SET", key, fields if isinstance(fields, str) else _text_of(fields)]
         if dead_letter is not None and check != "deadletter":

@@ -186,8 +186,8 @@ class StreamCommands(SchemaCommands):
         It reads at most `count` messages, 100,000 unless given. If that default ends a read before the end of the
         stream, there is a warning, IncompleteRead. `typed` gives the fields of the stream's schema as columns instead
         of entry; `bad_entries` says what to do about entries that do not fit: "fail" raises BadEntry, "null" gives
-        nulls, "drop" no row. `with_info` puts the stream's first and last offset in `table.schema.metadata`, as b"first"
-        and b"last", and its schema as b"schema". What the server has compressed is sent so, and unpacked here;
+        nulls, "drop" no row. `with_info` puts the stream's first and last offset in `table.schema.metadata`, as
+        b"first" and b"last", and its schema as b"schema". What the server has compressed is sent so, and unpacked here;
         `compressed=False` lets the server do it.
         """
         columns = TypedColumns(key, bad_entries) if typed else None
@@ -404,8 +404,9 @@ class ArrowReading(NamedTuple):
     def _tell_rest(self, stop: int, last: int) -> None:
         if stop <= last:
             warnings.warn(
-                f"read_arrow stopped at its default of {DEFAULT_ROWS:,} messages, before offset {stop}; the stream goes on "
-                f"to {last}. read_tables() gives all of it in tables, and count= says how many messages you want",
+                f"read_arrow stopped at its default of {DEFAULT_ROWS:,} messages, before offset {stop}; the stream "
+                f"goes on to {last}. read_tables() gives all of it in tables, and count= says how many messages you "
+                "want",
                 IncompleteRead,
                 stacklevel=2,
             )

@@ -29,7 +29,10 @@ class TypedColumns:
             raise ValueError(f"bad_entries={self.bad_entries!r}: it is one of {', '.join(BAD_ENTRIES)}")
 
     def of(self, table: Any) -> Any:
-        """The columns offset, time, tag, and the fields of the schema. BadEntry, or ValueError if there is no schema."""
+        """The columns offset, time, tag, and the fields of the schema.
+
+        BadEntry, or ValueError if there is no schema.
+        """
         import pyarrow as pa
 
         from penstock.schema.arrow_types import arrow_schema

@@ -1,8 +1,8 @@
 """How often the nodes are asked for the topology: once for all callers that need it, and not again at once.
 
-A storm of MOVED or a dead node makes every thread want a new map at the same moment (redis-py#4074). Here the thread that comes
-while one is asked for waits for that answer, and a map that is younger than `refresh_interval`, or newer than the one
-that proved wrong, is answered without asking.
+A storm of MOVED or a dead node makes every thread want a new map at the same moment (redis-py#4074). Here the thread
+that comes while one is asked for waits for that answer, and a map that is younger than `refresh_interval`, or newer
+than the one that proved wrong, is answered without asking.
 """
 
 from __future__ import annotations

@@ -62,8 +62,8 @@ class Recovery:
             batch.remember(writer.given, writer.sent)  # what was given out will be written
         self._pending.finish(batch, batch.failures(why, unsent, unknown))
         if not was_given:
-            # The queue passes over a finished batch, so its bytes are not needed any more. Not before it is finished: after an
-            # interrupt it would be written as no bytes, and get the reply of the next one.
+            # The queue passes over a finished batch, so its bytes are not needed any more. Not before it is finished:
+            # after an interrupt it would be written as no bytes, and get the reply of the next one.
             batch.data = b""
         return was_given and batch.blocks
 

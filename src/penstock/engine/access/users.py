@@ -252,7 +252,9 @@ class AccessControl:
             raise NoPerm(f"The user executing the script {_SCRIPTED[refusal.reason]}")
 
     def check_value(self, session: Session, value: Value | Change) -> None:
-        """Raise NoPerm if a value makes the server write keys, in time, that the user of the running command may not write."""
+        """Raise NoPerm if a value makes the server write keys, in time, that the user of the running command may not
+        write.
+        """
         if session.user.unrestricted or not isinstance(value, Stream | Change):
             return
         assert session.current is not None, "a user with rules took the short way"
@@ -378,7 +380,8 @@ class AccessControl:
     def load(self) -> None:
         """Replace every user by the file's, or say which lines are wrong and change nothing.
 
-        Connections of users that are gone, or have other rules or passwords now, are closed; but the default user's stay.
+        Connections of users that are gone, or have other rules or passwords now, are closed; but the default user's
+        stay.
         """
         file = self._file()
         try:

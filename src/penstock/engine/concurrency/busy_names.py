@@ -5,7 +5,8 @@ fast path while others are locked or queued. A name stands for its key in every 
 tell which of them are keys, all are compared: a hit only means that the command takes the whole way, where locks.py and
 lazy.py look closely.
 
-Rejected: closing the fast path while anything is queued. One LAZY command of one client slowed all others down to a tenth.
+Rejected: closing the fast path while anything is queued. One LAZY command of one client slowed all others down to a
+tenth.
 
 Owned by the loop thread.
 """

@@ -4,24 +4,27 @@ One invariant: clients cannot tell it from immediate execution, except by the cl
 enqueued, and nothing when it runs, so what runs later must make of memory what a replay would make of it:
 
 - A command runs after every earlier one that it could tell from (lazy_order.py). The same holds for a client's ordinary
-  command, so dispatch asks while anything is queued (`pending`). The keys' names are busy for as long (busy_names.py), and
-  the inner loop hands such commands over.
+  command, so dispatch asks while anything is queued (`pending`). The keys' names are busy for as long (busy_names.py),
+  and the inner loop hands such commands over.
 - It runs at the time it was enqueued: the clock is set back for it. Keys that had expired by then were deleted, and
-  that was logged, before it was enqueued. A key that expires while it is queued stays until it has run (`before_expiry`).
-- Commands that look at everything (KEYS, snapshots, a rewrite of the log) have everything run first; FLUSHALL forgets it.
-- Commands for a key that a client is blocked on, and those queued when memory has run out, do not wait for an idle moment.
+  that was logged, before it was enqueued. A key that expires while it is queued stays until it has run
+  (`before_expiry`).
+- Commands that look at everything (KEYS, snapshots, a rewrite of the log) have everything run first; FLUSHALL forgets
+  it.
+- Commands for a key that a client is blocked on, and those queued when memory has run out, do not wait for an idle
+  moment.
 
-Passive execution (lazy_passive.py) runs the oldest first, when the server is idle or they are too old. A client's command
-that needs the outcome of one runs it first (`prepare`, `before`). lazy_runner.py is how one runs.
+Passive execution (lazy_passive.py) runs the oldest first, when the server is idle or they are too old. A client's
+command that needs the outcome of one runs it first (`prepare`, `before`). lazy_runner.py is how one runs.
 
-A long one goes on in a thread, its keys locked (workers.py), whether an idle moment begins it or a client's command that
-needs it. It is still queued then: it runs, at its own time, when it is committed. A client that needs its
-outcome, or that of one behind it, waits at the lock or in `_waiting`, and its command is run again. What cannot wait, such
-as a script or expiry, has it finished at once.
+A long one goes on in a thread, its keys locked (workers.py), whether an idle moment begins it or a client's command
+that needs it. It is still queued then: it runs, at its own time, when it is committed. A client that needs its outcome,
+or that of one behind it, waits at the lock or in `_waiting`, and its command is run again. What cannot wait, such as a
+script or expiry, has it finished at once.
 
 LAZY itself does not wait for locks. A command that is queued for a key which a client's thread has locked runs when the
-lock goes; if it cannot be waited for, it works on a copy of the value. The thread's command, if it writes, comes later in
-the log and is run again (workers.py).
+lock goes; if it cannot be waited for, it works on a copy of the value. The thread's command, if it writes, comes later
+in the log and is run again (workers.py).
 
 Rejected: logging a command when it runs. A crash would lose what was acknowledged.
 
@@ -186,7 +189,10 @@ class Lazy:
         return done
 
     def before(self, session: Session, command: Command, argv: Argv) -> None:
-        """Run what a command could tell from not having run, whatever it takes. For dispatch, while anything is pending."""
+        """Run what a command could tell from not having run, whatever it takes.
+
+        For dispatch, while anything is pending.
+        """
         if command.name != NAME:
             self._run_needed(self._order.needed_by(session.db, command, argv))
 

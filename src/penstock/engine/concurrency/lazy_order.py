@@ -1,9 +1,9 @@
 """What LAZY has queued, and which of it must run before what.
 
 A command runs after every earlier one that it could tell from: one that writes a key it reads or writes, or reads a key
-it writes. Each key has a tail, its last writer and those who read it since; a new command comes after the tail of each of
-its keys. These edges are all that is kept of the order, and they are enough: what comes before a tail comes before its
-members.
+it writes. Each key has a tail, its last writer and those who read it since; a new command comes after the tail of each
+of its keys. These edges are all that is kept of the order, and they are enough: what comes before a tail comes before
+its members.
 
 Rejected: a list of commands a key, as the proposal has it; to run one, all lists it is in must be searched.
 
@@ -32,7 +32,8 @@ class Queued:
     """A command that was answered and has not run."""
 
     __slots__ = (
-        "after", "argv", "command", "database", "growth", "job", "keys", "moment", "needed", "number", "running", "since",
+        "after", "argv", "command", "database", "growth", "job", "keys", "moment", "needed", "number", "running",
+        "since",
         "size",
     )  # fmt: skip
 

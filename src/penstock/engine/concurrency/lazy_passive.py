@@ -1,4 +1,5 @@
-"""Passive execution of LAZY: the oldest commands run in slices when no bytes came for a while, or when they are too old.
+"""Passive execution of LAZY: the oldest commands run in slices when no bytes came for a while, or when they are too
+old.
 
 A random key, as the proposal has it, could let one of them wait for ever.
 

@@ -1,8 +1,8 @@
 """Which commands may be LAZY, and why the others may not: read from the declarations.
 
 A queued command runs later than it was logged, and no client may be able to tell. So its outcome must follow from its
-arguments and from the keys they name alone: not from chance, not from the clock, not from keys that only the data tells.
-Everything that is not certain is refused with its reason; docs/lazy-commands.md has the table.
+arguments and from the keys they name alone: not from chance, not from the clock, not from keys that only the data
+tells. Everything that is not certain is refused with its reason; docs/lazy-commands.md has the table.
 
 Rejected: a list of names that may. A new command would be left out of it in silence.
 """

@@ -60,11 +60,16 @@ class Runner:
         return not any(queued.number in self._pending for queued in wanted)
 
     def run_all(self, last: list[Queued]) -> int:
-        """Run these and all that must run before them, in the order in which they came; how many no thread had begun."""
+        """Run these and all that must run before them, in the order in which they came.
+
+        How many no thread had begun.
+        """
         return sum([self.run(queued) for queued in self._order.with_those_before(last)])
 
     def run(self, queued: Queued) -> bool:
-        """Run one whose predecessors have run, whatever it takes; False if a thread had begun and it only had to end."""
+        """Run one whose predecessors have run, whatever it takes; False if a thread had
+        begun and it only had to end.
+        """
         job = self.job(queued)
         if job is not None:
             self._engine.workers.finish_now(job)

@@ -14,8 +14,9 @@ locks exist. The rest follows from the declarations: a key with Access.WRITE is 
   sees to it that nothing which was computed from them comes back.
 
 The fork gate (seed 001, "Calling fork() to persist"): `may_fork` has what is queued run, long commands in threads, then
-denies new write locks and says no while there are any left, for FORK_PATIENCE at most. Forking later than that is safe all the same: a threaded command changes memory only
-in its commit, on the loop; the gate is there so that a snapshot holds what was under way when it was asked for.
+denies new write locks and says no while there are any left, for FORK_PATIENCE at most. Forking later than that is safe
+all the same: a threaded command changes memory only in its commit, on the loop; the gate is there so that a snapshot
+holds what was under way when it was asked for.
 
 Owned by the loop thread.
 """
@@ -150,7 +151,9 @@ class LockGate:
         return locks.blocked(self._wants(database, [(command, argv)]))
 
     def _is_insisted_on(self, want: Want) -> bool:
-        """Whether a key is locked by a command that LAZY has made run again already: once more, and it might never end."""
+        """Whether a key is locked by a command that LAZY has made run again already: once
+        more, and it might never end.
+        """
         lock = want.table.get(want.key)
         return lock is not None and any(
             isinstance(owner, Job) and owner.insists for owner in (lock.writer, *lock.readers)

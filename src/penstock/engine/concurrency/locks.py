@@ -10,8 +10,8 @@ runs on the loop from start to end; it takes nothing and only needs that no owne
   called. Who is called tries again from the start; should he have to wait once more, his ticket is still the old one.
 - Who takes locks also waits behind older waiters that his locks would keep out. So a crowd of threaded readers cannot
   starve a writer. What runs at once passes them, as it keeps no other waiting.
-- While write locks are denied, because a child is to be forked, a command that wants one waits at the key as well, and the key
-  is listed in `fork_queue`.
+- While write locks are denied, because a child is to be forked, a command that wants one waits at the key as well, and
+  the key is listed in `fork_queue`.
 
 Invariant (`check`): a waiter is in the queue of a key where something stands in his way, and is looked at again when
 that changes; queues are in the order of tickets; no entry is empty.

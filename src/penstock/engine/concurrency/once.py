@@ -1,7 +1,7 @@
 """What ONCE needs between commands: clients that are gone for long are forgotten, and the figures for INFO.
 
-What is kept lives in `keyspace.once_records`, with the data, because it is logged and saved with the data: a snapshot that
-had one without the other would run a command twice, or never.
+What is kept lives in `keyspace.once_records`, with the data, because it is logged and saved with the data: a snapshot
+that had one without the other would run a command twice, or never.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 LOOK_EVERY = 1000
 """Milliseconds between looks for clients that are idle: a look walks over all of them."""
 STOOD_STILL = 10_000
-"""Milliseconds without a look after which the clock was set, or the server stood still: no client was idle in that time."""
+"""Milliseconds without a look after which the clock was set, or the server stood still: no client was idle in that
+time.
+"""
 
 
 class Once:

@@ -1,13 +1,13 @@
 """What changes in the interpreter while threads work for any server of this process.
 
-The interpreter's lock changes hands more often, and the search for cycles rests: what a thread makes is millions of objects
-and no cycles, and one look at them all takes 50 ms. Both settings belong to the process, and several servers may run in one,
-so the jobs of all of them are counted: the first one changes the settings, the last one restores them.
+The interpreter's lock changes hands more often, and the search for cycles rests: what a thread makes is millions of
+objects and no cycles, and one look at them all takes 50 ms. Both settings belong to the process, and several servers
+may run in one, so the jobs of all of them are counted: the first one changes the settings, the last one restores them.
 
-What the jobs made and left is young then, and the next look at the young objects would walk all of it: 130 ms of the loop
-for the rows of a sorted set of a million members. So very many young objects are declared old, which costs nothing. The
-price: cycles among the few that were young before the jobs are found by a search of everything only, and objects that the
-program had frozen (`gc.freeze`) become old ones too.
+What the jobs made and left is young then, and the next look at the young objects would walk all of it: 130 ms of the
+loop for the rows of a sorted set of a million members. So very many young objects are declared old, which costs
+nothing. The price: cycles among the few that were young before the jobs are found by a search of everything only, and
+objects that the program had frozen (`gc.freeze`) become old ones too.
 """
 
 from __future__ import annotations

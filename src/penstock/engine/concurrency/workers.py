@@ -1,13 +1,14 @@
 """Worker threads: the slow part of a command runs in one, with its keys locked, while the loop serves everybody else.
 
-A handler hands its slow part over by `session.aside(work, compute, commit)`. If there is little work, or the session may
-not wait, both parts run at once. Otherwise the command's keys are locked, the client is blocked, and `compute` runs in a
-thread. When it is done the loop runs `commit` as if it were the whole command: changed, logged, watched, monitored and
-timed in one step. So the order of the log is the order of commits, and memory never holds half a command.
+A handler hands its slow part over by `session.aside(work, compute, commit)`. If there is little work, or the session
+may not wait, both parts run at once. Otherwise the command's keys are locked, the client is blocked, and `compute` runs
+in a thread. When it is done the loop runs `commit` as if it were the whole command: changed, logged, watched, monitored
+and timed in one step. So the order of the log is the order of commits, and memory never holds half a command.
 
-Its moment is its commit. If a value that it locked is no longer there by then (it expired, FLUSHALL, SWAPDB), or LAZY has
-queued a command for one of its keys, what was computed belongs to the past: a command that writes is run again from the start, so that a flush that came first
-stays a flush (kvrocks#2620) and a replay of the log gives the same. One that reads answers what it read.
+Its moment is its commit. If a value that it locked is no longer there by then (it expired, FLUSHALL, SWAPDB), or LAZY
+has queued a command for one of its keys, what was computed belongs to the past: a command that writes is run again from
+the start, so that a flush that came first stays a flush (kvrocks#2620) and a replay of the log gives the same. One that
+reads answers what it read.
 
 A client that goes away is no reason to stop: as with Redis, a write that was received is carried out; of a read the
 result is dropped. Its locks last until the thread returns in either case, as the thread still reads the values.
@@ -17,9 +18,10 @@ What no command waits for, and what touches no value, is a chore (`in_background
 What LAZY queued has a thread too if it is long, and no client that waits: its end calls `Session.later` instead. Who
 cannot wait for such a thread has it finished there and then (`finish_now`).
 
-Threads share the interpreter's lock; thread_switching.py says what changes while any is busy. They are started
-when first needed and are daemons: a thread that does not return cannot keep the process from ending. Commands of modules have
-threads of their own, as many again: they may take as long as their author likes, and a built-in command does not wait for it.
+Threads share the interpreter's lock; thread_switching.py says what changes while any is busy. They are started when
+first needed and are daemons: a thread that does not return cannot keep the process from ending. Commands of modules
+have threads of their own, as many again: they may take as long as their author likes, and a built-in command does not
+wait for it.
 
 Rejected: concurrent.futures. The interpreter waits for its threads at exit, however long they take.
 
@@ -72,7 +74,8 @@ class Job:
     """A command whose slow part runs in a thread, or which only holds its locks for a while."""
 
     __slots__ = (
-        "_around", "_claim", "_over", "argv", "command", "commit", "compute", "database", "error", "growth", "insists", "later",
+        "_around", "_claim", "_over", "argv", "command", "commit", "compute", "database", "error", "growth", "insists",
+        "later",
         "result", "seen", "session", "spent", "threaded", "waiter",
     )  # fmt: skip
 

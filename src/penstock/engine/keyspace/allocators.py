@@ -1,7 +1,7 @@
 """What the two allocators of this process have handed out, to the byte.
 
-malloc (glibc's mallinfo2, which adds up the arenas of all threads) has strings over 512 bytes, tables of dicts, blocks of
-deques, Arrow's buffers. pymalloc has everything smaller. Python tells how many of its blocks are in use
+malloc (glibc's mallinfo2, which adds up the arenas of all threads) has strings over 512 bytes, tables of dicts, blocks
+of deques, Arrow's buffers. pymalloc has everything smaller. Python tells how many of its blocks are in use
 (sys.getallocatedblocks), not how large they are; `_PyObject_DebugMallocStats`, which prints what sys._debugmallocstats
 shows, tells both. It visits the header of each pool of 16 KiB, as getallocatedblocks does, and takes as long.
 

@@ -134,7 +134,8 @@ class Cursors:
         """What the next answer of an iteration takes."""
         place, number = divmod(cursor, WINDOW_NUMBERS)
         place = min(place, PLACES)
-        # A sixteenth more than a large COUNT is answered at once too: to leave a few out would take a sort of all places.
+        # A sixteenth more than a large COUNT is answered at once too: to leave a few out would take a sort of all
+        # places.
         if cursor == 0 and count >= (size if count < self.window_size else size - size // 16):
             return Step(owner, 0, PLACES, count, size, at_once=True)
         window = self._windows.get(number) if place else None

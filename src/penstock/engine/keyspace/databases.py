@@ -1,7 +1,7 @@
 """The databases: names to values, their expiry times, and who waits for a change.
 
-Handlers change data only through these methods of `Database`. WATCH, blocked clients, the save rules and the log learn from
-them that something happened:
+Handlers change data only through these methods of `Database`. WATCH, blocked clients, the save rules and the log learn
+from them that something happened:
 
 - `set` and `replace` install a value; `replace` keeps the expiry time
 - `delete` and `clear` remove a key, or all of them
@@ -9,8 +9,9 @@ them that something happened:
   these for a collection that may have become empty
 - `Keyspace.swap` exchanges the contents of two databases
 
-`obtain` and `obtain_stream` install an empty value without telling anything: the handler that fills it calls `changed`. Expiry removes a
-key and tells observers, but does not count as a change. Storage loads into `data` directly, before any client is served.
+`obtain` and `obtain_stream` install an empty value without telling anything: the handler that fills it calls `changed`.
+Expiry removes a key and tells observers, but does not count as a change. Storage loads into `data` directly, before any
+client is served.
 
 A string is plain `bytes`, a `bytearray` once it was edited in place, or an `int` once it was counted with: a wrapper
 object would cost 56 bytes a key and a call a read. Everything else is a class of types/.
@@ -255,7 +256,10 @@ class Database:
             self._tell(key)
 
     def clear(self) -> None:
-        """Forget everything at once; the old values are freed when their last reader lets go, many of them by and by."""
+        """Forget everything at once.
+
+        The old values are freed when their last reader lets go, many of them by and by.
+        """
         self.keyspace.dirty += len(self.data)
         self.touch_observed(existing_only=True)
         for table in (self.data, self.expires, *self._deadlines.parts()):

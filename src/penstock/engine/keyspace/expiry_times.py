@@ -2,8 +2,8 @@
 
 Keys that fall due within the same 128 ms share a bucket, and a heap orders the buckets. Taking a key's deadline away is
 then O(1) and exact: however often keys are given new times, no stale row is left behind. A bucket is taken only when
-all of it has passed, so nothing in it needs a second look; active expiry is up to 128 ms late, which no client can tell,
-because a key past its time is deleted when it is looked at.
+all of it has passed, so nothing in it needs a second look; active expiry is up to 128 ms late, which no client can
+tell, because a key past its time is deleted when it is looked at.
 
 Invariant: a key is in the bucket of its one deadline, and no bucket is empty.
 

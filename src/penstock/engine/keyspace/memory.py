@@ -1,12 +1,12 @@
 """How much memory is in use, and whether that is more than maxmemory allows.
 
-The measure must go down when data is deleted, or a full server could never be emptied. The resident size does not:
-both allocators keep what they got from the system. So used memory is what the allocators have handed out, as they count
-it themselves (allocators.py). Where they cannot be asked it is the resident size, or its peak where even that is unknown.
+The measure must go down when data is deleted, or a full server could never be emptied. The resident size does not: both
+allocators keep what they got from the system. So used memory is what the allocators have handed out, as they count it
+themselves (allocators.py). Where they cannot be asked it is the resident size, or its peak where even that is unknown.
 
-Counting walks the allocators' own lists: 20 microseconds for a small heap, two milliseconds for a gigabyte. So `tick` spends
-at most one part in SHARE of the time on it; between ticks `account` counts what clients send and measures again when half
-of the room that was left may be gone.
+Counting walks the allocators' own lists: 20 microseconds for a small heap, two milliseconds for a gigabyte. So `tick`
+spends at most one part in SHARE of the time on it; between ticks `account` counts what clients send and measures again
+when half of the room that was left may be gone.
 
 Most commands keep their arguments and no more. A command that may take more declares how much (`grows`), and is refused
 before it runs if that would pass the limit. What threads and the LAZY queue have yet to take is `reserved`.

@@ -51,8 +51,8 @@ def scan_elements(
 ) -> Reply:
     """HSCAN, SSCAN and ZSCAN (key cursor [options]).
 
-    `elements` has a length, can be iterated, and knows in O(1) what it contains: a dict, a set. Only if they are answered
-    `at_once` it may be anything. `rows` gives what is answered for some of them.
+    `elements` has a length, can be iterated, and knows in O(1) what it contains: a dict, a set. Only if they are
+    answered `at_once` it may be anything. `rows` gives what is answered for some of them.
     """
     options = ScanOptions.parse(argv, 3)
     matches = options.matches

@@ -63,7 +63,10 @@ class _Walk:
         self._at = at
 
     def functions(self) -> Iterator[tuple[int, int, int]]:
-        """Where the header of a function is, where its instructions are and how many; then those of the functions in it."""
+        """Where the header of a function is, where its instructions are and how many.
+
+        Then those of the functions in it.
+        """
         self._skip_string()
         header = self._at
         self._at += 4 + 4 + 4  # first line, last line; upvalues, parameters, varargs, stack size: a byte each

@@ -1,9 +1,9 @@
 """The interpreter of scripts: Lua 5.1 through lupa, its libraries, and how values cross between Lua and Python.
 
 Memory: Lua gets at most MEMORY_LIMIT, so a runaway script gets "not enough memory". The limit only holds while Lua code
-runs in protected mode. In a call from Lua to Python it must not be reached: Lua would jump out of the call and leave the
-interpreter's lock taken. So a function that Lua calls turns the limit off, puts what it answers into Lua, and turns the
-limit on again; what it returns then takes no memory of Lua's (`Lua.hand`).
+runs in protected mode. In a call from Lua to Python it must not be reached: Lua would jump out of the call and leave
+the interpreter's lock taken. So a function that Lua calls turns the limit off, puts what it answers into Lua, and turns
+the limit on again; what it returns then takes no memory of Lua's (`Lua.hand`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ REDIS_VERSION = b"7.0.15"
 REDIS_VERSION_NUMBER = 0x07000F
 MEMORY_LIMIT = 1 << 30
 MAX_REFERENCES = 256
-"""Tables and functions that Lua may hand to Python in one call: room for so many references is reserved at the start."""
+"""Tables and functions that Lua may hand to Python in one call: room for so many
+references is reserved at the start.
+"""
 
 
 class _Unlimited:
@@ -99,7 +101,9 @@ class Lua:
         return self._loaded(name)(*arguments)
 
     def _reserve(self) -> None:
-        """Make room for references from Python to tables, so that a call from Lua that hands some over allocates none."""
+        """Make room for references from Python to tables, so that a call from Lua that
+        hands some over allocates none.
+        """
         tables = [self.table([]) for _ in range(MAX_REFERENCES)]
         del tables
 

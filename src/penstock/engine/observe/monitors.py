@@ -1,7 +1,8 @@
 """MONITOR: every command that runs, as a line, to the sessions that asked for it.
 
-Administrative commands are not shown, and passwords never: `redacted` is what MONITOR and the slow log see of a command,
-also of one inside LAZY or ONCE, and `in_short` what the server's own log sees of it. While a client monitors, the fast path is off.
+Administrative commands are not shown, and passwords never: `redacted` is what MONITOR and the slow log see of a
+command, also of one inside LAZY or ONCE, and `in_short` what the server's own log sees of it. While a client monitors,
+the fast path is off.
 """
 
 from __future__ import annotations
@@ -70,7 +71,9 @@ def quoted(arg: bytes) -> bytes:
 
 
 def in_short(argv: Sequence[Any]) -> list[bytes]:
-    """What the server's own log shows of a command, or of what a script hands over as one: three words, and no secrets."""
+    """What the server's own log shows of a command, or of what a script hands over as
+    one: three words, and no secrets.
+    """
     return redacted([word if isinstance(word, bytes) else str(word).encode() for word in argv])[:3]
 
 

@@ -1,7 +1,7 @@
 """The slow log: the latest commands that took longer than a threshold. Owned by the loop thread.
 
-The server's inner loop times some of its commands (statistics.py): one in sixteen, and each that may take long because it has
-many arguments or a value to walk. A threshold so low that the others could reach it turns that short way off.
+The server's inner loop times some of its commands (statistics.py): one in sixteen, and each that may take long because
+it has many arguments or a value to walk. A threshold so low that the others could reach it turns that short way off.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Leases: runs of offsets that were delivered together and wait to be acknowledged.
 
-Kept by offset, for acknowledgements and listings (shelves.py), and found by retry and expiry time (shelf_times.py). No call
-looks at all of them, and none pays for how many there are. So they lie on shelves of a hundred neighbours, in arrays of
-numbers: objects are all over memory, and each takes 100 ns to come.
+Kept by offset, for acknowledgements and listings (shelves.py), and found by retry and expiry time (shelf_times.py). No
+call looks at all of them, and none pays for how many there are. So they lie on shelves of a hundred neighbours, in
+arrays of numbers: objects are all over memory, and each takes 100 ns to come.
 
 Ranges exclude their end.
 
-Rejected: a tuple a lease in a dict a shelf, and a sorted set of the times of all leases (380 bytes a lease, here 60; a TACK of
-some one offset takes 15 us of a million leases and 7 us of a thousand); one dict of lease objects (at a million it moves all its
-entries when it grows, 24 ms, and the collector walks every object, over 100 ms).
+Rejected: a tuple a lease in a dict a shelf, and a sorted set of the times of all leases (380 bytes a lease, here 60; a
+TACK of some one offset takes 15 us of a million leases and 7 us of a thousand); one dict of lease objects (at a million
+it moves all its entries when it grows, 24 ms, and the collector walks every object, over 100 ms).
 """
 
 from __future__ import annotations

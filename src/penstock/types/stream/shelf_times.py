@@ -1,7 +1,7 @@
 """When something is due on the shelves of leases: the first retry and the first expiry of each shelf, sorted over all.
 
-Every shelf knows a time before which none of its leases is due, and one before which none expires. Which of its leases it is,
-is looked up on the shelf when the time has come.
+Every shelf knows a time before which none of its leases is due, and one before which none expires. Which of its leases
+it is, is looked up on the shelf when the time has come.
 
 Invariant: a shelf's times are exact, or it is one of the few in `stale` and they may be too early.
 """
@@ -83,7 +83,10 @@ class ShelfTimes:
                 self.mark(shelf)
 
     def mark(self, shelf: Shelf) -> None:
-        """The times of a shelf may be too early. Looking for the right ones at once would make it slow to take out one by one."""
+        """The times of a shelf may be too early.
+
+        Looking for the right ones at once would make it slow to take out one by one.
+        """
         stale = self.stale
         stale[shelf] = None
         if len(stale) > _LAGGING:

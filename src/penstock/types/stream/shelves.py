@@ -1,11 +1,12 @@
 """Leases in the order of their offsets, on shelves of a hundred neighbours.
 
-What a call touches of a million leases are a few lines of memory side by side, a range is taken out by the shelf, and the
-collector of cyclic garbage has shelves to walk, not leases. The times at which something is due on a shelf are kept beside
-(shelf_times.py), and every change here tells them.
+What a call touches of a million leases are a few lines of memory side by side, a range is taken out by the shelf, and
+the collector of cyclic garbage has shelves to walk, not leases. The times at which something is due on a shelf are kept
+beside (shelf_times.py), and every change here tells them.
 
-Invariant: leases never overlap, `count` is how many there are and `messages` the sum of their lengths. Those of a shelf start
-at its `bound` or after it, and before the next one's; no shelf is empty but the only one. Ranges exclude their end.
+Invariant: leases never overlap, `count` is how many there are and `messages` the sum of their lengths. Those of a shelf
+start at its `bound` or after it, and before the next one's; no shelf is empty but the only one. Ranges exclude their
+end.
 """
 
 from __future__ import annotations
@@ -172,7 +173,9 @@ class Shelves:
             self._tidy(at)
 
     def remove_range(self, start: int, end: int) -> None:
-        """Take out the leases that start in a range: some of the first shelf and of the last, and all of those between."""
+        """Take out the leases that start in a range: some of the first shelf and of the
+        last, and all of those between.
+        """
         shelves = self.all
         first, last = self.place(start), bisect_left(self._bounds, end) - 1
         if last < first or not self.count:
@@ -211,7 +214,9 @@ class Shelves:
             dispose(gone)
 
     def _tidy(self, at: int) -> None:
-        """Put a shelf with few on it together with a neighbour that has few, so that there are no more shelves than it takes."""
+        """Put a shelf with few on it together with a neighbour that has few, so that there are no more shelves than it
+        takes.
+        """
         shelves = self.all
         for left in (at, at - 1):
             if 0 <= left < len(shelves) - 1:
