@@ -25,6 +25,7 @@ from penstock.protocol.resp import OK, RawPieces
 from penstock.types import codec
 from penstock.types.packing import CorruptValue, OversizedValue
 from penstock.types.stream.nodes import Storage
+from penstock.types.stream.stream import Stream
 
 VERSION = 1
 _VERSION_BYTES = VERSION.to_bytes(2, "little")
@@ -126,6 +127,8 @@ def restore(session: Session, argv: Argv) -> Reply:
 
     def commit(value: Value) -> Reply:
         engine.acl.check_value(session, value)
+        if isinstance(value, Stream):
+            engine.streams.check_deliveries(group.leases.last_delivery() for group in value.groups.values())
         expires_at = min(when + db.clock.now, INT64_MAX) if when and b"ABSTTL" not in options else when
         if 0 < expires_at <= db.clock.now and db.keyspace.expiring:
             db.delete(name)

@@ -6,10 +6,11 @@ so it goes by elapsed time: a clock that is set back must not keep a retry waiti
 make all of them due. Lease times are written to disk, so they must mean something after a restart: they start as the
 time of day at the start of the server and grow by what passes. The age of a stage and of a LAZY command goes by the
 same time, and so does the patience of those who wait for threads. A server that starts with leases whose delivery is
-later than its time of day, because the clock was set back since, begins with the latest of these times (`catch_up`).
-Only first deliveries are kept, so a message that had been delivered again then may wait longer than its retry time, by
-as much as had passed between the two. A clock that was set forward while the server was down looks like a server that
-was down long.
+later than its time of day, because the clock was set back since, begins with the latest of these times (`catch_up`),
+however far it is. So no client may write a lease (TAPPLY, RESTORE) that was delivered far in the future
+(`is_far_ahead`): after a restart it would make all others due. Only first deliveries are kept, so a message that had
+been delivered again then may wait longer than its retry time, by as much as had passed between the two. A clock that
+was set forward while the server was down looks like a server that was down long.
 
 Rejected: shifting all leases when the clock jumps. A million of them take seconds, each shift must be logged, and what
 is delivered before the jump is noticed is wrong. Rejected: storing how long each has left, which changes all the time.
@@ -22,7 +23,7 @@ import time
 _APART = 100
 """Milliseconds by which the two times may come apart before people are shown other times of day for leases."""
 _FARTHEST = 25 * 3_600_000
-"""Milliseconds; clients can write leases with any times (TAPPLY, RESTORE), and one must not make all others due."""
+"""Milliseconds by which the clock of another server, whose dump is restored, may be ahead of ours."""
 
 
 class Clock:
@@ -52,13 +53,14 @@ class Clock:
         return self._origin + _since_boot()
 
     def catch_up(self, moment: int) -> None:
-        """A lease was delivered at this lease time, so it cannot be earlier now.
-
-        One that is days ahead is not believed.
-        """
+        """A lease was delivered at this lease time, so it cannot be earlier now."""
         ahead = moment - self.lease_time()
-        if 0 < ahead <= _FARTHEST:
+        if ahead > 0:
             self._move_lease_time(ahead)
+
+    def is_far_ahead(self, moment: int) -> bool:
+        """Whether a lease time that a client gives is later than any server can have delivered something."""
+        return moment - self.lease_time() > _FARTHEST
 
     def _move_lease_time(self, milliseconds: int) -> None:
         self._origin += milliseconds

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
+from collections.abc import Iterable
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
 from penstock.engine.arguments import INT64_MAX
 from penstock.engine.declarations import Argv
 from penstock.protocol.dead_letters import Letter, name_in_text
+from penstock.protocol.errors import ReplyError
 from penstock.types.stream.compaction import compact
 from penstock.types.stream.groups import Change
 from penstock.types.stream.reading import each
@@ -81,6 +83,11 @@ class Streams:
                     self.found(database, key, value)
                     for group in value.groups.values():
                         self._engine.clock.catch_up(group.leases.last_delivery())
+
+    def check_deliveries(self, deliveries: Iterable[int]) -> None:
+        """Refuse leases that a client writes if they were delivered far in the future; see clock.py."""
+        if not self._engine.loading and any(map(self._engine.clock.is_far_ahead, deliveries)):
+            raise ReplyError("a lease was delivered more than a day from now, by the clock of this server")
 
     def lease_time(self) -> int:
         """The time that leases go by; that of an effect which is being applied is the one it happened at."""
