@@ -1,1 +1,1 @@
-"""What runs commands: the keyspace, sessions, gates, dispatch, blocking, transactions. No sockets, no files."""
+"""Runs commands: the keyspace, sessions, gates, dispatch, blocking, transactions. No sockets, no files."""

@@ -1,7 +1,7 @@
 """Arguments as values, with Redis's strictness and its error texts.
 
-Python's int() and float() accept spaces, underscores, a plus sign and leading zeros; Redis does not, and a client
-that sends "01" to INCR must get an error, not a surprise.
+Python's int() and float() accept spaces, underscores, a plus sign and leading zeros. Redis does not, so a client that
+sends "01" to INCR must get an error.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def to_at_least(low: int, raw: bytes, error: str) -> int:
 
 
 def to_sample_count(raw: bytes) -> int:
-    """How many random elements are wanted; negative for elements that may come more than once."""
+    """How many random elements are requested; negative for elements that may repeat."""
     count = to_integer(raw)
     if count == INT64_MIN:  # its absolute value is no 64-bit integer
         raise ReplyError(f"value is out of range, value must between {-INT64_MAX} and {INT64_MAX}")

@@ -1,20 +1,21 @@
 """Commands that wait: for a key to change, and no longer than a deadline.
 
 A handler that finds nothing to do returns `session.block(keys, deadline)`. When one of the keys changes, the whole
-command is run again, in the order in which clients came; if it still finds nothing it stays where it was in the
-queue, with the deadline it had. So a handler has no second half, the deadline is fixed once (redis#12998), and
-whatever a blocked command does is logged as if it had just arrived. What a handler may want to know is in
-`session.candidates(keys)`: all its keys the first time, then only the one that changed.
+command is run again, in the order in which clients came. If it still finds nothing, it keeps its place in the queue and
+its deadline. So a handler has no second half, the deadline is fixed once (redis#12998), and the effects of a blocked
+command are logged as if it had just arrived. `session.candidates(keys)` gives a handler all its keys the first time,
+then only the one that changed.
 
-A handler may also leave a `Wish`: what it waits for, in a form that can be looked at without running it. Then a change
-runs only commands that find something, and a read that takes nothing away is run once for all who wait for the same.
+A handler may also leave a `Wish`: what it waits for, in a form that can be tested without running the command. Then a
+change runs only commands that find something, and a read that removes nothing is run once for all that wait for the
+same.
 
 Invariants: a session waits in at most one command; a waiter is in the queue of each of its keys or of none; no session
-enters a queue while `serve` works through it, because an unblocked session goes on with its input later, from the
-event loop (run at once, two clients that feed each other would recurse without end).
+enters a queue while `serve` works through it, because an unblocked session continues with its input later, from the
+event loop (otherwise two clients that feed each other would recurse without end).
 
-Rejected: a callback for each kind of blocked command. It is faster by one dictionary look-up, and then there are two
-versions of every blocking command that must agree.
+Rejected: a callback for each kind of blocked command. It is faster by one dictionary look-up, but there would be two
+versions of every blocking command.
 """
 
 from __future__ import annotations
@@ -38,35 +39,35 @@ log = logging.getLogger("penstock.engine")
 
 
 class Wish(Protocol):
-    """What a blocked command waits for, of one key.
+    """What a blocked command waits for at one key.
 
     Other blocked commands on that key may take from it, and add nothing.
     """
 
     @property
     def shared(self) -> bool:
-        """Whether all who wish the same are given the same reply, so that one run of the command is enough."""
+        """Whether all waiters with an equal wish get the same reply, so that one run of the command is enough."""
 
     def same(self) -> object:
-        """Those with an equal one wish the same: if there is nothing for one of them,
-        there is nothing for the others.
-        """
+        """Equal wishes have the same result: if there is nothing for one of them, there is nothing for the others."""
 
     def is_met(self, session: Session) -> bool:
         """Whether the command would find something now.
 
-        Where time alone will change that, see that it is asked again.
+        If that depends on time alone, it also plans the next check.
         """
 
     def came_upon(self, value: Value | None) -> bool:
-        """Whether this is the very value that was there when the command came, and not one that took its place."""
+        """Whether this is the value that the key held when the command came, and not another one."""
 
     def goes_on_with(self, value: Value | None) -> None:
-        """The value was written to disk and read back: this is what it came upon."""
+        """The value was written to disk and read back: this is the same one."""
 
 
 class Waiter:
-    """One blocked command. In the queue of every key it waits for, until it is served, times out or goes away."""
+    """One blocked command. It is in the queue of every key it waits for until it is
+    served, times out or disconnects.
+    """
 
     __slots__ = (
         "argv", "changed", "command", "database", "deadline", "keys", "session", "silent", "timeout_reply", "timer",
@@ -107,19 +108,19 @@ class Blocking:
             waiter.timer = self._engine.timers.call_later(delay, lambda: self.time_out(waiter))
 
     def postpone(self, session: Session, command: Command, argv: Argv) -> None:
-        """Keep a session from running anything, this command first, until `run_again`."""
+        """Keep a session from running any command, this one first, until `run_again`."""
         session.postponed = argv
         self.enter(Waiter(session, command, argv, [], 0, None))
 
     def run_again(self, session: Session) -> None:
-        """Go on with a session whose command was postponed; it is run from the start, gates included."""
+        """Continue a session whose command was postponed; it is run from the start, gates included."""
         assert session.waiter is not None, "nothing was postponed"
         session.skip_next = session.waiter.silent
         self.leave(session.waiter)
         session.output.resume()
 
     def leave(self, waiter: Waiter) -> None:
-        """Stop waiting, whatever the reason; every queue forgets the waiter."""
+        """Stop waiting, for whatever reason; the waiter is removed from every queue."""
         if waiter.session.waiter is not waiter:
             return
         waiter.session.waiter = None
@@ -159,7 +160,7 @@ class Blocking:
         return True
 
     def before_reload(self) -> list[Waiter]:
-        """Those who are to be told by `after_reload` that what is at their key is what they came upon."""
+        """The wishes that `after_reload` informs that the value at their key is the same one."""
         waiters = [session.waiter for session in self._engine.sessions.values() if session.waiter is not None]
         return [
             waiter
@@ -168,7 +169,7 @@ class Blocking:
         ]
 
     def after_reload(self, waiters: list[Waiter]) -> None:
-        """Everything was written to disk and read back: values are others, and the same."""
+        """Everything was written to disk and read back: the values are equal, but new objects."""
         for waiter in waiters:
             assert waiter.wish is not None
             waiter.wish.goes_on_with(waiter.database.data.get(waiter.keys[0]))
@@ -180,7 +181,7 @@ class Blocking:
         """
         ready = self._engine.keyspace.ready
         if self._engine.scripting.running:
-            return  # another client is heard in the middle of a script, which must not be interrupted
+            return  # another client runs during a script, which must not be interrupted
         while ready:
             changed = dict.fromkeys(ready)  # a transaction may have changed a key many times
             ready.clear()
@@ -188,10 +189,10 @@ class Blocking:
                 self._serve_key(database, key)
 
     def _serve_key(self, database: Database, key: bytes) -> None:
-        """Offer a key to those who wait for it until it is gone.
+        """Offer a key to its waiters until it is used up.
 
-        Waiters are looked at in batches that grow, so that one element pushed costs one run and one step however
-        many wait, and a stream that all of them can read costs O(N log N) steps for N runs.
+        Waiters are tried in batches that grow, so that one element pushed costs one run and one step however many wait,
+        and a stream that all of them can read costs O(N log N) steps for N runs.
         """
         observers = database.observed.get(key)
         if observers is None:
@@ -243,7 +244,7 @@ class Blocking:
         except ReplyError as error:
             reply = error.as_reply()
         except Exception as error:
-            # The client that changed the key is not to blame, and the others in the queue still want theirs.
+            # It is not the fault of the client that changed the key, and the others in the queue must still be served.
             log.exception("internal error in %r", in_short(waiter.argv))
             reply = ReplyError(f"internal error: {error!r}")
         if reply is NO_REPLY:

@@ -1,19 +1,18 @@
-"""The times commands see, replaceable in tests: the time of day, and a time for leases that no setting of the clock
-touches.
+"""The times that commands see: the time of day, and a time for leases that setting the clock does not change.
 
-Keys expire by the time of day, as in Redis: EXPIREAT names one. A lease is about how long a consumer has had a message,
-so it goes by elapsed time: a clock that is set back must not keep a retry waiting, and one that is set forward must not
-make all of them due. Lease times are written to disk, so they must mean something after a restart: they start as the
-time of day at the start of the server and grow by what passes. The age of a stage and of a LAZY command goes by the
-same time, and so does the patience of those who wait for threads. A server that starts with leases whose delivery is
-later than its time of day, because the clock was set back since, begins with the latest of these times (`catch_up`),
-however far it is. So no client may write a lease (TAPPLY, RESTORE) that was delivered far in the future
-(`is_far_ahead`): after a restart it would make all others due. Only first deliveries are kept, so a message that had
-been delivered again then may wait longer than its retry time, by as much as had passed between the two. A clock that
-was set forward while the server was down looks like a server that was down long.
+Both are replaceable in tests. Keys expire by the time of day, as in Redis: EXPIREAT names one. A lease is about how
+long a consumer has had a message, so it goes by elapsed time: a clock that is set back must not delay a retry, and one
+that is set forward must not make all of them due. Lease times are written to disk, so they must mean something after a
+restart: they start as the time of day at the start of the server and grow with elapsed time. The age of a stage and of
+a LAZY command, and the time that clients wait for threads, go by the same time. A server that starts with leases that
+were delivered after its time of day, because the clock was set back since, begins with the latest of these times
+(`catch_up`), however far it is. So no client may write a lease (TAPPLY, RESTORE) that was delivered far in the future
+(`is_far_ahead`): after a restart it would make all others due. Only first deliveries are kept, so a message that was
+delivered again may wait longer than its retry time, by as much as had passed between the two. A clock that was set
+forward while the server was down looks like a server that was down for long.
 
-Rejected: shifting all leases when the clock jumps. A million of them take seconds, each shift must be logged, and what
-is delivered before the jump is noticed is wrong. Rejected: storing how long each has left, which changes all the time.
+Rejected: shifting all leases when the clock jumps. A million of them take seconds, each shift must be logged, and
+deliveries before the jump is noticed are wrong. Rejected: storing how long each has left, which changes all the time.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from __future__ import annotations
 import time
 
 _APART = 100
-"""Milliseconds by which the two times may come apart before people are shown other times of day for leases."""
+"""Milliseconds by which the two times may differ before lease times are shown with another correction."""
 _FARTHEST = 25 * 3_600_000
 """Milliseconds by which the clock of another server, whose dump is restored, may be ahead of ours."""
 
@@ -49,7 +48,7 @@ class Clock:
         return time.time_ns() // 1000
 
     def lease_time(self) -> int:
-        """The time that leases go by, in milliseconds, at this very moment; see the top of this file."""
+        """The time that leases go by, in milliseconds, at this moment; see the top of this file."""
         return self._origin + _since_boot()
 
     def catch_up(self, moment: int) -> None:

@@ -1,9 +1,9 @@
 """The values of all directives: read from a file and the command line, changed by CONFIG SET.
 
-What directives there are is in directives.py. Read one as `config.name_with_underscores`; if something must happen when
-it changes, use `config.on_change("name", function)`.
+directives.py declares the directives. Read one as `config.name_with_underscores`; if something must happen when it
+changes, use `config.on_change("name", function)`.
 
-Invariant: a Config always holds values its directives' parsers accepted.
+Invariant: a Config always holds values that its directives' parsers accepted.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Config(Settings):
         self.given.add(directive.name)
 
     def replace(self, name: str, value: Any) -> None:
-        """At start: put a value in force instead of one that this machine cannot give."""
+        """At start: replace a value that this machine cannot provide."""
         self._assign(DIRECTIVES[name], value)
 
     def change(self, pairs: Iterable[tuple[Directive, str]]) -> None:
@@ -100,9 +100,7 @@ class Config(Settings):
                 for changed, old in before:
                     self._assign(changed, old)
                 for changed, old in before[: told + 1]:
-                    with suppress(
-                        ValueError, OSError
-                    ):  # files for TLS, which may be gone: what was made of them is in use
+                    with suppress(ValueError, OSError):  # files for TLS, which may be gone: their contents are in use
                         self._tell(changed, old)
                 raise ChangeRefused(directive, getattr(error, "strerror", None) or str(error)) from None
         self.given.update(directive.name for directive, _ in new)
@@ -129,7 +127,7 @@ def lines_of(text: str) -> list[str]:
 
 
 def parse_file(text: str) -> Iterator[tuple[int, str, list[str]]]:
-    """(line number, name, words) of every directive in a file; comments and blank lines are passed over."""
+    """(line number, name, words) of every directive in a file; comments and blank lines are skipped."""
     for number, line in enumerate(lines_of(text), 1):
         line = line.strip()
         if not line or line.startswith("#"):

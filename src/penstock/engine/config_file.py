@@ -1,8 +1,8 @@
-"""CONFIG REWRITE: the configuration file brought up to date, the rest of it left as its author wrote it.
+"""CONFIG REWRITE: updates the configuration file, and keeps the rest of it as its author wrote it.
 
-Comments, blank lines and the order stay, and so does a line that still says what is in force (`maxmemory 100mb` does
-not turn into a number of bytes). A changed directive is rewritten where it stands; one that the file lacks goes to the
-end. The new file is written aside, synced and renamed over the old one: a crash leaves the one or the other, whole.
+Comments, blank lines and the order stay, and so does a line that still states the current value (`maxmemory 100mb` does
+not become a number of bytes). A changed directive is rewritten in its place; one that the file lacks is added at the
+end. The new file is written beside the old one, synced and renamed over it: a crash leaves one of the two, whole.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def rewritten(text: str, config: Config, users: Sequence[str]) -> str:
 
 
 def rewrite(file: Path, config: Config, users: Sequence[str]) -> None:
-    """Bring the file up to date; it keeps its mode. OSError if it cannot be written."""
+    """Update the file; it keeps its mode. OSError if it cannot be written."""
     old = file.read_text(encoding="utf-8", errors="surrogateescape") if file.exists() else ""
     handle, temporary = tempfile.mkstemp(prefix=file.name + ".", dir=file.parent)
     try:

@@ -43,12 +43,14 @@ Argv = list[bytes]
 Reply = Any  # what protocol/resp.py can encode; its docstring has the table
 Handler = Callable[["Session", Argv], Reply]
 Growth = Callable[["Session", Argv], int]
-"""How many bytes a command may take beyond its arguments, with what its keys hold now. O(1) a key: it is asked before
-each call while there is a maxmemory. May raise a ReplyError for arguments that the handler refuses."""
+"""How many bytes a command may take beyond its arguments, with the current values of its keys. O(1) a key: it is called
+before each call while there is a maxmemory. May raise a ReplyError for arguments that the handler refuses.
+"""
 Together = Callable[["Session", list[Argv]], int | RawPieces]
-"""Runs several of a command that came one behind the other, each with the fewest arguments it may have and all with the
-same key. It answers the first one's reply, an integer, and the others' count up from it; or the encoded replies of all.
-Of an error each gets a copy."""
+"""Runs several calls of a command that came in a row, each with the fewest arguments it may have and all with the same
+key. It answers the first one's reply, an integer, and the others' count up from it; or the encoded replies of all. An
+error is copied for each.
+"""
 
 
 class Flag(enum.Flag):
@@ -68,13 +70,13 @@ class Flag(enum.Flag):
     NO_MULTI = enum.auto()  # not inside MULTI
     MOVABLEKEYS = enum.auto()  # where the keys are depends on the arguments
     SKIP_SLOWLOG = enum.auto()
-    SKIP_MONITOR = enum.auto()  # shows itself to MONITOR, before what it runs
+    SKIP_MONITOR = enum.auto()  # reports itself to MONITOR, before the commands it runs
     ALLOW_BUSY = enum.auto()  # allowed while a script is too slow
     CONTROL = enum.auto()  # MULTI, EXEC, DISCARD, WATCH...: run at once inside a transaction, never queued
     RANDOM = enum.auto()  # the outcome is random; logged by effect, may not be LAZY
     TIMED = enum.auto()  # the outcome depends on the clock; may not be LAZY
-    MAY_REPLICATE = enum.auto()  # changes no data but reaches others: not from a read-only script
-    DIRECT = enum.auto()  # takes the server's inner loop, like FAST ones, although Redis does not call it fast
+    MAY_REPLICATE = enum.auto()  # changes no data but reaches other clients: not from a read-only script
+    DIRECT = enum.auto()  # runs in the server's inner loop, like FAST ones, although Redis does not call it fast
     BRIEF = enum.auto()  # likewise, with the fewest words it may have: then it neither waits nor writes
     RENAMES = enum.auto()  # gives a value another name, and its expiry time goes with it
     PEEKS = enum.auto()  # looks at its keys without using them: neither a hit nor a miss (INFO stats)
@@ -101,21 +103,21 @@ _INTERNAL = (
 class Access(enum.Flag):
     """What a command does to a key, for ACL patterns and locks."""
 
-    READ = enum.auto()  # answers, or copies, what the key holds
-    WRITE = enum.auto()  # changes it without telling what it held
+    READ = enum.auto()  # answers or copies the value
+    WRITE = enum.auto()  # changes the value without answering it
     UPDATE = READ | WRITE
 
 
 class Effect(enum.Enum):
-    """What a command does to a key, where that is not what its access says already; in Redis's words."""
+    """What a command does to a key, if its access does not say it; in Redis's words."""
 
-    SIGHT = "RO", ""  # tells that it is there, of what type, how long: not what it holds
+    SIGHT = "RO", ""  # answers whether it exists, its type or its length, but not its value
     UPDATE = "RW", "update"
-    OVERWRITE = "OW", "update"  # whatever it held
-    CREATE = "OW", "insert"  # if there is none
-    INSERT = "RW", "insert"  # adds to what it holds
-    DELETE = "RW", "delete"  # takes from what it holds
-    REMOVE = "RM", "delete"  # takes the key itself away
+    OVERWRITE = "OW", "update"  # whatever value it had
+    CREATE = "OW", "insert"  # if it does not exist
+    INSERT = "RW", "insert"  # adds to the value
+    DELETE = "RW", "delete"  # removes from the value
+    REMOVE = "RM", "delete"  # removes the key itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +143,7 @@ class KeySpec:
     effect: Effect | None = None
 
     def words(self, access: Access) -> list[str]:
-        """How Redis puts it that a key is used with this access."""
+        """How Redis describes that a key is used with this access."""
         effect = self.effect
         if effect is None and access is Access.READ:
             return ["RO", "access"]
@@ -158,7 +160,7 @@ class KeySpec:
 
     @property
     def movable(self) -> bool:
-        """Whether only the arguments tell where the keys are."""
+        """Whether the positions of the keys depend on the arguments."""
         return self.find is not None or bool(self.count_at or self.inner)
 
     def positions(self, argv: Sequence[bytes]) -> Iterable[int]:
@@ -202,7 +204,7 @@ def counted_keys(count_at: int, access: Access, effect: Effect | None = None) ->
 def found_keys(
     find: Callable[[Argv], Iterable[int]], access: Access, effect: Effect | None = None
 ) -> tuple[KeySpec, ...]:
-    """Keys whose places only the arguments tell."""
+    """Keys whose positions depend on the arguments."""
     return (KeySpec(access, 1, 1, 1, 0, find, effect=effect),)
 
 
@@ -212,7 +214,7 @@ def inner_keys(at: int) -> tuple[KeySpec, ...]:
 
 
 class Reach(enum.Enum):
-    """How far a command sees, or what it changes."""
+    """How far a command reads or writes."""
 
     KEYS = enum.auto()  # no further than the keys its arguments name
     DATABASE = enum.auto()  # any key of its database: KEYS, SORT ... BY
@@ -262,9 +264,10 @@ class Command:
     together: Together | None = None
     beyond: Beyond | None = None
     not_lazy: NotLazy | None = None
-    copies_from: int = 0  # the place of a key whose value, a user's permissions allowing, it puts elsewhere
-    grows: Growth | None = None  # None: what it keeps is its arguments
-    arity_check: Callable[[Argv], None] | None = None  # raises where the number of words is wrong and `arity` allows it
+    copies_from: int = 0  # the position of a key whose value it copies elsewhere, if the user's permissions allow it
+    grows: Growth | None = None  # None: it keeps no more than its arguments
+    # raises if the number of words is wrong although `arity` allows it
+    arity_check: Callable[[Argv], None] | None = None
     subcommands: dict[bytes, Command] = field(default_factory=dict)
     # Derived once, because dispatch asks for them on every call.
     low: int = 0
@@ -273,7 +276,7 @@ class Command:
     writes: bool = False  # it changes data, with some arguments at least: see `may_write`
     conditional: bool = False  # what it does to its keys depends on the arguments
     reads: tuple[KeySpec, ...] = ()  # keys that count as hits and misses: it does not change them, or not always
-    reads_one: int = 0  # where the key is, if that is one, at a place of its own
+    reads_one: int = 0  # the position of the key, if there is only one, at a fixed position
 
     def __post_init__(self) -> None:
         self.low = abs(self.arity)
@@ -329,8 +332,8 @@ class Command:
     def may_write(self, argv: Sequence[bytes]) -> bool:
         """Whether these arguments let it change data: TREAD writes only with GROUP.
 
-        The one answer for everybody who holds writes back. A command that does not narrow its access is what its flags
-        say, SORT without STORE included: Redis counts it as a write too.
+        All code that holds writes back asks here. A command that does not narrow its access is what its flags say, SORT
+        without STORE included: Redis counts it as a write too.
         """
         if not self.conditional:
             return self.writes
@@ -375,7 +378,7 @@ class Registry:
         return tables, dict(self.modules)
 
     def restore(self, saved: Saved) -> None:
-        """Take back everything that was declared since."""
+        """Remove everything that was declared since."""
         tables, self.modules = saved[0], dict(saved[1])
         self.by_name = {name: command for name, (command, _) in tables.items()}
         for command, subcommands in tables.values():

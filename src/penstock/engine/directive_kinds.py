@@ -81,7 +81,7 @@ def integer(low: int, high: int) -> Kind[int]:
 
 
 def clamped(low: int, high: int) -> Kind[int]:
-    """An integer; one that is too small or too large becomes the nearest that is not."""
+    """An integer; one that is too small or too large becomes the nearest allowed one."""
     any_integer = integer(0, INT_MAX)
     return Kind("integer", lambda words: min(max(any_integer.parse(words), low), high), str)
 
@@ -101,7 +101,7 @@ TEXT: Kind[str] = Kind("text", _one, str, is_text=True)
 WORDS: Kind[list[str]] = Kind("words", lambda words: words, " ".join, split=True)
 FOLDER: Kind[str] = Kind("folder", _one, os.path.abspath, is_text=True)
 MEMORY = memory(0, (1 << 64) - 1)
-LENGTH = memory(1 << 20, (1 << 63) - 1)  # of what a client sends: less than a megabyte would lock everybody out
+LENGTH = memory(1 << 20, (1 << 63) - 1)  # of what a client sends: less than a megabyte would lock all clients out
 
 
 def _save(words: list[str]) -> list[tuple[int, int]]:

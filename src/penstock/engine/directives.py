@@ -43,13 +43,13 @@ class Directive:
     help: str
     mutable: bool = True
     secret: bool = False  # not shown in logs
-    repeated: bool = False  # several lines of a file add up instead of replacing each other; not for CONFIG GET
+    repeated: bool = False  # several lines of a file add up instead of replacing each other; not shown by CONFIG GET
     protected: bool = False  # CONFIG SET takes it only if enable-protected-configs says so
     aliases: tuple[str, ...] = ()  # older names, which CONFIG and the file know too
 
     @property
     def default_text(self) -> str:
-        """The default as it is written, not as it comes out here: a folder is not made absolute."""
+        """The default as it is written in the declaration: a folder is not made absolute."""
         return (str(self.default) if self.kind.is_text else self.kind.show(self.default)) or '""'
 
     @property
@@ -62,7 +62,7 @@ def D(  # noqa: N802  # short, as a table has a hundred of them
     kind: Kind[T], default: T, help: str, *, mutable: bool = True, secret: bool = False, repeated: bool = False,
     protected: bool = False, aliases: tuple[str, ...] = (),
 ) -> T:  # fmt: skip
-    """Declare a directive; see Directive. It returns that, and says to mypy what a Config holds in its place."""
+    """Declare a directive; see Directive. For mypy it has the type of the directive's value."""
     return cast(T, Directive("", kind, default, help, mutable, secret, repeated, protected, aliases))
 
 
@@ -76,7 +76,11 @@ class Settings:
 
     # network
     port = D(_PORT, 6379, "TCP port for plain connections; 0 turns them off.")
-    bind = D(WORDS, ["127.0.0.1", "-::1"], "Addresses to listen on; a leading - means: skip it if it is not there.")
+    bind = D(
+        WORDS,
+        ["127.0.0.1", "-::1"],
+        "Addresses to listen on; a leading - means: skip it if this machine does not have it.",
+    )
     unixsocket = D(TEXT, "", "Path of a Unix socket to listen on; empty for none.", mutable=False)
     unixsocketperm = D(TEXT, "0", "Mode of the Unix socket in octal; 0 leaves it to the umask.", mutable=False)
     protected_mode = D(YES_NO, True, "Refuse clients from other machines while the default user has no password.")
@@ -122,7 +126,7 @@ class Settings:
     maxmemory_policy = D(
         choice("noeviction"),
         "noeviction",
-        "What to do at maxmemory: refuse writes. Nothing is evicted behind a writer's back.",
+        "What to do at maxmemory: refuse writes. Keys are never evicted.",
     )
     busy_reply_threshold = D(
         _COUNT, 5000, "Milliseconds after which a running script is called busy.", aliases=("lua-time-limit",)
@@ -132,11 +136,11 @@ class Settings:
     daemonize = D(
         choice("no"), "no", "Always no: a supervisor or a shell keeps the server in the background.", mutable=False
     )
-    loglevel = D(choice("debug", "verbose", "notice", "warning"), "notice", "Least level of what is logged.")
+    loglevel = D(choice("debug", "verbose", "notice", "warning"), "notice", "Lowest level of messages that are logged.")
     logfile = D(TEXT, "", "File to log to; empty logs to standard output.", mutable=False)
     log_format = D(choice("text", "json"), "text", "One line a record: for people, or one JSON object.", mutable=False)
     pidfile = D(TEXT, "", "File to write the process id to.", mutable=False)
-    hz = D(clamped(1, 500), 10, "Times a second that expiry, idle clients and save rules are looked at.")
+    hz = D(clamped(1, 500), 10, "Times a second that expiry, idle clients and save rules are checked.")
     always_show_logo = D(
         YES_NO, True, "Show the banner at start, also when the output is not a terminal.", mutable=False
     )
@@ -195,7 +199,7 @@ class Settings:
     appendfsync = D(
         choice("everysec", "always", "no"),
         "everysec",
-        "When the log reaches the disk: before a reply, once a second, or when the system likes.",
+        "When the log reaches the disk: before a reply, once a second, or when the system decides.",
     )
     no_appendfsync_on_rewrite = D(YES_NO, False, "Do not sync the log while a child writes a snapshot or a new base.")
     auto_aof_rewrite_percentage = D(
@@ -225,7 +229,9 @@ class Settings:
         integer(1, 1 << 40), 1000, "Messages a group may have unacknowledged before it gets no new ones."
     )
     stream_stage_timeout = D(
-        integer(1000, 1 << 40), 3_600_000, "Milliseconds after which entries that were staged and not committed go."
+        integer(1000, 1 << 40),
+        3_600_000,
+        "Milliseconds after which entries that were staged and not committed are removed.",
     )
     # exactly once
     once_max_bytes = D(
@@ -255,7 +261,7 @@ class Settings:
     latency_monitor_threshold = D(
         _COUNT,
         0,
-        "Milliseconds from which LATENCY notes a command or a fork that kept everybody waiting; 0 notes nothing.",
+        "Milliseconds from which LATENCY records a command or a fork that made clients wait; 0 records nothing.",
     )
     enable_protected_configs = D(
         choice("yes", "no", "local"),
@@ -272,14 +278,14 @@ class Settings:
     enable_module_command = D(
         choice("no"), "no", "Always no: modules are loaded at start, by the directive module.", mutable=False
     )
-    # Redis's, for which there is nothing to tune here; they are here so that programs and test suites can set them
+    # Directives of Redis that have nothing to tune here; accepted so that programs and test suites can set them
     activerehashing = D(YES_NO, True, _IDLE + "tables are resized as they grow.")
     active_expire_effort = D(integer(1, 10), 1, _IDLE + "expired keys are deleted as soon as there is time.")
     activedefrag = D(choice("no"), "no", "Always no: memory is not moved.")
     aof_rewrite_incremental_fsync = D(YES_NO, True, _IDLE + "files are synced once they are whole.")
     aof_use_rdb_preamble = D(choice("yes"), "yes", "Always yes: the base of the log is a snapshot.")
     crash_log_enabled = D(YES_NO, True, _IDLE + "Python writes its own report.")
-    dynamic_hz = D(YES_NO, True, _IDLE + "hz is what it is.")
+    dynamic_hz = D(YES_NO, True, _IDLE + "hz does not change by itself.")
     jemalloc_bg_thread = D(YES_NO, True, _IDLE + "there is no jemalloc.")
     latency_tracking = D(choice("no"), "no", "Always no: LATENCY HISTOGRAM is empty.")
     lazyfree_lazy_eviction = D(YES_NO, False, _IDLE + "nothing is evicted.")

@@ -1,9 +1,9 @@
 """The engine: from an argument vector to a reply.
 
-`execute` is the whole way: find the command, pass the gates in order, queue it in a transaction or `call` it. `call`
-has what LAZY queued run first, and then the handler (run_handler.py). The server's inner loop has a shorter way for
-FAST commands of sessions that no gate concerns (`fast`, see fast_path.py); anything that makes a gate matter empties
-that table.
+`execute` is the complete path: find the command, pass the gates in order, queue it in a transaction or `call` it.
+`call` first runs the LAZY commands that come before it, and then the handler (run_handler.py). The server's inner loop
+has a shorter path for FAST commands of sessions that no gate concerns (`fast`, see fast_path.py); when a gate matters,
+that table is empty.
 
 Owned by the loop thread.
 """
@@ -74,7 +74,7 @@ class Commit(Protocol):
 
 
 class Persistence(Protocol):
-    """What commands may ask of storage; storage/persistence.py is the one that does it."""
+    """What commands may ask of storage; storage/persistence.py implements it."""
 
     @property
     def last_save(self) -> int:
@@ -84,7 +84,7 @@ class Persistence(Protocol):
         """The fields of INFO persistence."""
 
     def save(self) -> None:
-        """Write a snapshot now, while everybody waits."""
+        """Write a snapshot now, while all clients wait."""
 
     def save_nothing(self) -> None:
         """FLUSHALL: replace the snapshot, if there are save rules; a failure is only logged, as in Redis."""
@@ -144,10 +144,10 @@ class Engine:
         self.workers = Workers(self)
         self.publications = Publications()
         self.scripting = Scripting(self)
-        self.meanwhile: Callable[[], None] = lambda: None  # hear other clients while a script holds the loop
+        self.meanwhile: Callable[[], None] = lambda: None  # serve other clients while a script holds the loop
         self.monitors = Monitors(self)
-        self.log: Callable[[list[LogEntry]], None] | None = None  # the append-only file; one call, one atomic unit
-        self.commit: Commit | None = None  # set while there is a log that replies must not run ahead of
+        self.log: Callable[[list[LogEntry]], None] | None = None  # the append-only file; one call is one atomic unit
+        self.commit: Commit | None = None  # set while there is a log that replies must wait for
         self.persistence: Persistence | None = None
         self.modules: list[Module] = []  # in the order in which they were loaded
         self.strict = False  # replies that acknowledge a change become errors if the log cannot be written
@@ -156,7 +156,8 @@ class Engine:
         # state that gates ask about
         self.loading = False
         self.over_memory = False  # kept by `memory`
-        self.active_expiry = True  # DEBUG SET-ACTIVE-EXPIRE: off, keys go only when a command looks at them
+        # DEBUG SET-ACTIVE-EXPIRE: if off, expired keys are deleted only when a command looks at them
+        self.active_expiry = True
         self.write_error: str | None = None  # why writes are refused: the log or the snapshot cannot be written
         self.gates: list[Gate] = [
             self._gate_auth, self._gate_acl, self._gate_loading, self._gate_disk, self._gate_memory,
@@ -182,7 +183,7 @@ class Engine:
         return self._last_id
 
     def forget(self, session: Session) -> None:
-        """A client went away: it waits for nothing, watches nothing, listens to nothing."""
+        """A client disconnected: it waits for nothing, watches nothing, and has no subscriptions."""
         self.sessions.pop(session.id, None)
         if session.waiter is not None:
             self.blocking.leave(session.waiter)
@@ -211,7 +212,7 @@ class Engine:
         self.fast = {} if self._gate_reasons else self._fast_ungated
 
     def gates_matter(self, session: Session) -> bool:
-        """Whether any gate could refuse a command of this session that has logged in; else they need not be asked."""
+        """Whether any gate could refuse a command of this session, which has logged in."""
         return bool(self._gate_reasons) or not session.user.unrestricted
 
     # -- the whole way ----------------------------------------------------------------------------------------
@@ -242,10 +243,10 @@ class Engine:
     def pass_gates(
         self, session: Session, command: Command, argv: Argv, permission: Gate | None = None, memory: bool = True
     ) -> None:
-        """Ask every gate about a command that something else runs: a transaction or a script, which word a missing
-        permission their way, or ONCE or LAZY, whose own permission includes the inner command's.
+        """Ask every gate about a command that another one runs.
 
-        `memory=False` lets it grow beyond maxmemory.
+        A transaction and a script have their own error texts for a missing permission. For ONCE and LAZY, their own
+        permission includes that of the inner command. `memory=False` lets it grow beyond maxmemory.
         """
         for gate in self.gates:
             if gate == self._gate_acl:
@@ -258,9 +259,9 @@ class Engine:
         self, session: Session, command: Command, argv: Argv, handler: Handler | None = None, spent: int = 0,
         caller: Caller = CLIENT,
     ) -> Reply:  # fmt: skip
-        """Run a command that has passed the gates: what LAZY has queued before it runs first, then its handler.
+        """Run a command that has passed the gates: first the LAZY commands that come before it, then its handler.
 
-        `handler` is what is left of the command when a thread has worked on it, for `spent` nanoseconds.
+        `handler` is the rest of the command when a thread has worked on it, for `spent` nanoseconds.
         """
         if self.lazy.pending:
             self.lazy.before(session, command, argv)
@@ -273,13 +274,15 @@ class Engine:
         return run_handler(self, session, command, argv, caller, handler, spent)
 
     def notice(self, session: Session, command: Command, argv: Argv, took: int) -> None:
-        """A command took so many nanoseconds, which is long: note it wherever that is long enough."""
+        """Record a command that took so many nanoseconds in the slow log and the latency monitor, if that is long
+        enough.
+        """
         if took >= self.slow_log.threshold and Flag.SKIP_SLOWLOG not in command.flags:
             self.slow_log.remember(session, redacted(argv), took)
         self.latency.note("fast-command" if Flag.FAST in command.flags else "command", took)
 
     def count_lookups(self, data: dict[bytes, Any], command: Command, argv: Argv) -> None:
-        """Note which of the keys that a command has read are there."""
+        """Count the keys that a command has read as hits or misses."""
         tally = self.stats.tally
         with suppress(ReplyError):  # its handler has refused the arguments too
             for spec in command.reads:
@@ -306,7 +309,7 @@ class Engine:
 
     @property
     def in_unit(self) -> bool:
-        """Whether what runs now is part of something larger, that nothing may come between."""
+        """Whether the running command is part of a unit, which must not be interrupted."""
         return self._unit is not None
 
     def unit(self) -> AbstractContextManager[None]:
@@ -344,9 +347,7 @@ class Engine:
     def require_memory(self, words: Argv, growth: int = 0) -> None:
         """Refuse to keep something of these words if there is no memory for it.
 
-        Of a command that seldom does, asked when it would.
-
-        `growth` bytes are needed beyond the words.
+        For a command that seldom keeps them; called when it would. `growth` bytes are needed beyond the words.
         """
         memory = self.memory
         if not memory.limit:

@@ -82,9 +82,9 @@ def _last_key(command: Command) -> int:
 
 
 def with_log(table: FastTable, engine: Engine, append: Callable[[int, Argv], None], strict: bool) -> FastTable:
-    """The rows while there is a log: those that write log it.
+    """The rows while there is a log: handlers that write are logged.
 
-    With `strict` they take the whole way, which holds replies back.
+    With `strict` they go through dispatch, which holds replies back.
     """
     rows: FastTable = {}
     for name, known in table.items():
@@ -116,7 +116,7 @@ def _logged(engine: Engine, handler: Handler, append: Callable[[int, Argv], None
 
 
 def _logged_together(engine: Engine, together: Together) -> Together:
-    """The same for several at once, which say themselves what they did (`session.log`)."""
+    """The same for several calls at once, which say themselves what to log (`session.log`)."""
 
     def run(session: Session, commands: list[Argv]) -> int | RawPieces:
         session.effects = None

@@ -1,9 +1,9 @@
-"""CLIENT PAUSE: hold commands back for a while, without holding the loop.
+"""CLIENT PAUSE: hold commands back for a while, without blocking the loop.
 
-A held session is blocked like one that waits for a key, but for nothing: its command goes back to it
-(`session.postponed`) and is run from the start, gates included, when the pause ends; sessions go on in the order in
-which they were held. While a pause lasts the fast path is off, so no command passes by; and no key is deleted because
-it expired, since that is a write too: no command finds it any more, and it goes when the pause ends.
+A held session is blocked like one that waits for a key, but without a key: its command goes back to it
+(`session.postponed`) and is run from the start, gates included, when the pause ends; sessions continue in the order in
+which they were held. During a pause the fast path is off, so no command passes. Expired keys are not deleted, because
+that is a write too: commands do not find them, and they are deleted when the pause ends.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Pause:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.until = 0  # by Clock.lease_time, which nothing sets; 0 when nothing is paused
+        self.until = 0  # by Clock.lease_time, which setting the clock does not change; 0 when nothing is paused
         self.everything = False  # reads too
         self._held: dict[Session, None] = {}  # in order; some may have gone away
         self._timer: object | None = None
@@ -50,7 +50,7 @@ class Pause:
         return True
 
     def end(self) -> None:
-        """Go on with everything that waits."""
+        """Continue everything that waits."""
         self.until = 0
         self._engine.keyspace.frozen = False
         timers = self._engine.timers

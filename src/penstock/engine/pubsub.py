@@ -1,11 +1,11 @@
-"""Who listens to which channel, and handing each message to all of them.
+"""The subscribers of each channel, and delivering each message to all of them.
 
-A message is encoded at most once for each protocol version and each way of listening (by name, by a pattern), however
-many receive it; what is left for a receiver is one `send`. Receivers of a channel get its messages in the order in
+A message is encoded at most once for each protocol version and each kind of subscription (by name, by a pattern),
+however many receive it; each receiver then costs one `send`. Receivers of a channel get its messages in the order in
 which they were published, because both happen in the loop thread, which owns all of this.
 
-Invariant: a session is in the table under a name exactly when the name is in the session's own set, and no name is
-in a table without a session.
+Invariant: a session is in the table under a name exactly when the name is in the session's own set, and no name is in a
+table without a session.
 
 Channels belong to no database. Shard channels are a second, separate name space without patterns.
 """
@@ -29,7 +29,7 @@ Listeners = dict[bytes, dict["Session", None]]
 _ALLOWED = frozenset({
     "SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE", "UNSUBSCRIBE", "PUNSUBSCRIBE", "SUNSUBSCRIBE", "PING", "QUIT", "RESET",
 })  # fmt: skip
-"""What a listening RESP2 client may still call: in RESP2 it could not tell any other reply from a message."""
+"""What a subscribed RESP2 client may still call: in RESP2 it could not tell any other reply from a message."""
 
 
 class Publications:
@@ -41,7 +41,7 @@ class Publications:
         self.shard_channels: Listeners = {}
 
     def publish(self, channel: bytes, message: bytes) -> int:
-        """Send to everybody who listens to the channel, by name or by a pattern; how many times it was sent."""
+        """Send to all subscribers of the channel, by name or by a pattern; how many times it was sent."""
         count = self._send(self.channels.get(channel), [b"message", channel, message])
         for pattern, listeners in self.patterns.items():
             if compile_glob(pattern)(channel):
@@ -53,7 +53,7 @@ class Publications:
         return self._send(self.shard_channels.get(channel), [b"smessage", channel, message])
 
     def forget(self, session: Session) -> None:
-        """The session went away, or was reset: it listens to nothing any more."""
+        """The session disconnected, or was reset: remove all its subscriptions."""
         for table, names in (
             (self.channels, session.channels),
             (self.patterns, session.patterns),
@@ -64,7 +64,7 @@ class Publications:
 
     @staticmethod
     def gate(session: Session, command: Command, argv: Argv) -> None:
-        """Keep a listening RESP2 client to what it may do; see `_ALLOWED`."""
+        """Limit a subscribed RESP2 client to what it may do; see `_ALLOWED`."""
         if session.protocol == 2 and command.name not in _ALLOWED and session.subscribed:
             raise ReplyError(
                 f"Can't execute '{command.wire_name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET "
@@ -87,14 +87,14 @@ class Publications:
 
 
 def join(table: Listeners, names: set[bytes], session: Session, name: bytes) -> None:
-    """Have the session, whose own set is `names`, listen to `name`."""
+    """Subscribe the session, whose own set is `names`, to `name`."""
     if name not in names:
         names.add(name)
         table.setdefault(name, {})[session] = None
 
 
 def leave(table: Listeners, names: set[bytes], session: Session, name: bytes) -> None:
-    """Undo `join`; nothing happens if the session does not listen to `name`."""
+    """Undo `join`; nothing happens if the session is not subscribed to `name`."""
     if name in names:
         names.remove(name)
         listeners = table[name]

@@ -1,17 +1,17 @@
 """EVAL: scripts in real Lua 5.1, through lupa.
 
 A script runs in the loop thread from start to end, so nothing happens between its commands. Each command goes through
-`Engine.call` like a client's, with a session of its own that has no output; what the commands change is logged, as one
-unit, never the script. lua/sandbox.lua is the Lua half: what a script can see, and how its value becomes a reply.
+`Engine.call` like a client's, with a session of its own that has no output. The changes are logged as one unit, never
+the script. lua/sandbox.lua is the Lua half: what a script can see, and how its value becomes a reply.
 
-A script that runs too long. Lua calls `_tick` every so many instructions. Once busy-reply-threshold has passed, the
-fast path is off, everybody who asks gets BUSY, and SCRIPT KILL makes the next tick end the script unless it has
-written. To hear them at all while the loop thread sits in Lua, the tick calls `engine.meanwhile`, which the server sets
-to a look at its sockets. What cannot be interrupted is one call of a C function, such as string.rep or a command.
+A script that runs too long: Lua calls `_tick` every so many instructions. After busy-reply-threshold, the fast path is
+off, other clients get BUSY, and SCRIPT KILL makes the next tick end the script unless it has written. To serve them
+while the loop thread runs Lua, the tick calls `engine.meanwhile`, which the server sets to a function that reads its
+sockets. One call of a C function, such as string.rep or a command, cannot be interrupted.
 
-The interpreter itself, and what its memory limit means, is lua/interpreter.py.
+The interpreter itself, and its memory limit, is lua/interpreter.py.
 
-Rejected: a thread for scripts. Handing over to one costs more than most scripts run, and the data is the loop thread's.
+Rejected: a thread for scripts. Switching to one costs more than most scripts take, and the data is the loop thread's.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class Scripting:
         return flags is None or "no-writes" not in flags
 
     def kill(self) -> None:
-        """Have the script that others are waiting for end at its next tick."""
+        """Have the script that blocks other clients end at its next tick."""
         run = self._run
         if run is None:
             raise NotBusy
@@ -181,14 +181,14 @@ class Scripting:
         run.killed = True
 
     def abandon(self) -> None:
-        """End the script at its next tick whatever it has done: the server is going down without saving."""
+        """End the script at its next tick, even if it has written: the server stops without saving."""
         if self._run is not None:
             self._run.killed = True
 
     def interrupt(self) -> None:
         """A signal asks the server to stop: a busy script that has written nothing ends at its next tick.
 
-        One that has written goes on, as half of it would be worse; SHUTDOWN NOSAVE ends it.
+        One that has written continues, because half of it would be worse; SHUTDOWN NOSAVE ends it.
         """
         run = self._run
         if run is not None and not run.wrote:
@@ -333,9 +333,9 @@ class Scripting:
             seen = engine.clock.now
             try:
                 engine.meanwhile()
-            except Exception as error:  # nothing of theirs may reach the script
+            except Exception as error:  # none of their errors may reach the script
                 log.exception("cannot hear other clients", exc_info=error)
-            engine.clock.now = seen  # time stands still for the script
+            engine.clock.now = seen  # the script's clock does not advance
         return run.killed or (run.interrupted and not run.wrote)
 
 

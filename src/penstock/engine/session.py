@@ -1,7 +1,7 @@
 """One client's state, whatever it is connected through: a socket, a script, the log being replayed, a test.
 
-A session is what handlers are called with. It knows its database, its user and its protocol version, and how to send;
-it does no I/O itself. Owned by the loop thread.
+Handlers get a session as their argument. It knows its database, its user and its protocol version, and how to send; it
+does no I/O itself. Owned by the loop thread.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Output(Protocol):
         """End the connection, at once or after what was sent."""
 
     def resume(self) -> None:
-        """Go on with the input that waited while the session was blocked or paused."""
+        """Continue with the input that waited while the session was blocked or paused."""
 
     def buffered(self) -> tuple[int, int]:
         """Bytes of input that did not run yet, and of replies that were not sent yet."""
@@ -114,7 +114,7 @@ class Session:
         # waiting
         self.scripted = False  # it runs the commands of scripts
         self.may_block = True  # False inside MULTI and scripts: a blocking command answers at once
-        self.may_outgrow = False  # a script that is allowed to pass maxmemory
+        self.may_outgrow = False  # a script that may exceed maxmemory
         self.waiter: Waiter | None = None
         self.postponed: Argv | None = None  # what a pause or a lock holds back; the output runs it when it resumes
         self.turn: tuple[Argv, Wait] | None = None  # a command that waited for locks, which may have to wait again
@@ -143,7 +143,9 @@ class Session:
 
     @classmethod
     def of_server(cls, engine: Engine) -> Session:
-        """A session of the server itself, which runs what was allowed before: it may do everything, and never waits."""
+        """A session of the server itself, which runs commands that were allowed before: it may do everything, and never
+        waits.
+        """
         session = cls(engine)
         session.user = engine.acl.server
         session.authenticated = True
@@ -185,15 +187,15 @@ class Session:
         *,
         lock: bool = True,
     ) -> Reply:
-        """Run the slow part of the current command, `compute`, then `commit` what it gave; return what this returns.
+        """Run the slow part of the current command, `compute`, then `commit` its result; return what this returns.
 
         The handler has parsed its arguments and looked its values up; `work` says about how many elements `compute`
         will touch. `compute` reads those values and nothing else: no keyspace, no session, no clock. `commit` changes
-        data, says what is to be logged if that is not the command itself, and gives the reply.
+        data, says what to log if that is not the command itself, and gives the reply.
 
         If there is enough work, and the session may wait, `compute` runs in a thread (workers.py). The values do not
-        change meanwhile if their keys are in the command's declaration: the others are not locked. `lock=False` locks
-        none, for a `compute` that works on a copy, or on what never changes.
+        change during that if their keys are in the command's declaration: others are not locked. `lock=False` locks
+        none, for a `compute` that works on a copy, or on immutable values.
         """
         workers = self.engine.workers
         if work < workers.threshold or not self.may_block or self.waiter is not None:
@@ -203,7 +205,7 @@ class Session:
     def candidates(self, keys: list[bytes]) -> list[bytes]:
         """Which of its keys a blocking command has to try: all when it comes, then the one that changed.
 
-        So a key that changed first is served first, whatever the order of the arguments, as Redis does it.
+        So a key that changed first is served first, whatever the order of the arguments, as in Redis.
         """
         waiter = self.waiter
         return keys if waiter is None or waiter.changed is None else [waiter.changed]
@@ -219,7 +221,7 @@ class Session:
         return bool(self.channels or self.patterns or self.shard_channels)
 
     def settle(self) -> None:
-        """Work out `plain` again; to be called after anything that may have changed it."""
+        """Compute `plain` again; to be called after anything that may have changed it."""
         self.plain = (
             self.authenticated
             and self.user.unrestricted
@@ -232,7 +234,7 @@ class Session:
         )
 
     def describe(self) -> str:
-        """A line of CLIENT LIST. What only Redis's allocator could tell is given as 0."""
+        """A line of CLIENT LIST. Values that only Redis's allocator has are 0."""
         age, idle = ((self.engine.clock.now - since) // 1000 for since in (self.created, self.last_active))
         waiting, unsent = self.output.buffered()
         queued = len(self.transaction.queue) if self.transaction is not None else -1

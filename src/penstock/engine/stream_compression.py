@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.engine.dispatch import Engine
 
 SLICE = 1_000_000
-"""Nanoseconds that are worked before clients have their turn."""
+"""Nanoseconds of work before other clients are served."""
 BUSY_PAUSE, IDLE_PAUSE = 0.010, 0.001
 """Seconds between two slices, while clients are heard and while they are not."""
 PORTION = 16 << 20
@@ -56,7 +56,7 @@ class Compression:
             engine.config.on_change(name, partial(setattr, self._storage, attribute))
 
     def later(self, messages: Messages) -> None:
-        """Something was written: compress what cools of it, in time."""
+        """Something was written: compress its cold nodes later."""
         if not messages.cooling.has_deferred:
             return
         if messages not in self._resting:

@@ -1,8 +1,8 @@
-"""What streams need between commands: waking readers when a retry falls due, giving up on what expired, retention.
+"""The periodic work for streams: waking readers when a retry falls due, expiring messages, retention.
 
-Commands call `note` for a stream that may need any of it, those that put a stream under another name (RENAME, COPY,
-RESTORE, MOVE, SWAPDB) included; everything else follows from the stream itself. What happens here is logged like a
-command, by its effect.
+Commands call `note` for a stream that may need any of it, also those that put a stream under another name (RENAME,
+COPY, RESTORE, MOVE, SWAPDB); everything else follows from the stream itself. Changes made here are logged like a
+command, by their effect.
 
 Owned by the loop thread.
 """
@@ -36,9 +36,9 @@ Place = tuple["Database", bytes]
 TaggedEntry = tuple[bytes, bytes]
 
 PAUSED = 100
-"""Milliseconds after which those who want to wake readers during CLIENT PAUSE ask again."""
+"""Milliseconds after which the waking of readers is tried again during CLIENT PAUSE."""
 SLICE = 1_000_000
-"""Nanoseconds that a tick works before it lets clients have their turn."""
+"""Nanoseconds that a tick works before other clients are served."""
 PAUSE = 0.010
 """Seconds before it goes on with what was too much for one tick."""
 
@@ -60,7 +60,7 @@ class Streams:
             self._noted[database, key] = None
 
     def found(self, database: Database, key: bytes, stream: Stream) -> None:
-        """This stream is here as it came, by a file or by another name: it may need all of it."""
+        """This stream came from a file or from another name: it may need all of the work."""
         self.note(database, key, stream)
         self._engine.compression.later(stream.messages)
 
@@ -72,7 +72,7 @@ class Streams:
         self._noted = OrderedDict.fromkeys(places)
 
     def cleared(self, database: Database) -> None:
-        """FLUSHDB or FLUSHALL: what was noted is gone, and keeps no other stream from its turn."""
+        """FLUSHDB or FLUSHALL: the noted streams are gone, and must not delay others."""
         self._noted = OrderedDict.fromkeys([place for place in self._noted if place[0] is not database])
 
     def find_all(self) -> None:
@@ -109,13 +109,13 @@ class Streams:
         database, key = place
         self._engine.clock.refresh()
         if self._engine.pause.until:
-            self.wake_at(database, key, self.lease_time() + PAUSED)  # what falls due is a write
+            self.wake_at(database, key, self.lease_time() + PAUSED)  # a retry is a write
         elif key in database.observed:
             self._engine.keyspace.ready.append(place)
             self._engine.blocking.serve()
 
     def _wake_all(self) -> None:
-        """Groups may have more room than before, and nothing else may ever come to tell those who wait for it."""
+        """Groups may have more room than before: wake the members that wait for it, because nothing else would."""
         waited_for = [(database, key) for database, key in self._noted if key in database.observed]
         self._engine.keyspace.ready.extend(waited_for)
 
@@ -147,7 +147,7 @@ class Streams:
     # -- expiry, retention ------------------------------------------------------------------------------------
 
     def _expire_leases(self, database: Database, key: bytes, stream: Stream, until: int) -> None:
-        """Give up what expired, in all groups: none is looked at before something in one of them can have expired."""
+        """Expire messages in all groups; skipped while no lease of any group can have expired."""
         now = self.lease_time()
         if now < stream.expiry_from:
             return
@@ -178,7 +178,7 @@ class Streams:
             self._engine.propagate(database, [[b"TAPPLY", key, b"UNSTAGE", b"%d" % before]])
 
     def _enforce_retention(self, database: Database, key: bytes, stream: Stream, until: int) -> None:
-        """Evict what is too old, and compact one node, or more if there is time."""
+        """Evict messages that are too old, and compact one node, or more if there is time."""
         messages = stream.messages
         first = messages.first
         apply_retention(messages, stream.retention, self._engine.clock.now)
@@ -215,7 +215,7 @@ class Streams:
         return effects
 
     def _changed_for_nobody(self, database: Database, key: bytes) -> None:
-        """A change that gives those who wait nothing: they are not run again for it."""
+        """A change that gives waiting members nothing: they are not run again for it."""
         ready = self._engine.keyspace.ready
         before = len(ready)
         database.changed(key)

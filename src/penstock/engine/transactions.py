@@ -43,7 +43,7 @@ def watch(session: Session, keys: list[bytes]) -> None:
 
 
 def unwatch(session: Session) -> None:
-    """Forget every key the session watches."""
+    """Stop watching every key of the session."""
     for database, key in session.watching:
         observers = database.observed.get(key)
         if observers is not None:
@@ -111,10 +111,10 @@ def _reply(session: Session, command: Command, argv: Argv) -> Reply:
 
 
 def _gates_again(session: Session, transaction: Transaction) -> dict[int, ReplyError]:
-    """Ask the gates about every queued command once more: what they know may have changed since it was queued.
+    """Ask the gates about every queued command once more: their state may have changed since it was queued.
 
-    A permission that was taken away refuses the one command, whose place in the queue is answered here; anything else
-    (no memory, loading, the disk) refuses them all.
+    A permission that was removed refuses the one command, whose place in the queue is answered here; anything else (no
+    memory, loading, the disk) refuses them all.
     """
     engine = session.engine
     refusals: dict[int, ReplyError] = {}

@@ -1,12 +1,11 @@
 """What one set of ACL rules allows: commands, keys and channels.
 
 A user has a root selector and may have more, written in parentheses; a command is allowed when one selector alone
-allows all of it. Which commands there are, their categories and which arguments are keys comes from the declarations
-in engine/declarations.py; nothing about a command is repeated here but the channels, which only five commands have.
+allows all of it. The commands, their categories and their keys come from the declarations in engine/declarations.py.
+Only the channels, which five commands have, are declared here.
 
-Rejected: keeping the rules as they were typed and replaying them on every check. What is kept is the outcome, and the
-rules that ACL LIST shows are found again from it, the way Redis 7.0 does: the best fitting categories first, then
-single commands.
+Rejected: keeping the rules as they were typed and replaying them on every check. The result is kept, and the rules that
+ACL LIST shows are derived from it, as Redis 7.0 does: the best fitting categories first, then single commands.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class RuleError(PenstockError):
 
 
 class Reason(enum.IntEnum):
-    """Why something was refused; of several selectors' reasons the highest is told."""
+    """Why something was refused; of several selectors' reasons the highest is reported."""
 
     COMMAND = 1
     KEY = 2
@@ -42,7 +41,7 @@ class Refusal(NamedTuple):
 
     @property
     def rank(self) -> tuple[Reason, int]:
-        """Of several selectors' refusals the one with the highest rank is told."""
+        """Of several selectors' refusals the one with the highest rank is reported."""
         return self.reason, self.position
 
 
@@ -69,7 +68,7 @@ class Selector:
 
     def __init__(self) -> None:
         self.all_commands = False
-        self.future_commands = False  # started from +@all: commands that modules bring later are allowed too
+        self.future_commands = False  # started from +@all: commands that modules add later are allowed too
         self.allowed: set[Command] = set()
         self.first_arguments: dict[Command, list[bytes]] = {}  # +select|0: the command with this first argument only
         self.all_keys = False
@@ -208,7 +207,7 @@ class Selector:
 
     @property
     def reads_every_key(self) -> bool:
-        """Whether any key may be read, also one whose name only the data tell."""
+        """Whether any key may be read, also keys that depend on the data."""
         return self.all_keys or Access.READ in self.keys.get(b"*", Access(0))
 
     def allows_key(self, key: bytes, access: Access) -> bool:
@@ -237,7 +236,7 @@ class Selector:
         return b" ".join(b"&" + pattern for pattern in self.channels)
 
     def describe_commands(self) -> bytes:
-        """Rules that lead to the same commands: categories while they fit well, then what still differs."""
+        """Rules that give the same commands: categories while they fit well, then the remaining differences."""
         if self.all_commands:
             return b"+@all"
         adding = not self.future_commands
@@ -259,7 +258,7 @@ class Selector:
         return " ".join(rules).encode("utf-8", "surrogateescape")
 
     def describe(self) -> bytes:
-        """All of it, as ACL LIST shows it."""
+        """All rules, as ACL LIST shows them."""
         channels = b"&*" if self.all_channels else b"resetchannels " + self.describe_channels()
         parts = [self.describe_keys(), channels.rstrip(), self.describe_commands()]
         return b" ".join(part for part in parts if part)

@@ -1,7 +1,7 @@
-"""Users: who they are, how they log in, what was refused to them, and the file they are kept in.
+"""Users: passwords, login, the log of refusals, and the file of users.
 
 Passwords are held as SHA-256, as in Redis (its files and hashes can be used here), and compared in constant time. A
-change of a user is made on a copy that replaces it when every rule was accepted, so a bad rule changes nothing; the
+change is made on a copy that replaces the user when every rule was accepted, so a bad rule changes nothing. The
 sessions of a changed user see it with their next command, those of a deleted one are closed.
 
 Owned by the loop thread.
@@ -88,14 +88,14 @@ class User:
         return max(refusals, key=lambda refusal: refusal.rank)
 
     def may_read_every_key(self, command: Command, argv: Argv) -> bool:
-        """Whether one selector allows the call and the reading of any key: what SORT needs to follow a pattern."""
+        """Whether one selector allows the call and the reading of any key, as SORT needs for a pattern."""
         return self.unrestricted or any(
             selector.reads_every_key and selector.refusal(command, argv) is None
             for selector in (self.root, *self.selectors)
         )
 
     def may_write(self, command: Command, argv: Argv, keys: Iterable[bytes]) -> bool:
-        """Whether one selector allows the call and the writing of further keys, which the call does not name."""
+        """Whether one selector allows the call and the writing of further keys that the call does not name."""
         return self.unrestricted or any(
             all(selector.allows_key(key, Access.WRITE) for key in keys) and selector.refusal(command, argv) is None
             for selector in (self.root, *self.selectors)
@@ -178,7 +178,8 @@ class AccessControl:
         for rule in (b"on", b"nopass", b"~*", b"&*", b"+@all"):
             self.default.apply(rule)
         self.users: dict[str, User] = {"default": self.default}
-        self.server = self.default.copy()  # what the server runs itself, from the log or from the queue of LAZY
+        # for commands that the server runs itself, from the log or from the LAZY queue
+        self.server = self.default.copy()
         self.log: deque[LogEntry] = deque()
         config = engine.config
         self._configure(config.requirepass, config.user, config.aclfile)
@@ -252,12 +253,12 @@ class AccessControl:
             raise NoPerm(f"The user executing the script {_SCRIPTED[refusal.reason]}")
 
     def check_value(self, session: Session, value: Value | Change) -> None:
-        """Raise NoPerm if a value makes the server write keys, in time, that the user of the running command may not
-        write.
+        """Raise NoPerm if a value makes the server write keys later that the user of the
+        running command may not write.
         """
         if session.user.unrestricted or not isinstance(value, Stream | Change):
             return
-        assert session.current is not None, "a user with rules took the short way"
+        assert session.current is not None, "a restricted user reached the fast path"
         keys = value.dead_letter_keys()
         if keys and not session.user.may_write(*session.current, keys):
             self.remember(session, Reason.KEY, min(keys))
@@ -310,7 +311,7 @@ class AccessControl:
         self._replace(changed)
 
     def delete_user(self, name: str) -> bool:
-        """Forget a user and close its sessions. Whether there was one."""
+        """Delete a user and close its sessions. Whether it existed."""
         user = self.users.pop(name, None)
         if user is None:
             return False
@@ -342,7 +343,7 @@ class AccessControl:
             session.settle()
 
     def _end(self, session: Session) -> None:
-        """Close a session; the one that asked for it gets its reply first."""
+        """Close a session; the one that sent the command gets its reply first."""
         session.output.close(after_reply=session.current is not None)
 
     # -- the file ---------------------------------------------------------------------------------------------
@@ -361,7 +362,7 @@ class AccessControl:
         return [user.describe() for _, user in sorted(self.users.items())]
 
     def save(self) -> None:
-        """Write the file anew: aside, synced, then renamed over the old one."""
+        """Write the file anew: to a temporary file, synced, then renamed over the old one."""
         file = self._file()
         try:
             handle, temporary = tempfile.mkstemp(prefix=file.name + ".", dir=file.parent)
@@ -380,8 +381,8 @@ class AccessControl:
     def load(self) -> None:
         """Replace every user by the file's, or say which lines are wrong and change nothing.
 
-        Connections of users that are gone, or have other rules or passwords now, are closed; but the default user's
-        stay.
+        Connections of users that were removed, or have other rules or passwords now, are closed, except those of the
+        default user.
         """
         file = self._file()
         try:
@@ -407,7 +408,7 @@ class AccessControl:
             self._replace(user)
 
     def _load_line(self, where: str, number: int, line: bytes, users: dict[str, User]) -> list[str]:
-        """Add the line's user; what is wrong with it."""
+        """Add the line's user; answers what is wrong with it."""
         words = line.split()
         if words[0] != b"user" or len(words) < 2:
             return [f"{where} should start with user keyword followed by the username."]
@@ -466,7 +467,7 @@ _SCRIPTED = {
 
 
 def _may_listen(session: Session) -> bool:
-    """Whether the session's user may still listen to everything it subscribed to."""
+    """Whether the session's user may still use everything it subscribed to."""
     selectors = (session.user.root, *session.user.selectors)
     literal = all(
         any(s.allows_channel(name, False) for s in selectors) for name in session.channels | session.shard_channels

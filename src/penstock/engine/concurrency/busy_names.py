@@ -1,9 +1,9 @@
-"""Names of keys that a command may not use without asking first: locked keys, and keys of queued LAZY commands.
+"""Names of keys that a command may not use without a check: locked keys, and keys of queued LAZY commands.
 
 The inner loop compares a command's keys with this one table, so a command that touches none of these keys stays on the
-fast path while others are locked or queued. A name stands for its key in every database, and where only the arguments
-tell which of them are keys, all are compared: a hit only means that the command takes the whole way, where locks.py and
-lazy.py look closely.
+fast path while others are locked or queued. A name stands for its key in every database, and if the positions of the
+keys depend on the arguments, all arguments are compared: a hit only means that the command goes through dispatch, where
+locks.py and lazy.py check exactly.
 
 Rejected: closing the fast path while anything is queued. One LAZY command of one client slowed all others down to a
 tenth.

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from penstock.engine.keyspace.databases import Database
 
 PATIENCE = 5000
-"""Milliseconds that a command waits for threads, however much is queued anew; then it has what it needs run at once."""
+"""Milliseconds that a command waits for threads, whatever is queued anew; then the commands it needs run at once."""
 
 
 class Lazy:
@@ -63,7 +63,7 @@ class Lazy:
         self._counts = Counts()
         self._runner = Runner(engine, self._order, self._counts)
         self._passive = PassiveRuns(engine, self._order, self._runner, self._counts)
-        self._waiting: dict[Waiter, None] = {}  # of clients whose command needs what a thread, or a lock, keeps back
+        self._waiting: dict[Waiter, None] = {}  # clients whose command waits for a thread or a lock
         self._asked: dict[Session, tuple[Argv, int]] = {}  # commands that had to wait, and since when
 
     def reset(self) -> None:
@@ -105,9 +105,10 @@ class Lazy:
         return bool(len(self.pending) >= config.lazy_max_queued or self._order.bytes >= config.lazy_max_bytes)
 
     def _expire_if_due(self, database: Database, key: bytes) -> None:
-        """Delete a key of a new command whose time has come; that is logged before the command is.
+        """Delete a key of a new command if it has expired; that is logged before the command is.
 
-        Whether it has come is only known when those have run that may give the key the expiry time of another.
+        Whether it has expired is known only after the queued commands that may give the key another expiry time have
+        run.
         """
         writer = self._order.writer_of(database, key)
         if writer is not None and Flag.RENAMES in writer.command.flags:
@@ -121,7 +122,7 @@ class Lazy:
         return any(writes and key in observed and observed[key].waiters for key, writes in queued.keys.items())
 
     def _hurry(self, queued: Queued) -> None:
-        """Run it as soon as threads and locks allow: a blocked client waits for what it does."""
+        """Run it as soon as threads and locks allow: a blocked client waits for its result."""
         before = len(self.pending)
         if not self._runner.advance(self._order.with_those_before([queued])):
             self._order.hurried[queued] = None
@@ -130,10 +131,10 @@ class Lazy:
     # -- a client's command -----------------------------------------------------------------------------------
 
     def prepare(self, session: Session, command: Command, argv: Argv) -> bool:
-        """Run what a client's command needs, and have threads begin with what is long; False if it must wait for some.
+        """Run what a client's command needs, and give long commands to threads; False if it must wait for some.
 
-        For the lock gate, while anything is pending. A command that had to wait for long is let through: `before` then
-        runs the rest at once.
+        For the lock gate, while anything is pending. A command that has waited for long passes: `before` then runs the
+        rest at once.
         """
         needed = self._order.with_those_before(self._needed(session, command, argv))
         if not needed:
@@ -161,7 +162,7 @@ class Lazy:
         return now - asked[1] >= PATIENCE
 
     def wait(self, session: Session, command: Command, argv: Argv) -> None:
-        """Run the command again when a thread is done or locks go; `prepare` said that it must wait."""
+        """Run the command again when a thread is done or locks are released; `prepare` said that it must wait."""
         self._engine.blocking.postpone(session, command, argv)
         assert session.waiter is not None
         self._waiting[session.waiter] = None
@@ -177,19 +178,19 @@ class Lazy:
                 self._hurry(queued)
 
     def forget(self, session: Session) -> None:
-        """A client went away."""
+        """A client disconnected."""
         self._asked.pop(session, None)
         self._waiting = {waiter: None for waiter in self._waiting if waiter.session is not session}
 
     def run_what_is_short(self) -> bool:
-        """Run everything, the long ones in threads; whether nothing is left. For those who can come back later."""
+        """Run everything, the long ones in threads; whether nothing is left. For callers that can try again later."""
         before = len(self.pending)
         done = self._runner.advance(list(self.pending.values()))
         self._counts.ran_actively += before - len(self.pending)
         return done
 
     def before(self, session: Session, command: Command, argv: Argv) -> None:
-        """Run what a command could tell from not having run, whatever it takes.
+        """Run every queued command whose effect a command could notice, whatever it takes.
 
         For dispatch, while anything is pending.
         """
@@ -203,13 +204,15 @@ class Lazy:
     # -- what cannot wait -------------------------------------------------------------------------------------
 
     def run_for(self, database: Database, key: bytes, to_write: bool = False) -> bool:
-        """Run what writes a key or, before it is written, also what reads it; whether there was any."""
+        """Run the commands that write a key or, before it is written, also those that
+        read it; whether there were any.
+        """
         last = self._order.last_of(database, key, to_write)
         self._run_needed(last)
         return bool(last)
 
     def before_expiry(self, database: Database, key: bytes) -> bool:
-        """A key's time has come: run those who may still see it; whether there were any."""
+        """A key has expired: run the commands that may still see it; whether there were any."""
         return self._runner.running is None and self.run_for(database, key, to_write=True)
 
     def drain(self, database: Database | None = None) -> None:
@@ -217,7 +220,9 @@ class Lazy:
         self._run_needed(self._order.of(database))
 
     def discard(self, database: Database) -> None:
-        """Forget what is queued for a database that is about to be emptied; but who watches a key is told."""
+        """Drop the commands queued for a database that is about to be emptied; clients
+        that watch a key are informed.
+        """
         if not self.pending:
             return
         for key in list(database.observed):
@@ -236,7 +241,7 @@ class Lazy:
     # -- for people and tests ---------------------------------------------------------------------------------
 
     def status(self) -> dict[str, int | str]:
-        """What LAZY STATUS and INFO tell."""
+        """The figures of LAZY STATUS and INFO."""
         return {
             "enabled": int(self._passive.enabled),
             "queued": len(self.pending),

@@ -1,4 +1,4 @@
-"""What LAZY counts, for LAZY STATUS and INFO."""
+"""The counters of LAZY, for LAZY STATUS and INFO."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Counts:
         self.ran_passively = 0  # in an idle moment, or of old age
         self.ran_inline = 0  # at once: the queue was full, or a client waited for it
         self.discarded = 0  # by FLUSHALL or FLUSHDB
-        self.failed = 0  # with an error that no client was there to get
+        self.failed = 0  # with an error, for which there was no client
         self.last_error = ""
 
     def fields(self) -> dict[str, int | str]:

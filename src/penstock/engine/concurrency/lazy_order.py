@@ -1,11 +1,11 @@
-"""What LAZY has queued, and which of it must run before what.
+"""The queue of LAZY, and which commands in it must run before which.
 
 A command runs after every earlier one that it could tell from: one that writes a key it reads or writes, or reads a key
-it writes. Each key has a tail, its last writer and those who read it since; a new command comes after the tail of each
-of its keys. These edges are all that is kept of the order, and they are enough: what comes before a tail comes before
-its members.
+it writes. Each key has a tail: its last writer and the readers since. A new command comes after the tail of each of its
+keys. These edges are all that is kept of the order, and they are enough: what comes before a tail comes before its
+members.
 
-Rejected: a list of commands a key, as the proposal has it; to run one, all lists it is in must be searched.
+Rejected: a list of commands for each key. To run one, all lists it is in must be searched.
 
 Owned by the loop thread.
 """
@@ -54,7 +54,7 @@ class Queued:
 
 
 class Tail:
-    """The end of a key's queue: its last writer and those who read the key since, as far as they have not run."""
+    """The end of a key's queue: its last writer and the readers since, as far as they have not run."""
 
     __slots__ = ("readers", "writer")
 

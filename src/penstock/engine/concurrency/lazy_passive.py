@@ -1,7 +1,7 @@
 """Passive execution of LAZY: the oldest commands run in slices when no bytes came for a while, or when they are too
 old.
 
-A random key, as the proposal has it, could let one of them wait for ever.
+Rejected: taking a random key, because one command could wait for ever.
 
 Owned by the loop thread.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 QUIET = 0.005
 """Seconds without a byte from any client after which the server counts as idle."""
 SLICE = 1_000_000
-"""Nanoseconds that passive execution works before it lets clients have their turn."""
+"""Nanoseconds that passive execution works before other clients are served."""
 
 
 class PassiveRuns:
@@ -54,7 +54,7 @@ class PassiveRuns:
         self.plan()
 
     def plan(self) -> None:
-        """See to it that the queue is looked at again."""
+        """Plan the next look at the queue."""
         if self._timer is not None or not self._pending or self._runner.are_threads_busy():
             return
         max_age = self._engine.config.lazy_max_age
@@ -86,7 +86,7 @@ class PassiveRuns:
             if queued.number not in self._pending:
                 self._counts.ran_passively += 1
             elif queued.job is None:
-                self._idle = False  # locks are in its way: a little later
+                self._idle = False  # locks are held: try a little later
                 break
             if perf_counter_ns() >= until:
                 break

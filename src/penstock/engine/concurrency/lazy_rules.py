@@ -1,10 +1,10 @@
-"""Which commands may be LAZY, and why the others may not: read from the declarations.
+"""Which commands may be LAZY, and why the others may not: derived from the declarations.
 
-A queued command runs later than it was logged, and no client may be able to tell. So its outcome must follow from its
-arguments and from the keys they name alone: not from chance, not from the clock, not from keys that only the data
-tells. Everything that is not certain is refused with its reason; docs/lazy-commands.md has the table.
+A queued command runs later than it was logged, and no client may be able to tell. So its result must depend only on its
+arguments and the keys they name: not on chance, not on the clock, not on keys that depend on the data. Every command
+for which that is not certain is refused with its reason; docs/lazy-commands.md has the table.
 
-Rejected: a list of names that may. A new command would be left out of it in silence.
+Rejected: a list of names that may. A new command could be left out of it unnoticed.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class Runner:
         return len(self._in_threads)
 
     def advance(self, wanted: list[Queued]) -> bool:
-        """Run these, or have threads begin with them, as far as nothing is in the way; whether all have run."""
+        """Run these, or give them to threads, as far as nothing is in the way; whether all have run."""
         for queued in wanted:
             if queued.number in self._pending and self.job(queued) is None and self._order.is_next(queued):
                 queued.needed = True
@@ -62,7 +62,7 @@ class Runner:
     def run_all(self, last: list[Queued]) -> int:
         """Run these and all that must run before them, in the order in which they came.
 
-        How many no thread had begun.
+        Answers how many were not begun by a thread.
         """
         return sum([self.run(queued) for queued in self._order.with_those_before(last)])
 
@@ -82,7 +82,7 @@ class Runner:
         return True
 
     def _spare_readers(self, database: Database, key: bytes) -> None:
-        """Put a copy in the place of a value that threads read: they keep the other, as after FLUSHALL."""
+        """Replace a value that threads read by a copy: they keep the old one, as after FLUSHALL."""
         lock, value = database.locked.get(key), database.data.get(key)
         if lock is None or value is None or not (lock.readers or lock.writer is not None):
             return
@@ -117,7 +117,7 @@ class Runner:
         return queued.job
 
     def _release(self, queued: Queued) -> None:
-        """No thread is at it any more."""
+        """Its thread is done."""
         assert queued.job is not None
         session, queued.job = queued.job.session, None
         del self._in_threads[session]
@@ -168,19 +168,19 @@ class Runner:
 
     @cached_property
     def _session(self) -> Session:
-        """Runs what cannot wait: it never goes to a thread."""
+        """Runs commands that cannot wait: it never uses a thread."""
         return self._new_session()
 
     def _new_session(self) -> Session:
-        """Runs what is queued: it has no client."""
+        """Runs queued commands: it has no client."""
         session = Session(self._engine)
         session.authenticated = True
         session.may_block = False
-        session.name = b"lazy"  # so that the slow log tells
+        session.name = b"lazy"  # shown in the slow log
         return session
 
     def remove(self, queued: Queued) -> None:
-        """It has run, or is discarded."""
+        """It has run, or was dropped."""
         self._order.remove(queued)
         self._engine.memory.reserved -= queued.growth
         if queued.job is not None:
@@ -195,4 +195,4 @@ class Runner:
         """Assert every invariant; for tests."""
         for session, queued in self._in_threads.items():
             assert self._pending[queued.number] is queued and queued.job is not None and queued.job.session is session
-            assert self._order.is_next(queued), "a thread is at one whose turn has not come"
+            assert self._order.is_next(queued), "a thread runs a command whose turn has not come"

@@ -1,22 +1,24 @@
-"""Commands and locks: who must wait before his command runs, who is called, and when a child may be forked.
+"""Commands and locks: which commands must wait before they run, which continue, and when a child may be forked.
 
-locks.py decides; here are the clients. A session that finds a locked key is blocked before its command runs, as CLIENT
-PAUSE would block it, and the whole command is run again, gates included, when it is called. So no handler knows that
-locks exist. The rest follows from the declarations: a key with Access.WRITE is wanted exclusively, any other is shared.
+locks.py decides about keys; here are the clients. A session that finds a locked key is blocked before its command runs,
+as by CLIENT PAUSE, and the whole command is run again, gates included, when the lock is released. So no handler knows
+that locks exist. The rest follows from the declarations: a key with Access.WRITE needs an exclusive lock, any other a
+shared one.
 
-- What LAZY has queued and a command needs is begun first; a command that must wait for it is held back here, too.
+- Queued LAZY commands that a command needs are begun first; a command that must wait for them is held back here, too.
 - LAZY waits only for a command that it has made run again already, and when its queue is full.
-- EXEC wants the keys of everything that was queued. Threaded commands inside it run inline, because nothing may come
-  in between.
-- A script wants the keys it declares; touching another one while it is locked is its error, LOCKED.
-- A blocked command (BLPOP) whose turn comes while a key is locked keeps its place and has its turn when locks go.
-- Whole-keyspace commands want nothing. KEYS and SCAN do not look at values; FLUSHALL unlinks them now, and workers.py
-  sees to it that nothing which was computed from them comes back.
+- EXEC needs the keys of all queued commands. Threaded commands inside it run inline, because nothing may come in
+  between.
+- A script needs the keys it declares; if it touches another one that is locked, it gets the error LOCKED.
+- A blocked command (BLPOP) whose turn comes while a key is locked keeps its place and is served when the lock is
+  released.
+- Whole-keyspace commands need no locks. KEYS and SCAN do not look at values; FLUSHALL unlinks them now, and workers.py
+  drops what was computed from them.
 
-The fork gate (seed 001, "Calling fork() to persist"): `may_fork` has what is queued run, long commands in threads, then
-denies new write locks and says no while there are any left, for FORK_PATIENCE at most. Forking later than that is safe
-all the same: a threaded command changes memory only in its commit, on the loop; the gate is there so that a snapshot
-holds what was under way when it was asked for.
+The fork gate: `may_fork` runs the queued commands, long ones in threads. Then it denies new write locks and says no
+while there are any left, for at most FORK_PATIENCE. Forking later is safe too, because a threaded command changes
+memory only in its commit, on the loop. The gate only makes sure that a snapshot holds the commands that were under way
+when it was requested.
 
 Owned by the loop thread.
 """
@@ -43,7 +45,7 @@ FORK_PATIENCE = 5000
 
 
 class _Databases:
-    """Which database a number means, and which one a client is at, in the course of a transaction."""
+    """Which database a number means, and which one a client uses, in the course of a transaction."""
 
     def __init__(self, keyspace: Keyspace, current: Database) -> None:
         self._databases = keyspace.databases
@@ -85,9 +87,10 @@ class LockGate:
         self._engine = engine
         self.locks = Locks(engine.busy_names)
         self._names = engine.busy_names.table
-        self.on_quiet: Callable[[], None] = lambda: None  # the last write lock went while the server wants to fork
+        # the last write lock was released while the server wants to fork
+        self.on_quiet: Callable[[], None] = lambda: None
         self._fork_wanted = 0  # since when, by the clock of leases; 0 if it is not
-        self._put_off: dict[tuple[Database, bytes], None] = {}  # changed keys whose waiters found locks in their way
+        self._put_off: dict[tuple[Database, bytes], None] = {}  # changed keys whose waiters found them locked
 
     # -- what a command touches -------------------------------------------------------------------------------
 
@@ -126,11 +129,11 @@ class LockGate:
     # -- passing and waiting ----------------------------------------------------------------------------------
 
     def hold(self, session: Session, command: Command, argv: Argv) -> bool:
-        """Whether the command must wait; the session is then blocked. To be asked only while there are busy names."""
+        """Whether the command must wait; the session is then blocked. Called only while there are busy names."""
         lazy = self._engine.lazy
         near = not lazy.pending or command.reach(argv) is Reach.KEYS
         if near and session.transaction is None and self._names.keys().isdisjoint(argv):
-            return False  # for most commands there is no need to know where their keys are
+            return False  # for most commands the positions of their keys are not needed
         is_lazy = command.name == LAZY
         ready = is_lazy or not lazy.pending or lazy.prepare(session, command, argv)
         wants = self.wants(session, command, argv)
@@ -144,16 +147,14 @@ class LockGate:
         return not ready
 
     def is_locked(self, database: Database, command: Command, argv: Argv) -> bool:
-        """Whether a command that works for no client finds a lock in its way."""
+        """Whether a command without a client finds a lock in its way."""
         locks = self.locks
         if not (locks.read_locks or locks.write_locks):
             return False
         return locks.blocked(self._wants(database, [(command, argv)]))
 
     def _is_insisted_on(self, want: Want) -> bool:
-        """Whether a key is locked by a command that LAZY has made run again already: once
-        more, and it might never end.
-        """
+        """Whether a key is locked by a command that LAZY has made run again already: it must not happen twice."""
         lock = want.table.get(want.key)
         return lock is not None and any(
             isinstance(owner, Job) and owner.insists for owner in (lock.writer, *lock.readers)
@@ -170,15 +171,17 @@ class LockGate:
         return False
 
     def check_script(self, session: Session, command: Command, argv: Argv) -> None:
-        """A script can neither wait nor see a value half done: a locked key that it did not declare is an error."""
+        """A script can neither wait nor see half a change: a locked key that it did not declare is an error."""
         if self._engine.lazy.pending:
-            self._engine.lazy.before(session, command, argv)  # what is LAZY must not be the reason
+            self._engine.lazy.before(session, command, argv)  # a queued LAZY command must not be the reason
         for want in self._wants(session.db, [(command, argv)]):
             if self.locks.blocked([want]):
                 raise Locked(f"the key '{shown(want.key)}' is locked; a script that declares it waits for it")
 
     def may_serve(self, waiter: Waiter, key: bytes) -> bool:
-        """Whether a blocked command may have its turn with a key that changed; if not, it will when locks go."""
+        """Whether a blocked command may be served with a key that changed; if not, it is
+        when the locks are released.
+        """
         if not self.locks.blocked(self._wants(waiter.database, [(waiter.command, waiter.argv)])):
             return True
         self._put_off[waiter.database, key] = None
@@ -190,16 +193,16 @@ class LockGate:
         self._engine.blocking.postpone(session, command, argv)
 
     def _ticket(self, session: Session, argv: Argv) -> int | None:
-        """That of a command which waited before and runs again."""
+        """The ticket of a command that waited before and runs again."""
         turn = session.turn
         return turn[1].ticket if turn is not None and turn[0] is argv else None
 
     # -- going on ---------------------------------------------------------------------------------------------
 
     def release(self, owner: object, midway: bool = False) -> None:
-        """A thread is done: unlock, and call those who waited; who is blocked has his turn at the next `serve`.
+        """A thread is done: unlock, and continue the waiters; blocked commands are served by the next `serve`.
 
-        `midway` in a command, which a child must not be forked in the middle of.
+        `midway` in a command, where a child must not be forked.
         """
         self._call(self.locks.release(owner))
         if self._put_off:
@@ -210,7 +213,7 @@ class LockGate:
             self.on_quiet()
 
     def forget(self, session: Session) -> None:
-        """A client went away: no queue remembers it (redis#15594). What it holds is held until its thread returns."""
+        """A client disconnected: it leaves every queue (redis#15594). Its locks last until its thread returns."""
         if session.turn is not None:
             self._call(self.locks.leave(session.turn[1]))
             session.turn = None
@@ -240,7 +243,7 @@ class LockGate:
         return False
 
     def reopen(self) -> None:
-        """The child was forked, or is no longer wanted: give write locks again."""
+        """The child was forked, or is no longer needed: allow write locks again."""
         self._fork_wanted = 0
         if self.locks.writes_denied:
             self._call(self.locks.allow_writes())

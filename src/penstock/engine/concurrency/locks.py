@@ -1,23 +1,22 @@
-"""Which keys are locked, by which owner, and what waits for them: the dictionary of locked keys, nothing else.
+"""Which keys are locked, by which owner, and what waits for them: the dictionary of locked keys.
 
-It knows neither clients nor threads: an owner is any object, a waiter too, and calling one of them is the caller's
-business (lock_gate.py). Two kinds of commands ask. One that *takes* locks goes to a thread and holds them until it is
-done: all of them at once or none, so an owner of a lock never waits and there is no circle to wait in. Any other
-runs on the loop from start to end; it takes nothing and only needs that no owner holds what it is about to touch.
+It knows neither clients nor threads: owners and waiters are any objects, and the caller informs them (lock_gate.py).
+There are two kinds of commands. A command that *takes* locks goes to a thread and holds them until it is done. It takes
+all of them at once or none, so an owner of a lock never waits, and there is no deadlock. Any other command runs on the
+loop from start to end; it takes no locks and only needs that its keys are not held.
 
-- A read lock keeps writers out, a write lock everybody.
-- Who finds a lock in his way waits at every key that is, in the order of tickets, and keeps these places until he is
-  called. Who is called tries again from the start; should he have to wait once more, his ticket is still the old one.
-- Who takes locks also waits behind older waiters that his locks would keep out. So a crowd of threaded readers cannot
-  starve a writer. What runs at once passes them, as it keeps no other waiting.
-- While write locks are denied, because a child is to be forked, a command that wants one waits at the key as well, and
+- A read lock excludes writers, a write lock all others.
+- A command that finds a lock in its way waits at every such key, in the order of tickets, until it is called. Then it
+  tries again from the start; if it has to wait once more, it keeps its ticket.
+- A command that takes locks also waits behind older waiters that its locks would exclude. So many threaded readers
+  cannot starve a writer. A command that runs at once passes them, because it delays no other.
+- While write locks are denied, because a child is to be forked, a command that needs one waits at the key as well, and
   the key is listed in `fork_queue`.
 
-Invariant (`check`): a waiter is in the queue of a key where something stands in his way, and is looked at again when
-that changes; queues are in the order of tickets; no entry is empty.
-Owned by the loop thread.
+Invariant (`check`): a waiter is in the queue of a key where something is in its way, and is checked again when that
+changes; queues are in the order of tickets; no entry is empty. Owned by the loop thread.
 
-Rejected: granting a lock to a waiter on his behalf. What he needs is known for sure only when his command runs again.
+Rejected: granting a lock to a waiter in its absence. What it needs is known only when its command runs again.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class KeyLock:
         self.since = now  # milliseconds since 1970
         self.readers: dict[object, None] = {}
         self.writer: object | None = None
-        self.queue: dict[Wait, bool] = {}  # by ticket; whether he wants the key for himself
+        self.queue: dict[Wait, bool] = {}  # by ticket; whether it needs the key exclusively
 
     @property
     def kind(self) -> Kind:
@@ -76,7 +75,7 @@ class Wait:
         self.since = now  # milliseconds since 1970
         self.wants = wants
         self.takes = takes
-        self.ticket = ticket  # who came earlier has the lower one
+        self.ticket = ticket  # the earlier one has the lower ticket
         self.places: list[KeyLock] = []
 
 
@@ -141,7 +140,7 @@ class Locks:
         return True
 
     def release(self, owner: object) -> list[Wait]:
-        """Unlock everything of an owner, if anything; those who may try again, in their order."""
+        """Unlock everything of an owner, if anything; answers the waiters that may try again, in their order."""
         locks = self._held.pop(owner, [])
         for lock in locks:
             if lock.writer is owner:
@@ -175,17 +174,17 @@ class Locks:
         return self._call(places)
 
     def deny_writes(self) -> None:
-        """Give no more write locks: the server wants to fork."""
+        """Deny new write locks: the server wants to fork."""
         self.writes_denied = True
 
     def allow_writes(self) -> list[Wait]:
-        """Give write locks again; those who may try, in their order."""
+        """Allow write locks again; answers the waiters that may try, in their order."""
         self.writes_denied = False
         pending, self.fork_queue = list(self.fork_queue), {}
         return self._call(pending)
 
     def _line_up(self, wait: Wait) -> None:
-        """Queue up wherever something is in the way and it does not stand already."""
+        """Queue up wherever something is in the way and it does not wait already."""
         for want in self._obstacles(wait):
             lock = self._entry(want, wait.since)
             if self.writes_denied and wait.takes and want.exclusive:
@@ -199,13 +198,13 @@ class Locks:
             wait.places.append(lock)
 
     def _call(self, locks: list[KeyLock]) -> list[Wait]:
-        """Something changed at these keys: take those out of all queues who may try again, the oldest first."""
+        """Something changed at these keys: take the waiters that may try again out of all queues, the oldest first."""
         called = []
         while locks:
-            left: list[KeyLock] = []  # keys at which it stood before others
+            left: list[KeyLock] = []  # keys at which it was before others
             for wait in sorted({wait for lock in locks for wait in lock.queue}, key=_ticket):
                 if self.blocked(wait.wants, wait.takes, wait.ticket):
-                    self._line_up(wait)  # perhaps at another key, which was free when he came
+                    self._line_up(wait)  # perhaps at another key, which was free when it came
                 else:
                     left += wait.places
                     self._forget(wait)
@@ -232,7 +231,7 @@ class Locks:
         return lock
 
     def _tidy(self, lock: KeyLock) -> None:
-        """Remove an entry that says nothing."""
+        """Remove an empty entry."""
         if lock.readers or lock.writer is not None or lock.queue or lock.table.get(lock.key) is not lock:
             return
         del lock.table[lock.key]
@@ -240,7 +239,7 @@ class Locks:
         self._names.remove(lock.key)
 
     def check(self, tables: Iterable[Table]) -> None:
-        """Assert every invariant; for tests. `tables` are all there are."""
+        """Assert every invariant; for tests. `tables` are all tables."""
         entries = [lock for table in tables for lock in table.values()]
         assert self.read_locks == sum(len(lock.readers) for lock in entries)
         assert self.write_locks == sum(lock.writer is not None for lock in entries)

@@ -1,8 +1,8 @@
-"""Which commands have so much to do that they ask to do it aside, and how a long reply is made there.
+"""Which commands have so much work that they use a thread, and how a long reply is made there.
 
-A handler looks at lengths, which cost nothing, and does short work at once in plain values: a set of ten members never
-hears of any of this. What is longer than LONG goes through `Session.aside`, which decides where it runs, and its reply
-is encoded there too: encoding two million members takes longer than finding them.
+A handler looks at lengths, which cost nothing, and does short work at once with plain values. Work longer than LONG
+goes through `Session.aside`, which decides where it runs. The reply is encoded there too: encoding two million members
+takes longer than finding them.
 
 A reply of random draws may be of any length, however small the collection. It is made while it is sent (`reply_draws`).
 """
@@ -22,17 +22,17 @@ from penstock.types.kernels import draw
 from penstock.types.zset import SortedSet
 
 LONG = 1000
-"""Elements. To touch so many takes about as long as the least command of a client."""
+"""Elements. Touching so many takes about as long as the shortest command of a client."""
 
 
 SHARE = 16
-"""A removal of more than this part of a collection makes a new one of what stays, instead of changing it in place."""
+"""A removal of more than this part of a collection builds a new one of the rest, instead of changing it in place."""
 
 
 def is_long_removal(going: int, size: int) -> bool:
-    """Whether to remove so many of so many elements takes long enough to build what stays aside.
+    """Whether removing so many of so many elements takes long enough to build the rest in a thread.
 
-    A thread changes nothing in place, so it copies what stays. To remove a few of very many is quicker done at once.
+    A thread changes nothing in place, so it copies the rest. Removing a few of very many is faster on the loop.
     """
     return going > LONG and (going * SHARE > size or going > GIANT)
 
@@ -93,5 +93,5 @@ def _drawn(columns: tuple[Sequence[Any], ...]) -> Iterator[Any]:
 
 
 def sort_first(session: Session, zset: SortedSet, then: Callable[[], Reply]) -> Reply:
-    """Have a sorted set put in order aside, then call `then`, for which the order is no longer work."""
+    """Have a thread sort a sorted set, then call `then`, which finds it sorted."""
     return session.aside(zset.disorder, zset.put_in_order, lambda _: then())

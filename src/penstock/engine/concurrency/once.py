@@ -1,6 +1,6 @@
-"""What ONCE needs between commands: clients that are gone for long are forgotten, and the figures for INFO.
+"""The periodic work of ONCE: clients that were idle for long are forgotten; and the figures for INFO.
 
-What is kept lives in `keyspace.once_records`, with the data, because it is logged and saved with the data: a snapshot
+The records are in `keyspace.once_records`, with the data, because they are logged and saved with the data: a snapshot
 that had one without the other would run a command twice, or never.
 """
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from penstock.engine.dispatch import Engine
 
 LOOK_EVERY = 1000
-"""Milliseconds between looks for clients that are idle: a look walks over all of them."""
+"""Milliseconds between looks for idle clients: a look visits all of them."""
 STOOD_STILL = 10_000
-"""Milliseconds without a look after which the clock was set, or the server stood still: no client was idle in that
-time.
+"""Milliseconds without a look after which the clock was set, or the server was suspended: that time does not count as
+idle.
 """
 
 
@@ -32,7 +32,7 @@ class Once:
         now = self._engine.clock.now
         passed = now - self._looked
         if not 0 <= passed < LOOK_EVERY and not self._engine.loading:
-            if self._looked and not 0 <= passed <= STOOD_STILL:  # the server stood still, or the clock was set
+            if self._looked and not 0 <= passed <= STOOD_STILL:  # the server was suspended, or the clock was set
                 self._engine.keyspace.once_records.postpone(passed)
             self._looked = now
             self.forgotten += self._engine.keyspace.once_records.forget_idle(

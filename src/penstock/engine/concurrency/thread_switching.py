@@ -1,13 +1,13 @@
-"""What changes in the interpreter while threads work for any server of this process.
+"""Interpreter settings that change while threads work for any server of this process.
 
-The interpreter's lock changes hands more often, and the search for cycles rests: what a thread makes is millions of
-objects and no cycles, and one look at them all takes 50 ms. Both settings belong to the process, and several servers
-may run in one, so the jobs of all of them are counted: the first one changes the settings, the last one restores them.
+The interpreter switches threads more often, and the garbage collector is off: a thread makes millions of objects and no
+cycles, and one collection over them takes 50 ms. Both settings belong to the process, and several servers may run in
+one, so the jobs of all of them are counted: the first one changes the settings, the last one restores them.
 
-What the jobs made and left is young then, and the next look at the young objects would walk all of it: 130 ms of the
-loop for the rows of a sorted set of a million members. So very many young objects are declared old, which costs
-nothing. The price: cycles among the few that were young before the jobs are found by a search of everything only, and
-objects that the program had frozen (`gc.freeze`) become old ones too.
+The objects that the jobs made are young then, and the next collection of young objects would visit all of them: 130 ms
+of the loop for the rows of a sorted set of a million members. So very many young objects are declared old, which costs
+nothing. The price: cycles among the few objects that were young before the jobs are found only by a full collection,
+and objects that the program had frozen (`gc.freeze`) become old ones too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SWITCH_INTERVAL = 0.0005
 """Seconds that a busy thread may keep the loop waiting; Python's own 5 ms would be felt by every client."""
 
 MANY = 2
-"""Young objects, in times of what starts a look at them, from which they are declared old."""
+"""Young objects, as a multiple of the number that starts a collection, from which they are declared old."""
 
 _lock = threading.Lock()
 _jobs = 0  # of all servers

@@ -1,31 +1,31 @@
-"""Worker threads: the slow part of a command runs in one, with its keys locked, while the loop serves everybody else.
+"""Worker threads: the slow part of a command runs in one, with its keys locked, while the loop serves other clients.
 
-A handler hands its slow part over by `session.aside(work, compute, commit)`. If there is little work, or the session
-may not wait, both parts run at once. Otherwise the command's keys are locked, the client is blocked, and `compute` runs
-in a thread. When it is done the loop runs `commit` as if it were the whole command: changed, logged, watched, monitored
-and timed in one step. So the order of the log is the order of commits, and memory never holds half a command.
+A handler gives its slow part to `session.aside(work, compute, commit)`. If there is little work, or the session may not
+wait, both parts run at once. Otherwise the command's keys are locked, the client is blocked, and `compute` runs in a
+thread. When it is done the loop runs `commit` as if it were the whole command: changed, logged, watched, monitored and
+timed in one step. So the order of the log is the order of commits, and memory never holds half a command.
 
-Its moment is its commit. If a value that it locked is no longer there by then (it expired, FLUSHALL, SWAPDB), or LAZY
-has queued a command for one of its keys, what was computed belongs to the past: a command that writes is run again from
-the start, so that a flush that came first stays a flush (kvrocks#2620) and a replay of the log gives the same. One that
-reads answers what it read.
+The command happens at its commit. If a value that it locked is no longer there by then (it expired, FLUSHALL, SWAPDB),
+or LAZY has queued a command for one of its keys, the computed result is outdated. A command that writes is then run
+again from the start, so that a flush that came first stays a flush (kvrocks#2620) and a replay of the log gives the
+same. One that reads answers what it read.
 
-A client that goes away is no reason to stop: as with Redis, a write that was received is carried out; of a read the
-result is dropped. Its locks last until the thread returns in either case, as the thread still reads the values.
+A client that disconnects does not stop the work: as in Redis, a write that was received is carried out, and the result
+of a read is dropped. In both cases the locks last until the thread returns, because the thread still reads the values.
 
-What no command waits for, and what touches no value, is a chore (`in_background`): it is neither locked nor waited for.
+Work that no command waits for, and that touches no value, is a chore (`in_background`): it is neither locked nor waited
+for.
 
-What LAZY queued has a thread too if it is long, and no client that waits: its end calls `Session.later` instead. Who
-cannot wait for such a thread has it finished there and then (`finish_now`).
+A long LAZY command also uses a thread, but no client waits for it: its end calls `Session.later` instead. A caller that
+cannot wait for such a thread finishes the work at once (`finish_now`).
 
 Threads share the interpreter's lock; thread_switching.py says what changes while any is busy. They are started when
 first needed and are daemons: a thread that does not return cannot keep the process from ending. Commands of modules
-have threads of their own, as many again: they may take as long as their author likes, and a built-in command does not
-wait for it.
+have threads of their own, as many again: they may take long, and a built-in command does not wait for them.
 
 Rejected: concurrent.futures. The interpreter waits for its threads at exit, however long they take.
 
-Owned by the loop thread, but for `Job.run`, which a worker calls and which touches nothing but its job.
+Owned by the loop thread, except `Job.run`, which a worker calls and which touches only its job.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Job:
         self.growth = 0  # bytes that are reserved for what it computes
 
     def run(self) -> None:
-        """In a worker thread, if no other was quicker."""
+        """In a worker thread, if no other thread was faster."""
         if not self._claim.acquire(blocking=False):
             return
         started = time.perf_counter_ns()
@@ -119,7 +119,7 @@ class Job:
         self._over.wait()
 
     def finish(self, session: Session, argv: Argv) -> Reply:
-        """What is left of the command, as its handler."""
+        """The rest of the command, as its handler."""
         try:
             return self._last_step() if self._around is None else self._around(self._last_step)
         finally:
@@ -136,12 +136,12 @@ class Job:
 
     @property
     def outdated(self) -> bool:
-        """Whether it would write what was computed from values that are no longer there."""
+        """Whether it would write a result that was computed from values that are no longer there."""
         return self.command.writes and any(database.data.get(key) is not value for database, key, value in self.seen)
 
 
 class Chore:
-    """Something for a thread that is no command's, and what the loop does when it is over, however it ended."""
+    """Work for a thread that belongs to no command, and what the loop does when it is over, however it ended."""
 
     __slots__ = ("_compute", "over")
 
@@ -157,7 +157,7 @@ class Chore:
 
 
 class Pool:
-    """Threads that take jobs from one queue; `work` is the life of each. They are started when first needed."""
+    """Threads that take jobs from one queue; each runs `work`. They are started when first needed."""
 
     def __init__(self, name: str, work: Callable[[SimpleQueue[Job | Chore | None]], None]) -> None:
         self._name = name
@@ -166,7 +166,7 @@ class Pool:
         self.threads = 0
 
     def put(self, item: Job | Chore, most: int) -> bool:
-        """Hand over to a thread, and start one more if there are fewer than `most`; False if there is none."""
+        """Give a job to a thread, and start one more if there are fewer than `most`; False if there is none."""
         if self.threads < most:
             with contextlib.suppress(RuntimeError):  # the system gives no more threads
                 threading.Thread(target=self._work, args=(self._queue,), name=self._name, daemon=True).start()
@@ -193,7 +193,7 @@ class Workers:
         self._deliver: Deliver | None = None
         self._pool = Pool("penstock-worker", self._work)
         self._module_pool = Pool("penstock-module", self._work)
-        self._until_idle: list[Waiter] = []  # of those who want to end the server
+        self._until_idle: list[Waiter] = []  # clients that want to stop the server
         self._patience: object | None = None  # the timer of their wait
         for name in ("worker-threads", "worker-threshold"):
             engine.config.on_change(name, lambda _: self._configure())
@@ -204,9 +204,10 @@ class Workers:
         self._configure()
 
     def stop(self) -> None:
-        """Use no threads from now on, and give up on what is under way."""
+        """Use no threads from now on, and abandon the work under way."""
         self._deliver = None
-        self._configure()  # before locks go: what waits for them must not begin in a thread whose end is not delivered
+        # before locks are released: a command that waits for them must not begin in a thread whose end is not delivered
+        self._configure()
         self.abandon()
 
     def _configure(self) -> None:
@@ -277,7 +278,7 @@ class Workers:
             job.seen.append((database, held.key, database.data.get(held.key)))
         for _, _, value in job.seen:
             if type(value) is SortedSet:
-                value.build_index()  # the one type whose reads put something in order that others see (valkey#4604)
+                value.build_index()  # the only type whose reads build something that others see (valkey#4604)
         thread_switching.begin()
         self.jobs[job] = None
         self._reserve(job)
@@ -305,7 +306,7 @@ class Workers:
             self._deliver(partial(self._finished, job))
 
     def _work(self, queue: SimpleQueue[Job | Chore | None]) -> None:
-        """A worker's life."""
+        """The main function of a worker."""
         while (job := queue.get()) is not None:
             job.run()
             deliver = self._deliver
@@ -313,26 +314,26 @@ class Workers:
                 return
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 deliver(partial(self._finished, job) if isinstance(job, Job) else job.over)
-            del job  # what it holds may be large, and the next one may be long in coming
+            del job  # it may hold much memory, and the next job may come late
 
     # -- ending -----------------------------------------------------------------------------------------------
 
     def _finished(self, job: Job) -> None:
-        """A thread is done: carry the command out, answer, let others go on."""
+        """A thread is done: carry the command out, answer, and let others continue."""
         if job not in self.jobs:
-            return  # given up on
+            return  # abandoned
         self._engine.clock.refresh()
         self._end(job)
         if self._engine.keyspace.ready:
             self._engine.blocking.serve()
 
     def finish_now(self, job: Job) -> None:
-        """Carry out a job that no client waits for before this returns, in the middle of another's command."""
+        """Finish a job that no client waits for before this returns, in the middle of another command."""
         job.complete()
         self._end(job, midway=True)
 
     def drop(self, job: Job) -> None:
-        """Forget a job that no client waits for, whose values are in the keyspace no longer."""
+        """Drop a job that no client waits for and whose values are no longer in the keyspace."""
         self._remove(job)
         self._engine.lock_gate.release(job, midway=True)
 
@@ -348,7 +349,7 @@ class Workers:
     def _answer(self, job: Job) -> None:
         engine, session, waiter = self._engine, job.session, job.waiter
         connected = session.waiter is waiter
-        # What LAZY has queued for its keys meanwhile is before it in the log.
+        # LAZY commands that were queued for its keys in between are before it in the log.
         overtaken = job.command.writes and engine.lazy.is_needed_by(job.database, job.command, job.argv)
         session.repeated = job.argv if overtaken else None
         again = overtaken or job.outdated
@@ -377,7 +378,7 @@ class Workers:
             return ReplyError(f"internal error: {error!r}")
 
     def _reserve(self, job: Job) -> None:
-        """Have others know what the job will take; what LAZY queued is reserved already."""
+        """Reserve the memory that the job will take; that of queued LAZY commands is reserved already."""
         if job.later is None:
             called, at = job.command.inside(job.argv) or (job.command, 0)
             job.growth = self._engine.growth(job.session, called, job.argv[at:])
@@ -393,7 +394,7 @@ class Workers:
     # -- the end of the server --------------------------------------------------------------------------------
 
     def wait_until_idle(self, session: Session) -> Reply:
-        """Run the current command again when no thread is busy; after STOP_PATIENCE they are given up on."""
+        """Run the current command again when no thread is busy; after STOP_PATIENCE the threads are abandoned."""
         assert session.current is not None
         self._engine.blocking.postpone(session, *session.current)
         assert session.waiter is not None
@@ -404,7 +405,7 @@ class Workers:
         return NO_REPLY
 
     def _end_wait(self) -> None:
-        """No thread is busy: those who waited for that go on."""
+        """No thread is busy: the clients that waited for that continue."""
         self._engine.timers.cancel(self._patience)
         waiters, self._until_idle = self._until_idle, []
         self._configure()
@@ -413,7 +414,7 @@ class Workers:
                 self._engine.blocking.run_again(waiter.session)
 
     def abandon(self) -> None:
-        """Give up on everything that is under way: nothing of it will be written, and its clients are told so."""
+        """Abandon all work under way: nothing of it will be written, and its clients get an error."""
         for job in list(self.jobs):
             if job.later is None:
                 log.warning("given up on %r, which is still in its thread", in_short(job.argv))

@@ -1,13 +1,13 @@
-"""What the two allocators of this process have handed out, to the byte.
+"""How many bytes the two allocators of this process have handed out, exactly.
 
 malloc (glibc's mallinfo2, which adds up the arenas of all threads) has strings over 512 bytes, tables of dicts, blocks
 of deques, Arrow's buffers. pymalloc has everything smaller. Python tells how many of its blocks are in use
 (sys.getallocatedblocks), not how large they are; `_PyObject_DebugMallocStats`, which prints what sys._debugmallocstats
 shows, tells both. It visits the header of each pool of 16 KiB, as getallocatedblocks does, and takes as long.
 
-Neither number contains what an allocator holds idle, so holes in the heap change nothing.
+Neither number contains unused memory of an allocator, so holes in the heap change nothing.
 
-`in_use` is None where the allocators cannot be asked: not glibc 2.33 or newer, or not CPython.
+`in_use` is None if the allocators cannot be asked: without glibc 2.33 or newer, or without CPython.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Allocators:
         return small + self.malloc()[0]
 
     def trim(self) -> None:
-        """Have malloc give what it holds idle back to the system."""
+        """Have malloc return unused memory to the system."""
         self._trim(0)
 
 

@@ -67,7 +67,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One call of an iteration, of which nothing depends on what else the server does meanwhile."""
+    """One call of an iteration; it does not depend on what else the server does."""
 
     owner: Hashable
     place: int
@@ -147,7 +147,7 @@ class Cursors:
         return Step(owner, place, end, count, size)
 
     def end(self, step: Step, found: Found) -> int:
-        """The cursor to go on with, 0 at the end; the window that it is in is kept."""
+        """The cursor for the next call, 0 at the end; its window is kept."""
         if found.window is None:
             return 0
         number = step.number if step.window is not None else self._open(found.window)

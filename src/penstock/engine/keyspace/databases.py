@@ -45,7 +45,7 @@ T = TypeVar("T")
 NEVER = 1 << 63
 """Later than any expiry time can be."""
 EXPIRY_SLICE = 1_000_000
-"""Nanoseconds that active expiry works before it lets clients have their turn."""
+"""Nanoseconds that active expiry works before other clients are served."""
 
 
 class Keyspace:
@@ -56,15 +56,14 @@ class Keyspace:
         self.dirty = 0  # changes ever made; save rules and dispatch compare it with an earlier reading
         self.ready: list[tuple[Database, bytes]] = []  # changed keys that blocked commands wait for; never replaced
         self.expiring = True  # off while loading: the log itself says what expired, and when
-        self.frozen = (
-            False  # during CLIENT PAUSE: who looks for a key whose time has come does not find it, but it stays
-        )
+        self.frozen = False  # during CLIENT PAUSE: commands do not find an expired key, but it stays
         self.on_expired: Callable[[Database, bytes], None] = lambda database, key: None
-        # Runs what may still see a key whose time has come; whether there was any. None while nothing is queued.
+        # Runs commands that may still see an expired key; whether there were any. None while nothing is queued.
         self.before_expiry: Callable[[Database, bytes], bool] | None = None
         self.expired_count = 0
         self.databases = [Database(self, index) for index in range(count)]
-        self.once_records = OnceRecords()  # the replies ONCE keeps: no database's, and no FLUSHALL empties it
+        # the replies that ONCE keeps: they belong to no database, and FLUSHALL does not remove them
+        self.once_records = OnceRecords()
         self.stream_storage = Storage()  # how the streams of this server are kept; its settings edit it
         self._expiry_turn = 0  # the database that active expiry looks at next
 
@@ -89,9 +88,9 @@ class Keyspace:
             database.touch_observed(existing_only=True, live_only=True)
 
     def expire_cycle(self, nanoseconds: int = EXPIRY_SLICE) -> bool:
-        """Delete keys whose time has come, for about so long; whether more are due. Not while the keyspace is frozen.
+        """Delete expired keys, for about so long; whether more are due. Not while the keyspace is frozen.
 
-        Databases take turns, so that one in which keys expire all the time does not keep the others waiting.
+        Databases take turns, so that one in which keys expire all the time does not delay the others.
         """
         if self.frozen:
             return False
@@ -222,7 +221,7 @@ class Database:
             self._tell(key)
 
     def touch(self, key: bytes) -> None:
-        """Break the WATCHes of a key although nothing changed, where Redis does."""
+        """Break the WATCHes of a key although nothing changed, as Redis does in some cases."""
         if self.observed:
             self._tell(key)
 
@@ -242,7 +241,7 @@ class Database:
             self.delete(key)
 
     def replace_or_delete(self, key: bytes, value: Any) -> None:
-        """Put what is left of a value in its place, and remove the key if that is nothing."""
+        """Replace a value by what is left of it, and remove the key if that is empty."""
         if value:
             self.replace(key, value)
         else:
@@ -256,9 +255,9 @@ class Database:
             self._tell(key)
 
     def clear(self) -> None:
-        """Forget everything at once.
+        """Remove everything at once.
 
-        The old values are freed when their last reader lets go, many of them by and by.
+        Each old value is freed after its last reference is gone, large ones in small steps.
         """
         self.keyspace.dirty += len(self.data)
         self.touch_observed(existing_only=True)
@@ -273,7 +272,7 @@ class Database:
     # -- expiry -----------------------------------------------------------------------------------------------
 
     def expires_at(self, key: bytes) -> int | None:
-        """When the key goes, in milliseconds since 1970; None if it stays."""
+        """When the key expires, in milliseconds since 1970; None if it does not."""
         return self.expires.get(key)
 
     def expire_at(self, key: bytes, when: int) -> None:
@@ -288,7 +287,7 @@ class Database:
             self._choose_get()
 
     def persist(self, key: bytes) -> bool:
-        """Take a key's expiry time away; whether it had one. The caller says `changed`."""
+        """Remove a key's expiry time; whether it had one. The caller calls `changed`."""
         when = self.expires.pop(key, None)
         if when is None:
             return False
@@ -298,16 +297,14 @@ class Database:
         return True
 
     def is_expired(self, key: bytes) -> bool:
-        """Whether the key's time has come; it may still be in `data`, where only this class should look."""
+        """Whether the key has expired; it may still be in `data`, where only this class should look."""
         return self.keyspace.expiring and self.expires.get(key, NEVER) <= self.clock.now
 
     def expire_now(self, key: bytes) -> bool:
-        """Delete a key whose time has come and have that logged; False while loading, or if its time was taken away.
+        """Delete an expired key and log that; False while loading, or if it has no expiry time any more.
 
-        While the keyspace is frozen it counts as deleted, and is later.
-
-        It does not count as a change (`dirty`): the command that came upon the key did not make it, and must not
-        be logged for it.
+        While the keyspace is frozen it counts as deleted, and is deleted later. It does not count as a change
+        (`dirty`): the command that found the key did not cause it, and must not be logged for it.
         """
         keyspace = self.keyspace
         if not keyspace.expiring:
@@ -323,7 +320,7 @@ class Database:
         return True
 
     def expire_due(self, until: int) -> bool:
-        """Delete keys whose time has come until perf_counter_ns() says `until`; whether more may be due."""
+        """Delete expired keys until perf_counter_ns() says `until`; whether more may be due."""
         if not self.expires or not self.keyspace.expiring:
             return False
         now = self.clock.now

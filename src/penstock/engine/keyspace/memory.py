@@ -90,12 +90,11 @@ class Memory:
         return self._engine.over_memory or 0 < self.limit < self.used_memory + self.reserved + growth
 
     def account(self, argv: Argv, growth: int = 0) -> None:
-        """A command that may grow memory is about to run; measure if the last measurement is no longer good enough.
+        """A command that may grow memory is about to run; measure if the last measurement is too old.
 
-        It may take `growth` bytes beyond its arguments, which are in memory already.
-
-        While memory is over the limit that is whenever anything changed since, so that room made by a DEL is found
-        by the very next write; a value that is still being taken apart is waited for before anything is refused.
+        It may take `growth` bytes beyond its arguments, which are in memory already. While memory is over the limit, it
+        measures whenever anything changed, so that the next write finds the space that a DEL made; before anything is
+        refused, it waits for values that are still being freed.
         """
         self._room -= sum(map(len, argv)) + OVERHEAD * len(argv) + growth
         if self._room < 0 or (self.lacks(growth) and self._engine.keyspace.dirty != self._dirty):
@@ -106,7 +105,7 @@ class Memory:
             self._room -= growth
 
     def measure(self) -> None:
-        """Find out how much is in use now."""
+        """Measure how much is in use now."""
         started = time.monotonic()
         self._look()
         if 0 < self.limit < self.used_memory and self._engine.compression.now():
@@ -139,7 +138,7 @@ class Memory:
         return held - in_use
 
     def purge(self) -> None:
-        """Give what malloc holds idle back to the system."""
+        """Return unused memory of malloc to the system."""
         if _allocators is not None:
             _allocators.trim()
         self.measure()

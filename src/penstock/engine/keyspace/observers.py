@@ -1,4 +1,4 @@
-"""Sessions, blocked commands and threads that are told when a key changes. Owned by the loop thread."""
+"""Sessions, blocked commands and threads that are informed when a key changes. Owned by the loop thread."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Observers:
-    """Who wants to know that one key changed."""
+    """The observers of one key."""
 
     __slots__ = ("waiters", "watchers")
 

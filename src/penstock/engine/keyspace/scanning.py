@@ -1,7 +1,7 @@
-"""The replies of SCAN, HSCAN, SSCAN and ZSCAN: which part of an iteration is made on the loop and which aside.
+"""The replies of SCAN, HSCAN, SSCAN and ZSCAN: which part is made on the loop and which in a thread.
 
 cursors.py says what an answer takes. A short one is made at once. A pass over a large collection, or an answer of many
-names, is work for a thread; the window that a pass fetched is kept by the loop afterwards.
+names, is work for a thread; the loop keeps the window that a pass fetched.
 """
 
 from __future__ import annotations

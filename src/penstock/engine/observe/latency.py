@@ -1,4 +1,4 @@
-"""The latency monitor: the longest moments in which the server kept everybody waiting, by what it did. For LATENCY.
+"""The latency monitor: the longest times for which the server did not serve clients, by kind. For LATENCY.
 
 Nothing is kept unless `latency-monitor-threshold` asks for it. Of each kind of event the worst of a second is a sample,
 and the latest samples are kept, as Redis does. Of commands the inner loop notices those that it times (statistics.py).
