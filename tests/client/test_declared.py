@@ -6,10 +6,17 @@ import pytest
 from tests.support.client import declared_table
 
 from penstock import commands
+from penstock.client.cluster.plan import _ON_ALL_MASTERS, _SPLITS
 from penstock.client.cluster.routing import CommandTable
 from penstock.client.engine.command_kinds import MAY_WAIT, Kind, kind_of
-from penstock.client.engine.declared import BLOCKING, COUNTED_KEYS, FOUND_KEYS, KEYED_SUBCOMMANDS, PREFIXES
-from penstock.client.engine.once_numbers import _UNFLAGGED_WRITES
+from penstock.client.engine.declared import (
+    BLOCKING,
+    COUNTED_KEYS,
+    FOUND_KEYS,
+    KEYED_SUBCOMMANDS,
+    PREFIXES,
+    UNFLAGGED_WRITES,
+)
 from penstock.engine.declarations import REGISTRY, Flag
 
 commands.load()
@@ -55,7 +62,19 @@ def test_every_command_that_may_change_a_connection_is_decided(group: str) -> No
 
 
 def test_what_reaches_others_without_changing_data_counts_as_a_write() -> None:
-    assert {command.name for command in REGISTRY.walk() if Flag.MAY_REPLICATE in command.flags} <= _UNFLAGGED_WRITES
+    assert {command.name for command in REGISTRY.walk() if Flag.MAY_REPLICATE in command.flags} <= UNFLAGGED_WRITES
+
+
+def test_commands_that_are_split_by_slot_name_keys_up_to_the_end() -> None:
+    for name in _SPLITS:
+        (spec,) = REGISTRY.by_name[name.encode()].keys
+        assert (spec.first, spec.last) == (1, -1)
+
+
+def test_what_is_sent_to_all_masters_names_no_key() -> None:
+    for name in _ON_ALL_MASTERS:
+        command = REGISTRY.find([word.encode() for word in name.split()])
+        assert command is not None and not command.keys
 
 
 @pytest.mark.parametrize("name", sorted({*COUNTED_KEYS, *FOUND_KEYS, *PREFIXES, *KEYED_SUBCOMMANDS}))

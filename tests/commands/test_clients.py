@@ -224,6 +224,20 @@ def test_a_pause_holds_writes_and_runs_them_in_order(client: RawClient, other: R
 
 
 @pytest.mark.since("7.0")
+@pytest.mark.parametrize("words", ["PUBLISH channel x", "SPUBLISH channel x", "FCALL f 0"])
+def test_a_pause_of_writes_holds_what_replicas_would_see(client: RawClient, other: RawClient, words: str) -> None:
+    assert client.ask("CLIENT PAUSE 60000 WRITE") == b"OK"
+    try:
+        other.command(*words.split())
+        while fields(client.ask("CLIENT LIST").splitlines()[-1])["flags"] != "b":
+            pass
+        assert isinstance(client.ask("SCRIPT LOAD return"), bytes), "the cache of scripts is no data"
+    finally:
+        assert client.ask("CLIENT UNPAUSE") == b"OK"
+    other.read()
+
+
+@pytest.mark.since("7.0")
 def test_a_pause_of_everything_ends_by_itself(client: RawClient, other: RawClient) -> None:
     started = time.monotonic()
     assert client.ask("CLIENT PAUSE 150") == b"OK"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.support.engine.lock_world import World
 
+from penstock import commands
 from penstock.commands.locks import locks
 
 OK = b"+OK\r\n"
@@ -379,3 +382,15 @@ def test_dead_letters_do_not_change_a_stream_that_a_thread_reads(world: World) -
     world.engine.streams.tick()
     assert len(read.messages) == 1
     assert len(world.engine.keyspace[0].data[b"dead"].messages) == 2
+
+
+def test_the_gate_knows_every_command_that_moves_clients_between_databases() -> None:
+    """SELECT and SWAPDB are known to it by name. RESET ends a transaction, so none comes after it."""
+    found = set()
+    for path in Path(commands.__file__).parent.glob("*.py"):
+        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(function, ast.FunctionDef):
+                inside = ast.unparse(function)
+                if "session.db = " in inside or ".swap(" in inside:
+                    found.add(function.name)
+    assert found == {"select", "swapdb", "reset"}

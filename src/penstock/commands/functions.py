@@ -125,7 +125,7 @@ def function_kill(session: Session, argv: Argv) -> Reply:
 @command(
     "FCALL",
     arity=-3,
-    flags=_FCALL,
+    flags=_FCALL | Flag.MAY_REPLICATE,
     keys=counted_keys(2, Access.UPDATE),
     group="scripting",
     syntax="function numkeys [key [key ...]] [arg [arg ...]]",

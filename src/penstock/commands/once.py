@@ -43,7 +43,6 @@ _ALIKE = (
 _KEPT_OK = (encode(OK, 2),) * 2
 _ZERO = ord("0")
 _NUL = 0
-_WRAPPERS = frozenset({"LAZY", "ONCE", "ONCEBEGIN", "ONCEKEPT"})
 
 
 @command(
@@ -176,8 +175,7 @@ def _encoded(reply: Reply) -> tuple[bytes, bytes]:
 @cache
 def _may_run(name: bytes) -> bool:
     """Whether the inner loop's command of this name may run under ONCE."""
-    called = REGISTRY.by_name[name.upper()]
-    return not _verdict(called)[0]
+    return may_run_once(REGISTRY.by_name[name.upper()])
 
 
 def _record(client: bytes, argv: Argv, kept: tuple[bytes, bytes]) -> Argv:
@@ -249,13 +247,19 @@ def _positive(text: bytes, what: str) -> int:
 @cache
 def _verdict(called: Command) -> tuple[str, bool]:
     """Why a command cannot run under ONCE, empty if it can; and whether it may wait."""
-    if called.flags & (Flag.CONTROL | Flag.NO_MULTI) or called.name in _WRAPPERS:
+    runs_another = any(spec.inner for spec in called.keys)
+    if called.flags & (Flag.CONTROL | Flag.NO_MULTI) or runs_another or called.group == "once":
         return f"{called.name} cannot run under ONCE", False
     script = called.group == "scripting" and bool(called.keys)
     changes = called.writes or script or Flag.MAY_REPLICATE in called.flags
     if not changes or Flag.READONLY in called.flags:
         return f"{called.name} changes nothing: send it without ONCE, as often as you like", False
     return "", Flag.BLOCKING in called.flags
+
+
+def may_run_once(called: Command) -> bool:
+    """Whether a command may run under ONCE."""
+    return not _verdict(called)[0]
 
 
 def _take_over(session: Session, argv: Argv) -> None:

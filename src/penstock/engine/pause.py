@@ -10,14 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.engine.declarations import Argv, Command
+from penstock.engine.declarations import Argv, Command, Flag
 
 if TYPE_CHECKING:
     from penstock.engine.dispatch import Engine
     from penstock.engine.session import Session
-
-_MAY_WRITE = frozenset({"PUBLISH", "SPUBLISH", "FCALL", "SCRIPT LOAD", "PFCOUNT"})
-"""Commands that replicas see although they are not declared as writes."""
 
 
 class Pause:
@@ -71,6 +68,6 @@ def _writes(session: Session, command: Command, argv: Argv) -> bool:
 
 
 def _may_write(session: Session, command: Command, argv: Argv) -> bool:
-    if command.name in ("EVAL", "EVALSHA"):
+    if command.name in ("EVAL", "EVALSHA"):  # by name: the text of the script says whether it writes, no declaration
         return session.engine.scripting.may_write(command.name, argv[1])
-    return command.may_write(argv) or command.name in _MAY_WRITE
+    return command.may_write(argv) or Flag.MAY_REPLICATE in command.flags

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import penstock.client.engine
 from penstock import commands
+from penstock.commands.once import may_run_once
 from penstock.engine.declarations import REGISTRY, Command, Flag
 
 PATH = Path(penstock.client.engine.__file__).parent / "declared.py"
@@ -79,6 +80,11 @@ def text() -> str:
         "FOUND_KEYS",
         [command.name for command in own if any(spec.find for spec in command.keys)],
         "Commands whose keys only their options tell.",
+    )
+    names(
+        "UNFLAGGED_WRITES",
+        [each.name for each in (*own, *subcommands) if Flag.WRITE not in each.flags and may_run_once(each)],
+        "Commands that run what they are given, or reach others: writes for ONCE, although COMMAND does not say so.",
     )
     return "".join(lines)
 

@@ -103,3 +103,14 @@ FOUND_KEYS = frozenset(
     }
 )
 """Commands whose keys only their options tell."""
+
+UNFLAGGED_WRITES = frozenset(
+    {
+        "EVAL",
+        "EVALSHA",
+        "FCALL",
+        "PUBLISH",
+        "SPUBLISH",
+    }
+)
+"""Commands that run what they are given, or reach others: writes for ONCE, although COMMAND does not say so."""

@@ -24,6 +24,7 @@ from typing import Any
 from penstock.client.delivery import State
 from penstock.client.engine.batch import Batch
 from penstock.client.engine.command_kinds import name_of
+from penstock.client.engine.declared import UNFLAGGED_WRITES
 from penstock.client.errors import NotSent, OutcomeUnknown, reply_error
 from penstock.protocol.tuples import number_packed
 
@@ -32,9 +33,6 @@ REMEMBERS = 3600.0
 _FIRST = 2
 
 OnceUnknown = type(reply_error("ONCEUNKNOWN"))
-
-# They run what they are given, or change what is not a key; the table has no flag for it.
-_UNFLAGGED_WRITES = frozenset(["EVAL", "EVALSHA", "FCALL", "PUBLISH", "SPUBLISH"])
 
 
 class WriteCommands:
@@ -55,7 +53,7 @@ class WriteCommands:
         name = row[0].decode().upper().replace("|", " ")
         flags = set(row[2])
         self._known.add(name)
-        if b"readonly" not in flags and (b"write" in flags or name in _UNFLAGGED_WRITES):
+        if b"readonly" not in flags and (b"write" in flags or name in UNFLAGGED_WRITES):
             self._writes.add(name)
 
     def __contains__(self, arguments: Sequence[Any]) -> bool:

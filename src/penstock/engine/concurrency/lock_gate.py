@@ -62,7 +62,10 @@ class _Databases:
         return None if number is None else self._databases[self._swapped.get(number, number)]
 
     def after(self, name: str, argv: Argv) -> None:
-        """A command has run that may mean another database by the same number."""
+        """A command has run that may mean another database by the same number.
+
+        By name: no declaration says what a command does to the numbers of databases.
+        """
         if name not in ("SELECT", "SWAPDB"):
             return
         numbers = [number for number in map(self._to_number, argv[1:3]) if number is not None]
