@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -30,19 +31,22 @@ def run(server: Server, *words: str) -> tuple[int, str, str]:
     return done.exit_code, done.stdout, done.stderr
 
 
-def write_letters(client: redis.Redis, *entries: bytes, stream: str = "clicks") -> None:
+def write_letters(client: redis.Redis, *entries: bytes, stream: bytes = b"clicks") -> None:
     for offset, entry in enumerate(entries, 1):
         client.execute_command("TWRITE", "dead", b"tag", Letter(stream, entry, "not JSON", offset).encode())
 
 
-def entries(client: redis.Redis, stream: str = "clicks") -> list[bytes]:
+def entries(client: redis.Redis, stream: str | bytes = "clicks") -> list[bytes]:
     return [message[2] for message in client.execute_command("TREAD", stream, 1, 10_000)]
 
 
 def test_letters_hold_any_bytes() -> None:
-    for entry in (b"", b"{}", b"\xff\x00\\xff", "é".encode()):
-        letter = Letter("s", entry, "why", 7)
+    for some in (b"", b"{}", b"\xff\x00", b"\\xff", "é".encode()):
+        letter = Letter(some, some, "why", 7)
         assert Letter.decode(letter.encode()) == letter
+    assert Letter.decode(rb'{"stream": "\\xff", "entry": "e"}') == Letter(rb"\xff", b"e"), (
+        "as the server wrote it before"
+    )
     for wrong in (b"", b"[]", b"{}", b'{"stream":"s","offset":"1","entry":""}', b'{"stream":"s"}', b"\xff"):
         with pytest.raises(ValueError, match=r"."):
             Letter.decode(wrong)
@@ -50,13 +54,26 @@ def test_letters_hold_any_bytes() -> None:
 
 def test_a_replay_puts_messages_back_with_their_tags_and_bytes(ours: Server, client: redis.Redis) -> None:
     write_letters(client, b"no json", b"\xff")
-    write_letters(client, b"other", stream="orders")
+    write_letters(client, b"other", stream=b"orders")
     code, _, said = run(ours, "replay", "dead")
     assert code == 0
     assert said == "3 letters of 'dead' were put back: 'clicks' 2, 'orders' 1\n"
     assert client.execute_command("TREAD", "clicks", 1, 10) == [[1, b"tag", b"no json"], [2, b"tag", b"\xff"]]
     assert entries(client, "orders") == [b"other"]
     assert len(entries(client, "dead")) == 3, "letters stay"
+
+
+def test_a_replay_finds_a_stream_whose_name_is_no_text(ours: Server, client: redis.Redis) -> None:
+    name = b"\xff\x00"
+    client.execute_command("TSCHEMA", "SET", name, "n int", "CHECK", "deadletter", "dead")
+    client.execute_command("TWRITE", name, "tag", "no json")
+    (letter,) = entries(client, "dead")
+    assert json.loads(letter)["stream"] == "\\xff\x00", "people read it"
+    client.execute_command("TSCHEMA", "SET", name, "n int", "CHECK", "off")
+    assert run(ours, "list", "dead")[1].startswith("1\t\\xff")
+    assert run(ours, "replay", "dead")[0] == 0
+    assert entries(client, name) == [b"no json"]
+    assert sorted(client.keys()) == [b"dead", name]
 
 
 def test_a_second_replay_puts_back_only_what_is_new(ours: Server, client: redis.Redis) -> None:

@@ -24,7 +24,7 @@ import typer
 
 from penstock.cli.server_link import URL, Link, Lost
 from penstock.cli.terminal import ending_quietly, one_line, shown_bytes
-from penstock.protocol.dead_letters import Letter
+from penstock.protocol.dead_letters import Letter, name_in_text
 from penstock.schema.fitting import misfit
 from penstock.schema.parser import parse
 
@@ -74,7 +74,12 @@ def _shown(raw: bytes) -> str:
     except ValueError as error:
         return f"no letter ({error}): {shown_bytes(raw)}"
     place = "-" if letter.offset is None else letter.offset
-    return f"{one_line(letter.stream)} {place}\t{one_line(letter.why or 'given up')}\t{shown_bytes(letter.entry)}"
+    return f"{_name(letter.stream)} {place}\t{one_line(letter.why or 'given up')}\t{shown_bytes(letter.entry)}"
+
+
+def _name(stream: bytes) -> str:
+    """The name of a stream for people."""
+    return one_line(name_in_text(stream))
 
 
 @letters.command("replay")
@@ -165,7 +170,7 @@ class _LetterBox:
                 kind = call("TYPE", target)
                 if kind not in (b"tstream", b"none"):
                     self._link.fail(
-                        f"'{target}' is no stream; the letters from offset {plan.place} on were not put back"
+                        f"'{_name(target)}' is no stream; the letters from offset {plan.place} on were not put back"
                     )
                 self._stop_at_misfits(plan, target, call)
             return [*plan.commands(), ("TGROUP", "SET", self._key, GROUP, plan.end)]
@@ -177,7 +182,7 @@ class _LetterBox:
         progress.add(plan)
         return plan.end
 
-    def _stop_at_misfits(self, plan: _Plan, target: str, call: Call) -> None:
+    def _stop_at_misfits(self, plan: _Plan, target: bytes, call: Call) -> None:
         """Refuse an entry that the schema of the stream would refuse or turn into another letter."""
         schema = call("TSCHEMA", "GET", target)
         if schema is None or schema[b"check"] == b"off":
@@ -186,7 +191,8 @@ class _LetterBox:
         for offset, entry in plan.entries(target):
             if why := misfit(wanted, entry):
                 self._link.fail(
-                    f"the letter at offset {offset} still does not fit the schema of '{target}': {one_line(why)}. "
+                    f"the letter at offset {offset} still does not fit the schema of '{_name(target)}': "
+                    f"{one_line(why)}. "
                     f"The letters from offset {plan.place} on were not put back; widen the schema, or set CHECK off"
                 )
 
@@ -196,9 +202,9 @@ class _Plan:
 
     def __init__(self, place: int) -> None:
         self.place = self.end = place
-        self.targets: dict[str, list[bytes]] = {}
+        self.targets: dict[bytes, list[bytes]] = {}
         self.strange: list[int] = []
-        self._places: dict[str, list[int]] = {}  # the offsets of the letters to each target
+        self._places: dict[bytes, list[int]] = {}  # the offsets of the letters to each target
 
     def add(self, offset: int, tag: bytes, raw: bytes) -> None:
         self.end = offset + 1
@@ -210,7 +216,7 @@ class _Plan:
             self.targets.setdefault(letter.stream, []).extend((tag, letter.entry))
             self._places.setdefault(letter.stream, []).append(offset)
 
-    def entries(self, target: str) -> Iterable[tuple[int, bytes]]:
+    def entries(self, target: bytes) -> Iterable[tuple[int, bytes]]:
         """The offset of each letter to a target, and the entry in it."""
         return zip(self._places[target], self.targets[target][1::2], strict=True)
 
@@ -225,7 +231,7 @@ class _Progress:
         self.dry_run = dry_run
         self.done = 0
         self._link = link
-        self._streams: Counter[str] = Counter()
+        self._streams: Counter[bytes] = Counter()
         self._strange = 0
         self._shown = 0.0
 
@@ -244,7 +250,7 @@ class _Progress:
         start = "\r" if sys.stderr.isatty() else ""
         noun = "letter" if self.done == 1 else "letters"
         verb = "would be" if self.dry_run else "were" if self.done != 1 else "was"
-        streams = ", ".join(f"'{one_line(target)}' {count:,}" for target, count in sorted(self._streams.items()))
+        streams = ", ".join(f"'{_name(target)}' {count:,}" for target, count in sorted(self._streams.items()))
         print(
             f"{start}{self.done:,} {noun} of '{stream}' {verb} put back{': ' if streams else ''}{streams}",
             file=sys.stderr,

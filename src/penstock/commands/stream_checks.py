@@ -53,7 +53,7 @@ def write_letters(session: Session, key: bytes, stream: Stream, rows: list[tuple
     assert schemas is not None
     assert schemas.dead_letter is not None
     version = len(schemas.versions)
-    letters = [(tag, Letter(name_in_text(key), entry, why, version=version).encode()) for tag, entry, why in rows]
+    letters = [(tag, Letter(key, entry, why, version=version).encode()) for tag, entry, why in rows]
     evictions = session.engine.streams.append_letters(session.db, schemas.dead_letter, letters)
     if evictions is None:
         raise ReplyError(

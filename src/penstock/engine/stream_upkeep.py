@@ -229,7 +229,7 @@ class Streams:
         for message in each(stream.messages, lease.start, lease.end - lease.start):
             if message.offset >= lease.end:
                 break
-            letter = Letter(name_in_text(key), message.entry, None, message.offset, name_in_text(name), lease.attempts)
+            letter = Letter(key, message.entry, None, message.offset, name_in_text(name), lease.attempts)
             letters.append((message.tag, letter.encode()))
         evictions = self.append_letters(database, target, letters) if target != key else None
         if evictions is None:

@@ -3,7 +3,7 @@
 The server writes letters for messages that a group gave up and for entries that a stream's schema refused, Spark for
 entries that a query cannot read; `penstock letters` reads all of them. A letter has what its writer knows: a message
 that was never written has no offset. Its tag is the tag of the message. An entry that is not UTF-8 is written as
-base64.
+base64; so is the name of a stream, beside a readable form.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 class Letter:
     """A message that was given up, or does not fit."""
 
-    stream: str
+    stream: bytes  # the key
     entry: bytes
     why: str | None = None
     offset: int | None = None
@@ -27,7 +27,8 @@ class Letter:
 
     def encode(self) -> bytes:
         fields: dict[str, str | int | None] = {
-            "stream": self.stream,
+            "stream": name_in_text(self.stream),
+            "stream_base64": None if _is_text(self.stream) else base64.b64encode(self.stream).decode(),
             "group": self.group,
             "version": self.version,
             "offset": self.offset,
@@ -35,9 +36,9 @@ class Letter:
             "why": self.why,
         }
         fields = {name: value for name, value in fields.items() if value is not None}
-        try:
+        if _is_text(self.entry):
             fields["entry"] = self.entry.decode()
-        except UnicodeDecodeError:
+        else:
             fields["entry_base64"] = base64.b64encode(self.entry).decode()
         return json.dumps(fields, ensure_ascii=False).encode()
 
@@ -45,23 +46,34 @@ class Letter:
     def decode(cls, raw: bytes) -> Letter:
         """The stream, the offset, the reason and the entry of a letter. ValueError if it is not a letter.
 
-        >>> Letter.decode(Letter("clicks", bytes([255]), "not JSON").encode()).entry
+        >>> Letter.decode(Letter(b"clicks", bytes([255]), "not JSON").encode()).entry
         b'\\xff'
         """
         fields = json.loads(raw)
         if not isinstance(fields, dict):
             raise ValueError("not a JSON object")
-        stream, offset, why = fields.get("stream"), fields.get("offset"), fields.get("why")
-        text, encoded = fields.get("entry"), fields.get("entry_base64")
-        if not isinstance(stream, str) or type(offset) not in (int, type(None)):
-            raise ValueError("no stream, or an offset that is no number")
-        if isinstance(encoded, str):
-            entry = base64.b64decode(encoded, validate=True)
-        elif isinstance(text, str):
-            entry = text.encode()
-        else:
-            raise ValueError("no entry")
-        return cls(stream, entry, None if why is None else str(why), offset)
+        offset, why = fields.get("offset"), fields.get("why")
+        if type(offset) not in (int, type(None)):
+            raise ValueError("an offset that is no number")
+        return cls(_bytes_of(fields, "stream"), _bytes_of(fields, "entry"), None if why is None else str(why), offset)
+
+
+def _is_text(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _bytes_of(fields: dict[str, object], name: str) -> bytes:
+    """A field, which is base64 if it is no text."""
+    encoded, text = fields.get(f"{name}_base64"), fields.get(name)
+    if isinstance(encoded, str):
+        return base64.b64decode(encoded, validate=True)
+    if isinstance(text, str):
+        return text.encode()
+    raise ValueError(f"no {name}")
 
 
 def name_in_text(name: bytes) -> str:

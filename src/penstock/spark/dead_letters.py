@@ -61,7 +61,7 @@ class DeadLetters:
             )
 
     def _command(self, offset: int, message: BadMessage) -> tuple[str | bytes | int, ...]:
-        letter = Letter(self._from, message.entry, message.why, offset)
+        letter = Letter(self._from.encode(), message.entry, message.why, offset)
         return (
             "TWRITE",
             self._into,
