@@ -556,7 +556,7 @@ def _read_group(session: Session, read: _Read) -> Reply:
         stream.expiry_from = min(stream.expiry_from, now + read.retry[1])
     change = delivery.change or (None if known else Change(group.position, group.lost))
     if change is not None:
-        session.log(*engine.streams.settle(db, read.key, read.group, stream, change, delivery.expired))
+        session.log(*engine.streams.group_changed(db, read.key, read.group, stream, change, delivery.expired))
     if not delivery.runs and read.deadline is not None and read.count:
         if session.may_block:
             read.wait_for_retry(session, group)

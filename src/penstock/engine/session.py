@@ -139,7 +139,7 @@ class Session:
         self.no_evict = False
         self.monitoring = False
         self.plain = False  # nothing about this session needs a gate: its commands may take the fast path
-        self.settle()
+        self.update_plain()
 
     @classmethod
     def of_server(cls, engine: Engine) -> Session:
@@ -220,7 +220,7 @@ class Session:
     def subscribed(self) -> bool:
         return bool(self.channels or self.patterns or self.shard_channels)
 
-    def settle(self) -> None:
+    def update_plain(self) -> None:
         """Compute `plain` again; to be called after anything that may have changed it."""
         self.plain = (
             self.authenticated

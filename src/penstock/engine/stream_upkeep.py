@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.engine.dispatch import Engine
     from penstock.engine.keyspace.databases import Database
 
-logger = logging.getLogger("penstock.engine")
+log = logging.getLogger("penstock.engine")
 
 Place = tuple["Database", bytes]
 TaggedEntry = tuple[bytes, bytes]
@@ -154,7 +154,7 @@ class Streams:
         for name, group in stream.groups.items():
             while (expired := group.expire(stream.messages, now))[1] is not None:
                 change = expired[1]
-                self._engine.propagate(database, self.settle(database, key, name, stream, change, expired[0]))
+                self._engine.propagate(database, self.group_changed(database, key, name, stream, change, expired[0]))
                 if perf_counter_ns() >= until:
                     self._tick_soon()
                     return
@@ -198,7 +198,7 @@ class Streams:
             self._changed_for_nobody(database, key)
             self._engine.propagate(database, [[b"TAPPLY", key, b"COMPACT", *[b"%d" % number for number in rewritten]]])
 
-    def settle(
+    def group_changed(
         self, database: Database, key: bytes, name: bytes, stream: Stream, change: Change, expired: list[Lease]
     ) -> list[Argv]:
         """A group changed: write the dead letters of what expired; the commands to log for all of it."""
@@ -236,7 +236,7 @@ class Streams:
             # The key got another type since, or this stream, which would read its own dead letters without end. The
             # message stays in the stream, but the group is done with it.
             why = "is the stream itself" if target == key else "holds no stream"
-            logger.warning(
+            log.warning(
                 "stream %s, group %s: no dead letters for %d-%d, %s %s",
                 *(name_in_text(key), name_in_text(name), lease.start, lease.end - 1, name_in_text(target), why),
             )

@@ -6,7 +6,7 @@ that no number is written twice.
 
 from __future__ import annotations
 
-SETTLE = 1 << 16
+MUCH_INPUT = 1 << 16
 """Bytes of input after which the reader is asked how many of them it still holds."""
 WORTH_COPYING = 1 << 16
 """Bytes of replies that are made one block; above that, copying takes longer than to hand over many."""

@@ -23,7 +23,7 @@ from penstock.engine.session import NOWHERE, Session, Unconfirmed
 from penstock.protocol.errors import ReplyError
 from penstock.protocol.resp import NO_REPLY, Raw, RawPieces, StreamedPieces, encode
 from penstock.server.chunks import Chunks
-from penstock.server.inner_loop import RELIEF, SETTLE, WORTH_COPYING
+from penstock.server.inner_loop import MUCH_INPUT, RELIEF, WORTH_COPYING
 from penstock.server.replies import MAX_UNSENT, Replies
 
 if TYPE_CHECKING:
@@ -142,14 +142,14 @@ class Connection(Replies):
         self.transport.resume_reading()
 
     def finish(self) -> None:
-        if self.reader.backlog > SETTLE:
-            self._settle()
+        if self.reader.backlog > MUCH_INPUT:
+            self._check_backlog()
         if self.out:
             self.flush()
         if self.app.to_flush:
             self.app.flush_others()
 
-    def _settle(self) -> None:
+    def _check_backlog(self) -> None:
         """Much input came since the reader was last empty: either it is one command
         still, or commands ran meanwhile.
         """
@@ -182,7 +182,7 @@ class Connection(Replies):
         if session.skipping and session.waiter is not None:
             session.waiter.silent = True
         session.unconfirmed = False
-        session.settle()
+        session.update_plain()
         if self._narrow and session.authenticated:
             self._narrow = False
             self.reader.limit(self.app.config.proto_max_bulk_len)
@@ -198,7 +198,7 @@ class Connection(Replies):
 
     def resume(self) -> None:
         """Go on with what waited, soon: the caller may be in the middle of another client's command."""
-        self.session.settle()
+        self.session.update_plain()
         self.app.resume_soon(self)
 
     def go_on(self) -> None:

@@ -33,7 +33,7 @@ from penstock.engine.session import Session
 from penstock.protocol.errors import ProtocolError, ReplyError, wrong_arity
 from penstock.protocol.requests import MORE, RequestReader
 from penstock.protocol.resp import INTEGERS, OK, RawPieces, encode
-from penstock.server.buffer_sizes import RELIEF, SETTLE, WORTH_COPYING
+from penstock.server.buffer_sizes import MUCH_INPUT, RELIEF, WORTH_COPYING
 
 _SMALL = len(INTEGERS)
 _NO_COMMANDS: dict[bytes, Any] = {}
@@ -230,4 +230,4 @@ if not TYPE_CHECKING and not os.environ.get("PENSTOCK_PURE"):
     except ImportError:
         pass
 
-__all__ = ["COMPILED", "RELIEF", "SETTLE", "WORTH_COPYING", "InnerLoop", "is_command"]
+__all__ = ["COMPILED", "MUCH_INPUT", "RELIEF", "WORTH_COPYING", "InnerLoop", "is_command"]

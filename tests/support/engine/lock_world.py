@@ -151,7 +151,7 @@ class Client:
             reply = error
         if reply is not NO_REPLY:
             self.send(encode(reply, self.session.protocol))
-        self.session.settle()
+        self.session.update_plain()
         engine.blocking.serve()
 
     def run(self, *lines: str) -> list[bytes]:

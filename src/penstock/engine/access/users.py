@@ -220,7 +220,7 @@ class AccessControl:
             raise WrongPass
         session.user = user
         session.authenticated = True
-        session.settle()
+        session.update_plain()
 
     def require_password(self, password: str) -> None:
         """The requirepass directive: the default user's one password; empty for none."""
@@ -340,7 +340,7 @@ class AccessControl:
                 session.authenticated = True
             if session.subscribed and not _may_listen(session):
                 self._end(session)
-            session.settle()
+            session.update_plain()
 
     def _end(self, session: Session) -> None:
         """Close a session; the one that sent the command gets its reply first."""
