@@ -1,1 +1,1 @@
-"""Sockets, signals, the command line's server: what turns an engine into a process that others talk to."""
+"""Sockets, signals and the process: the parts that turn an engine into a server."""

@@ -1,8 +1,8 @@
 """From a listening socket to a connection.
 
-The kernel keeps tcp-backlog clients that were not accepted yet. What comes beyond is dropped, and such a client tries
-again after one second, then two, then four. So sockets are accepted as fast as they come, and the connections behind
-them are made afterwards, a few in each turn of the loop, so that other clients' commands run in between.
+The kernel keeps tcp-backlog clients that were not accepted yet. Further ones are dropped, and such a client tries again
+after one second, then two, then four. So sockets are accepted as fast as they come, and their connections are made
+afterwards, a few in each turn of the loop, so that other clients' commands run in between.
 
 Rejected: `loop.create_server`. Under uvloop it accepts one client in a turn of the loop, which made a burst of 4,000
 take seconds, and a client can only be refused after its transport was made.
@@ -39,7 +39,7 @@ class Acceptor:
     def __init__(self, app: App) -> None:
         self._app = app
         self.arriving: set[Connection] = set()  # clients that were accepted and are not among the connections yet
-        self._accepted: deque[tuple[Listener, Connection]] = deque()  # those that nothing was done about so far
+        self._accepted: deque[tuple[Listener, Connection]] = deque()  # accepted, and nothing more done yet
         self._tasks: set[asyncio.Task[None]] = set()  # a task that nothing refers to may be collected
 
     # -- for Listeners ----------------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ class Acceptor:
         self._app.loop.remove_reader(listener.socket)
 
     def close(self) -> None:
-        """Give up those that have no connection yet."""
+        """Close the clients that have no connection yet."""
         for connection in self.arriving:
             connection.socket.close()  # a transport that has it already closes it with itself
         self._accepted.clear()
@@ -103,7 +103,7 @@ class Acceptor:
     # -- making connections -----------------------------------------------------------------------------------
 
     def take(self) -> list[Connection]:
-        """Plain connections that the loop has not begun with: a busy script hears them itself (busy_script_io.py)."""
+        """Plain connections that the loop has not begun with: a busy script serves them itself (busy_script_io.py)."""
         plain = [connection for listener, connection in self._accepted if not listener.encrypted]
         self._accepted = deque(pair for pair in self._accepted if pair[0].encrypted)
         return plain

@@ -51,7 +51,7 @@ class App:
         self.connections: set[Connection] = set()
         self.to_flush: set[Replies] = set()  # connections that something was sent to from elsewhere
         self._flush_scheduled = False
-        self._resuming: list[Connection] = []  # that go on with the next turn of the loop
+        self._resuming: list[Connection] = []  # that continue with the next turn of the loop
         self.query_buffer_limit: int = config.client_query_buffer_limit
         config.on_change("client-query-buffer-limit", lambda limit: setattr(self, "query_buffer_limit", limit))
         self.limits = Limits(self)
@@ -93,13 +93,14 @@ class App:
             self.to_flush.pop().flush()
 
     def resume_soon(self, connection: Connection) -> None:
-        """Have a connection go on; many that were waiting for the same thing do so one after the other."""
+        """Have a connection continue; many that waited for the same thing do so one after the other."""
         self._resuming.append(connection)
         if len(self._resuming) == 1:
             self.loop.call_soon(self._resume)
 
     def _resume(self) -> None:
-        # Who is resumed while they run goes on with the next turn of the loop: two that feed each other do not hold it.
+        # A connection that is resumed while they run continues with the next turn of the loop, so that two that feed
+        # each other do not block it.
         resuming, self._resuming = self._resuming, []
         for connection in resuming:
             try:
@@ -111,7 +112,7 @@ class App:
     # -- start and end ----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Load, then serve. If it is asked to stop meanwhile it gives up on loading; `stop` it then."""
+        """Load, then serve. If it is asked to stop during that, it gives up loading; `stop` it then."""
         self.limits.fit_maxclients()
         self.listeners.open(self._choose_port)
         try:
@@ -184,7 +185,9 @@ class App:
             connection.transport.abort()
 
     def _expire(self) -> None:
-        """Delete expired keys for a millisecond; while more are due, go on after what clients sent meanwhile."""
+        """Delete expired keys for a millisecond; while more are due, continue after the input that has come from
+        clients.
+        """
         engine = self.engine
         engine.clock.refresh()
         self._expiring = False

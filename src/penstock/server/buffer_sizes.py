@@ -1,6 +1,6 @@
-"""How much input and output a connection gathers before something is done about it.
+"""How much input and output a connection collects before it is handled.
 
-They are read by both inner loops and by the connection: the compiled loop takes them from here when it is imported, so
+Both inner loops and the connection use these numbers: the compiled loop reads them from here when it is imported, so
 that no number is written twice.
 """
 
@@ -9,6 +9,6 @@ from __future__ import annotations
 MUCH_INPUT = 1 << 16
 """Bytes of input after which the reader is asked how many of them it still holds."""
 WORTH_COPYING = 1 << 16
-"""Bytes of replies that are made one block; above that, copying takes longer than to hand over many."""
+"""Bytes of replies that are joined to one block; above that, copying takes longer than passing on many."""
 RELIEF = 1 << 18
 """Bytes of replies after which they are sent before anything more runs, so that a slow reader is noticed in time."""

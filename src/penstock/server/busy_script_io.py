@@ -1,12 +1,12 @@
-"""Hearing clients while a script holds the loop.
+"""Serves clients while a script blocks the loop.
 
 A script runs in the loop thread, and uvloop's loop cannot be run from inside one of its own callbacks. So while a
-script is busy (engine/scripting.py) its ticks come here, and the sockets are read and written directly: the loop looks
-at them again only when the script is over, and finds them as if less had arrived. What was accepted meanwhile is handed
-to the loop then.
+script is busy (engine/scripting.py) its ticks come here, and the sockets are read and written directly. The loop looks
+at them again only after the script, and finds them as if less had arrived. Connections that were accepted during the
+script are given to the loop then.
 
-Limits, honestly: a TLS client gets no answer before the script ends, because only the loop can decrypt what it sends;
-neither do replies leave that must wait for the disk (appendfsync always).
+Limits: a TLS client gets no answer before the script ends, because only the loop can decrypt its input. Replies that
+must wait for the disk (appendfsync always) also wait for the end of the script.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ class BusyScriptSockets:
         for connection in self._app.connections:
             number = connection.session.file_number
             if number >= 0 and not (connection.encrypted or connection.running or connection.transport.is_closing()):
-                with contextlib.suppress(OSError, KeyError):  # closed a moment ago; the loop has not heard of it yet
+                with contextlib.suppress(OSError, KeyError):  # closed a moment ago; the loop does not know yet
                     self._selector.register(number, selectors.EVENT_READ, connection)
         for connection in self._app.acceptor.take():
             self._take(connection)
         for listener in self._app.listeners.all:
             if not listener.encrypted:
                 self._selector.register(listener.socket, selectors.EVENT_READ, listener)
-        self._app.loop.call_soon(self._end)  # which is when the script is over
+        self._app.loop.call_soon(self._end)  # which is after the script
 
     def _hear(self, number: int, connection: Connection) -> None:
         try:
@@ -70,7 +70,7 @@ class BusyScriptSockets:
             return
         except OSError:
             data = b""
-        if not data or connection.session.closing:  # the loop will find the end too, and do what follows from it
+        if not data or connection.session.closing:  # the loop will find the end too, and handle it
             self._forget(number)
             return
         transport = connection.transport
@@ -93,7 +93,7 @@ class BusyScriptSockets:
             self._take(connection)
 
     def _take(self, connection: Connection) -> None:
-        """Serve a client that the loop knows nothing of yet."""
+        """Serve a client that the loop does not know yet."""
         assert self._selector is not None
         connection.socket.setblocking(False)
         transport = Unadopted(connection.socket)
@@ -182,7 +182,7 @@ class Unadopted(asyncio.Transport):
         return self._closing
 
     def close(self) -> None:
-        """The last words leave if the socket takes them; its number stays taken until the script is over."""
+        """The last replies leave if the socket takes them; its descriptor stays open until the script is over."""
         with contextlib.suppress(OSError):
             self.socket.send(self.unsent)
         self.abort()

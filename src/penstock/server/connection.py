@@ -42,7 +42,7 @@ MAX_WAITING = 1 << 20
 class Connection(Replies):
     """See the top of this file.
 
-    There may be thousands that are idle: what seldom happens takes no memory before it does.
+    There may be thousands that are idle: attributes for rare cases take no memory before they are needed.
     """
 
     __slots__ = ("_deaf", "_incoming", "_narrow", "_writes_first", "socket")
@@ -54,7 +54,7 @@ class Connection(Replies):
         self.session.peer, self.session.local, self.session.file_number = peer, local, accepted.fileno()
         self._deaf = False  # too much input waits already: the socket is not read
         self._incoming: Chunks | None = None  # input behind what the reader has, while nothing may run
-        self._writes_first = False  # it takes no reply at all, and may wait until all that it sends is taken
+        self._writes_first = False  # it takes no reply at all, and may wait until everything it sends is read
         self._narrow = False  # has not logged in: the reader takes small commands only
 
     # -- asyncio calls these ----------------------------------------------------------------------------------
@@ -70,9 +70,9 @@ class Connection(Replies):
         self.app.connected(self)
 
     def eof_received(self) -> None:
-        """The client has gone; `connection_lost` comes a turn of the loop later.
+        """The client has disconnected; `connection_lost` comes a turn of the loop later.
 
-        It must not be given what others push meanwhile.
+        Until then it must not get what other clients push.
         """
         if self.session.waiter is not None:
             self.session.closing = True
@@ -82,7 +82,7 @@ class Connection(Replies):
         self.descriptor = -1
         self._incoming = self._outgoing = None
         self.app.disconnected(self)
-        self.session.output = NOWHERE  # else the two would keep each other until the garbage collector comes
+        self.session.output = NOWHERE  # otherwise the two would keep each other alive until the garbage collector runs
 
     def pause_writing(self) -> None:
         self._stalled = True
@@ -98,7 +98,7 @@ class Connection(Replies):
             self.resume()
 
     def _look_behind(self) -> None:
-        """The client is behind in reading: is it too far?"""
+        """The client is behind in reading: check whether it is too far."""
         self.app.limits.check_output(self)
         if self._is_far_behind():
             self.held_back = True
@@ -127,12 +127,14 @@ class Connection(Replies):
             self.resume()
 
     def is_stuck(self) -> bool:
-        """Whether only the client can end what holds its commands back, by reading."""
+        """Whether its commands are held back only because the client does not read."""
         session = self.session
         return self._stalled and session.waiter is None and not session.closing and self._owed <= WORTH_COPYING
 
     def read_on(self) -> None:
-        """The socket was not read, and the client does not read either: it may do so when all it sends is taken."""
+        """The socket was not read, and the client does not read either: it may do so when
+        everything it sends is read.
+        """
         self._writes_first = True
         self._hear()
 
@@ -150,8 +152,8 @@ class Connection(Replies):
             self.app.flush_others()
 
     def _check_backlog(self) -> None:
-        """Much input came since the reader was last empty: either it is one command
-        still, or commands ran meanwhile.
+        """Much input came since the reader was last empty: either it is still one
+        command, or commands ran in between.
         """
         if self.ran and not self.held_back:
             self.reader.commands_ran()
@@ -159,7 +161,7 @@ class Connection(Replies):
             self.refuse("Protocol error: query buffer limit exceeded")
 
     def execute(self, argv: Argv) -> bool:
-        """One command, the whole way."""
+        """Run one command through dispatch."""
         session = self.session
         session.skipping, session.skip_next = session.skip_next, False
         try:
@@ -197,12 +199,12 @@ class Connection(Replies):
         return b"-ERR internal error: %b\r\n" % repr(error).replace("\r", " ").replace("\n", " ").encode()
 
     def resume(self) -> None:
-        """Go on with what waited, soon: the caller may be in the middle of another client's command."""
+        """Continue with the waiting input, soon: the caller may be in the middle of another client's command."""
         self.session.update_plain()
         self.app.resume_soon(self)
 
     def go_on(self) -> None:
-        """Run what waited, unless there is a new reason to wait; others have their turn after a chunk of it."""
+        """Run the waiting input, unless there is a new reason to wait; other clients are served after a chunk of it."""
         if not self._may_run():
             return
         self.held_back = False
@@ -218,7 +220,7 @@ class Connection(Replies):
         if self._deaf and (incoming is None or incoming.size <= MAX_WAITING):
             self._hear()
         if incoming:
-            self.held_back = True  # what comes now must wait behind it
+            self.held_back = True  # input that comes now must wait behind it
             self.resume()
 
     def _may_run(self) -> bool:
@@ -237,12 +239,12 @@ class Connection(Replies):
         return go_on
 
     def refuse(self, why: str) -> None:
-        """The input cannot be read any further: say why, close."""
+        """The input cannot be parsed any further: answer why, and close."""
         log.info("closing client %s: %s", self.session.peer, why)
         self.reject(b"-ERR %b\r\n" % why.encode())
 
     def reject(self, last_words: bytes) -> None:
-        """This client is not wanted: say why, close."""
+        """This client is refused: answer why, and close."""
         self.out.append(last_words)
         self.close(after_reply=True)
 

@@ -1,11 +1,12 @@
-"""What one client may cost the others: how many may connect, from where, how long idle, how far behind in reading.
+"""Limits of what one client may cost the others: how many connect, from where, how long idle, how far behind in
+reading.
 
-A client that asks and reads slowly is slowed down by its connection. One that does not read at all is read on, for it
-may read when all it sends is taken; it is closed when what it sent and what waits for it pass client-query-buffer-limit
-together. One that is sent to without asking, a subscriber or a monitor, has no such brake: it is closed when what waits
-for it passes client-output-buffer-limit.
+A client that sends commands and reads slowly is slowed down by its connection. One that does not read at all is still
+read from, because it may read after it has sent everything; it is closed when its commands and replies that wait pass
+client-query-buffer-limit together. A subscriber or a monitor gets data without asking and cannot be slowed down: it is
+closed when what waits for it passes client-output-buffer-limit.
 
-The hard limit also bounds what is sent at once, however quickly the client reads: Redis holds a whole reply before it
+The hard limit also bounds what is sent at once, however fast the client reads: Redis holds a whole reply before it
 sends any of it, and operators set the limit so that such replies end. Up to 64 KiB (WORTH_COPYING) nothing is checked.
 """
 
@@ -38,7 +39,7 @@ DENIED = (
 SWEEP = 1.0
 """Seconds between two looks at all clients."""
 JUMP = 2000
-"""Milliseconds by which the clock must be off for it to have been set, or the machine to have slept."""
+"""Milliseconds of difference from which the clock was set, or the machine was suspended."""
 
 
 class Limits:
@@ -139,7 +140,7 @@ class Limits:
         self.unread.pop(connection, None)
 
     def sweep(self) -> None:
-        """Periodic: who is behind for too long, who went away unseen, who is idle for too long."""
+        """Periodic: closes clients that are behind for too long, have vanished, or are idle for too long."""
         for connection in list(self._behind):
             self.check_output(connection)
         self._find_stuck()
@@ -152,7 +153,9 @@ class Limits:
                 self._close_idle(self._app.engine.clock.now, self._app.config.timeout * 1000)
 
     def took_replies(self, connection: Connection) -> None:
-        """A client whose socket is not read has read: its transport may hold as much again, but it is not stuck."""
+        """A client whose socket is not read has read something: its transport may hold as much again, but it is not
+        stuck.
+        """
         if connection in self.unread:
             self.unread[connection] = sys.maxsize
 
@@ -164,7 +167,7 @@ class Limits:
                 connection.read_on()
 
     def _follow_clock(self, wall: int, now: float) -> None:
-        """If the clock was set, no client has been idle for any longer because of it."""
+        """If the clock was set, correct the idle times of all clients."""
         before, then = self._times
         self._times = (wall, now)
         jump = wall - before - round((now - then) * 1000)
@@ -196,7 +199,7 @@ def _kind(connection: Replies) -> str:
 
 
 def is_exposed(default: User, host: str) -> bool:
-    """Whether protected mode must refuse: anybody could log in, and this client is not on this machine.
+    """Whether protected mode must refuse: there is no password, and this client is not on this machine.
 
     `host` is empty for a Unix socket.
     """

@@ -1,9 +1,9 @@
-"""The sockets a server listens on: TCP, TLS, and a Unix socket.
+"""The sockets that a server listens on: TCP, TLS, and a Unix socket.
 
-Port 0 means "none" in a configuration, as in Redis; an embedded server asks for `choose_port`, where the system picks
-a free one, the same for every address, and `port` becomes that.
+Port 0 means "none" in a configuration, as in Redis; an embedded server asks for `choose_port`, where the system picks a
+free one, the same for every address, and `port` becomes that.
 
-New certificates are for clients that connect from then on; those that are connected keep what they agreed on.
+New certificates apply to clients that connect from then on.
 
 `port`, `tls-port` and `bind` can change while the server runs. Sockets at addresses that stay are kept, new ones are
 opened before old ones are closed, and if one cannot be opened everything stays as it was.
@@ -54,7 +54,7 @@ class Listener:
         return shown_address(accepted.getsockname()) if self.everywhere else self.address
 
     def keep_alive(self, seconds: int) -> None:
-        """Have the kernel find out about clients that vanished; an accepted socket takes over what its listener has."""
+        """Have the kernel detect clients that vanished; an accepted socket inherits the settings of its listener."""
         if self.is_unix:
             return
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, bool(seconds))
@@ -119,7 +119,7 @@ class Listeners:
         return [listener.shown for listener in self.all]
 
     def close(self) -> None:
-        """Listen no more; connections that were accepted stay."""
+        """Stop listening; accepted connections stay."""
         self._is_open = False
         for listener in self.all:
             self._close(listener)

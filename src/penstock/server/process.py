@@ -35,8 +35,8 @@ BANNER = r"""
 def run(config: Config) -> int:
     """Serve until SIGTERM, SIGINT or SHUTDOWN; the process's exit code."""
     logs.configure(config)
-    # Data is not cyclic garbage. With the default thresholds the collector would walk every stored object again
-    # and again, which is a stall of its own; what it must find is rare, so it may look rarely.
+    # Data is not cyclic garbage. With the default thresholds the collector would visit every stored object again and
+    # again, which stalls the server. Cycles are rare, so it may run rarely.
     gc.set_threshold(50_000, 50, 1000)
     gc.freeze()
     try:
@@ -71,7 +71,7 @@ async def _serve(config: Config) -> int:
 
 
 async def _until_it_may_stop(app: App) -> None:
-    """Wait for SHUTDOWN, or for a signal at a moment when everything can be written: else the data would be gone."""
+    """Wait for SHUTDOWN, or for a signal at a moment when everything can be written; otherwise data would be lost."""
     while True:
         await app.stop_requested.wait()
         try:
@@ -84,7 +84,7 @@ async def _until_it_may_stop(app: App) -> None:
 
 
 def _interrupt_scripts(app: App, number: int) -> None:
-    """The loop hears of a signal when it runs again, which is after a script; so tell the script too."""
+    """The loop handles a signal only after a script, so inform the script too."""
     signal.signal(number, lambda *_: app.engine.scripting.interrupt())
     signal.siginterrupt(number, False)
 

@@ -1,7 +1,7 @@
-"""The way of replies to a client's socket.
+"""Sends replies to a client's socket.
 
 Invariant: replies leave in the order of the commands. While the log must reach the disk first (appendfsync always),
-they wait with `engine.commit`. A long reply comes in pieces (`RawPieces`), which are handed to the transport as fast as
+they wait with `engine.commit`. A long reply comes in pieces (`RawPieces`), which are given to the transport as fast as
 the client takes them and no more than POUR bytes a turn of the loop; while some wait, everything sent later waits
 behind them, in `_outgoing`. A reply that may be larger than memory (`StreamedPieces`) is made in the same steps.
 """
@@ -26,7 +26,7 @@ STRIDE = 1 << 22
 MAX_UNSENT = 1 << 20
 """Bytes of replies that a client has not taken, before its further commands wait."""
 POUR = 1 << 19
-"""Bytes of a long reply that are written before other clients have their turn."""
+"""Bytes of a long reply that are written before other clients are served."""
 MAKING = 4
 """What a byte that must be made first counts for in POUR: so a turn takes a millisecond or two."""
 
@@ -51,21 +51,21 @@ class Replies(InnerLoop):
         self._gathered = 0  # bytes of replies by `execute` since the last flush
         self._outgoing: Chunks | None = None  # what the transport was not given yet, because it or others come first
         self._stalled = False  # the transport has enough: the client reads too slowly
-        self._owed = 0  # bytes that wait for the disk, as far as they are many: while they are, nothing more runs
-        self._pushed = False  # something came from elsewhere, and it is not known how much will follow
+        self._owed = 0  # bytes that wait for the disk, if they are many: while they are, nothing more runs
+        self._pushed = False  # a message came from another client, and more may follow
         self._long = False  # a long reply is on its way: nothing more runs until the transport has all of it
 
     @abstractmethod
     def resume(self) -> None:
-        """Go on with what waited, soon."""
+        """Continue with the waiting input, soon."""
 
     @abstractmethod
     def _may_run(self) -> bool:
-        """Whether nothing keeps the next command from running."""
+        """Whether the next command may run."""
 
     @abstractmethod
     def _look_behind(self) -> None:
-        """The client is behind in reading: is it too far?"""
+        """The client is behind in reading: check whether it is too far."""
 
     @abstractmethod
     def close(self, after_reply: bool) -> None:
@@ -90,7 +90,7 @@ class Replies(InnerLoop):
             self.app.schedule_flush()
 
     def _send_pieces(self, reply: RawPieces) -> None:
-        """Take the pieces of a reply as they come; a very large one is on its way before the last is made."""
+        """Take the pieces of a reply as they come; a very large one is sent before the last is made."""
         out = self.out
         for piece in reply.pieces:
             out.append(piece)
@@ -122,7 +122,7 @@ class Replies(InnerLoop):
         if not out:
             return
         self._gathered = 0
-        if self.transport.is_closing():  # it takes nothing any more, and would raise
+        if self.transport.is_closing():  # it accepts no more data, and would raise
             out.clear()
             return
         engine = self.engine
@@ -160,7 +160,7 @@ class Replies(InnerLoop):
             out.clear()
 
     def _write_owed(self, size: int, data: bytes) -> None:
-        """The disk was waited for: what a client cannot have yet must not fill memory."""
+        """Replies waited for the disk: they must not fill memory."""
         before = self._owed
         self._owed -= size
         self._write(data)
@@ -168,7 +168,7 @@ class Replies(InnerLoop):
             self.resume()
 
     def _write(self, data: bytes) -> None:
-        """What was held until the log was synced; the client may be gone since."""
+        """Send what was held until the log was synced; the client may have disconnected."""
         if self.transport.is_closing():
             return
         if self._long or self._stalled or self._outgoing is not None:
@@ -183,7 +183,7 @@ class Replies(InnerLoop):
         return self._outgoing
 
     def _line_up(self, pieces: list[bytes | memoryview]) -> None:
-        """Have replies leave behind what waits already, when the client takes them."""
+        """Queue replies behind those that wait already."""
         idle = self._outgoing is None
         queue = self._queue()
         for piece in pieces:
@@ -194,7 +194,7 @@ class Replies(InnerLoop):
             self._pour()
 
     def _pour(self) -> None:
-        """Write what waits until the client takes no more for now, or others should have their turn."""
+        """Write what waits until the client takes no more for now, or other clients should be served."""
         queue = self._outgoing
         if queue is None or self.transport.is_closing():
             self._outgoing = None

@@ -1,1 +1,1 @@
-"""What survives the process: snapshots, the append-only log, and the checks of both."""
+"""Durability: snapshots, the append-only log, and the checks of both."""

@@ -1,12 +1,12 @@
-"""The append-only log as a whole: which files it is made of, how it is read at start and made small again.
+"""The append-only log as a whole: its files, how it is read at start, and how it is rewritten.
 
-The log is a base (a snapshot) and the increments written since, listed by a manifest. A rewrite goes on in a new
-increment, has a child write a new base of the memory at that instant, and then lists these two alone. The old
-increment is synced before the new one is listed, so that no gap can come between them, and whatever the manifest
-lists at any instant gives the same data.
+The log is a base (a snapshot) and the increments written since, listed by a manifest. A rewrite continues in a new
+increment, has a child write a new base of the memory at that instant, and then lists these two alone. The old increment
+is synced before the new one is listed, so that there is no gap between them, and the files that the manifest lists give
+the same data at any instant.
 
 Turned on at run time, the log has no base at first; its manifest is not written until a child has made one. A crash
-before that goes back to what was on disk before, so that is when CONFIG SET is answered (persistence.py).
+before that restores what was on disk before, so CONFIG SET is answered only then (persistence.py).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from penstock.storage.writer import LogFile, LogWriter, Loop
 log = logging.getLogger("penstock.storage")
 
 _SOME = 500
-"""Commands that are replayed before clients are told again that the log is being loaded."""
+"""Commands that are replayed before clients get LOADING again."""
 
 
 class AppendOnlyFile:
@@ -48,7 +48,7 @@ class AppendOnlyFile:
         self.folder = Path(config.dir) / str(config.appenddirname)
         self.writer: LogWriter | None = None
         self.manifest = Manifest()
-        self.size_at_rewrite = 0  # what growth is measured against
+        self.size_at_rewrite = 0  # growth is measured against this
         self._kept_from = ""  # the first increment that the base being written does not contain
         self._replaced: tuple[str, ...] = ()  # files of an older log, to be removed when this one is listed
 
@@ -120,9 +120,9 @@ class AppendOnlyFile:
                 continue
             try:
                 run_handler(engine, session, command, argv, REPLAY)
-            except ReplyError as error:  # a LAZY command is logged before it fails; and one before which a key expired
+            except ReplyError as error:  # a LAZY command is logged before it fails; or a key expired before it
                 failed.append(f"{error} ({argv[0].decode('utf-8', 'replace')})")
-            except Exception as error:  # a bug of ours, which did not end the server then either
+            except Exception as error:  # a bug of ours, which did not end the server at that time either
                 log.exception("internal error in %r, replayed from %s", in_short(argv), path, exc_info=error)
                 failed.append(f"{error!r} ({argv[0].decode('utf-8', 'replace')})")
 
@@ -144,7 +144,7 @@ class AppendOnlyFile:
         self.size_at_rewrite = self.size
 
     def _make_folder(self) -> int:
-        """Make sure that the folder is there; the highest sequence number in use in it."""
+        """Make sure that the folder exists; answers the highest sequence number in use in it."""
         self.folder.mkdir(parents=True, exist_ok=True)
         sync_folder(self.folder.parent)
         return max((manifests.sequence_of(path.name) for path in self.folder.iterdir()), default=0)
@@ -162,13 +162,13 @@ class AppendOnlyFile:
         self.set_policy(config.appendfsync)
 
     def open_without_base(self, on_trouble: Callable[[str | None], None]) -> None:
-        """Log every change from now on; what is in memory already must be rewritten, at once, into a base."""
+        """Log every change from now on; what is in memory already must be rewritten into a base at once."""
         self.manifest = Manifest(last=self._make_folder())
         self._replaced = self._listed_before()
         self.open(on_trouble)
 
     def _listed_before(self) -> tuple[str, ...]:
-        """The files of the log that is on disk, of an earlier time."""
+        """The files of an earlier log that is on disk."""
         try:
             return manifests.read(self.manifest_path).names
         except (OSError, StorageError):
@@ -187,7 +187,7 @@ class AppendOnlyFile:
             try:
                 writer.close()
             finally:
-                if not self.manifest.base:  # nothing will ever list these
+                if not self.manifest.base:  # no manifest will list these
                     for name in self.manifest.increments:
                         (self.folder / name).unlink(missing_ok=True)
 
@@ -206,13 +206,13 @@ class AppendOnlyFile:
     # -- rewriting --------------------------------------------------------------------------------------------
 
     def start_rewrite(self) -> Child:
-        """Go on in a new increment and have a child write a base of everything before it."""
+        """Continue in a new increment and have a child write a base of everything before it."""
         if self.writer is not None:
             self.writer.drain()
             if self.writer.file.size:
                 self.writer.switch(LogFile(self.folder / self._list_increment()))
             self._kept_from = self.manifest.increments[-1]
-        else:  # the log is off: a base alone replaces whatever there is
+        else:  # the log is off: a base alone replaces all files
             last = self._make_folder()
             listed = manifests.read(self.manifest_path) if self.exists else Manifest()
             self.manifest = replace(listed, last=last)

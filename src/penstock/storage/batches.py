@@ -39,7 +39,7 @@ _MORE = object()
 
 
 class TornTail(StorageError):
-    """The last batch is not whole: the process or the machine stopped while it was being written."""
+    """The last batch is incomplete: the process or the machine stopped while it was being written."""
 
 
 def header(payload: bytes) -> bytes:

@@ -44,7 +44,7 @@ class BlockWriter:
 
     def __init__(self, file: BinaryIO, go_on: Callable[[], None]) -> None:
         self._file = file
-        self._go_on = go_on  # called behind each block; may raise to give up
+        self._go_on = go_on  # called after each block; may raise to give up
         self.most_keys, self.most_bytes = KEYS_A_BLOCK, BYTES_A_BLOCK  # of a block; its last value may go beyond
         self.largest_value = LARGEST_VALUE
         self.blocks = 0
@@ -79,7 +79,7 @@ class BlockWriter:
         return OSError(errno.EFBIG, problem)
 
     def put(self, piece: bytes | memoryview) -> None:
-        """The next bytes of the body. They are not looked at again when this returns."""
+        """The next bytes of the body. They are not used after this returns."""
         self._checksum = zlib.crc32(piece, self._checksum)
         self._file.write(piece)
 

@@ -1,9 +1,10 @@
-"""`penstock check`: what is in a snapshot, a log or a folder of them, whether it is whole, and repair of a log.
+"""`penstock check`: the contents of a snapshot, a log or a folder of them, whether they are undamaged, and repair of a
+log.
 
-A log is repaired by cutting it before the first damage; what was cut is kept in a .bak file. Everything after the
-damage goes, later increments too: a log with a hole in it would build data that never existed. A log that a server is
-writing is left alone: the batch under way looks torn. A snapshot cannot be repaired this way, because its blocks are
-in no order of time.
+A log is repaired by cutting it before the first damage; a .bak file keeps what was cut. Everything after the damage is
+removed, later increments too: a log with a hole in it would build data that never existed. A log that a server is
+writing is not repaired: the batch under way looks torn. A snapshot cannot be repaired this way, because its blocks are
+not in the order of time.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Report:
     """Lines for people, and whether everything is usable. `str(report)` is what the command prints."""
 
     lines: list[str] = field(default_factory=list)
-    damaged: int = 0  # files that cannot be used as they are now
+    damaged: int = 0  # files that cannot be used in their present state
 
     @property
     def exit_code(self) -> int:
@@ -90,7 +91,7 @@ def _check_manifest(path: Path, fix: bool, report: Report) -> None:
             report.damage(file, "the manifest lists it, and it is not there")
         elif name == listed.base:
             _check_snapshot(file, report)
-        elif file.exists() and name in manifest.read(path).names:  # an earlier file's repair may have taken it out
+        elif file.exists() and name in manifest.read(path).names:  # the repair of an earlier file may have removed it
             _check_increment(file, fix, report)
 
 

@@ -1,13 +1,13 @@
-"""A forked child that writes a file while the server goes on.
+"""A forked child that writes a file while the server continues.
 
-The child has the memory of the instant of the fork, and only the thread that forked. Any lock another thread held
-at that instant stays held in it for ever, so it touches nothing that has one: no logging, no event loop, no imports,
-no garbage collector (which would also copy every page it looks at). It closes what it inherited, because a listening
+The child has the memory of the instant of the fork, and only the thread that forked. Any lock another thread held at
+that instant stays held in it for ever, so it touches nothing that has one: no logging, no event loop, no imports, no
+garbage collector (which would also copy every page it looks at). It closes what it inherited, because a listening
 socket that outlives a killed server keeps the next one from starting. It serialises, syncs, and leaves by os._exit.
 
-The child does not rename its file: the parent does, when it has seen the child succeed. A child whose parent was
-killed notices and gives up, and the file it was writing has a temporary name that the next start removes. A child
-that writes nothing for an hour is killed: as long as it is there, no other snapshot and no rewrite can begin.
+The child does not rename its file: the parent does, when it has seen the child succeed. A child whose parent was killed
+notices and gives up, and the file it was writing has a temporary name that the next start removes. A child that writes
+nothing for an hour is killed, because no other snapshot or rewrite can begin while it runs.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from typing import BinaryIO
 from penstock.storage.files import write_synced
 
 STALLED_SECONDS = 3600.0
-"""Far more than the slowest disk needs for a sync, or the largest value for being serialised."""
+"""Far more than the slowest disk needs for a sync, or the largest value to be serialised."""
 
 Write = Callable[[BinaryIO, Callable[[], None]], None]
-"""Writes the file; calls its second argument now and then, which raises when there is no use in going on."""
+"""Writes the file; calls its second argument now and then, which raises if the child should give up."""
 
 
 class Orphaned(Exception):
@@ -83,7 +83,7 @@ class Child:
         return self._end(text or f"the child ended with {'signal' if code < 0 else 'status'} {abs(code)}")
 
     def _kill_if_stalled(self) -> None:
-        """Does not wait for its end: a child that hangs in the kernel would take the server with it."""
+        """Does not wait for its end: a child that hangs in the kernel would block the server."""
         now = time.monotonic()
         with contextlib.suppress(OSError):
             size = self.path.stat().st_size
@@ -94,7 +94,7 @@ class Child:
             os.kill(self.pid, signal.SIGKILL)
 
     def kill(self) -> None:
-        """Give up on it; its file is removed."""
+        """Kill it; its file is removed."""
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
@@ -108,7 +108,7 @@ class Child:
 
 
 def _run(path: Path, write: Write, parent: int, pipe: int) -> None:
-    """The child's whole life."""
+    """The main function of the child."""
     status = 1
     try:
         gc.disable()

@@ -1,7 +1,7 @@
-"""The few file operations durability rests on, and the error everything in storage/ raises.
+"""The few file operations that durability depends on, and the error that storage/ raises.
 
 A file that replaces another is written beside it, synced, renamed over it, and then the folder is synced: at every
-instant either the old or the new one is there, whole.
+instant either the old or the new one exists, whole.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 from penstock.protocol.errors import PenstockError
 
 TEMPORARY = "temp-"
-"""How the names of unfinished files begin; whatever a crash left behind is removed at the next start."""
+"""The prefix of unfinished files; those that a crash left are removed at the next start."""
 
 
 class StorageError(PenstockError):
@@ -38,7 +38,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_synced(path: Path, write: Callable[[BinaryIO], Any]) -> None:
-    """Make a file with what `write` writes and sync it; nothing is left of it if that fails."""
+    """Make a file with what `write` writes and sync it; if that fails, it is removed."""
     try:
         with path.open("wb") as file:
             write(file)
@@ -63,6 +63,6 @@ def replace_file(path: Path, write: Callable[[BinaryIO], Any]) -> None:
 
 
 def remove_unfinished(folder: Path, ending: str) -> None:
-    """Remove what an earlier process began to write and never finished."""
+    """Remove files that an earlier process did not finish."""
     for path in folder.glob(f"{TEMPORARY}*-{ending}"):
         path.unlink(missing_ok=True)

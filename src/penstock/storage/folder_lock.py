@@ -1,8 +1,8 @@
-"""One server a folder: two that append to the same log would tear each other's batches apart.
+"""One server for each folder: two that append to the same log would damage each other's batches.
 
-The folder itself is locked (flock), so there is no lock file to be left behind, a folder that may not be written to can
-be locked too, and whatever way the process ends, the lock ends with it. A forked child has the lock as well until it
-closes what it inherited.
+The folder itself is locked (flock). So no lock file can be left over, a folder without write permission can be locked
+too, and the lock ends with the process, however that ends. A forked child has the lock as well until it closes what it
+inherited.
 
 Rejected: a file with a process number in it. After a crash it names a process that is gone, or another one.
 """
@@ -21,7 +21,7 @@ log = logging.getLogger("penstock.storage")
 
 
 class FolderInUse(StorageError):
-    """Another server has the folder; the message says which process, where the system tells."""
+    """Another server has the folder; the message says which process, if the system tells."""
 
     def __init__(self, folder: Path, owner: int | None) -> None:
         self.path = folder
@@ -57,7 +57,7 @@ class FolderLock:
         self._descriptor = descriptor
 
     def release(self) -> None:
-        """Let others have it; even those that inherited the lock do not have it any more."""
+        """Release the folder; processes that inherited the lock do not have it any more either."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             try:

@@ -1,7 +1,7 @@
-"""Reading back what is on disk: at the start, in slices, and by DEBUG RELOAD and DEBUG LOADAOF at once.
+"""Reading the data from disk: at the start, in slices, and by DEBUG RELOAD and DEBUG LOADAOF at once.
 
-At the start clients get LOADING until everything is there. Keys do not expire while they are loaded: the log itself
-says what expired, and when.
+At the start clients get LOADING until all data is loaded. Keys do not expire while they are loaded: the log itself says
+what expired, and when.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.types.once_records import OnceRecords
 log = logging.getLogger("penstock.storage")
 
 _SLICE = 0.02
-"""Seconds of loading after which clients are told that it is still going on."""
+"""Seconds of loading after which clients get LOADING again."""
 
 
 class Loader:
@@ -44,7 +44,7 @@ class Loader:
         self._engine.require_gates("loading", on)
 
     async def load_in_slices(self, unwanted: Callable[[], bool]) -> None:
-        """Read the log if it is on and there is one, else the snapshot if there is one. Gives up if it is unwanted."""
+        """Read the log if it is on and exists, else the snapshot if it exists. Gives up if it is unwanted."""
         pause = time.monotonic() + _SLICE
         for _ in self._load():
             if time.monotonic() > pause:
@@ -83,7 +83,7 @@ class Loader:
         path = self._saves.path
         notice("loading the snapshot %s", path)
         shown, count = time.monotonic(), 0
-        # A log that goes on after a reload must name every key that goes, so none may be left out silently.
+        # A log that continues after a reload must name every key that is deleted, so none may be left out silently.
         expired_before = self._engine.clock.now if self._aof.writer is None else 0
         for keys in snapshot.load(path, self._engine.keyspace, expired_before):
             count += keys

@@ -58,7 +58,7 @@ class OneChild:
         return True
 
     def tick(self) -> None:
-        """If the child has ended, tell what it worked for."""
+        """If the child has ended, report that to the work that started it."""
         if self.running is None:
             return
         problem = self.running.poll()
@@ -74,5 +74,5 @@ class OneChild:
             self.running = None
 
     def seconds(self, work: Work) -> int:
-        """How long it has been at this work; -1 if it is not."""
+        """How long the child has done this work; -1 if it does not."""
         return self.running.seconds if self.running is not None and self._work is work else -1

@@ -1,11 +1,10 @@
 """Persistence: what is kept on disk, from the start of a server to its end.
 
-The App owns one of these and calls `tick` hz times a second. It puts the parts together: what is read at the start
-(loading.py), snapshots (saves.py), the log (aof.py) and its rewrites (rewrites.py), and the one child that writes for
-them (one_child.py). It decides which of them may start the child, and whether writes are refused because the disk
-fails.
+The App owns one of these and calls `tick` hz times a second. It combines the parts: reading at the start (loading.py),
+snapshots (saves.py), the log (aof.py) and its rewrites (rewrites.py), and the one child that writes for them
+(one_child.py). It decides which of them may start the child, and whether writes are refused because the disk fails.
 
-Everything here is on the loop thread; what takes long is done by the child or by the log's thread (syncs).
+Everything here is on the loop thread; slow work is done by the child or by the log's thread (syncs).
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ SNAPSHOT_FAILED = (
     "fails (stop-writes-on-bgsave-error option). Please check the Redis logs for details about the RDB error."
 )
 PREDECESSOR_SECONDS = 1
-"""How long a server that is just ending, or a child of one that was killed, may keep us from starting."""
+"""How long a server that is just ending, or a child of one that was killed, may delay our start."""
 
 
 class Persistence:
@@ -64,7 +63,7 @@ class Persistence:
     # -- start and end ----------------------------------------------------------------------------------------
 
     async def start(self, unwanted: Callable[[], bool] = lambda: False) -> None:
-        """Load what there is, then keep it up to date. Clients get LOADING until that is done and the log is open.
+        """Load the data, then keep the disk up to date. Clients get LOADING until that is done and the log is open.
 
         Gives up when `unwanted` says so; then `close` leaves everything on disk as it is.
         """
@@ -126,7 +125,7 @@ class Persistence:
         self._lock.release()
 
     def shut_down(self, save: bool | None, force: bool) -> None:
-        """SHUTDOWN: what can fail is done first, so that a server that cannot save goes on."""
+        """SHUTDOWN: steps that can fail come first, so that a server that cannot save continues."""
         if self._started:
             wanted = bool(self._config.save) if save is None else save
             try:
@@ -180,9 +179,9 @@ class Persistence:
         self._saves.save()
 
     def save_nothing(self) -> None:
-        """A server that is killed after FLUSHALL must not find the keys again when it starts."""
+        """A server that is killed after FLUSHALL must not load the keys again when it starts."""
         if self._config.save and not self._engine.loading:
-            self._child.kill(self._saves)  # it writes what was there before
+            self._child.kill(self._saves)  # it writes the data from before
             with contextlib.suppress(ReplyError):
                 self.save()
 
@@ -198,7 +197,7 @@ class Persistence:
         return self._rewrites.when_log_began(then)
 
     def _switch_log(self, on: bool) -> None:
-        """CONFIG SET appendonly. What is logged is worth nothing until a child has written the base it goes on from."""
+        """CONFIG SET appendonly. The log is of no use until a child has written its base."""
         if on and self._aof.writer is None:
             try:
                 self._lock.take()
@@ -244,7 +243,7 @@ class Persistence:
             self.save()
         self._loader.load_again(self._loader.load_snapshot, flush, unchanged=save and flush)
         if self._aof.writer is not None and not (save and flush):
-            self._rewrites.scheduled = True  # what was loaded is not what was logged
+            self._rewrites.scheduled = True  # the loaded data is not what was logged
 
     def reload_log(self) -> None:
         if self._engine.in_unit:  # the log gets all of a transaction at its end: what is done of it would be lost

@@ -1,7 +1,7 @@
-"""Rewrites of the log: when one is due, and how the last one went. What a rewrite does is in aof.py.
+"""Rewrites of the log: when one is due, and how the last one ended. aof.py does the rewrite.
 
-A log that was turned on at run time has no base until its first rewrite is done: who turned it on is told then
-(`when_log_began`), and it is turned off again if the rewrite fails.
+A log that was turned on at run time has no base until its first rewrite is done: the client that turned it on gets its
+reply then (`when_log_began`), and the log is turned off again if the rewrite fails.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Rewrites:
         return True
 
     def is_due(self) -> bool:
-        """Whether the log has grown enough, or cannot do without one."""
+        """Whether the log has grown enough, or needs one after a failed sync."""
         writer, config = self._aof.writer, self._engine.config
         if writer is None:
             return False

@@ -1,6 +1,6 @@
-"""Snapshots: when one is due, who writes it, and how the last one went.
+"""Snapshots: when one is due, which process writes it, and how the last one ended.
 
-The save rules, BGSAVE and DEBUG RELOAD end up here. SAVE and the last snapshot before the end are written on the loop
+This serves the save rules, BGSAVE and DEBUG RELOAD. SAVE and the last snapshot before the end are written on the loop
 thread, all others by a child. A snapshot that failed is tried again, and writes may be refused until one succeeds
 (`ok`, persistence.py).
 """
@@ -53,7 +53,7 @@ class Saves:
         return self._engine.keyspace.dirty - self._saved_dirty
 
     def memory_is_saved(self) -> None:
-        """What was loaded is what the disk has: the save rules count changes from here."""
+        """The loaded data is on disk: the save rules count changes from here."""
         self._saved_dirty = self._engine.keyspace.dirty
 
     def save(self) -> None:

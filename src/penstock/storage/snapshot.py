@@ -68,9 +68,7 @@ class Block:
     times: tuple[int, ...]  # as many as keys, or none
 
     def decoded(self, storage: Storage | None = None) -> list[Value]:
-        """The values; None for a collection of no elements, which a module may have left where it should have removed
-        it.
-        """
+        """The values; None for a collection without elements, which a module may have left by mistake."""
         return self.values if self.kind == STRINGS else [_load_unless_empty(value, storage) for value in self.values]
 
 
@@ -142,7 +140,7 @@ def _next_block(path: Path, file: BinaryIO, offset: int) -> tuple[int, int, int,
 
 
 def _parse(path: Path, offset: int, kind: int, database: int, count: int, body: bytes) -> Block:
-    """The checksum was right, so what is wrong here was written wrong: by another program, or by a bug."""
+    """The checksum is right, so the block was written wrong: by another program, or by a bug."""
     times: tuple[int, ...] = ()
     try:
         if kind & TIMED:
@@ -157,7 +155,7 @@ def _parse(path: Path, offset: int, kind: int, database: int, count: int, body: 
 
 
 def load(path: Path, keyspace: Keyspace, expired_before: int = 0) -> Iterator[int]:
-    """Add what a snapshot holds to the keyspace; yields the number of keys after each block.
+    """Add the contents of a snapshot to the keyspace; yields the number of keys after each block.
 
     Keys that expired by `expired_before` are left out. The base of a log is loaded with all of them: the log that
     follows may still use a key before it says that it expired.

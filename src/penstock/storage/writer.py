@@ -53,7 +53,7 @@ from penstock.storage.batches import LENGTHS, add_lines, header
 log = logging.getLogger("penstock.storage")
 
 _MANY = 200
-"""Lines that are joined as soon as nothing needs them apart."""
+"""Lines that are joined as soon as nothing needs them separately."""
 
 Held = tuple[Callable[[bytes], None], list[bytes | memoryview]]
 
@@ -207,12 +207,12 @@ class LogWriter:
         return b"\r\n".join(pieces)
 
     def _take_back(self, batch: bytes) -> None:
-        """The disk refused a batch: it is the beginning of the next one."""
+        """The disk refused a batch: it becomes the beginning of the next one."""
         self._pieces.insert(0, batch.removesuffix(b"\r\n"))
         self._joined += 1
 
     def _flush(self) -> None:
-        """The end of an iteration, or of the thread's last job: send the next batch on its way."""
+        """The end of an iteration, or of the thread's last job: start the next batch."""
         if self._busy or not self._pieces:
             return
         if self.policy == "always":
@@ -257,7 +257,7 @@ class LogWriter:
         self._in_trouble(error)
 
     def _release(self, failed: bool = False) -> None:
-        """Let every reply leave, in order; after a failure under `always` some of them as errors."""
+        """Send every reply, in order; after a failure under `always` some of them as errors."""
         leaving, self._leaving, self._held = self._leaving + self._held, [], []
         self.pending = False
         _send(leaving, self.trouble if failed and self.policy == "always" else None)
@@ -319,7 +319,7 @@ class LogWriter:
     # -- from time to time ------------------------------------------------------------------------------------
 
     def tick(self, may_sync: bool = True) -> None:
-        """Sync if it is time, and try again what the disk refused a second ago.
+        """Sync if it is time, and retry what the disk refused a second ago.
 
         `may_sync` is about `everysec` only; under `always` replies depend on the sync.
         """
@@ -352,7 +352,7 @@ class LogWriter:
         self._release()
 
     def switch(self, file: LogFile) -> None:
-        """Go on in another file; `drain` before."""
+        """Continue in another file; `drain` before."""
         assert not self._pieces and not self._busy and not self._syncing, "switched in the middle of a batch"
         self.file.close()
         self.file = file
@@ -364,7 +364,7 @@ class LogWriter:
         self._out_of_trouble()
 
     def close(self) -> None:
-        """Write and sync what can be, let the replies go, end the thread."""
+        """Write and sync what can be, send the replies, end the thread."""
         try:
             self.drain()
         finally:
