@@ -22,11 +22,12 @@ from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 from tests.support.engine.lock_world import Slow, slow_commands
 from tests.support.processes import pytest_collection_modifyitems, pytest_xdist_make_scheduler  # noqa: F401
+from tests.support.waiting import wait_until
 
 from penstock import Server, commands
 from penstock.engine import stream_compression
 from penstock.engine import stream_upkeep as streams
-from penstock.engine.concurrency import lazy_passive
+from penstock.engine.concurrency import lazy_passive, thread_switching
 from penstock.testing.cluster import RedisCluster
 from penstock.testing.redis import RedisServer, find_redis, free_port
 
@@ -68,6 +69,13 @@ def _a_slice_is_as_long_as_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     for module in (stream_compression, lazy_passive, streams):
         monkeypatch.setattr(module, "SLICE", 1 << 62)
+
+
+@pytest.fixture(autouse=True)
+def _no_job_is_counted_when_a_test_ends() -> Iterator[None]:
+    """A job that a test leaves under way would change the settings of the interpreter for the tests after it."""
+    yield
+    wait_until(lambda: thread_switching._jobs == 0)
 
 
 @pytest.fixture

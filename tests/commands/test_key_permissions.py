@@ -276,6 +276,7 @@ class World:
         finally:
             if session.waiter is not None:
                 self.engine.blocking.leave(session.waiter)
+            self.engine.workers.abandon()  # DEBUG LOCK would hold its keys for good
 
     def held(self, place: bytes) -> dict[bytes, Reply]:
         """What the keys there hold, and when they expire."""

@@ -8,9 +8,7 @@ import gc
 import logging
 import sys
 import threading
-import time
 import weakref
-from collections.abc import Iterator
 
 import pytest
 from tests.support.engine.lock_world import Slow, World
@@ -261,20 +259,6 @@ def test_an_error_of_a_thread_is_counted_as_an_error(world: World, slow: Slow) -
     assert world.engine.stats.errors["WRONGTYPE"] == 1
 
 
-@pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Count only the jobs of this test, whatever other servers of this process run."""
-    monkeypatch.setattr(thread_switching, "_jobs", 0)
-    enabled, interval = gc.isenabled(), sys.getswitchinterval()
-    gc.enable()
-    sys.setswitchinterval(0.005)
-    yield
-    sys.setswitchinterval(interval)
-    if not enabled:
-        gc.disable()
-
-
-@pytest.mark.usefixtures("alone")
 def test_more_jobs_than_threads_wait_for_one(world: World, slow: Slow) -> None:
     clients = [world.client(f"SADD s{number} a", f"SLOW.READ s{number}") for number in range(5)]
     assert world.engine.workers.load == (2, 3)
@@ -283,9 +267,6 @@ def test_more_jobs_than_threads_wait_for_one(world: World, slow: Slow) -> None:
     slow.go.set()
     world.step(5)
     assert all(client.sent[-1] == members("a") for client in clients)
-    until = time.monotonic() + 60  # another server of this process may be at work
-    while not gc.isenabled() and time.monotonic() < until:
-        time.sleep(0.01)
     assert gc.isenabled()
     assert sys.getswitchinterval() > SWITCH_INTERVAL
 
@@ -300,7 +281,6 @@ def test_the_last_of_several_servers_restores_what_the_first_one_changed() -> No
     assert sys.getswitchinterval() == pytest.approx(usual)
 
 
-@pytest.mark.usefixtures("alone")
 def test_what_threads_left_is_not_searched_for_cycles_when_they_are_done() -> None:
     class Cyclic:
         itself: Cyclic

@@ -22,6 +22,7 @@ FIRST = (
     "tests/spark/test_kill.py",
     "tests/spark/test_run.py",
     "tests/spark/test_cluster.py",
+    "tests/test_packaging.py",
 )
 """Parts, and a folder of them, that take longest, in the order in which they begin."""
 
