@@ -13,23 +13,24 @@ import typer
 from typer.core import TyperGroup
 
 from penstock import __version__
-from penstock.cli import secrets
+from penstock.cli import secrets, serve
 
 MODULES = {
-    "serve": "serve", "check": "check", "bench": "bench", "demo": "demo", "tail": "streams", "write": "streams",
+    "check": "check", "bench": "bench", "demo": "demo", "tail": "streams", "write": "streams",
     "streams": "streams", "run": "run", "init": "init", "letters": "letters",
 }  # fmt: skip
-"""The module in this package that registers a subcommand, in the order in which help lists them."""
+"""The module in this package that registers a subcommand, in the order in which help lists them after `serve`."""
 
 
 class Subcommands(TyperGroup):
     """The subcommands; each is built when it is asked for."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return list(MODULES)
+        return ["serve", *MODULES]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        for name in (cmd_name,) if cmd_name in MODULES else MODULES:  # all of them, to suggest one for a wrong name
+        is_known = cmd_name in self.list_commands(ctx)
+        for name in (cmd_name,) if is_known else MODULES:  # all of them, to suggest one for a wrong name
             if name not in self.commands:
                 part = typer.Typer(rich_markup_mode=None)
                 import_module(f"penstock.cli.{MODULES[name]}").register(part)
@@ -62,6 +63,16 @@ def main(
 ) -> None:
     """An event log that speaks the Redis protocol, and the tools around it."""
     secrets.blank(sys.argv[1:])
+
+
+@app.command(
+    "serve",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+    add_help_option=False,
+    help="Run a server. Takes a file of directives and any directive as --name value.",
+)
+def run_server(context: typer.Context) -> None:
+    sys.exit(serve.run(list(context.args)))
 
 
 if __name__ == "__main__":

@@ -6,30 +6,12 @@ import os
 import sys
 from collections.abc import MutableMapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from penstock.cli.secrets import from_environment
 from penstock.engine.config import Config, ConfigError, build
 from penstock.engine.directives import DIRECTIVES
 
-if TYPE_CHECKING:
-    import typer
-
 USAGE = "penstock serve [FILE.conf] [--DIRECTIVE VALUE ...]"
-
-
-def register(app: typer.Typer) -> None:
-    app.command(
-        "serve",
-        context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
-        add_help_option=False,
-        help="Run a server. Takes a file of directives and any directive as --name value.",
-    )(serve)
-
-
-def serve(context: typer.Context) -> None:
-    """Run a server until SIGTERM, SIGINT or SHUTDOWN."""
-    sys.exit(run(list(context.args)))
 
 
 def run(words: list[str]) -> int:
