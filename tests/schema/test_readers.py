@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -82,6 +83,12 @@ def test_a_date_or_time_that_fits_is_one_that_readers_know(kind: str, text: str,
     assert (misfit(parse(f"a {kind}"), entry) is None) == fits
     if fits:
         assert read(f"a {kind}", entry)[1] == {}
+
+
+def test_a_decimal_keeps_all_its_digits() -> None:
+    rows, bad = read("a array<decimal(33,0)>, b binary", b'{"a":[999999999999999999999999999950000]}')
+    assert not bad
+    assert rows[0]["a"] == [Decimal("999999999999999999999999999950000")]
 
 
 def test_a_schema_is_the_same_by_way_of_arrow() -> None:

@@ -34,7 +34,7 @@ def read(options: Options, start: int, end: int, query: str) -> int:
     """Read a batch, the last partition first; how many partitions it had."""
     parts = source._cut([Range("s", start, end)], options)
     for part in reversed(parts):
-        list(source.read_partition(options, SCHEMA, part, query))
+        list(source.read_partition(options, SCHEMA, source.StreamPartition(part), query))
     return len(parts)
 
 

@@ -177,7 +177,7 @@ def _decimal_reader(precision: int, scale: int) -> Reader:
             rounded = exact.quantize(unit, ROUND_HALF_UP, _EXACT)
         except InvalidOperation:
             raise _Misfit(value) from None
-        if abs(rounded) >= limit:
+        if rounded.copy_abs() >= limit:  # abs() would round it to 28 digits
             raise _Misfit(value)
         return rounded
 

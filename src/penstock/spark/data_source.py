@@ -16,9 +16,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.spark import options as options_
-from penstock.spark.rows import check_schema, default_schema
+from penstock.spark.rows import check_schema
 from penstock.spark.sink import StreamBatchWriter, StreamWriter
 from penstock.spark.source import FilteringReader, StreamBatchReader, StreamReader
+from penstock.spark.stream_schema import columns_of
 
 
 class PenstockDataSource(DataSource):
@@ -38,7 +39,7 @@ class PenstockDataSource(DataSource):
             from penstock.spark.keys import infer_schema
 
             return infer_schema(options)
-        return default_schema(options)
+        return columns_of(options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = self._options()

@@ -241,6 +241,24 @@ class Link:
             for stream, exists, there_is in zip(streams, replies[::2], replies[1::2], strict=True)
         }
 
+    def fields(self, stream: str) -> str | None:
+        """The newest schema of a stream, as text; None if it has none, or does not exist."""
+        try:
+            found = self.repeat(lambda: self._client.read_arrow(stream, 1, 0, with_info=True))
+        except redis.ResponseError as error:
+            raise not_a_stream(stream, self._options) if is_wrong_type(error) else error from None
+        fields: bytes | None = (found.schema.metadata or {}).get(b"schema")
+        return fields.decode() if fields is not None else None
+
+    def fields_of_version(self, stream: str, version: int) -> str | None:
+        """A version of the schema of a stream, as text; None if there is none."""
+        found = self.repeat(lambda: self._client.tschema_get(stream, version))
+        return found.fields if found is not None else None
+
+    def set_fields(self, stream: str, fields: str) -> None:
+        """Give a stream a schema, or a wider one; to repeat it changes nothing."""
+        self.repeat(lambda: self._client.tschema_set(stream, fields))
+
     def stage(self, stream: str, token: str, payload: bytes) -> None:
         """Put entries aside; without asking again, for `repeat`: to stage twice under one token adds up."""
         try:

@@ -115,11 +115,14 @@ class Options:
     failOnDataLoss: bool = True
     group: str = ""
     text: bool = False
+    typed: bool = True
+    schemaVersion: int | None = None
     badEntries: BadEntries = "fail"
     deadLetterStream: str = ""
     retryTimeout: int = 60_000
     txnAppId: str = ""
     txnVersion: int | None = None
+    mergeSchema: bool = False
     # keys as tables
     keys: str = ""
     keySet: str = ""
@@ -141,6 +144,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "startingTimestamp": _moment, "endingTimestamp": _moment, "maxRowsPerTrigger": _count,
     "maxBytesPerTrigger": _count, "minPartitions": _count, "pushFilters": _flag,
     "failOnDataLoss": _flag, "group": str, "text": _flag,
+    "typed": _flag, "schemaVersion": _count, "mergeSchema": _flag,
     "badEntries": _one_of("fail", "null", "drop", "deadletter"), "deadLetterStream": str, "retryTimeout": _count,
     "txnAppId": str, "txnVersion": _version,
     "keys": str, "keySet": str, "type": _one_of("hash", "string"), "keyColumn": str, "valueColumn": str,
@@ -209,6 +213,8 @@ def _check(options: Options, given: Mapping[str, Any]) -> None:
         raise OptionError("badEntries=deadletter and deadLetterStream=<name of a stream> go together")
     if bool(options.txnAppId) != (options.txnVersion is not None):
         raise OptionError("options txnAppId and txnVersion go together")
+    if options.schemaVersion is not None and not options.typed:
+        raise OptionError("options schemaVersion and typed=false exclude each other: raw entries have no schema")
     if options.of_keys and (options.stream or options.pattern):
         raise OptionError("stream and pattern are about streams; type, keys and keySet are about keys as a table")
     if options.keys and options.keySet:

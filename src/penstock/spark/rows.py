@@ -1,16 +1,21 @@
 """From what the server sends (offset, time, tag, entry) to the columns a query asked for, batch by batch, in Arrow.
 
 Columns that are named stream, offset, time, tag or entry are those; any other column of the schema is a field of the
-entry, which is then JSON (`json_entries.py`). What happens to a message that does not fit is `badEntries`: the query
-fails and says where, or the fields are null, or there is no row for it, or there is a letter about it and no row.
-"""
+entry, which is then JSON (`schema/json_entries.py`). `entry_time` is the field time of an entry (`schema/columns.py`).
+What happens to a message that does not fit is `badEntries`: the query fails and says where, or the fields are null, or
+there is no row for it, or there is a letter about it and no row."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructType, TimestampType
 
+from penstock.schema.arrow_types import DEFAULT
+from penstock.schema.columns import column_of, field_of
 from penstock.schema.json_entries import JsonEntries
 from penstock.spark.column_types import can_read
 from penstock.spark.dead_letters import BadMessage, DeadLetters
@@ -50,7 +55,7 @@ def check_schema(schema: StructType, options: Options) -> None:
             wanted = " or ".join(kind().simpleString() for kind in kinds)
             raise OptionError(
                 f"column {name} is {kind} in the schema, and a message has it as {wanted}; "
-                "a field of a JSON entry needs another name"
+                f"a field {name} of a JSON entry is the column {column_of(name)}"
             )
         if kinds is None and not can_read(column.dataType):
             raise OptionError(
@@ -72,16 +77,22 @@ def _check_names(schema: StructType) -> None:
     for name in schema.names:
         if name not in OWN_COLUMNS and name.lower() in OWN_COLUMNS:
             raise OptionError(
-                f"column {name} in the schema: a message has {name.lower()}, in lower case. A field of a JSON entry "
-                "that has this name can be read with 'entry string' and from_json"
+                f"column {name} in the schema: a message has {name.lower()}, in lower case. A field {name} of a JSON "
+                f"entry is the column {column_of(name)}"
             )
-    fields = {column.name: column.dataType for column in schema if column.name not in OWN_COLUMNS}
-    if isinstance(fields.get("value"), (BinaryType, StringType)) and fields.keys() <= _OF_KAFKA:
+    if looks_like_kafka(schema):
+        fields = [name for name in schema.names if name not in OWN_COLUMNS]
         raise OptionError(
             f"columns {', '.join(fields)} in the schema are those of Kafka: a message has tag (Kafka's key), entry "
             "(value), stream (topic), offset and time (timestamp). Fields of a JSON entry that have these names can "
             "be read with 'entry string' and from_json"
         )
+
+
+def looks_like_kafka(schema: StructType) -> bool:
+    """Whether columns are named as in Kafka, so that they are hardly meant as fields of JSON."""
+    fields = {column.name: column.dataType for column in schema if column.name not in OWN_COLUMNS}
+    return isinstance(fields.get("value"), (BinaryType, StringType)) and fields.keys() <= _OF_KAFKA
 
 
 def _can_be_null(name: str, kind: DataType, options: Options) -> bool:
@@ -93,10 +104,16 @@ def _can_be_null(name: str, kind: DataType, options: Options) -> bool:
 class Converter:
     """One query's way from the server's batches to Spark's."""
 
-    def __init__(self, schema: StructType, options: Options, letters: DeadLetters | None = None) -> None:
+    def __init__(
+        self,
+        schema: StructType,
+        options: Options,
+        letters: DeadLetters | None = None,
+        defaults: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self._wanted = to_arrow_schema(schema, timezone="UTC")
-        fields = pa.schema([field for field in self._wanted if field.name not in OWN_COLUMNS])
-        self._json = JsonEntries(fields) if len(fields) else None
+        fields = [_as_field(column, defaults) for column in self._wanted if column.name not in OWN_COLUMNS]
+        self._json = JsonEntries(pa.schema(fields)) if fields else None
         self._options = options
         self._letters = letters
 
@@ -118,7 +135,7 @@ class Converter:
                 columns.append(batch.column(field.name))
             else:
                 assert parsed is not None
-                columns.append(parsed.column(field.name))
+                columns.append(parsed.column(field_of(field.name)))
         rows = pa.RecordBatch.from_arrays(columns, schema=self._wanted)
         if bad:
             self._handle(stream, batch, bad)
@@ -143,6 +160,13 @@ class Converter:
             )
         if self._letters is not None:
             self._letters.write(messages)
+
+
+def _as_field(column: pa.Field, defaults: Mapping[str, str]) -> pa.Field:
+    """A column as the field of an entry that it is."""
+    name = field_of(column.name)
+    metadata = {DEFAULT: defaults[name].encode()} if name in defaults else None
+    return pa.field(name, column.type, column.nullable, metadata)
 
 
 def _content(column: pa.Array, kind: pa.DataType, bad: dict[int, str]) -> pa.Array:

@@ -21,11 +21,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType, TimestampType
 
+from penstock.schema.columns import column_of
 from penstock.spark.executor import freeze_imports, query_of_task
 from penstock.spark.link import Link
 from penstock.spark.options import OptionError, Options
+from penstock.spark.rows import looks_like_kafka
+from penstock.spark.typed_rows import NOT_FIELDS, TypedRows, check_types, merge_schema
 
 BYTES_A_STAGE = 8 << 20
 _ENTRIES = pa.schema([("tag", pa.binary()), ("entry", pa.binary())])
@@ -43,29 +47,56 @@ class Staged(WriterCommitMessage):
 def check_columns(schema: StructType, options: Options) -> None:
     """OptionError unless the rows say what to write and where."""
     names = set(schema.names)
-    if "entry" not in names:
+    if not names - {*NOT_FIELDS}:
         raise OptionError(
-            f"a column 'entry' is needed, and there are {', '.join(schema.names)}: "
-            "select(to_json(struct('*')).alias('entry')) makes one"
+            "a column 'entry', or columns that are fields of an entry, are needed, and there are only "
+            f"{', '.join(schema.names)}"
         )
-    if unknown := names - {"stream", "time", "tag", "entry"}:
+    if "entry" not in names and looks_like_kafka(schema):
         raise OptionError(
-            f"columns {', '.join(sorted(unknown))} cannot be written: a message is entry and, if there are such "
-            "columns, stream, time, tag"
+            f"a column 'entry' is needed, and there are {', '.join(schema.names)}, as in Kafka: a message has tag "
+            "(Kafka's key), entry (value) and stream (topic). to_json(struct('*')) AS entry writes fields of "
+            "these names"
+        )
+    if "entry" in names and (unknown := names - {*NOT_FIELDS, "entry"}):
+        raise OptionError(
+            f"columns {', '.join(sorted(unknown))} cannot be written beside the column entry: a message is entry "
+            "and, if "
+            "there are such columns, stream, time, tag. Without entry, the other columns are the fields of the entry"
         )
     for column in schema:
         if column.name == "time":
             if not isinstance(column.dataType, (TimestampType, LongType)):
                 raise OptionError(
                     f"column time is {column.dataType.simpleString()}; write it as a timestamp, or as bigint "
-                    "(milliseconds since 1970)"
+                    f"(milliseconds since 1970). A field time of a JSON entry is the column {column_of('time')}"
                 )
-        elif not isinstance(column.dataType, (BinaryType, StringType)):
+        elif column.name in (*NOT_FIELDS, "entry") and not isinstance(column.dataType, (BinaryType, StringType)):
             raise OptionError(
                 f"column {column.name} is {column.dataType.simpleString()}; write it as a string or as binary"
             )
     if "stream" not in names and len(options.stream) != 1:
         raise OptionError("name the stream to write to: .option('stream', 'alerts'), or a column 'stream'")
+    if "entry" not in names:
+        check_types(schema)
+    if options.mergeSchema and ("entry" in names or "stream" in names):
+        raise OptionError(
+            "mergeSchema needs typed columns and one stream: it excludes the columns 'entry' and 'stream'"
+        )
+
+
+def settle_schema(schema: StructType, options: Options) -> None:
+    """Before any row is written: widen the stream's schema if that is wanted, and see that typed columns fit it.
+
+    Rows that choose their streams are checked by the tasks, which know them.
+    """
+    if "entry" in schema.names or "stream" in schema.names:
+        return
+    with Link(options) as link:
+        (stream,) = options.stream
+        if options.mergeSchema:
+            merge_schema(link, stream, schema)
+        TypedRows(link, stream, to_arrow_schema(schema, timezone="UTC"))
 
 
 def stage(options: Options, query: str, batches: Iterator[pa.RecordBatch]) -> Staged:
@@ -74,10 +105,10 @@ def stage(options: Options, query: str, batches: Iterator[pa.RecordBatch]) -> St
     context = TaskContext.get()
     assert context is not None, "a writer runs in a task"
     with Link(options) as link:
-        stager = _Stager(link, query)
+        stager, entries = _Stager(link, query), _Entries(link)
         for batch in batches:
             for stream, rows in _by_stream(batch, options):
-                stager.add(stream, rows)
+                stager.add(stream, entries.of(stream, rows))
         stager.flush_all()
     return Staged(query, context.partitionId(), stager.tokens)
 
@@ -123,20 +154,37 @@ class _Stager:
 
 def _by_stream(batch: pa.RecordBatch, options: Options) -> Iterator[tuple[str, pa.RecordBatch]]:
     """A batch's rows for each stream they go to, in the order in which they came."""
-    if batch.column("entry").null_count:
-        raise ValueError("a row has no entry (null); filter such rows out, or write something in their place")
-    rows = pa.RecordBatch.from_arrays([_tags(batch), _binary(batch.column("entry"))], schema=_ENTRIES)
-    if "time" in batch.schema.names:
-        rows = rows.append_column("time", _times(batch.column("time")))
     if "stream" not in batch.schema.names:
-        if rows.num_rows:
-            yield options.stream[0], rows
+        if batch.num_rows:
+            yield options.stream[0], batch
         return
     targets = batch.column("stream").cast(pa.string())
     if targets.null_count:
         raise ValueError("a row has no stream to go to (null in the column 'stream')")
     for target in pc.unique(targets).to_pylist():
-        yield target, rows.filter(pc.equal(targets, target))
+        yield target, batch.filter(pc.equal(targets, target))
+
+
+class _Entries:
+    """Makes tags and entries of rows: of the column entry, or of typed columns."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._typed: dict[str, TypedRows] = {}
+
+    def of(self, stream: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if "entry" in batch.schema.names:
+            entries = _binary(batch.column("entry"))
+            if entries.null_count:
+                raise ValueError("a row has no entry (null); filter such rows out, or write something in their place")
+        else:
+            if stream not in self._typed:
+                self._typed[stream] = TypedRows(self._link, stream, batch.schema)
+            entries = pa.array(self._typed[stream].entries(batch), pa.binary())
+        rows = pa.RecordBatch.from_arrays([_tags(batch), entries], schema=_ENTRIES)
+        if "time" in batch.schema.names:
+            rows = rows.append_column("time", _times(batch.column("time")))
+        return rows
 
 
 def _tags(batch: pa.RecordBatch) -> pa.Array:
@@ -205,6 +253,7 @@ class StreamBatchWriter(DataSourceArrowWriter):
             raise OptionError(
                 "txnAppId and txnVersion make appends happen once; mode('overwrite') cannot be repeated safely"
             )
+        settle_schema(schema, options)
         self._options = options
         self._overwrite = overwrite
 
@@ -240,6 +289,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: Options, schema: StructType) -> None:
         check_columns(schema, options)
+        settle_schema(schema, options)
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import pyarrow as pa
@@ -33,7 +33,8 @@ from penstock.spark.filters import Wanted, narrow
 from penstock.spark.link import Link
 from penstock.spark.options import OptionError, Options, Place, Places
 from penstock.spark.ranges import Bounds, Range, cut, limited
-from penstock.spark.rows import Converter
+from penstock.spark.rows import OWN_COLUMNS, Converter
+from penstock.spark.stream_schema import defaults_for, schema_of
 
 NOTHING = Bounds(1, 1)
 
@@ -48,18 +49,22 @@ class StreamPartition(InputPartition):
 
     range: Range
     plan: str = ""
+    defaults: dict[str, str] = field(default_factory=dict)  # of the stream's schema, by field
 
-    def __init__(self, range: Range, plan: str = "") -> None:
+    def __init__(self, range: Range, plan: str = "", defaults: dict[str, str] | None = None) -> None:
         super().__init__(range)
-        self.range, self.plan = range, plan
+        self.range, self.plan, self.defaults = range, plan, defaults or {}
 
 
-def read_partition(options: Options, schema: StructType, wanted: Range, query: str) -> Iterator[pa.RecordBatch]:
+def read_partition(
+    options: Options, schema: StructType, partition: StreamPartition, query: str
+) -> Iterator[pa.RecordBatch]:
     """The messages of a range, as the query wants them."""
     freeze_imports()
+    wanted = partition.range
     with Link(options) as link:
         letters = DeadLetters(link, options, schema, query, wanted) if options.deadLetterStream else None
-        converter = Converter(schema, options, letters)
+        converter = Converter(schema, options, letters, partition.defaults)
         expected = wanted.start
         for batch in link.read(wanted.stream, wanted.start, wanted.end):
             first = batch.column("offset")[0].as_py()
@@ -101,6 +106,19 @@ class _Planner:
     def __init__(self, options: Options) -> None:
         self._options = options
         self.link = Link(options)
+        self._defaults: dict[str, dict[str, str]] = {}
+
+    def defaults(self, stream: str, columns: StructType) -> dict[str, str]:
+        """The defaults of the fields that a query asks for, of the schema that a stream had when this was first asked.
+
+        OptionError if the query asks for something that contradicts that schema.
+        """
+        if not self._options.typed or all(name in OWN_COLUMNS for name in columns.names):
+            return {}
+        if stream not in self._defaults:
+            schema = schema_of(self.link, stream, self._options)
+            self._defaults[stream] = defaults_for(columns, stream, schema) if schema is not None else {}
+        return self._defaults[stream]
 
     def bounds(self) -> dict[str, Bounds]:
         """Every stream that is to be read; one that is named and does not exist is empty."""
@@ -171,21 +189,24 @@ class StreamBatchReader(DataSourceReader):
         planner.need_existing()
         bounds = self._wanted.among(planner.bounds())
         starts, ends = planner.starts(bounds), planner.ends(bounds)
+        for stream in bounds:
+            planner.defaults(stream, self._schema)  # which also finds contradictions, of empty streams too
         if (since := self._wanted.since) is not None:
             starts = {stream: max(start, planner.link.place_at(stream, since)) for stream, start in starts.items()}
         ranges = [
             Range(stream, max(starts[stream], self._wanted.first), min(ends[stream], self._wanted.end))
             for stream in bounds
         ]
-        ranges = [each for each in ranges if each.rows > 0]
-        # Of no partition Spark makes a None.
-        pieces = _cut(ranges, self._options) or [Range("", 1, 1)]
+        pieces = _cut([each for each in ranges if each.rows > 0], self._options)
         plan = f"batch/{uuid.uuid4()}"
-        return [StreamPartition(each, plan) for each in pieces]
+        # Of no partition Spark makes a None.
+        return [StreamPartition(each, plan, planner.defaults(each.stream, self._schema)) for each in pieces] or [
+            StreamPartition(Range("", 1, 1), plan)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, StreamPartition)
-        return read_partition(self._options, self._schema, partition.range, partition.plan)
+        return read_partition(self._options, self._schema, partition, partition.plan)
 
 
 class FilteringReader(StreamBatchReader):
@@ -244,6 +265,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         bounds = self._planner.bounds()
         self._planner.need_whole(start, bounds)
+        for stream in bounds:
+            self._planner.defaults(stream, self._schema)  # a query that contradicts a schema fails before it reads
         self._publish(start)
         start = {
             stream: bounds[stream].first if self._is_begun_anew(stream, place, bounds) else place
@@ -286,7 +309,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             else self._without_what_never_was(Range(stream, 1, stop))
             for stream, stop in end.items()
         ]
-        return [StreamPartition(each) for each in _cut([each for each in ranges if each.rows > 0], self._options)]
+        pieces = _cut([each for each in ranges if each.rows > 0], self._options)
+        return [StreamPartition(each, defaults=self._planner.defaults(each.stream, self._schema)) for each in pieces]
 
     def _without_what_never_was(self, new: Range) -> Range:
         """A stream that appeared since: what it evicted before the query saw it is not this query's loss."""
@@ -295,7 +319,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, StreamPartition)
-        return read_partition(self._options, self._schema, partition.range, query_of_task() or self._run)
+        return read_partition(self._options, self._schema, partition, query_of_task() or self._run)
 
     def commit(self, end: dict[str, int]) -> None:
         self._publish(end)

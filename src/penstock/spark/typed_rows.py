@@ -1,0 +1,150 @@
+"""Rows with typed columns, as the sink writes them: each is an entry, a JSON object with the columns as fields.
+
+If the stream has a schema, the columns must fit it: a column that the schema does not have, or that has values which
+the field does not hold, is refused before a row is written. With `mergeSchema` the schema is made, or widened, to hold
+the columns. Whether a row has a null where the schema says NOT NULL is seen when the row is there: Spark calls nearly
+every column nullable.
+
+Rejected: to_json of Spark. A data source cannot add an expression to the plan of a query.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from penstock.client.api.schemas import entries_of
+from penstock.schema.arrow_types import fields_of
+from penstock.schema.columns import OWN, column_of, field_of
+from penstock.schema.fields import Field, InvalidSchema, Schema, Type
+from penstock.schema.fitting import misfit
+from penstock.schema.parser import parse
+from penstock.schema.widening import holds, merged
+from penstock.spark.column_types import can_read
+from penstock.spark.link import Link
+from penstock.spark.options import OptionError
+
+NOT_FIELDS = ("stream", "time", "tag")
+"""Columns that say where a row goes, and what its time and its tag are."""
+
+
+def check_types(schema: StructType) -> None:
+    """OptionError if a column cannot be a field of an entry."""
+    for column in schema:
+        if column.name in NOT_FIELDS:
+            continue
+        if column.name.lower() in OWN:
+            raise OptionError(
+                f"column {column.name} cannot be written: the server gives a message its {column.name.lower()}. "
+                f"Drop the column, or rename it to {column_of(column.name)} to write a field {column.name}"
+            )
+        if not can_read(column.dataType):
+            raise OptionError(
+                f"column {column.name} is {column.dataType.simpleString()}, which is not written as JSON; cast it "
+                "to another type"
+            )
+
+
+def fields_in(schema: pa.Schema) -> Schema:
+    """The columns of rows as the schema of a stream that would have just these."""
+    columns = [field.with_name(field_of(field.name)) for field in schema if field.name not in NOT_FIELDS]
+    try:
+        return parse(fields_of(columns))
+    except InvalidSchema as error:
+        raise OptionError(f"the columns are no schema of a stream: {error}") from None
+
+
+def merge_schema(link: Link, stream: str, columns: StructType) -> None:
+    """Have a stream's schema hold the columns; OptionError if that would narrow it."""
+    found, fields = link.fields(stream), fields_in(to_arrow_schema(columns, timezone="UTC"))
+    if found is None:
+        link.set_fields(stream, str(fields))
+        return
+    known = parse(found)
+    try:
+        wider = merged(known, fields)
+    except InvalidSchema as error:
+        raise OptionError(f"the schema of stream {stream} cannot be widened (option mergeSchema): {error}") from None
+    if wider != known:
+        link.set_fields(stream, str(wider))
+
+
+class TypedRows:
+    """Makes entries of rows for one stream."""
+
+    def __init__(self, link: Link, stream: str, columns: pa.Schema) -> None:
+        """OptionError if the stream has a schema that the columns do not fit."""
+        self._stream = stream
+        found = link.fields(stream)
+        self._schema = parse(found) if found is not None else None
+        if self._schema is not None:
+            check_columns_fit(stream, self._schema, fields_in(columns))
+        self._required = [field.name for field in self._schema.fields if field.required] if self._schema else []
+        self._is_checked = self._schema is not None and any(map(_may_hide_nulls, self._schema.fields))
+
+    def entries(self, rows: pa.RecordBatch) -> list[bytes]:
+        """The entries of some rows, in order; ValueError for a null that the schema does not allow."""
+        names = [name for name in rows.schema.names if name not in NOT_FIELDS]
+        fields = rows.select(names).rename_columns(list(map(field_of, names)))
+        for name in self._required:
+            if name in fields.schema.names and fields.column(name).null_count:
+                raise self._refused(f"{name} must not be null")
+        entries = entries_of(fields)
+        if self._is_checked:
+            assert self._schema is not None
+            for entry in entries:
+                if why := misfit(self._schema, entry):
+                    raise self._refused(why)
+        return entries
+
+    def _refused(self, why: str) -> ValueError:
+        return ValueError(f"a row does not fit the schema of stream {self._stream}: {why}. Filter such rows out")
+
+
+def _may_hide_nulls(field: Field) -> bool:
+    """Whether there can be a null that must not be and is no null of a column: inside of a type, or a NaN."""
+    return (field.required and field.type.name in ("float", "double")) or _has_required(field.type)
+
+
+def _has_required(kind: Type) -> bool:
+    return any(map(_has_required, kind.parts)) or any(
+        field.required or _has_required(field.type) for field in kind.fields
+    )
+
+
+def check_columns_fit(stream: str, schema: Schema, columns: Schema) -> None:
+    """OptionError, with the columns, the types and what to do, unless a stream's schema holds the columns."""
+    fields = {field.name: field for field in schema.fields}
+    for column in columns.fields:
+        field = fields.pop(column.name, None)
+        if field is None:
+            raise OptionError(
+                f"column {column.name} is {column.type}, and the schema of stream {stream} has no such field: drop "
+                "the column, or add the field with .option('mergeSchema', 'true')"
+            )
+        if not holds(field.type, _without_nulls(column.type)):
+            remedy = f"cast it to {field.type}"
+            if holds(column.type, _without_nulls(field.type)):
+                remedy += ", or widen the schema with .option('mergeSchema', 'true')"
+            raise OptionError(
+                f"column {column.name} is {column.type}, and the schema of stream {stream} has it as {field.type}, "
+                f"which does not hold all {column.type}: {remedy}"
+            )
+    for field in fields.values():
+        if field.required and field.default is None:
+            raise OptionError(
+                f"there is no column {column_of(field.name)}, and the schema of stream {stream} has {field}: add "
+                "the column"
+            )
+
+
+def _without_nulls(kind: Type) -> Type:
+    """A type as if all its inner fields were NOT NULL: whether they are is seen when the rows are there."""
+    return replace(
+        kind,
+        parts=tuple(map(_without_nulls, kind.parts)),
+        fields=tuple(replace(field, type=_without_nulls(field.type), required=True) for field in kind.fields),
+    )
