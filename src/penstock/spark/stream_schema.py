@@ -86,9 +86,8 @@ def defaults_for(columns: StructType, stream: str, schema: Schema) -> dict[str, 
             continue
         if not can_be_read(field.type, column.type):
             raise OptionError(
-                f"column {column.name} is {type_name(column.type)} in the query, and the schema of stream {stream} "
-                "has it as "
-                f"{field.type}: ask for {field.type}, or .option('typed', 'false') to read without the stream's schema"
+                f"column {column.name} is {type_name(column.type)} in the query, and the schema of stream {stream} has "
+                f"it as {field.type}: ask for {field.type}, or .option('typed', 'false') to read without that schema"
             )
         if field.default is not None:
             defaults[field.name] = field.default

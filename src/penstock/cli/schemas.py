@@ -1,0 +1,148 @@
+"""`penstock schema infer`, `show` and `versions`: the schema of a stream, from a terminal.
+
+`infer` proposes and prints; only `--set` changes something. The sample is taken in parts from all over the stream,
+because entries of one hour are often alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+
+from penstock.cli.server_link import URL, Link, Lost
+from penstock.cli.terminal import one_line
+from penstock.schema.fields import InvalidSchema, Schema
+from penstock.schema.inference import Proposal, infer
+from penstock.schema.parser import parse
+from penstock.schema.widening import merged
+
+_PARTS = 10
+"""Places of the stream from which a sample is taken."""
+_AT_ONCE = 1000
+
+schema = typer.Typer(
+    name="schema", help="Propose a schema for a stream from its entries, and show the one it has.", no_args_is_help=True
+)
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(schema)
+
+
+@schema.command("infer")
+def infer_schema(
+    stream: str = typer.Argument(..., help="The stream's key."),
+    sample: int = typer.Option(1000, "--sample", min=1, help="Look at so many entries, from all over the stream."),
+    is_set: bool = typer.Option(False, "--set", help="Give the stream this schema, or widen the one it has."),
+    url: str = URL,
+) -> None:
+    """Propose a schema from a sample of a stream's entries, and print the command that sets it.
+
+    A field is NOT NULL if all entries of the sample have it. If the stream has a schema, the proposal widens it. CHECK
+    is left as it is: TSCHEMA SET ... CHECK refuse has the server refuse entries that do not fit.
+    """
+    link = Link(url, "schema")
+    link.check()
+    try:
+        first, last = _bounds(link, stream)
+        proposal = infer(_sample(link, stream, first, last, sample))
+        _tell(link, proposal, last - first + 1)
+        if proposal.schema is None:
+            link.fail(
+                f"no field was found in {proposal.entries + len(proposal.refused):,} entries of '{one_line(stream)}'"
+            )
+        fields = str(_widened(link, stream, proposal.schema))
+        print(f"TSCHEMA SET {_quoted(stream)} {_quoted(fields)}")
+        if is_set:
+            link.say(
+                f"version {link.call('TSCHEMA', 'SET', stream, fields)} of the schema of '{one_line(stream)}' is set"
+            )
+    except Lost as error:
+        link.fail(f"lost {link.place} ({error})")
+
+
+@schema.command("show")
+def show(
+    stream: str = typer.Argument(..., help="The stream's key."),
+    version: int = typer.Option(None, "--version", min=1, help="A version of it instead of the newest."),
+    url: str = URL,
+) -> None:
+    """Print the schema of a stream, a field on each line, and what happens to entries that do not fit."""
+    link = Link(url, "schema")
+    link.check()
+    try:
+        found = link.call("TSCHEMA", "GET", stream, *([version] if version else []))
+    except Lost as error:
+        link.fail(f"lost {link.place} ({error})")
+    if found is None:
+        what = f"no version {version} of a schema" if version else "no schema; `penstock schema infer` proposes one"
+        link.fail(f"the stream '{one_line(stream)}' has {what}")
+    check = found[b"check"].decode()
+    letters = f" {one_line(found[b'deadletter'].decode(errors='replace'))}" if found[b"deadletter"] else ""
+    print(f"version {found[b'version']}, since offset {found[b'since']}, CHECK {check}{letters}")
+    for field in parse(found[b"fields"].decode()).fields:
+        print(f"  {field}")
+
+
+@schema.command("versions")
+def versions(stream: str = typer.Argument(..., help="The stream's key."), url: str = URL) -> None:
+    """List the versions of a stream's schema, oldest first: number, first offset, fields."""
+    link = Link(url, "schema")
+    link.check()
+    try:
+        found = link.call("TSCHEMA", "VERSIONS", stream)
+    except Lost as error:
+        link.fail(f"lost {link.place} ({error})")
+    if not found:
+        link.fail(f"the stream '{one_line(stream)}' has no schema; `penstock schema infer` proposes one")
+    for each in found:
+        print(f"{each[b'version']}\t{each[b'since']}\t{each[b'fields'].decode()}")
+
+
+def _bounds(link: Link, stream: str) -> tuple[int, int]:
+    (first, last), *_ = link.call("TREAD", stream, 1, 0, "WITHINFO")
+    if last < first:
+        link.fail(f"the stream '{one_line(stream)}' has no messages to look at")
+    return first, last
+
+
+def _sample(link: Link, stream: str, first: int, last: int, count: int) -> Iterator[tuple[int, bytes]]:
+    """Messages in parts that are spread over the stream; all of them if it has no more."""
+    parts = _PARTS if last - first + 1 > count >= _PARTS else 1
+    size = min(-(-count // parts), last - first + 1)
+    room = last - first + 1 - size  # between the first place where a part can begin and the last one
+    for part in range(parts):
+        at = first + (room * part // (parts - 1) if parts > 1 else 0)
+        for start in range(at, at + size, _AT_ONCE):
+            for message in link.call("TREAD", stream, start, min(_AT_ONCE, at + size - start)):
+                if message is not None:
+                    yield message[0], message[2]
+
+
+def _tell(link: Link, proposal: Proposal, there_are: int) -> None:
+    seen = proposal.entries + len(proposal.refused)
+    link.say(f"looked at {seen:,} of {there_are:,} messages")
+    if proposal.refused:
+        offset, why = next(iter(proposal.refused.items()))
+        link.say(f"{len(proposal.refused):,} of them would not fit, the first at offset {offset}: {one_line(why)}")
+    for name, why in proposal.left_out.items():
+        link.say(f"left out the field {one_line(name)}: {one_line(why)}")
+
+
+def _widened(link: Link, stream: str, proposed: Schema) -> Schema:
+    """The proposal, as a version that may follow the schema that the stream has."""
+    found: Any = link.call("TSCHEMA", "GET", stream)
+    if found is None:
+        return proposed
+    try:
+        return merged(parse(found[b"fields"].decode()), proposed)
+    except InvalidSchema as error:
+        link.fail(f"the sample does not fit the schema that '{one_line(stream)}' has, not even a wider one: {error}")
+
+
+def _quoted(text: str) -> str:
+    """An argument as redis-cli reads it."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"' if not text or any(character in text for character in " \t\"'\\") else text

@@ -1,0 +1,144 @@
+"""A schema proposed from entries: the narrowest types that hold all values of the sample.
+
+A field is NOT NULL if every entry of the sample has it and none has null there. Whole numbers are bigint, whatever
+their size: a sample says little about the largest. Texts are dates or times if all of them are. A field whose values
+no type holds (12 and "twelve") is left out and named, because a schema cannot say it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.schema.fields import Field, Schema, Type
+from penstock.schema.fitting import DECODER, misfit_of_value
+
+_CANDIDATES = (
+    Type("boolean"),
+    Type("bigint"),
+    Type("decimal", 38, 0),
+    Type("double"),
+    Type("date"),
+    Type("timestamp_ntz"),
+    Type("timestamp"),
+    Type("string"),
+)
+"""The first of these that holds all values is proposed."""
+
+
+@dataclass(slots=True)
+class Proposal:
+    """What a sample says: `schema` is None if no field could be found. `refused` are entries that are no "
+    "objects, by offset."""
+
+    schema: Schema | None
+    entries: int
+    refused: dict[int, str]
+    left_out: dict[str, str]  # why, by field
+
+
+def infer(sample: Iterable[tuple[int, bytes]]) -> Proposal:
+    """Propose a schema for entries, given with their offsets.
+
+    >>> print(infer([(1, b'{"user":"ada","ms":1}'), (2, b'{"user":"bob","ms":2.5,"page":"/"}')]).schema)
+    user string NOT NULL, ms double NOT NULL, page string
+    """
+    root = _Seen()
+    refused: dict[int, str] = {}
+    left_out: dict[str, str] = {}
+    for offset, entry in sample:
+        try:
+            value = DECODER.decode(entry.decode())
+        except (ValueError, RecursionError, ArithmeticError) as error:
+            refused[offset] = f"not JSON: {error}"
+            continue
+        if isinstance(value, dict):
+            root.add(value)
+        else:
+            refused[offset] = "not a JSON object"
+    fields = root.fields_of_schema("", left_out)
+    return Proposal(Schema(fields) if fields else None, root.count, refused, left_out)
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What the values at one place are."""
+
+    count: int = 0  # values that are not null
+    nulls: int = 0
+    scalars: list[Type] | None = None  # types that hold all scalars; None if there were none
+    arrays: _Seen | None = None  # the elements
+    fields: dict[str, _Seen] | None = None  # of objects
+    examples: list[Any] = field(default_factory=list)
+
+    def add(self, value: Any) -> None:
+        if value is None:
+            self.nulls += 1
+            return
+        self.count += 1
+        if isinstance(value, dict):
+            self.fields = {} if self.fields is None else self.fields
+            for name, part in value.items():
+                self.fields.setdefault(name, _Seen()).add(part)
+        elif isinstance(value, list):
+            self.arrays = self.arrays or _Seen()
+            for part in value:
+                self.arrays.add(part)
+        else:
+            self._add_scalar(value)
+
+    def _add_scalar(self, value: Any) -> None:
+        before = _CANDIDATES if self.scalars is None else self.scalars
+        self.scalars = [kind for kind in before if _is_of(kind, value)]
+        if len(self.scalars) < len(before) and len(self.examples) < 2:
+            self.examples.append(value)
+
+    def type_of_schema(self, where: str, left_out: dict[str, str]) -> Type | None:
+        """The type of the values; None, with the reason, if there is none."""
+        forms = [what for what, has in self._forms().items() if has]
+        if len(forms) > 1:
+            left_out[where] = f"it has {' and '.join(forms)}"
+        elif not forms:
+            left_out[where] = "it is always null"
+        elif self.scalars is not None:
+            if self.scalars:
+                return self.scalars[0]
+            left_out[where] = f"no type holds both {self.examples[0]!s} and {self.examples[-1]!s}"
+        elif self.arrays is not None:
+            is_known = self.arrays.count > 0
+            element = self.arrays.type_of_schema(f"{where}[]", left_out) if is_known else Type("string")
+            return Type("array", parts=(element,)) if element is not None else None
+        elif fields := self.fields_of_schema(f"{where}.", left_out):
+            return Type("struct", fields=fields)
+        elif self.fields:
+            left_out[where] = "none of its fields has a type"
+        else:
+            return Type("map", parts=(Type("string"), Type("string")))  # all objects are empty
+        return None
+
+    def _forms(self) -> dict[str, bool]:
+        return {
+            "single values": self.scalars is not None,
+            "arrays": self.arrays is not None,
+            "objects": self.fields is not None,
+        }
+
+    def fields_of_schema(self, where: str, left_out: dict[str, str]) -> tuple[Field, ...]:
+        found: list[Field] = []
+        taken: set[str] = set()
+        for name, seen in (self.fields or {}).items():
+            if name.lower() in taken or not name:
+                left_out[where + name] = "another field differs only in case" if name else "it has no name"
+                continue
+            kind = seen.type_of_schema(where + name, left_out)
+            if kind is not None:
+                taken.add(name.lower())
+                found.append(Field(name, kind, seen.count == self.count))
+        return tuple(found)
+
+
+def _is_of(kind: Type, value: Any) -> bool:
+    if kind.name == "decimal" and type(value) is not int:
+        return False  # 1.50 is a double, as long as nobody says that it is money
+    return misfit_of_value(kind, value, "") is None
