@@ -20,6 +20,7 @@ import redis
 from hypothesis import HealthCheck, settings
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
+from tests.support import doctests
 from tests.support.engine.lock_world import Slow, slow_commands
 from tests.support.processes import pytest_collection_modifyitems, pytest_xdist_make_scheduler  # noqa: F401
 from tests.support.waiting import wait_until
@@ -41,6 +42,10 @@ THREADED = {
     "test_keys", "test_lists", "test_scripting", "test_sets", "test_sorted_sets", "test_sorting", "test_transactions",
 }  # fmt: skip
 """Modules of tests about commands that may have much to do."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(doctests)  # a hook of this file would not be asked about src/
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 from pathlib import Path
 
 import pytest
@@ -98,3 +99,11 @@ def test_no_class_is_more_than_one_idea() -> None:
             if isinstance(node, ast.ClassDef):
                 methods = {each.name for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
                 assert len(methods) <= MOST_METHODS, f"{node.name} in {path.relative_to(ROOT)}: {len(methods)} methods"
+
+
+def test_every_module_can_be_imported() -> None:
+    """The search for doctests imports only modules with examples."""
+    for path in ROOT.rglob("*.py"):
+        parts = path.relative_to(ROOT.parent).with_suffix("").parts
+        if not {"template", "project", "__main__"} & set(parts):
+            importlib.import_module(".".join(parts).removesuffix(".__init__"))
