@@ -13,8 +13,9 @@ from pyspark.sql.types import StructType
 from tests.support.spark.world import World
 
 from penstock.spark import increments
-from penstock.spark.increments import Fenced, IncrementStreamWriter, Sums, add, sum_rows
-from penstock.spark.link import GUARD
+from penstock.spark.data_source import PenstockDataSource
+from penstock.spark.increments import IncrementStreamWriter, Sums, add, sum_rows
+from penstock.spark.link import GUARD, Fenced
 from penstock.spark.options import OptionError, Options, parse
 from penstock.testing.cluster import RedisCluster
 from penstock.testing.proxy import FaultProxy
@@ -130,6 +131,14 @@ def test_sums_of_many_rows_are_made_in_steps(monkeypatch: pytest.MonkeyPatch) ->
     batches = [pa.record_batch({"key": [f"k{n % 2}", "k1"], "n": [n, 1]}) for n in range(5)]
     found = increments._increments([sum_rows(options, "q", iter(batches)), sum_rows(options, "q", iter([]))], options)
     assert sorted((each.key, each.amount) for each in found) == [(b"k0", "6"), (b"k1", "9")]
+
+
+def test_the_whole_result_of_every_batch_is_not_added() -> None:
+    schema = StructType().add("key", "string").add("n", "long")
+    source = PenstockDataSource({"type": "hash", "mode": "increment"})
+    assert isinstance(source.streamWriter(schema, overwrite=False), IncrementStreamWriter)
+    with pytest.raises(OptionError, match=r"outputMode\('complete'\) add the same again"):
+        source.streamWriter(schema, overwrite=True)
 
 
 def test_a_cluster_is_refused(cluster: RedisCluster) -> None:

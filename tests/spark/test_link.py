@@ -178,3 +178,16 @@ def test_what_a_worker_imported_is_out_of_the_collectors_sight() -> None:
     assert gc.get_freeze_count() == 0, "a test process is no worker"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True"] * 3
+
+
+def test_a_server_that_is_away_is_told_of_before_the_query_fails(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_, "SILENT_FOR", 0.1)
+    with Link(Options(url="redis://:secret@127.0.0.1:1", retryTimeout=500)) as link, pytest.raises(ServerUnreachable):
+        link.call("PING")
+    said = capsys.readouterr().err
+    assert said.startswith("penstock: no answer from the server at redis://127.0.0.1:1 yet: ")
+    assert said.endswith("s more (option retryTimeout)\n")
+    assert said.count("\n") == 1
+    assert "secret" not in said

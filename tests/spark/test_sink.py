@@ -9,11 +9,15 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import redis
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
 from tests.support.spark.world import World
 
+from penstock import Server
 from penstock.spark import sink
+from penstock.spark.link import Fenced
 from penstock.spark.options import parse
 
 
@@ -158,6 +162,20 @@ def test_a_commit_that_is_repeated_changes_nothing(world: World) -> None:
     assert info(world, "s")[b"stages"] == 1
     sink.abort(options, [staged, None])
     assert info(world, "s")[b"stages"] == 0
+
+
+def test_a_batch_of_an_old_checkpoint_is_refused_with_the_reason(ours: Server) -> None:
+    with redis.Redis.from_url(ours.url) as client:
+        writer = sink.StreamWriter(parse({"url": ours.url, "stream": "fenced"}), StructType().add("entry", "string"))
+        for number in (7, 7, 6):
+            client.execute_command("TSTAGE", "fenced", f"q/{number}", "ENTRIES", "", "row")
+            messages = [sink.Staged("q", 0, {"fenced": [f"q/{number}"]})]
+            if number == 6:
+                with pytest.raises(Fenced, match=r"^batch 6 is older than a batch, which .* checkpoint of its own$"):
+                    writer.commit(messages, number)
+            else:
+                writer.commit(messages, number)
+        assert client.execute_command("TREAD", "fenced", 1, 10) == [[1, b"", b"row"]]
 
 
 def test_a_query_that_is_started_again_goes_on_where_it_was(world: World) -> None:

@@ -1,7 +1,8 @@
 """Streams and keys as Spark sources and sinks: `format("penstock")`. docs/spark.md is the manual.
 
-`builder` is the way to a session in which the format is found. Nothing here imports pyspark before it is called: the
-command line reads dead letters without it.
+`builder` makes a session in which the format is found, `activate` has a thread find it, and `reason` says in a line
+what an error of Spark is about. Nothing here imports pyspark before it is called: the command line reads dead letters
+without it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 import tempfile
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,3 +43,27 @@ def builder(app: str) -> SparkSession.Builder:
     os.environ["JAVA_HOME"] = str(home)
     new: SparkSession.Builder = SparkSession.builder.__class__()
     return new.appName(app)
+
+
+def activate(spark: SparkSession) -> None:
+    """Have a thread of your own find `format("penstock")`.
+
+    Spark looks for it in the session that is active in the thread.
+    A session is active in the thread that made it. Call this first in others; Spark Connect does not need it.
+    """
+    if hasattr(spark, "_jsparkSession"):
+        jvm: Any = spark._jvm
+        jvm.SparkSession.setActiveSession(spark._jsparkSession)
+
+
+def reason(error: BaseException) -> str:
+    """What went wrong, in a line: of Spark's errors without stacks and plans.
+
+    try:
+        query.awaitTermination()
+    except StreamingQueryException as error:
+        sys.exit(penstock.spark.reason(error))
+    """
+    from penstock.spark.problems import sentence
+
+    return sentence(error)

@@ -28,7 +28,7 @@ from pyspark.sql.types import DecimalType, DoubleType, FloatType, IntegralType, 
 
 from penstock.spark.executor import freeze_imports, query_of_task
 from penstock.spark.keys import as_binary, check_keys
-from penstock.spark.link import GUARD, Link
+from penstock.spark.link import GUARD, Fenced, Link
 from penstock.spark.options import LARGEST, OptionError, Options
 
 ROWS_TO_SUM = 100_000
@@ -36,10 +36,6 @@ ROWS_TO_SUM = 100_000
 GUARD_OF_ONE_WRITE = 86_400_000
 """Milliseconds that the guard of a write without a name is kept: long enough for every repetition of its commit."""
 _KEY = "key"
-
-
-class Fenced(RuntimeError):
-    """A batch that is older than the last one of its query."""
 
 
 @dataclass
@@ -58,7 +54,10 @@ def check_counters(options: Options, schema: StructType, overwrite: bool = False
         if column.name != options.keyColumn and not isinstance(column.dataType, kinds):
             raise OptionError(f"column {column.name} is {column.dataType.simpleString()}; mode=increment adds numbers")
     if overwrite:
-        raise OptionError("mode=increment adds to what is there; mode('overwrite') would replace it")
+        raise OptionError(
+            "mode=increment adds to what is there; mode('overwrite') would replace it, and outputMode('complete') add "
+            "the same again"
+        )
 
 
 # -- on the executors -----------------------------------------------------------------------------------------
@@ -227,8 +226,8 @@ class IncrementWriter(DataSourceArrowWriter):
 class IncrementStreamWriter(DataSourceStreamArrowWriter):
     """`df.writeStream.format("penstock").option("type", "hash").option("mode", "increment")`."""
 
-    def __init__(self, options: Options, schema: StructType) -> None:
-        check_counters(options, schema)
+    def __init__(self, options: Options, schema: StructType, overwrite: bool = False) -> None:
+        check_counters(options, schema, overwrite)
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sums:
@@ -241,8 +240,4 @@ class IncrementStreamWriter(DataSourceStreamArrowWriter):
         for query in {each.query for each in messages if each is not None}:
             last = add(self._options, messages, query, batchId)
             if last > batchId:
-                raise Fenced(
-                    f"batch {batchId} is older than batch {last}, which the server has of this query: another query "
-                    "runs on the same checkpoint, or an old checkpoint was put back. Give each query a checkpoint of "
-                    "its own"
-                )
+                raise Fenced(batchId, f"batch {last}")

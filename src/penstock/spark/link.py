@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,11 +39,23 @@ SILENCE = 30
 """Seconds without a byte from a server that owes a reply, after which it counts as away."""
 GUARD = "penstock:increments:"
 """Begins the names of the keys that hold which batches counters have; see increments.py."""
+SILENT_FOR = 2.0
+"""Seconds after which a line says that the server does not answer, long before the query fails."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 
 
 class ServerUnreachable(ConnectionError):
     """The server did not answer for as long as the option retryTimeout allows."""
+
+
+class Fenced(RuntimeError):
+    """A batch that is older than the last one that the server has of its query."""
+
+    def __init__(self, batch: int, last: str) -> None:
+        super().__init__(
+            f"batch {batch} is older than {last}, which the server has of this query: another query runs on the same "
+            "checkpoint, or an old checkpoint was put back. Give each query a checkpoint of its own"
+        )
 
 
 class ServerRefuses(PermissionError):
@@ -54,6 +67,16 @@ def _unreachable(options: Options, error: Exception) -> ServerUnreachable:
         f"no answer from the server at {without_secrets(options.url)} for {options.retryTimeout / 1000:g} seconds "
         f"(option retryTimeout): {_said(error)}. Is it running, and is the option url right?"
     )
+
+
+def _no_answer(options: Options, error: Exception) -> str:
+    return f"no answer from the server at {without_secrets(options.url)} yet: {_said(error)}"
+
+
+def _tell(text: str) -> None:
+    """A line on stderr, where a user of a terminal sees it."""
+    sys.stderr.write(f"penstock: {text}\n")
+    sys.stderr.flush()
 
 
 def _said(error: Exception) -> str:
@@ -115,6 +138,7 @@ class Link:
     def repeat(self, ask: Callable[[], T]) -> T:
         """What `ask` answers, asked again as long as the server is away."""
         deadline = time.monotonic() + self._patience
+        silent = True
         for pause in itertools.chain.from_iterable((_pauses(), itertools.repeat(LONGEST_PAUSE))):
             try:
                 return ask()
@@ -126,6 +150,9 @@ class Link:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise _unreachable(self._options, error) from None
+                if silent and self._patience - left >= SILENT_FOR:
+                    silent = False
+                    _tell(f"{_no_answer(self._options, error)}; trying for {left:.0f} s more (option retryTimeout)")
                 time.sleep(min(pause, left))
             except redis.ResponseError as error:
                 raise _not_penstock(self._options, error) or error from None
@@ -299,6 +326,36 @@ class Link:
         """The next messages of a range, as many as are worth a batch; None if there are no more."""
         found = self.repeat(lambda: self._client.read_arrow(stream, at, end - at, max_bytes=BYTES_A_READ))
         return pa.concat_batches(found.to_batches()) if found.num_rows else None
+
+    # -- streams of Redis -------------------------------------------------------------------------------------
+
+    def entries(self, stream: str, first: str, last: str, count: int) -> list[tuple[str, dict[bytes, bytes]]]:
+        """Up to so many entries of a stream of Redis between two ids: the id and the fields of each."""
+        found = self._of_redis(stream, "XRANGE", stream, first, last, "COUNT", count)
+        return [(id_.decode(), fields) for id_, fields in found]
+
+    def last_entry(self, stream: str) -> str | None:
+        """The id of the last entry of a stream of Redis; None if there is none."""
+        found = self._of_redis(stream, "XREVRANGE", stream, "+", "-", "COUNT", 1)
+        return str(found[0][0].decode()) if found else None
+
+    def last_generated(self, stream: str) -> str | None:
+        """The largest id that a stream of Redis has had; None if there is no such stream."""
+        with _may_be_gone():
+            described = self._of_redis(stream, "XINFO STREAM", stream)
+            return str(described["last-generated-id"].decode())
+        return None
+
+    def _of_redis(self, stream: str, *words: str | int) -> Any:
+        try:
+            return self.call(*words)
+        except redis.ResponseError as error:
+            if not is_wrong_type(error):
+                raise
+            raise OptionError(
+                f"the key {stream!r} at {without_secrets(self._options.url)} is no stream of Redis (XADD); streams of "
+                "Penstock are read with the option stream"
+            ) from None
 
 
 @contextmanager

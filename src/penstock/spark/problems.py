@@ -114,10 +114,11 @@ _OUR_OWN = (
     "ServerUnreachable",
     "ServerRefuses",
     "BadEntry",
+    "Fenced",
 )  # these say all there is to say
 
 
-_LASTING = ("OptionError", "DataLoss", "ServerRefuses", "BadEntry")
+_LASTING = ("OptionError", "DataLoss", "ServerRefuses", "BadEntry", "Fenced")
 _SQLSTATE = re.compile(r"SQLSTATE: (\w\w)")
 _WRONG_STATES = ("0A", "21", "22", "42")
 """Classes of SQLSTATE: not supported, cardinality, data that an expression cannot take, and what a statement names or
@@ -174,7 +175,7 @@ def of_sql(said: str, file: Path) -> Place:
 
 
 def shorten(text: str) -> str:
-    """The sentence in a message of Spark: no stack, no plan, no SQLSTATE.
+    """The sentence in a message of Spark, and what to do where Spark does not say it: no stack, no plan, no SQLSTATE.
 
     >>> shorten("[UNRESOLVED_COLUMN] A column `tme` cannot be resolved. SQLSTATE: 42703;\\n'Aggregate ['ALL]")
     '[UNRESOLVED_COLUMN] A column `tme` cannot be resolved.'
@@ -184,7 +185,27 @@ def shorten(text: str) -> str:
         raised = _LAST_LINE_OF_A_STACK.search(stack)
         if raised is not None:
             return raised[2].strip() if raised[1] in _OUR_OWN else f"{raised[1]}: {raised[2].strip()}"
+    text = _OF_A_QUERY.sub("", text)
     text = re.split(r"\s*SQLSTATE: |\s+Verify the spelling |\n\s*at |\n\s*(?:['~+*]|JVM stacktrace)", text, maxsplit=1)[
         0
     ]
-    return " ".join(text.split())
+    sentence = " ".join(text.split())
+    remedy = next((remedy for sign, remedy in _REMEDIES.items() if sign in sentence), "")
+    return f"{sentence} {remedy}".rstrip()
+
+
+_OF_A_QUERY = re.compile(r"^\[STREAM_FAILED\] Query \[[^]]*\] terminated with exception: (?:requirement failed: )?")
+_REMEDIES = {
+    "does not support Update mode": "Write in foreachBatch, with the options txnAppId and txnVersion.",
+    "Python worker failed to connect back": (
+        "Spark gives a Python process ten seconds to start, and this machine is too busy for that: start the query "
+        "again."
+    ),
+    "DATA_SOURCE_NOT_FOUND": (
+        "If it is penstock: make the session with penstock.spark.builder, and call penstock.spark.activate(spark) in "
+        "threads of your own."
+    ),
+    "CONCURRENT_STREAM_LOG_UPDATE": "Give each query a checkpoint of its own.",
+    "CONCURRENT_QUERY": "Stop the other one first, or give each query a checkpoint of its own.",
+}
+"""What to do about errors in which Spark does not say it, by a part of their text."""

@@ -19,6 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import redis
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -26,7 +27,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructType, Time
 
 from penstock.schema.columns import column_of
 from penstock.spark.executor import freeze_imports, query_of_task
-from penstock.spark.link import Link
+from penstock.spark.link import Fenced, Link
 from penstock.spark.options import OptionError, Options
 from penstock.spark.rows import looks_like_kafka
 from penstock.spark.typed_rows import NOT_FIELDS, TypedRows, check_types, merge_schema
@@ -302,7 +303,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
         queries = {each.query for each in messages if each is not None}
         if queries:
             (query,) = queries
-            commit(self._options, messages, query, batchId)
+            try:
+                commit(self._options, messages, query, batchId)
+            except redis.ResponseError as error:
+                if "FENCED" not in str(error):
+                    raise
+                raise Fenced(batchId, "a batch") from None
 
     def abort(self, messages: list[Any], batchId: int) -> None:
         abort(self._options, messages)

@@ -1,0 +1,38 @@
+"""Lag, rate and size of what a query reads."""
+
+from __future__ import annotations
+
+import threading
+
+from tests.support.spark.world import World
+
+from penstock.spark.metrics import MetricsListener, StreamMetrics, stream_metrics
+
+
+def test_a_batch_has_rows_bytes_a_rate_and_a_lag_by_stream(world: World) -> None:
+    world.write("a", *("x" * 100 for _ in range(30)))
+    world.write("b", "y")
+    reported: list[list[StreamMetrics]] = []
+    is_over = threading.Event()
+
+    def report(query: str, metrics: list[StreamMetrics]) -> None:
+        reported.append(metrics)
+        if sum(each.lag for each in metrics) == 0:
+            is_over.set()
+
+    listener = MetricsListener(report, world.url)
+    world.spark.streams.addListener(listener)
+    try:
+        frame = world.follow(stream="a,b", maxRowsPerTrigger=20).select("entry")
+        progress = world.run(frame, stream="out")
+        assert is_over.wait(60), reported
+    finally:
+        world.spark.streams.removeListener(listener)
+    assert reported == [stream_metrics(each, world.url) for each in progress if each["numInputRows"]]
+    first, last = reported
+    assert sum(each.rows for each in first) == 20
+    assert sum(each.lag for each in first) == 11
+    a = next(each for each in first if each.stream == "a")
+    assert 100 * a.rows <= a.bytes <= 200 * a.rows
+    assert a.rows_per_second > 0
+    assert sum(each.rows for each in last) == 11
