@@ -15,8 +15,9 @@ from tests.support.spark.world import World
 
 import penstock
 from penstock.protocol.slots import key_slot
-from penstock.spark.keys import KeyReader, by_slot
-from penstock.spark.options import OptionError, parse
+from penstock.spark.data_source import PenstockDataSource
+from penstock.spark.keys import by_slot
+from penstock.spark.options import OptionError
 from penstock.testing.cluster import RedisCluster
 
 
@@ -79,6 +80,23 @@ def test_strings_and_a_set_of_keys(place: Place) -> None:
     assert place.read("key string, value int", keys="page:*", type="string").agg(f.sum("value")).collect()[0][0] == 4950
     chosen = place.read("key string, value int", keySet="pages", type="string", minPartitions=4).collect()
     assert sorted(row.value for row in chosen) == list(range(0, 100, 10))
+
+
+def test_lists_sets_and_sorted_sets_are_tables_of_their_elements(place: Place) -> None:
+    for name in ("a", "b"):
+        place.client.rpush(f"list:{name}", 3, 1)
+        place.client.sadd(f"set:{name}", "x")
+        place.client.zadd(f"zset:{name}", {"one": 1.5, "two": float("inf")})
+    found = {kind: place.read(type=kind, keys="*:*", text=True, minPartitions=2) for kind in ("list", "set", "zset")}
+    assert {kind: frame.columns for kind, frame in found.items()} == {
+        "list": ["key", "index", "value"], "set": ["key", "value"], "zset": ["key", "score", "value"],
+    }  # fmt: skip
+    lists = sorted(tuple(row) for row in found["list"].collect())
+    assert lists == [("list:a", 0, "3"), ("list:a", 1, "1"), ("list:b", 0, "3"), ("list:b", 1, "1")]
+    assert sorted(tuple(row) for row in found["set"].collect()) == [("set:a", "x"), ("set:b", "x")]
+    scores = place.read("value string, score double", type="zset", keys="zset:a").collect()
+    assert [tuple(row) for row in scores] == [("one", 1.5), ("two", float("inf"))]
+    assert place.read("value int", type="list", keys="list:*").agg(f.sum("value")).collect()[0][0] == 8
 
 
 def test_a_key_is_a_row_also_with_none_of_the_fields_or_for_its_name_alone(place: Place) -> None:
@@ -148,7 +166,8 @@ def test_a_value_that_is_no_number_is_named_or_null(world: World) -> None:
         ("key string", {"type": "hash"}, "a hash needs a field"),
         ("key string, n int", {"type": "string"}, "strings need the columns key and value"),
         ("key string, n array<int>", {"type": "hash"}, "column n is array<int>; write it as text"),
-        ("key string, n int", {"type": "list"}, "it takes hash or string"),
+        ("key string, n int", {"type": "list"}, "type=list can be read, not written"),
+        ("key string, n int", {"type": "stream"}, "it takes hash or string or list or set or zset"),
         ("key string, n int", {"type": "hash", "stream": "s"}, "are about keys as a table"),
     ],
 )
@@ -176,10 +195,11 @@ def test_a_read_that_cannot_work_says_why(world: World) -> None:
     for kind, schema, problem in (
         ("hash", "key string, n array<int>", "column n is array<int> in the schema; read it as a string"),
         ("hash", "key string, n int not null", "column n is NOT NULL in the schema"),
+        ("zset", "key string, index int", "columns index in the schema: an element of a zset has key, score, value"),
         ("string", "key string, a int, b int", "a string is one value, and the schema has key, a, b"),
     ):
         with pytest.raises(OptionError, match=problem):
-            KeyReader(parse({"keys": "*", "type": kind}), cast(StructType, _parse_datatype_string(schema)))
+            PenstockDataSource({"keys": "*", "type": kind}).reader(cast(StructType, _parse_datatype_string(schema)))
     with pytest.raises(PySparkException, match="they are no streaming source"):
         world.run(world.follow("key string, n int", keys="h:*"), type="hash")
 

@@ -35,6 +35,14 @@ class PenstockDataSource(DataSource):
     def schema(self) -> StructType:
         options = self._options()
         options_.need_source(options)
+        if options.redisStream:
+            from penstock.spark.redis_streams import entry_schema
+
+            return entry_schema(options)
+        if options.of_elements:
+            from penstock.spark.elements import element_schema
+
+            return element_schema(options)
         if options.of_keys:
             from penstock.spark.keys import infer_schema
 
@@ -43,11 +51,16 @@ class PenstockDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = self._options()
+        if options.redisStream:
+            from penstock.spark.redis_streams import RedisStreamBatchReader
+
+            return RedisStreamBatchReader(options, schema)
         if options.of_keys:
+            from penstock.spark.elements import ElementReader
             from penstock.spark.keys import KeyReader
 
             options_.need_source(options)
-            return KeyReader(options, schema)
+            return ElementReader(options, schema) if options.of_elements else KeyReader(options, schema)
         options = self._to_read(schema)
         return FilteringReader(options, schema) if options.pushFilters else StreamBatchReader(options, schema)
 
@@ -58,6 +71,10 @@ class PenstockDataSource(DataSource):
                 raise options_.OptionError(
                     "endingOffsets and endingTimestamp are for batches (spark.read): a stream has no end"
                 )
+            if options.redisStream:
+                from penstock.spark.redis_streams import RedisStreamReader
+
+                return RedisStreamReader(options, schema)
         except options_.OptionError as mistake:
             return StreamReader(options_.Options(), schema, mistake)
         return StreamReader(options, schema)
@@ -69,7 +86,8 @@ class PenstockDataSource(DataSource):
             raise options_.OptionError(
                 "keys have no order in time, so they are no streaming source; read them as a batch"
             )
-        check_schema(schema, options)
+        if not options.redisStream:
+            check_schema(schema, options)
         return options
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -89,7 +107,7 @@ class PenstockDataSource(DataSource):
         if options.mode == "increment":
             from penstock.spark.increments import IncrementStreamWriter
 
-            return IncrementStreamWriter(options, schema)
+            return IncrementStreamWriter(options, schema, overwrite)
         if options.of_keys:
             from penstock.spark.keys import KeyStreamWriter
 

@@ -96,6 +96,8 @@ def _keys(nodes: Nodes, part: SlotPartition) -> Iterator[bytes]:
 class KeyReader(DataSourceReader):
     """`spark.read.format("penstock").option("keys", "user:*")`."""
 
+    keys_a_read = KEYS_A_READ
+
     def __init__(self, options: Options, schema: StructType) -> None:
         _check_readable(options, schema)
         self._options = options
@@ -118,16 +120,19 @@ class KeyReader(DataSourceReader):
         fields = [name for name in arrow.names if name != options.keyColumn]
         with Nodes(options) as nodes:
             keys = _keys(nodes, partition)
-            while chunk := list(itertools.islice(keys, KEYS_A_READ)):
-                if not fields:
-                    found: list[Any] = [()] * len(chunk)
-                elif options.type == "string":
-                    found = [(value,) for value in nodes.run([("GET", key) for key in chunk])]
-                else:
-                    found = nodes.run([("HMGET", key, *fields) for key in chunk])
-                rows = [(key, *row) for key, row in _that_exist(nodes, list(zip(chunk, found, strict=True)))]
-                if rows:
+            while chunk := list(itertools.islice(keys, self.keys_a_read)):
+                if rows := self.rows(nodes, chunk, fields):
                     yield self._batch(arrow, fields, rows)
+
+    def rows(self, nodes: Nodes, keys: Sequence[bytes], fields: Sequence[str]) -> list[tuple[Any, ...]]:
+        """The rows of some keys: the key, and its fields."""
+        if not fields:
+            found: list[Any] = [()] * len(keys)
+        elif self._options.type == "string":
+            found = [(value,) for value in nodes.run([("GET", key) for key in keys])]
+        else:
+            found = nodes.run([("HMGET", key, *fields) for key in keys])
+        return [(key, *row) for key, row in _that_exist(nodes, list(zip(keys, found, strict=True)))]
 
     def _batch(self, arrow: pa.Schema, fields: list[str], rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
         keys, *values = zip(*rows, strict=True)
@@ -142,7 +147,7 @@ class KeyReader(DataSourceReader):
         if pa.types.is_binary(field.type):
             return raw
         try:
-            return _cast(raw, field.type)
+            return cast_text(raw, field.type)
         except pa.ArrowInvalid:
             return pa.array(
                 [self._value(field, value, key) for value, key in zip(values, keys, strict=True)], field.type
@@ -150,7 +155,7 @@ class KeyReader(DataSourceReader):
 
     def _value(self, field: pa.Field, value: bytes | None, key: bytes) -> Any:
         try:
-            return _cast(pa.array([value], pa.binary()), field.type)[0].as_py()
+            return cast_text(pa.array([value], pa.binary()), field.type)[0].as_py()
         except pa.ArrowInvalid as error:
             if self._options.badEntries == "fail":
                 raise BadEntry(
@@ -192,7 +197,8 @@ def _check_readable(options: Options, schema: StructType) -> None:
         )
 
 
-def _cast(raw: pa.Array, kind: pa.DataType) -> pa.Array:
+def cast_text(raw: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Bytes of text as values of a type; ArrowInvalid if one is none."""
     text = raw.cast(pa.string())
     return text if kind == pa.string() else text.cast(kind)
 
@@ -273,6 +279,8 @@ class KeyStreamWriter(_KeyWriting, DataSourceStreamArrowWriter):
 def check_keys(options: Options, schema: StructType) -> None:
     """OptionError unless the rows have a key and what is written to it."""
     names = schema.names
+    if options.type not in ("hash", "string"):
+        raise OptionError(f"type={options.type} can be read, not written; write hashes or strings")
     if options.keyColumn not in names:
         raise OptionError(
             f"column {options.keyColumn!r} (option keyColumn) is the key, and there are {', '.join(names)}"

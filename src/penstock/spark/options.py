@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -23,6 +24,8 @@ Places = dict[str, Place] | Literal["earliest", "latest"]
 URL_VARIABLE = "PENSTOCK_URL"
 """The environment variable that names the server of a query without the option url; read on the driver only."""
 BadEntries = Literal["fail", "null", "drop", "deadletter"]
+TYPES = ("hash", "string", "list", "set", "zset")
+"""Of keys that can be read as tables."""
 LARGEST = 2**63 - 1
 """No number of Spark's or of the server's is larger."""
 
@@ -71,7 +74,9 @@ def _url(text: str) -> str:
 
 
 def _is_place(value: Any) -> bool:
-    return value in ("earliest", "latest") or (type(value) is int and 0 < value <= LARGEST)
+    if isinstance(value, str):
+        return value in ("earliest", "latest") or re.fullmatch(r"\d+-\d+", value) is not None
+    return type(value) is int and 0 < value <= LARGEST
 
 
 def _places(text: str) -> Places:
@@ -104,6 +109,7 @@ class Options:
     url: str = "redis://127.0.0.1:6379"
     stream: tuple[str, ...] = ()
     pattern: str = ""
+    redisStream: tuple[str, ...] = ()
     startingOffsets: Places = "earliest"
     endingOffsets: Places = "latest"
     startingTimestamp: int | None = None
@@ -126,12 +132,17 @@ class Options:
     # keys as tables
     keys: str = ""
     keySet: str = ""
-    type: Literal["", "hash", "string"] = ""
+    type: Literal["", "hash", "string", "list", "set", "zset"] = ""
     keyColumn: str = "key"
     valueColumn: str = "value"
     mode: Literal["set", "increment"] = "set"
     ttl: int = 0
     delivery: str = "at-least-once"
+
+    @property
+    def of_elements(self) -> bool:
+        """Whether a row is an element of a key, not the whole key."""
+        return self.type in ("list", "set", "zset")
 
     @property
     def of_keys(self) -> bool:
@@ -140,14 +151,15 @@ class Options:
 
 
 _PARSERS: dict[str, Callable[[str], Any]] = {
-    "url": _url, "stream": _names, "pattern": str, "startingOffsets": _places, "endingOffsets": _places,
+    "url": _url, "stream": _names, "pattern": str, "redisStream": _names,
+    "startingOffsets": _places, "endingOffsets": _places,
     "startingTimestamp": _moment, "endingTimestamp": _moment, "maxRowsPerTrigger": _count,
     "maxBytesPerTrigger": _count, "minPartitions": _count, "pushFilters": _flag,
     "failOnDataLoss": _flag, "group": str, "text": _flag,
     "typed": _flag, "schemaVersion": _count, "mergeSchema": _flag,
     "badEntries": _one_of("fail", "null", "drop", "deadletter"), "deadLetterStream": str, "retryTimeout": _count,
     "txnAppId": str, "txnVersion": _version,
-    "keys": str, "keySet": str, "type": _one_of("hash", "string"), "keyColumn": str, "valueColumn": str,
+    "keys": str, "keySet": str, "type": _one_of(*TYPES), "keyColumn": str, "valueColumn": str,
     "mode": _one_of("set", "increment"), "ttl": _count,
     "delivery": _one_of("at-most-once", "at-least-once", "exactly-once"),
 }  # fmt: skip
@@ -215,6 +227,11 @@ def _check(options: Options, given: Mapping[str, Any]) -> None:
         raise OptionError("options txnAppId and txnVersion go together")
     if options.schemaVersion is not None and not options.typed:
         raise OptionError("options schemaVersion and typed=false exclude each other: raw entries have no schema")
+    if options.redisStream and (options.stream or options.pattern or options.of_keys):
+        raise OptionError("option redisStream reads streams of Redis; it excludes stream, pattern, type, keys, keySet")
+    for named in (options.startingOffsets, options.endingOffsets):
+        if isinstance(named, dict):
+            _check_places(named, options)
     if options.of_keys and (options.stream or options.pattern):
         raise OptionError("stream and pattern are about streams; type, keys and keySet are about keys as a table")
     if options.keys and options.keySet:
@@ -222,10 +239,11 @@ def _check(options: Options, given: Mapping[str, Any]) -> None:
     for name in () if options.of_keys else _OF_KEYS:
         if name in given:
             raise OptionError(f"option {name} is about keys as a table: name their type, .option('type', 'hash')")
-    for places, value in (("startingOffsets", options.startingOffsets), ("endingOffsets", options.endingOffsets)):
-        if options.stream and isinstance(value, dict) and (others := sorted(value.keys() - {*options.stream})):
+    streams = options.stream or options.redisStream
+    for name, value in (("startingOffsets", options.startingOffsets), ("endingOffsets", options.endingOffsets)):
+        if streams and isinstance(value, dict) and (others := sorted(value.keys() - {*streams})):
             raise OptionError(
-                f"option {places} names {', '.join(others)}, and the streams to read are {', '.join(options.stream)}"
+                f"option {name} names {', '.join(others)}, and the streams to read are {', '.join(streams)}"
             )
     if options.mode == "increment" and "delivery" in given:
         raise OptionError("option delivery is for mode=set; mode=increment counts each batch exactly once")
@@ -233,8 +251,18 @@ def _check(options: Options, given: Mapping[str, Any]) -> None:
         raise OptionError(f"badEntries={options.badEntries} is for streams; keys know fail and null")
 
 
+def _check_places(places: Mapping[str, Place | str], options: Options) -> None:
+    """Offsets are numbers in streams of Penstock, and ids in those of Redis."""
+    for stream, place in places.items():
+        if isinstance(place, int) == bool(options.redisStream) and place not in ("earliest", "latest"):
+            wanted = 'an id, such as "1526919030474-55"' if options.redisStream else "a number, such as 1001"
+            raise OptionError(f"an offset of {stream} is {place!r}; it is {wanted}")
+
+
 def need_source(options: Options) -> None:
     """Reading needs to know what to read."""
+    if options.redisStream:
+        return
     if options.of_keys:
         if not options.keys and not options.keySet:
             raise OptionError("name the keys to read: .option('keys', 'user:*'), or .option('keySet', 'users')")
