@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import redis
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 from tests.support.spark.world import World
@@ -33,7 +34,12 @@ def of(url: str, **options: str) -> Options:
 def rows(options: Options, schema: StructType = FIELDS) -> list[dict[str, Any]]:
     """What a batch query reads."""
     reader = RedisStreamBatchReader(options, schema)
-    return [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+    return [row for part in reader.partitions() for row in read(options, part, schema)]
+
+
+def read(options: Options, part: InputPartition, schema: StructType = FIELDS) -> list[dict[str, Any]]:
+    assert isinstance(part, EntryRange)
+    return [row for batch in read_entries(options, schema, part) for row in batch.to_pylist()]
 
 
 def fill(r: redis.Redis, *ids: str) -> None:
@@ -75,14 +81,15 @@ def test_a_long_stream_is_read_in_pieces(peer: str, r: redis.Redis, monkeypatch:
 
 def test_a_query_goes_on_by_id_and_a_batch_that_is_run_again_is_the_same(peer: str, r: redis.Redis) -> None:
     fill(r, "1-0", "2-0", "3-0")
-    reader = RedisStreamReader(of(peer, maxRowsPerTrigger="2"), FIELDS)
+    options = of(peer, maxRowsPerTrigger="2")
+    reader = RedisStreamReader(options, FIELDS)
     start = reader.initialOffset()
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
     assert (start, end) == ({"s": "0-0"}, {"s": "2-0"})
     fill(r, "4-0")
     for _ in range(2):
         (part,) = reader.partitions(start, end)
-        assert [row["n"] for batch in reader.read(part) for row in batch.to_pylist()] == [1, 2]
+        assert [row["n"] for row in read(options, part)] == [1, 2]
     reader.prepareForTriggerAvailableNow()
     fill(r, "5-0")
     assert reader.latestOffset(end, ReadAllAvailable()) == {"s": "4-0"}

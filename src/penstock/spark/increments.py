@@ -65,7 +65,6 @@ def check_counters(options: Options, schema: StructType, overwrite: bool = False
 
 def sum_rows(options: Options, query: str, batches: Iterator[pa.RecordBatch]) -> Sums:
     """The sums of a task's rows."""
-    freeze_imports()
     found: pa.Table | None = None
     waiting: list[pa.RecordBatch] = []
     rows = 0
@@ -213,6 +212,7 @@ class IncrementWriter(DataSourceArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sums:
+        freeze_imports()
         return sum_rows(self._options, "batch", iterator)
 
     def commit(self, messages: list[Any]) -> None:
@@ -234,6 +234,7 @@ class IncrementStreamWriter(DataSourceStreamArrowWriter):
         query = query_of_task()
         if not query:
             raise RuntimeError("Spark did not say which query this is (sql.streaming.queryId)")
+        freeze_imports()
         return sum_rows(self._options, query, iterator)
 
     def commit(self, messages: list[Any], batchId: int) -> None:

@@ -99,7 +99,6 @@ class EntryRange(InputPartition):
 
 def read_entries(options: Options, schema: StructType, wanted: EntryRange) -> Iterator[pa.RecordBatch]:
     """The entries of a range, as the query wants them."""
-    freeze_imports()
     arrow = to_arrow_schema(schema, timezone="UTC")
     at = Id.of(wanted.after).next
     with Link(options) as link:
@@ -206,6 +205,7 @@ class RedisStreamBatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, EntryRange)
+        freeze_imports()
         return read_entries(self._options, self._schema, partition)
 
 
@@ -261,6 +261,7 @@ class RedisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, EntryRange)
+        freeze_imports()
         return read_entries(self._options, self._schema, partition)
 
     def stop(self) -> None:
