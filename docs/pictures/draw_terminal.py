@@ -1,22 +1,37 @@
-"""Draws the output of a command as a picture of a terminal, in SVG.
+"""Draws docs/pictures/terminal.svg: a short session in a terminal, as it is.
 
-    penstock demo | python docs/pictures/draw_terminal.py 'penstock demo' docs/pictures/demo.svg
+    .venv/bin/python docs/pictures/draw_terminal.py
 
-The picture names no font to download: it uses the monospaced font of the reader.
+Each command below is run against a server of its own, whose address is added to it, and the picture shows what it
+printed. The picture names no font to download: it uses the monospaced font of the reader.
 """
 
 from __future__ import annotations
 
 import io
-import re
+import os
+import subprocess
 import sys
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
-COLUMNS = 104
-FORMAT = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
+from penstock import Server
+
+COLUMNS = 84
+CLICKS = """\
+{"user": "ada", "page": "/", "ms": 120}
+{"user": "bob", "page": "/tea", "ms": 80}
+{"user": "ada", "page": "/cake", "ms": 1900}
+"""
+COMMANDS = (
+    "penstock write clicks --json-tag user < clicks.jsonl",
+    "penstock tail clicks --from first --count 3",
+    "penstock tail clicks --from first --group billing --count 2",
+    "penstock streams",
+)
+FORMAT = """<svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
 <style>
 .{unique_id}-matrix {{ font-family: monospace; font-size: {char_height}px; line-height: {line_height}px; }}
 .{unique_id}-title {{ font-size: 18px; font-family: sans-serif; }}
@@ -39,15 +54,28 @@ FORMAT = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="htt
 """
 
 
-def draw(command: str, output: str) -> str:
-    """The picture of a command and what it printed; the sentence with the result is green."""
+def run(command: str, url: str) -> str:
+    """What a command prints."""
+    program, _, takes_input = command.partition(" < ")
+    words = [sys.executable, "-m", *program.split(), "--url", url]
+    environment = {**os.environ, "COLUMNS": str(COLUMNS)}
+    done = subprocess.run(
+        words, input=CLICKS if takes_input else "", capture_output=True, text=True, env=environment, check=True
+    )
+    return (done.stdout + done.stderr).rstrip("\n")
+
+
+def draw() -> str:
+    """The picture of the commands and of their output."""
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), highlight=False)
-    console.print(Text.assemble(("$ ", "bright_black"), (command, "bold")))
-    text = Text(output.rstrip("\n"))
-    text.highlight_regex(re.compile(r"^All [\s\S]*?exactly once", re.M), "bold green")
-    console.print(text)
-    return console.export_svg(title=command, code_format=FORMAT, unique_id="terminal")
+    with Server() as server:
+        for number, command in enumerate(COMMANDS):
+            if number:
+                console.print()
+            console.print(Text.assemble(("$ ", "bright_black"), (command, "bold")))
+            console.print(Text(run(command, server.url).expandtabs(4)))
+    return console.export_svg(title="penstock", code_format=FORMAT, unique_id="terminal")
 
 
 if __name__ == "__main__":
-    Path(sys.argv[2]).write_text(draw(sys.argv[1], sys.stdin.read()), encoding="utf-8")
+    Path(__file__).with_name("terminal.svg").write_text(draw(), encoding="utf-8")
