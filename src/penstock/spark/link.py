@@ -230,7 +230,7 @@ class Link:
             try:
                 return self.repeat(ask)
             except redis.WatchError:
-                pass  # the same batch was committed meanwhile, or the connection was lost
+                pass  # the same batch was committed in between, or the connection was lost
 
     # -- streams ----------------------------------------------------------------------------------------------
 
@@ -360,7 +360,7 @@ class Link:
 
 @contextmanager
 def _may_be_gone() -> Iterator[None]:
-    """A stream that was deleted meanwhile is told of by its reader."""
+    """Ignore that a stream was deleted in between: its reader reports it."""
     try:
         yield
     except redis.ResponseError as error:

@@ -103,7 +103,7 @@ class Progress:
         with self._lock, contextlib.suppress(Py4JError, OSError):
             active = self._session.classic._jsparkSession.sharedState().activeStreamingQueries()
             for key in active.keySet().toArray():
-                if (query := active.get(key)) is not None:  # it may have ended meanwhile
+                if (query := active.get(key)) is not None:  # it may have ended since
                     self._queries[query.runId().toString()] = query
             for run, query in list(self._queries.items()):
                 ended = not query.isActive()

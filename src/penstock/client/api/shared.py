@@ -155,7 +155,7 @@ class ClientBody(ABC, Generic[L]):
 
     @contextmanager
     def own_connection(self) -> Iterator[L]:
-        """A connection that no other caller uses meanwhile, in the state of the shared one."""
+        """A connection that no other caller uses at the same time, in the state of the shared one."""
         idle = self._idle_connections
         try:
             connection = idle.pop()

@@ -191,7 +191,7 @@ class Cluster(  # type: ignore[misc]
             return topology.map
         try:
             async with asyncio.timeout(None if wanted.until == math.inf else wanted.until - clock()):
-                await self._lock.acquire()  # a task that has waited here finds the answer that came meanwhile
+                await self._lock.acquire()  # a task that has waited here finds the answer that came in between
         except TimeoutError:
             if topology.table is None:
                 raise topology.unknown("", wanted.until) from None

@@ -280,7 +280,7 @@ class AioNodePool(NodePool[AioNodeConnection, AioConnection]):
             self.dismiss(batch.address, connection)
             raise
         self.answers(batch.address)
-        if self.is_closed:  # meanwhile
+        if self.is_closed:  # while it waited
             self.dismiss(batch.address, connection)
             return closed()
         return connection

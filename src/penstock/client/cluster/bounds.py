@@ -187,7 +187,7 @@ class Bounds:
                     return
                 with contextlib.suppress(RuntimeError):  # woken already; or a loop that has ended
                     place.wake()
-            if queue and queue[0] is first:  # what was collected meanwhile may have come here, too
+            if queue and queue[0] is first:  # what was collected in between may have come here, too
                 queue.popleft()
 
     def after_fork(self) -> None:

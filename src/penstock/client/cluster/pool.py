@@ -112,7 +112,7 @@ class NodePool(ABC, Generic[L, S]):
     # -- use ----------------------------------------------------------------------------------------------------
 
     def at_hand(self, batch: NodeBatch) -> L | None:
-        """One that is open: the one of the batch's lane, or one that waits and that the node has not closed meanwhile.
+        """One that is open: the one of the batch's lane, or an idle one that the node has not closed.
 
         Raises redis.ConnectionError if the lane's is not ours any more.
         """

@@ -113,8 +113,9 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, RedisModuleCommands, C
         value_from_callable: bool = False,
         watch_delay: float | None = None,
     ) -> Any:
-        """Call `func` with a pipeline that watches `watches`, again until no other client changed them meanwhile; in
-        between wait `watch_delay` seconds.
+        """Call `func` with a pipeline that watches `watches`, again until no other client changed them during the call.
+
+        In between it waits `watch_delay` seconds.
         """
         with self.pipeline(transaction=True) as pipe:
             while True:
@@ -200,7 +201,7 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, RedisModuleCommands, C
         topology, clock = self.core.topology, self.core.rules.clock
         if wanted.suspect is None and topology.table is not None:
             return topology.map
-        # a thread that has waited here finds the answer that came meanwhile
+        # a thread that has waited here finds the answer that came in between
         turn = self._turns.wait(wanted.until - clock())
         if turn is None:
             if topology.table is None:

@@ -310,7 +310,7 @@ class _Exchange:
                 return self._ended(batch, outcome)
             self._sharing.append((batch, outcome))
             return outcome
-        if self._pool.is_closed:  # meanwhile
+        if self._pool.is_closed:  # while it waited
             self._pool.dismiss(batch.address, connection)
             return self._ended(batch, closed())
         flight = _InFlight(batch, connection)

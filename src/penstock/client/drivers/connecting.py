@@ -92,8 +92,9 @@ def report_failure(core: ConnectionCore, error: Exception, connection: Any, now:
 
 
 def limit_opening(connection: Any, seconds: float | None) -> None:
-    """Limit the opening to the time that the first waiting command has left: the thread that opens a connection checks
-    no other timeout meanwhile.
+    """Limit the opening to the time that the first waiting command has left.
+
+    The thread that opens a connection checks no other timeout during that.
     """
     if seconds is not None:
         for name in ("socket_timeout", "socket_connect_timeout"):

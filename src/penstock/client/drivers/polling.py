@@ -49,7 +49,7 @@ class SelectPoll:
         seconds = None if timeout is None else timeout / 1000
         try:
             readable, writable, _ = select.select(reading, writing, [], seconds)
-        except (OSError, ValueError):  # one of them was closed meanwhile, which a poll says of it alone
+        except (OSError, ValueError):  # one of them was closed in between, which a poll says of it alone
             closed = [(number, POLLNVAL) for number in self._masks if not _is_open(number)]
             if not closed:
                 raise

@@ -308,7 +308,7 @@ class SyncConnection(DrivenConnection):
     # -- writing ----------------------------------------------------------------------------------------------
 
     def _send(self, turn: Write | None) -> None:
-        """Write, and then what was queued meanwhile, until there is no more or the socket is full."""
+        """Write, and then what was queued during that, until there is no more or the socket is full."""
         while turn is not None:
             data, sock = turn
             count = sock.send(data)
@@ -404,7 +404,7 @@ class SyncConnection(DrivenConnection):
             return
         try:
             with self._lock:
-                if self.core.is_closed:  # meanwhile
+                if self.core.is_closed:  # while it waited
                     sock.close()
                     return
                 self._write_turn.is_taken, self._socket = True, sock
@@ -439,7 +439,7 @@ class SyncConnection(DrivenConnection):
             self._room.wake()
 
     def _wake_next(self) -> None:
-        """Wake the next thread whose reply has come; if all are awake, write what they have submitted meanwhile."""
+        """Wake the next thread whose reply has come; if all are awake, write what they have submitted since."""
         with self._lock:
             self._wake_chain.wake_one()
             turn = None if self._wake_chain.is_waking else self._write_turn.claim(self._socket)

@@ -51,8 +51,8 @@ class Recovery:
     # -- callers that wait no longer ----------------------------------------------------------------------------
 
     def abandon(self, batch: Batch, why: str, unsent: type[NotSent], unknown: type[OutcomeUnknown]) -> bool:
-        """Finish a batch without a reply. True if it blocks on the server meanwhile: then the connection has to be
-        closed, too.
+        """Finish a batch without a reply. True if it still blocks on the server: then the connection has to be closed,
+        too.
         """
         if batch.is_finished or not batch.is_submitted:
             return False
