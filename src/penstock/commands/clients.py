@@ -93,7 +93,7 @@ def client_reply(session: Session, argv: Argv) -> Reply:
 
 @command("CLIENT NO-EVICT", arity=3, flags=_ADMIN, group="connection", syntax="ON | OFF")
 def client_no_evict(session: Session, argv: Argv) -> Reply:
-    """Keep this connection when memory is short. Clients are never evicted here, so it only shows in CLIENT LIST."""
+    """Keep this connection although all clients together take more memory than maxmemory-clients allows."""
     session.no_evict = _to_switch(argv[2])
     return OK
 

@@ -150,7 +150,7 @@ def _stats(session: Session) -> Fields:
         "sync_partial_err": 0,
         "expired_keys": engine.keyspace.expired_count,
         "evicted_keys": 0,
-        "evicted_clients": 0,
+        "evicted_clients": stats.evicted_clients,
         "keyspace_hits": stats.hits,
         "keyspace_misses": stats.misses,
         "pubsub_channels": len(publications.channels),

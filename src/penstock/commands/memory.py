@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.engine.arguments import to_integer
 from penstock.engine.declarations import Access, Argv, Beyond, Effect, Flag, Reach, Reply, command, key
-from penstock.engine.session import Session
+from penstock.engine.session import CLIENT, Session
 from penstock.protocol.errors import syntax_error
 from penstock.protocol.resp import OK, Verbatim
 from penstock.types import codec
@@ -12,8 +12,6 @@ from penstock.types.packing import AN_OBJECT
 
 ENTRY = 104
 """Bytes a key takes at most for its share of the table of keys."""
-CLIENT = 16 << 10
-"""About what a connection takes: its session, its reader, its transport."""
 LITTLE = 5 << 20
 """A server whose data takes less than this is not diagnosed."""
 

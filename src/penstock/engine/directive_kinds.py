@@ -70,6 +70,22 @@ def memory(low: int, high: int) -> Kind[int]:
     return Kind("memory", lambda words: _within(parse_memory(_one(words)), low, high), str)
 
 
+def _memory_or_percent(words: list[str]) -> int:
+    """Bytes, or a percentage as a negative number."""
+    text = _one(words)
+    digits = text.removesuffix("%")
+    if digits == text:
+        try:
+            return _within(parse_memory(text), 0, (1 << 63) - 1)
+        except ValueError:
+            digits = ""
+    if not digits.isdecimal():
+        raise ValueError("argument must be a memory or percent value")
+    if int(digits) > 100:
+        raise ValueError("percentage argument must be less or equal to 100")
+    return -int(digits)
+
+
 def integer(low: int, high: int) -> Kind[int]:
     def parse(words: list[str]) -> int:
         text = _one(words)
@@ -101,6 +117,7 @@ TEXT: Kind[str] = Kind("text", _one, str, is_text=True)
 WORDS: Kind[list[str]] = Kind("words", lambda words: words, " ".join, split=True)
 FOLDER: Kind[str] = Kind("folder", _one, os.path.abspath, is_text=True)
 MEMORY = memory(0, (1 << 64) - 1)
+MEMORY_OR_PERCENT = Kind("memory | percentage", _memory_or_percent, lambda it: f"{-it}%" if it < 0 else str(it))
 LENGTH = memory(1 << 20, (1 << 63) - 1)  # of what a client sends: less than a megabyte would lock all clients out
 
 

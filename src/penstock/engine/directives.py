@@ -19,6 +19,7 @@ from penstock.engine.directive_kinds import (
     INT_MAX,
     LENGTH,
     MEMORY,
+    MEMORY_OR_PERCENT,
     MODULE,
     SAVE,
     TEXT,
@@ -123,6 +124,12 @@ class Settings:
         "Unsent replies after which a client is closed: hard, or soft for some seconds.",
     )
     maxmemory = D(MEMORY, 0, "Memory after which commands that may need more are refused with OOM; 0 for no limit.")
+    maxmemory_clients = D(
+        MEMORY_OR_PERCENT,
+        0,
+        "Memory that all clients together may take, in bytes or as a percentage of maxmemory; 0 for no limit. "
+        "Beyond it, the client that takes the most is closed.",
+    )
     maxmemory_policy = D(
         choice("noeviction"),
         "noeviction",
@@ -296,9 +303,6 @@ class Settings:
     lfu_decay_time = D(_COUNT, 1, _IDLE + "nothing is evicted.")
     lfu_log_factor = D(_COUNT, 10, _IDLE + "nothing is evicted.")
     list_compress_depth = D(_COUNT, 0, _IDLE + "lists are not compressed.")
-    maxmemory_clients = D(
-        choice("0"), "0", "Always 0: clients are bounded by client-output-buffer-limit and client-query-buffer-limit."
-    )
     maxmemory_eviction_tenacity = D(integer(0, 100), 10, _IDLE + "nothing is evicted.")
     maxmemory_samples = D(integer(1, 64), 5, _IDLE + "nothing is evicted.")
     notify_keyspace_events = D(choice(""), "", "Always empty: there are no keyspace notifications.")

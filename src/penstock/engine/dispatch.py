@@ -231,7 +231,7 @@ class Engine:
             if transaction is not None and Flag.CONTROL not in command.flags:
                 if Flag.NO_MULTI in command.flags:
                     raise ReplyError("Command not allowed inside a transaction")
-                transaction.queue.append((command, argv))
+                transaction.add(command, argv)
                 return QUEUED
         except ReplyError as error:
             self.count_rejected(argv, error)

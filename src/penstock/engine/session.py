@@ -78,6 +78,11 @@ class Nowhere:
 
 NOWHERE = Nowhere()
 
+CLIENT = 16 << 10
+"""Bytes that a connection takes, about: its session, its reader, its transport."""
+A_NAME = 200
+"""Bytes that a watched key, or a channel that is subscribed to, takes, about."""
+
 
 class Session:
     """See the top of this file."""
@@ -233,19 +238,27 @@ class Session:
             and not (self.protocol == 2 and self.subscribed)
         )
 
+    def memory(self) -> int:
+        """Bytes that this client takes, about: commands and replies that wait, a transaction, names it observes."""
+        names = len(self.watching) + len(self.channels) + len(self.patterns) + len(self.shard_channels)
+        queued = self.transaction.size if self.transaction is not None else 0
+        return CLIENT + sum(self.output.buffered()) + queued + A_NAME * names
+
     def describe(self) -> str:
         """A line of CLIENT LIST. Values that only Redis's allocator has are 0."""
         age, idle = ((self.engine.clock.now - since) // 1000 for since in (self.created, self.last_active))
         waiting, unsent = self.output.buffered()
-        queued = len(self.transaction.queue) if self.transaction is not None else -1
+        queued, queued_size = -1, 0
+        if self.transaction is not None:
+            queued, queued_size = len(self.transaction.queue), self.transaction.size
         library, version = (part.decode() for part in self.library)
         command = wire_name(self.last_command) or "NULL"
         return (
             f"id={self.id} addr={self.peer} laddr={self.local} fd={self.file_number} name={self.name.decode()} "
             f"age={age} idle={idle} flags={self._letters()} db={self.db.index} sub={len(self.channels)} "
             f"psub={len(self.patterns)} ssub={len(self.shard_channels)} multi={queued} qbuf={waiting} qbuf-free=0 "
-            f"argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll={1 if unsent else 0} omem={unsent} "
-            f"tot-mem={waiting + unsent} events=r cmd={command} user={self.user.name} redir=-1 resp={self.protocol} "
+            f"argv-mem=0 multi-mem={queued_size} rbs=0 rbp=0 obl=0 oll={1 if unsent else 0} omem={unsent} "
+            f"tot-mem={self.memory()} events=r cmd={command} user={self.user.name} redir=-1 resp={self.protocol} "
             f"lib-name={library} lib-ver={version}{self._lock_fields()}"
         )
 

@@ -22,12 +22,22 @@ if TYPE_CHECKING:
     from penstock.engine.session import Session
 
 
+AN_ARGUMENT = 64
+"""Bytes an argument takes besides its own."""
+
+
 class Transaction:
     """What a session queued since MULTI."""
 
     def __init__(self) -> None:
         self.queue: list[tuple[Command, Argv]] = []
+        self.size = 0  # bytes that the queue takes, about
         self.aborted = False  # an error while queueing: EXEC must refuse
+
+    def add(self, command: Command, argv: Argv) -> None:
+        """Queue one more command."""
+        self.queue.append((command, argv))
+        self.size += sum(map(len, argv)) + AN_ARGUMENT * len(argv)
 
 
 def watch(session: Session, keys: list[bytes]) -> None:

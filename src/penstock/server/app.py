@@ -15,6 +15,7 @@ from penstock.engine.config import Config
 from penstock.engine.dispatch import Engine
 from penstock.server.acceptor import Acceptor
 from penstock.server.busy_script_io import BusyScriptSockets
+from penstock.server.client_memory import ClientMemory
 from penstock.server.connection import Connection
 from penstock.server.limits import Limits
 from penstock.server.listeners import Listeners
@@ -55,6 +56,7 @@ class App:
         self.query_buffer_limit: int = config.client_query_buffer_limit
         config.on_change("client-query-buffer-limit", lambda limit: setattr(self, "query_buffer_limit", limit))
         self.limits = Limits(self)
+        self.client_memory = ClientMemory(self)
         self.acceptor = Acceptor(self)
         self.listeners = Listeners(config, self.acceptor.serve, self.acceptor.stop)
         self._choose_port = choose_port
@@ -200,8 +202,9 @@ class App:
 
     async def _periodic(self) -> None:
         engine = self.engine
-        duties = [engine.memory.tick, self.limits.sweep, engine.stats.tick, self.persistence.tick, engine.clock.refresh,
-                  engine.streams.tick, engine.once.tick, self._expire_unless_under_way]  # fmt: skip
+        duties = [engine.memory.tick, self.limits.sweep, self.client_memory.notice, engine.stats.tick,
+                  self.persistence.tick, engine.clock.refresh, engine.streams.tick, engine.once.tick,
+                  self._expire_unless_under_way]  # fmt: skip
         while True:
             await asyncio.sleep(1 / self.config.hz)
             for duty in duties:

@@ -99,6 +99,7 @@ class Connection(Replies):
 
     def _look_behind(self) -> None:
         """The client is behind in reading: check whether it is too far."""
+        self.app.client_memory.notice()
         self.app.limits.check_output(self)
         if self._is_far_behind():
             self.held_back = True
@@ -117,6 +118,7 @@ class Connection(Replies):
         if self._incoming is None:
             self._incoming = Chunks()
         self._incoming.add(data)
+        self.app.client_memory.notice()
         if self._incoming.size + self.reader.backlog <= MAX_WAITING or self._deaf:
             return
         if not self._writes_first:
@@ -155,6 +157,7 @@ class Connection(Replies):
         """Much input came since the reader was last empty: either it is still one
         command, or commands ran in between.
         """
+        self.app.client_memory.notice()
         if self.ran and not self.held_back:
             self.reader.commands_ran()
         elif self.reader.backlog > self.app.query_buffer_limit:

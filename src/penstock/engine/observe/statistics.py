@@ -78,6 +78,7 @@ class Stats:
             counters[:] = array("q", bytes(8 * len(counters)))
         self.connections = 0
         self.rejected_connections = 0
+        self.evicted_clients = 0
         self.errors: Counter[str] = Counter()  # error replies by their code word
         self.forks = 0
         self.last_fork = 0  # nanoseconds that it took
