@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.client.api.reply_fields import map_fields, text
+
 
 @dataclass(frozen=True, slots=True)
 class SchemaInfo:
@@ -143,14 +145,9 @@ def _tag(value: Any) -> bytes:
 def _described(reply: Any) -> SchemaInfo | None:
     if reply is None:
         return None
-    pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
-    fields = {_text(name): value for name, value in pairs}
-    check = _text(fields["check"]) if "check" in fields else None
-    return SchemaInfo(fields["version"], fields["since"], _text(fields["fields"]), check, fields.get("deadletter"))
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
+    fields = map_fields(reply)
+    check = text(fields["check"]) if "check" in fields else None
+    return SchemaInfo(fields["version"], fields["since"], text(fields["fields"]), check, fields.get("deadletter"))
 
 
 SCHEMA_CALLBACKS: dict[str, Callable[..., Any]] = {

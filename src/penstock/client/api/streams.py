@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from redis.client import NEVER_DECODE
 
+from penstock.client.api.reply_fields import map_fields, text
 from penstock.client.api.schemas import SCHEMA_CALLBACKS, SchemaCommands
 from penstock.client.api.typed import TypedColumns
 
@@ -438,24 +439,14 @@ def _table(reply: bytes | None) -> Any:
         return reader.read_all()
 
 
-def _fields(reply: Any) -> dict[str, Any]:
-    """A map by text keys: a dict in RESP3, pairs in a row in RESP2."""
-    pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
-    return {_text(name).replace("-", "_"): value for name, value in pairs}
-
-
-def _text(value: Any) -> str:
-    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)
-
-
 def _group(reply: Any) -> GroupInfo:
-    fields = _fields(reply)
-    return GroupInfo(**{**fields, "name": _text(fields["name"]), "next_retry": fields["next_retry"] or 0})
+    fields = map_fields(reply)
+    return GroupInfo(**{**fields, "name": text(fields["name"]), "next_retry": fields["next_retry"] or 0})
 
 
 def _info(reply: Any) -> StreamInfo:
-    fields = _fields(reply)
-    kept = _fields(fields["retention"])
+    fields = map_fields(reply)
+    kept = map_fields(fields["retention"])
     fields["retention"] = Retention(kept["count"], kept["age"], kept["bytes"], bool(kept["compact"]))
     fields["groups"] = tuple(_group(group) for group in fields["groups"])
     return StreamInfo(**fields)

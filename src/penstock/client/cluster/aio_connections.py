@@ -23,8 +23,7 @@ from redis.backoff import NoBackoff
 
 from penstock.client.cluster.bounds import Bounds
 from penstock.client.cluster.effects import Exchange, NodeBatch, Outcome, Rules
-from penstock.client.cluster.errors import TimeIsUp
-from penstock.client.cluster.pool import Key, NodePool
+from penstock.client.cluster.pool import READ_SIZE, WRITE_SIZE, Key, NodePool, connection_arguments
 from penstock.client.cluster.replies import NodeReplyReader
 from penstock.client.cluster.sharing import (
     as_batch,
@@ -32,16 +31,13 @@ from penstock.client.cluster.sharing import (
     core_maker,
     goes_shared,
     may_share,
-    out_of_time,
+    no_answer,
     too_many,
 )
-from penstock.client.cluster.slot_map import Address, shown
-from penstock.client.cluster.sync_connections import READ_SIZE, connection_arguments
+from penstock.client.cluster.slot_map import Address
 from penstock.client.drivers.aio import AioConnection
 from penstock.client.drivers.connecting import as_lost, connection_maker
 from penstock.client.errors import NotSent
-
-_WRITE_SIZE = 1 << 18
 
 
 class AioNodeConnection:
@@ -91,12 +87,12 @@ class _InFlight:
         self.batch = batch
         self.connection = connection
         self.outcome = Outcome([])
-        self._data = memoryview(batch.pieces[0] if len(batch.pieces) == 1 else b"".join(batch.pieces))
+        self._data = batch.joined()
         self._given = 0
         self._give()
 
     def _give(self) -> None:
-        chunk = self._data[self._given : self._given + _WRITE_SIZE]
+        chunk = self._data[self._given : self._given + WRITE_SIZE]
         self._given += len(chunk)
         self.connection.writer.write(chunk)
 
@@ -131,11 +127,7 @@ class _InFlight:
                     raise redis.ConnectionError("the node closed the connection")
                 connection.replies.take(data, replies, batch)
         except TimeoutError:
-            where = shown(batch.address)
-            if at is not None and time() >= at:
-                self._fail(TimeIsUp(f"{where} had not answered when its time was up"))
-            else:
-                self._fail(redis.TimeoutError(f"{where} was silent for {seconds} s"))
+            self._fail(no_answer(batch.address, at is not None and time() >= at, seconds))
         except (OSError, redis.RedisError) as error:
             self._fail(error)
 
@@ -190,14 +182,11 @@ class AioNodePool(NodePool[AioNodeConnection, AioConnection]):
 
     async def _share(self, batch: NodeBatch, until: float) -> Outcome:
         """Use the shared connection."""
-        if self.is_closed:
-            return closed()
-        left = until - self.rules.clock()
-        if left <= 0.0:
-            return out_of_time()
+        if (refusal := self.refusal(until)) is not None:
+            return refusal
         key = (batch.address, batch.from_replica)
         connection = self._shared.get(key) or self.sharing(key)
-        made = as_batch(batch, asyncio.get_running_loop().time() + left)
+        made = as_batch(batch, self.loop_time(until))
         try:
             await connection.run(made)
         except NotSent as error:
@@ -209,10 +198,8 @@ class AioNodePool(NodePool[AioNodeConnection, AioConnection]):
         return asyncio.get_running_loop().time() + until - self.rules.clock()
 
     async def _fly(self, batch: NodeBatch, until: float) -> Outcome:
-        if self.is_closed:
-            return closed()
-        if self.rules.clock() >= until:
-            return out_of_time()
+        if (refusal := self.refusal(until)) is not None:
+            return refusal
         at = None if until == math.inf else self.loop_time(until)
         connection = await self._take(batch, at)
         if connection is None:
@@ -231,10 +218,8 @@ class AioNodePool(NodePool[AioNodeConnection, AioConnection]):
     async def forget_departed(self, known: Container[Address]) -> None:
         """As `forget`, and what was shared."""
         self.forget(known)
-        for key, connection in list(self._shared.items()):
-            if key[0] not in known and not connection.core.counters.buffered_commands:
-                del self._shared[key]
-                await connection.aclose()
+        for connection in self.take_departed(known):
+            await connection.aclose()
         for address in [address for address in self._clients if address not in known]:
             await self._clients.pop(address).aclose()
 

@@ -49,6 +49,10 @@ class NodeBatch:
     raw: frozenset[int] = frozenset()
     """Pieces whose replies are not decoded, whatever decode_responses says."""
 
+    def joined(self) -> memoryview:
+        """All pieces, as they are written."""
+        return memoryview(self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces))
+
 
 @dataclass(slots=True)
 class Outcome:

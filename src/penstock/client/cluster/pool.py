@@ -12,24 +12,40 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections import defaultdict, deque
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 import redis
+from redis.backoff import NoBackoff
+from redis.maint_notifications import MaintNotificationsConfig
+from redis.retry import Retry
 
 from penstock.client.cluster.bounds import Bounds
 from penstock.client.cluster.effects import NodeBatch, Outcome, Rules
 from penstock.client.cluster.errors import TimeIsUp
-from penstock.client.cluster.sharing import WAS_CLOSED, outcome_of, reason
+from penstock.client.cluster.sharing import WAS_CLOSED, closed, out_of_time, outcome_of, reason
 from penstock.client.cluster.slot_map import Address
 from penstock.client.engine.batch import Batch
+from penstock.client.engine.connection import ConnectionCore
 from penstock.client.errors import ClientClosed, NotSent
 from penstock.client.events import Event, Reconnected
 
+READ_SIZE = 1 << 16
+WRITE_SIZE = 1 << 18
+"""Bytes that are read from a node, and given to its socket, at once."""
 Key = tuple[Address, bool]
 """A node, and whether connections to it were opened to read from a replica."""
+
+
+def connection_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """What redis-py's clients of a node are given: no retries of their own, those are decided here."""
+    return {
+        **arguments,
+        "retry": Retry(NoBackoff(), 0),
+        "maint_notifications_config": MaintNotificationsConfig(enabled=False),
+    }
 
 
 class OwnConnection(Protocol):
@@ -43,8 +59,15 @@ class OwnConnection(Protocol):
 
 
 L = TypeVar("L", bound=OwnConnection)
-S = TypeVar("S")
-"""A connection that all callers share."""
+
+
+class SharedConnection(Protocol):
+    """A connection that all callers share."""
+
+    core: ConnectionCore
+
+
+S = TypeVar("S", bound=SharedConnection)
 
 
 @dataclass(slots=True)
@@ -170,6 +193,12 @@ class NodePool(ABC, Generic[L, S]):
                 )
             return self._shared[key]
 
+    def refusal(self, until: float) -> Outcome | None:
+        """Why nothing can be sent now: the client was closed, or the time of the call is up. None if it can."""
+        if self.is_closed:
+            return closed()
+        return out_of_time() if self.rules.clock() >= until else None
+
     def refuse(self, made: Batch, error: NotSent) -> None:
         """The core did not take a batch: this client was closed, or another thread has just closed the connection of a
         node that has left.
@@ -233,6 +262,12 @@ class NodePool(ABC, Generic[L, S]):
                 del self._open[address]
             for address in [address for address in self.outages if address not in known]:
                 self.outages.pop(address, None)
+
+    def take_departed(self, known: Container[Address]) -> list[S]:
+        """Shared connections to nodes that have left the cluster, unused by any call; the caller closes them."""
+        departed = [key for key in self._shared if key[0] not in known]
+        idle = [key for key in departed if not self._shared[key].core.counters.buffered_commands]
+        return [self._shared.pop(key) for key in idle]
 
     def after_fork(self) -> None:
         """In a child: the connections are the parent's, and are left alone."""

@@ -106,13 +106,17 @@ def reason(failure: Exception, address: Address, left: float) -> Exception:
         return failure.__cause__
     if not isinstance(failure, redis.TimeoutError):
         return failure
-    where = shown(address)
-    if left < _CLOCKS_DIFFER:
-        return TimeIsUp(f"{where} had not answered when its time was up")
-    return redis.TimeoutError(f"{where} was silent")
+    return no_answer(address, left < _CLOCKS_DIFFER)
 
 
 _CLOCKS_DIFFER = 0.05  # seconds; loops round their time, and look at it by turns
+
+
+def no_answer(address: Address, is_up: bool, silence: float | None = None) -> Exception:
+    """A node did not answer: the time of the call `is_up`, or the node was silent for too long."""
+    if is_up:
+        return TimeIsUp(f"{shown(address)} had not answered when its time was up")
+    return redis.TimeoutError(f"{shown(address)} was silent" + ("" if silence is None else f" for {silence} s"))
 
 
 def too_many(batch: NodeBatch, most: int) -> Outcome:

@@ -18,13 +18,11 @@ from typing import Any
 
 import redis
 from redis.backoff import NoBackoff
-from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 
 from penstock.client.cluster.bounds import Bounds
 from penstock.client.cluster.effects import Exchange, NodeBatch, Outcome, Rules
-from penstock.client.cluster.errors import TimeIsUp
-from penstock.client.cluster.pool import NodePool
+from penstock.client.cluster.pool import READ_SIZE, WRITE_SIZE, NodePool, connection_arguments
 from penstock.client.cluster.replies import NodeReplyReader
 from penstock.client.cluster.sharing import (
     as_batch,
@@ -32,27 +30,16 @@ from penstock.client.cluster.sharing import (
     core_maker,
     goes_shared,
     may_share,
-    out_of_time,
+    no_answer,
     too_many,
 )
-from penstock.client.cluster.slot_map import Address, shown
+from penstock.client.cluster.slot_map import Address
 from penstock.client.drivers.connecting import close_half_open, connection_maker, limit_opening
 from penstock.client.drivers.polling import POLLIN, POLLOUT, new_poll
 from penstock.client.drivers.sync import Reentered, SyncConnection
 from penstock.client.errors import NotSent
 
-READ_SIZE = 1 << 16
-_WRITE_SIZE = 1 << 18
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-
-
-def connection_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """What redis-py's clients of a node are given: no retries of their own, those are decided here."""
-    return {
-        **arguments,
-        "retry": Retry(NoBackoff(), 0),
-        "maint_notifications_config": MaintNotificationsConfig(enabled=False),
-    }
 
 
 def read_only(redis_connection: Any) -> None:
@@ -125,7 +112,7 @@ class _InFlight:
         self.batch = batch
         self.connection = connection
         self.outcome = Outcome([])
-        self._data = memoryview(batch.pieces[0] if len(batch.pieces) == 1 else b"".join(batch.pieces))
+        self._data = batch.joined()
         self.sent = 0
         self.deadline = 0.0
 
@@ -142,7 +129,7 @@ class _InFlight:
     def write(self) -> None:
         try:
             while not self.is_written:
-                self.sent += self.connection.socket.send(self._data[self.sent : self.sent + _WRITE_SIZE])
+                self.sent += self.connection.socket.send(self._data[self.sent : self.sent + WRITE_SIZE])
         except _NOT_NOW:
             return
         except OSError as error:
@@ -216,10 +203,8 @@ class SyncNodePool(NodePool[NodeConnection, SyncConnection]):
         """Use the shared connection. None: this is a signal handler, which would wait for the call that it
         interrupts.
         """
-        if self.is_closed:
-            return closed()
-        if self.rules.clock() >= until:
-            return out_of_time()
+        if (refusal := self.refusal(until)) is not None:
+            return refusal
         key = (batch.address, batch.from_replica)
         connection = self._shared.get(key) or self.sharing(key)
         made = as_batch(batch, until)
@@ -234,10 +219,8 @@ class SyncNodePool(NodePool[NodeConnection, SyncConnection]):
     def forget(self, known: Container[Address]) -> None:
         super().forget(known)
         with self._lock:
-            for key, connection in list(self._shared.items()):
-                if key[0] not in known and not connection.core.counters.buffered_commands:
-                    del self._shared[key]
-                    connection.close()  # a thread that has it already finds it closed, and looks again
+            for connection in self.take_departed(known):
+                connection.close()  # a thread that has it already finds it closed, and looks again
             for address in [address for address in self._clients if address not in known]:
                 del self._clients[address]
 
@@ -296,10 +279,8 @@ class _Exchange:
 
     def start(self, batch: NodeBatch) -> Outcome:
         """Write a batch, as far as the socket takes it."""
-        if self._pool.is_closed:
-            return self._ended(batch, closed())
-        if self._clock() >= self._until:
-            return self._ended(batch, out_of_time())
+        if (refusal := self._pool.refusal(self._until)) is not None:
+            return self._ended(batch, refusal)
         try:
             connection = self._pool.take(batch, self._until)
         except (OSError, redis.RedisError) as error:
@@ -358,10 +339,7 @@ class _Exchange:
                     self._end_flight(descriptor)
 
     def _too_late(self, flight: _InFlight, now: float) -> Exception:
-        where = shown(flight.batch.address)
-        if now >= self._until:
-            return TimeIsUp(f"{where} had not answered when its time was up")
-        return redis.TimeoutError(f"{where} was silent for {self._silence} s")
+        return no_answer(flight.batch.address, now >= self._until, self._silence)
 
     def abandon(self) -> None:
         for flight in self._in_flight.values():
