@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.support.twins import pure_twin
 
 from penstock import commands
+from penstock.commands import once
 from penstock.engine.declarations import Argv
 from penstock.engine.dispatch import Engine, LogEntry
 from penstock.engine.observe.statistics import CALLS, FAILED, NANOSECONDS, REJECTED
@@ -109,6 +110,12 @@ def _facts(engine: Engine) -> dict[str, Any]:
         "changes": engine.keyspace.dirty,
         "data": {key: codec.dump(value) for key, value in engine.keyspace[0].data.items()},
         "expiry": dict(engine.keyspace[0].expires),
+        "once": {
+            client: (record.floor, record.top, record.replies, record.bytes)
+            for client, record in engine.keyspace.once_records.clients.items()
+        },
+        "once bytes": engine.keyspace.once_records.bytes,
+        "repeated": engine.once.repeated,
     }
 
 
@@ -139,6 +146,55 @@ _command = st.builds(
 @given(words=st.lists(_command, max_size=25))
 def test_both_ways_answer_count_log_and_change_the_same(kind: str, logging: bool, words: list[Argv]) -> None:
     _compare(kind, words, logging)
+
+
+_once = st.builds(
+    lambda number, floor, inner: [b"ONCE", b"me", b"%d" % number, b"%d" % floor, *inner],
+    st.integers(0, 12),
+    st.integers(0, 5),
+    _command,
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("logging", [False, True])
+@settings(max_examples=60, deadline=None)
+@given(words=st.lists(_once | _command, max_size=25), begin=st.booleans())
+def test_both_ways_of_once_answer_count_log_keep_and_change_the_same(
+    kind: str, logging: bool, words: list[Argv], begin: bool
+) -> None:
+    _compare(kind, [*([[b"ONCEBEGIN", b"me"]] if begin else []), *words], logging)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("logging", [False, True])
+def test_the_ways_agree_about_each_kind_of_once(kind: str, logging: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick: list[Argv] = []
+    at_once = once._at_once
+
+    def counted(session: Session, argv: Argv) -> Any:
+        reply = at_once(session, argv)
+        quick.append(argv)
+        return reply
+
+    monkeypatch.setattr(once, "_at_once", counted)
+    under = [
+        (b"2", b"2", b"SET a 1"),  # a change that is logged as it was sent
+        (b"3", b"2", b"SET a 2 EX 100"),  # one that is logged as something else
+        (b"3", b"2", b"SET a 2 EX 100"),  # a repeat
+        (b"4", b"3", b"DEL none"),  # no change; the floor goes up
+        (b"2", b"3", b"SET a 1"),  # below the floor
+        (b"5", b"3", b"INCRBY a 5"),
+        (b"06", b"3", b"INCR a"),  # a number that is written otherwise
+        (b"6", b"+3", b"INCR a"),
+        (b"7", b"3", b"GET a"),  # that changes nothing, and is refused
+        (b"8", b"3", b"SPOP none"),
+        (b"9", b"9", b"TWRITE s tag entry"),
+        (b"12", b"10", b"SADD a x y"),
+    ]
+    words = [[b"ONCE", b"me", number, floor, *inner.split()] for number, floor, inner in under]
+    _compare(kind, [[b"ONCEBEGIN", b"me"], *words, [b"ONCE", b"other", b"1", b"1", b"LPUSH", b"a", b"x"]], logging)
+    assert len(quick) >= 5, "the comparison is about what the inner loop runs by itself"
 
 
 @pytest.mark.parametrize("kind", KINDS)
