@@ -12,7 +12,7 @@ import redis
 from tests.support.everything_long import everything_long
 from tests.support.raw_client import RawClient
 from tests.support.server_process import Process
-from tests.support.storage.running import info, running
+from tests.support.storage.running import info, running, turn_the_loop
 from tests.support.waiting import wait_until
 
 from penstock import Server
@@ -204,6 +204,7 @@ def test_the_answer_waits_for_the_disk_under_always(tmp_path: Path) -> None:
         server.call(lambda app: setattr(app.persistence._aof.writer, "_sync", lambda descriptor: disk.wait(60)))
         connection.send_command("LAZY", "SADD", "a", "x")
         wait_until(lambda: server.call(lambda app: app.engine.lazy.pending))
+        turn_the_loop(server)
         assert not connection.can_read(timeout=0.1), "a reply ran ahead of the disk"
         disk.set()
         assert connection.read_response() == ENQUEUED

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 import redis
 from tests.support.commands.stream_world import ipc
-from tests.support.storage.running import info, running
+from tests.support.storage.running import info, running, turn_the_loop
 from tests.support.waiting import wait_until
 
 from penstock import Server
@@ -140,10 +140,13 @@ def test_no_reply_of_any_kind_leaves_before_the_sync_under_always(tmp_path: Path
         listener.send_command("SUBSCRIBE", "news")
         listener.read_response()
         server.call(lambda app: setattr(app.persistence._aof.writer, "_sync", lambda descriptor: disk.wait(60)))
+        before = server.call(lambda app: app.engine.stats.commands)
         writer.send_command("SET", "a", "1")
         wait_until(lambda: server.call(lambda app: b"a" in app.engine.keyspace[0].data))
         reader.send_command("GET", "a")
         writer.send_command("PUBLISH", "news", "hello")
+        wait_until(lambda: server.call(lambda app: app.engine.stats.commands) == before + 3)
+        turn_the_loop(server)
         assert not any(connection.can_read(timeout=0.1) for connection in clients), "a reply ran ahead of the disk"
         disk.set()
         assert (writer.read_response(), writer.read_response()) == (b"OK", 1)

@@ -19,3 +19,9 @@ def running(folder: Path, **directives: object) -> Iterator[tuple[Server, redis.
 
 def info(server: Server) -> dict[str, int | str]:
     return server.call(lambda app: app.persistence.info())
+
+
+def turn_the_loop(server: Server) -> None:
+    """Return when a reply that the server was free to send has left: its loop sends within two turns."""
+    for _ in range(3):
+        server.call(lambda app: None)
