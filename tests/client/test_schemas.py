@@ -93,6 +93,29 @@ def test_data_frames_and_dicts_are_tables_too(streams: Any) -> None:
     ]  # fmt: skip
 
 
+class Frame:
+    """A data frame as Polars hands it over: by Arrow's protocol, with views."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return self._table.__arrow_c_stream__(requested_schema)
+
+
+def test_frames_by_arrow_s_protocol_are_tables_too(streams: Any) -> None:
+    columns = {
+        "text": pa.array(["a"], pa.string_view()),
+        "raw": pa.array([b"x"], pa.binary_view()),
+        "tags": pa.array([["b"]], pa.large_list(pa.string_view())),
+        "kind": pa.DictionaryArray.from_arrays(pa.array([0], pa.uint32()), pa.array(["c"], pa.string_view())),
+    }
+    assert streams.tschema_set("s", pa.table(columns).schema, check="refuse") == 1
+    assert streams.tschema_get("s").fields == "text string, raw binary, tags array<string>, kind string"
+    assert streams.write_table("s", Frame(pa.table(columns)), tag="text") == 1
+    assert json.loads(streams.tread("s")[0].entry) == {"text": "a", "raw": "eA==", "tags": ["b"], "kind": "c"}
+
+
 @pytest.mark.parametrize(
     ("table", "error"),
     [

@@ -29,7 +29,7 @@ def test_the_snippets_of_the_spark_guide_run(world: World, monkeypatch: pytest.M
     world.call("TWRITE", "clicks", "ENTRIES", "/", click("ada", 20), "/", click("bob", 1500))
     world.client.hset("user:1", mapping={"name": "ada", "age": 36})
     names: dict[str, Any] = {}
-    starting, reading, fields, writing, once, keys, counting = snippets(
+    starting, reading, typed, fields, writing, once, rows, keys, counting = snippets(
         "spark.md", {"/data/checkpoints": str(world.folder)}
     )
     for variable in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
@@ -38,6 +38,9 @@ def test_the_snippets_of_the_spark_guide_run(world: World, monkeypatch: pytest.M
     assert names["spark"].sparkContext is world.spark.sparkContext
     exec(reading, names)
     assert names["clicks"].columns == ["stream", "offset", "time", "tag", "entry"]
+    world.call("TSCHEMA", "SET", "clicks", "page string, user string, milliseconds int")
+    exec(typed, names)
+    assert names["clicks"].columns == ["stream", "offset", "time", "tag", "page", "user", "milliseconds"]
     exec(fields, names)
     exec(writing, names)
     names["query"].processAllAvailable()
@@ -48,6 +51,12 @@ def test_the_snippets_of_the_spark_guide_run(world: World, monkeypatch: pytest.M
     for _ in range(2):
         names["write"](world.read(stream="alerts"), 0)
     assert len(world.entries("alerts")) == 2
+    exec(rows, names)
+    assert world.entries("slow") == [b'{"page":"/","user":"ada","milliseconds":2100}']
+    (statements,) = blocks((DOCS / "spark.md").read_text(encoding="utf-8"), "sql")
+    for statement in statements.strip().removesuffix(";").split(";\n"):
+        world.spark.sql(statement)
+    assert world.entries("slow")[1:] == [b'{"page":"/","milliseconds":1500}']
     exec(keys, names)
     assert world.client.hgetall("user:1") == {b"name": b"ada", b"age": b"36"}
     assert 0 < world.client.pttl("user:1") <= 86_400_000

@@ -68,3 +68,33 @@ def test_rows_that_choose_their_streams_are_checked_against_each(world: World) -
         rows.replace("b", "c").write.format("penstock").option("url", world.url).mode("append").save()
     assert world.entries("c") == []
     assert world.entries("a") == [b'{"n":1}']
+
+
+def test_a_view_of_a_stream_is_read_and_inserted_into_with_sql(world: World) -> None:
+    world.call("TSCHEMA", "SET", "clicks", "user string NOT NULL, ms int")
+    sql = world.spark.sql
+    options = f"USING penstock OPTIONS (url '{world.url}', stream 'clicks')"
+    sql(f"CREATE OR REPLACE TEMPORARY VIEW some_clicks (tag string, user string, ms int) {options}")
+    sql("INSERT INTO some_clicks VALUES ('t', 'ada', 5), ('t', 'bob', NULL)")
+    assert world.entries("clicks") == [b'{"user":"ada","ms":5}', b'{"user":"bob","ms":null}']
+    sql(f"CREATE OR REPLACE TEMPORARY VIEW all_clicks {options}")
+    assert [tuple(row) for row in sql("SELECT tag, user, ms FROM all_clicks ORDER BY offset").collect()] == [
+        (b"t", "ada", 5), (b"t", "bob", None),
+    ]  # fmt: skip
+    sql("INSERT OVERWRITE some_clicks SELECT 'x', user, ms FROM some_clicks WHERE ms > 1")
+    assert world.entries("clicks") == [b'{"user":"ada","ms":5}']
+
+
+def test_a_table_is_refused_with_the_way_round(world: World) -> None:
+    options = f"USING penstock OPTIONS (url '{world.url}', stream 'clicks')"
+    way_round = r"Spark does not pass the OPTIONS of a table on to a data source in Python. CREATE TEMPORARY VIEW"
+    with pytest.raises(PySparkException, match=f"CREATE TABLE ... USING penstock is not possible: {way_round}"):
+        world.spark.sql(f"CREATE TABLE no_table {options}")
+    world.spark.sql(f"CREATE TABLE no_options (tag string, n int) {options}")
+    try:
+        with pytest.raises(PySparkException, match=way_round):
+            world.spark.sql("SELECT * FROM no_options").collect()
+        with pytest.raises(PySparkException, match=way_round):
+            world.spark.sql("INSERT INTO no_options VALUES ('t', 1)")
+    finally:
+        world.spark.sql("DROP TABLE no_options")

@@ -34,6 +34,7 @@ _NAMES = {kind: name for name, kind in _SIMPLE.items()} | {
     pa.large_string(): "string",
     pa.string_view(): "string",
     pa.large_binary(): "binary",
+    pa.binary_view(): "binary",
 }
 
 

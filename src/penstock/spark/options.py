@@ -177,6 +177,12 @@ _OF_SPARK = frozenset(
     {"path", "checkpointlocation", "queryname", "header", "inferschema", "provider", "serialization.format"}
 )
 """Options that Spark itself puts there or takes out."""
+_OF_TABLES = "option."
+"""What Spark puts before the options of a table that it is about to create."""
+_NO_TABLES = (
+    "Spark does not pass the OPTIONS of a table on to a data source in Python. CREATE TEMPORARY VIEW name [(columns)] "
+    "USING penstock OPTIONS (...) can be read and inserted into"
+)
 
 
 def parse(given: Mapping[str, str]) -> Options:
@@ -191,6 +197,8 @@ def parse(given: Mapping[str, str]) -> Options:
         if name is None:
             if written.lower() in _OF_SPARK:
                 continue
+            if written.lower().startswith(_OF_TABLES):
+                raise OptionError(f"CREATE TABLE ... USING penstock is not possible: {_NO_TABLES}")
             if answer := kafka_options.instead_of(written):
                 raise OptionError(f"option {written} is for Kafka; {answer}")
             near = difflib.get_close_matches(written.lower(), _NAMES, 1)
@@ -259,6 +267,15 @@ def _check_places(places: Mapping[str, Place | str], options: Options) -> None:
             raise OptionError(f"an offset of {stream} is {place!r}; it is {wanted}")
 
 
+def need_target(options: Options) -> None:
+    """Writing rows that do not choose their streams needs one."""
+    if len(options.stream) != 1:
+        raise OptionError(
+            "name the stream to write to: .option('stream', 'alerts'), or a column 'stream'. If this is a table of "
+            f"CREATE TABLE ... USING penstock: {_NO_TABLES}"
+        )
+
+
 def need_source(options: Options) -> None:
     """Reading needs to know what to read."""
     if options.redisStream:
@@ -268,4 +285,7 @@ def need_source(options: Options) -> None:
             raise OptionError("name the keys to read: .option('keys', 'user:*'), or .option('keySet', 'users')")
         return
     if not options.stream and not options.pattern:
-        raise OptionError("name what to read: .option('stream', 'clicks'), or .option('pattern', 'clicks:*')")
+        raise OptionError(
+            "name what to read: .option('stream', 'clicks'), or .option('pattern', 'clicks:*'). If this is a table of "
+            f"CREATE TABLE ... USING penstock: {_NO_TABLES}"
+        )

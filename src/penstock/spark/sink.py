@@ -28,7 +28,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructType, Time
 from penstock.schema.columns import column_of
 from penstock.spark.executor import freeze_imports, query_of_task
 from penstock.spark.link import Fenced, Link
-from penstock.spark.options import OptionError, Options
+from penstock.spark.options import OptionError, Options, need_target
 from penstock.spark.rows import looks_like_kafka
 from penstock.spark.typed_rows import NOT_FIELDS, TypedRows, check_types, merge_schema
 
@@ -76,8 +76,8 @@ def check_columns(schema: StructType, options: Options) -> None:
             raise OptionError(
                 f"column {column.name} is {column.dataType.simpleString()}; write it as a string or as binary"
             )
-    if "stream" not in names and len(options.stream) != 1:
-        raise OptionError("name the stream to write to: .option('stream', 'alerts'), or a column 'stream'")
+    if "stream" not in names:
+        need_target(options)
     if "entry" not in names:
         check_types(schema)
     if options.mergeSchema and ("entry" in names or "stream" in names):

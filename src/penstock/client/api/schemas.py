@@ -112,7 +112,7 @@ def _writer(kind: Any, where: str) -> Callable[[Any], str]:
         return lambda value: json.dumps(value) if math.isfinite(value) else "null"  # JSON has no NaN
     if is_.is_decimal(kind):
         return lambda value: f"{value:f}"
-    if is_.is_binary(kind) or is_.is_large_binary(kind) or is_.is_fixed_size_binary(kind):
+    if is_.is_binary(kind) or is_.is_large_binary(kind) or is_.is_binary_view(kind) or is_.is_fixed_size_binary(kind):
         return lambda value: json.dumps(base64.b64encode(value).decode())
     if is_.is_date(kind) or is_.is_timestamp(kind):
         return lambda value: json.dumps(value.isoformat())
