@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -19,9 +20,10 @@ def offsets(frame: Any) -> list[int]:
     return sorted(row.offset for row in frame.select("offset").collect())
 
 
-def failure(frame: Any) -> str:
+def failure(load: Callable[[], Any]) -> str:
+    """What is said of a frame that cannot be loaded, or cannot be read."""
     with pytest.raises(PySparkException) as caught:
-        frame.collect()
+        load().collect()
     return str(caught.value)
 
 
@@ -106,7 +108,7 @@ def test_an_entry_that_does_not_parse_fails_the_query_and_is_named(world: World,
     world.write("s", '{"n": 1}')
     world.call("TWRITE", "s", "t", bad)
     world.write("s", '{"n": 3}')
-    assert "stream s, offset 2: " in failure(world.read("n int", stream="s"))
+    assert "stream s, offset 2: " in failure(lambda: world.read("n int", stream="s"))
 
 
 def test_an_entry_that_does_not_parse_can_be_null_or_no_row_or_a_dead_letter(world: World) -> None:
@@ -146,7 +148,7 @@ def test_a_null_instead_of_a_bad_entry_is_null_to_spark_too(world: World) -> Non
 
 def test_text_that_is_not_utf8_is_a_bad_entry(world: World) -> None:
     world.write("s", b"good", b"\xff\xfe")
-    assert "stream s, offset 2: " in failure(world.read("entry string", stream="s"))
+    assert "stream s, offset 2: " in failure(lambda: world.read("entry string", stream="s"))
     assert [row.entry for row in world.read("entry string", stream="s", badEntries="null").collect()] == ["good", None]
 
 
@@ -184,7 +186,7 @@ def test_a_password_is_asked_for_by_name_and_never_shown(world: World) -> None:
             ("default:sesame@", "there is no stream"),
         ):
             world.url = f"redis://{user}{place}"
-            message = failure(world.read(stream="nope"))
+            message = failure(lambda: world.read(stream="nope"))
             assert said in message
             assert f"redis://{place}" in message
             assert "sesame" not in message
@@ -193,7 +195,7 @@ def test_a_password_is_asked_for_by_name_and_never_shown(world: World) -> None:
 
 def test_a_server_that_is_not_there_is_named(world: World) -> None:
     world.url = "redis://user:secret@127.0.0.1:1/0"
-    message = failure(world.read(stream="s", retryTimeout=200))
+    message = failure(lambda: world.read(stream="s", retryTimeout=200))
     assert "no answer from the server at redis://127.0.0.1:1/0 for 0.2 seconds" in message
     assert "secret" not in message.partition("Traceback")[0]
 
@@ -201,7 +203,7 @@ def test_a_server_that_is_not_there_is_named(world: World) -> None:
 def test_messages_that_were_evicted_are_loss_and_compacted_ones_are_not(world: World) -> None:
     world.write("s", *(f"{number}" for number in range(3000)))
     world.call("TEVICT", "s", 1000)
-    message = failure(world.read(stream="s", startingOffsets='{"s": 900}'))
+    message = failure(lambda: world.read(stream="s", startingOffsets='{"s": 900}'))
     assert "stream s: offsets 900 to 1000 cannot be read, messages up to 1000 were evicted" in message
     assert offsets(world.read(stream="s", startingOffsets='{"s": 900}', failOnDataLoss=False)) == list(
         range(1001, 3001)
@@ -242,7 +244,7 @@ def test_a_stream_that_was_begun_anew_is_loss(world: World) -> None:
     world.write("s", "newer")
     frame = world.follow(stream="s", startingOffsets='{"s": 1}')
     assert offsets(world.read(stream="s", startingOffsets='{"s": 1}', endingOffsets='{"s": 2}')) == [1]
-    message = failure(world.read(stream="s", startingOffsets='{"s": 1}', endingOffsets='{"s": 9}'))
+    message = failure(lambda: world.read(stream="s", startingOffsets='{"s": 1}', endingOffsets='{"s": 9}'))
     assert "the stream ends at 1: it was deleted and begun anew" in message
 
 
