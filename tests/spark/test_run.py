@@ -98,6 +98,24 @@ def test_a_new_project_runs_at_once_without_any_java_stops_whole_and_its_copy_go
         assert len(slow_ones) == 12, "a flow of the copy read files again that the original had read, or lost some"
 
 
+def test_a_new_project_that_was_moved_goes_on_where_it_was(tmp_path: Path) -> None:
+    folder = tmp_path / "clicks"
+    assert penstock("init", folder).returncode == 0
+    with Server() as server, redis.Redis.from_url(server.url) as client:
+        click(client, 7)
+        ran = penstock("run", folder, "--url", server.url)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        moved = folder.rename(tmp_path / "moved away")
+        click(client, 3)
+        ran = penstock("run", moved, "--url", server.url)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        assert f"this project was in {folder} before" in "".join(ran.stdout.splitlines())
+        assert "clicks: completed, 3 rows" in ran.stdout
+        assert not folder.exists(), "a table was written to the folder in which the project was"
+        assert (rows_of(moved, "clicks"), clicks_in_pages(moved)) == (10, 10)
+        assert len(entries(client, "slow_clicks")) == 10, "a flow read files again, or lost some"
+
+
 def clicks_in_pages(folder: Path) -> int:
     """The sum of a new project's view; 0 while its files are replaced."""
     with contextlib.suppress(OSError, pa.ArrowInvalid, KeyError):  # an empty folder is a table without columns
