@@ -8,7 +8,6 @@ every later JVM starts from.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -19,7 +18,8 @@ from tests.support.spark.class_archive import ClassArchive
 from tests.support.spark.world import World
 
 from penstock import Server
-from penstock.spark import java
+from penstock.spark import java, local_files
+from penstock.spark.worker_python import worker_python
 
 HERE = Path(__file__).parent
 
@@ -75,9 +75,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory, spark_server: Server) -> Ite
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .config("spark.local.dir", str(folder))
         .config("spark.driver.host", "127.0.0.1")
+        .config(map=local_files.settings({"spark.master": "local[2]"}))
     )
     with pytest.MonkeyPatch.context() as patch:  # processes that it starts inherit this
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("PYSPARK_PYTHON", worker_python())
         patch.setenv("PENSTOCK_URL", spark_server.url)
         session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")

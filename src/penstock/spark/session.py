@@ -33,7 +33,9 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from penstock.spark import local_files
 from penstock.spark.java import set_java_home
+from penstock.spark.worker_python import worker_python
 
 SECONDS_TO_END = 30
 METASTORE, WAREHOUSE = "metastore", "warehouse"
@@ -47,7 +49,8 @@ class SparkDidNotStart(RuntimeError):
 def prepare(folder: Path) -> None:
     """Set what Spark takes from the environment: its Java, and this very Python for its workers."""
     set_java_home(folder)
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = worker_python()
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if os.environ.get("LC_ALL") in ("C", "POSIX"):
         # Java would take the names of files for ASCII. If it is LANG that says so, Python does the same as we do here.
@@ -86,8 +89,8 @@ def settings(folder: Path) -> dict[str, str]:
                 _java_option("java.io.tmpdir", folder / "tmp"),
             ]
         ),
-        # A flow that failed is tried again after 1 and 2 seconds; Spark would wait for 5 and 10.
-        "spark.sql.pipelines.execution.watchdog.minRetryTime": "1s",
+        # Spark would try a flow again whatever failed; runner.py does so only if another attempt may succeed.
+        "spark.sql.pipelines.maxFlowRetryAttempts": "0",
         # Spark forgets a client that asks nothing for an hour, and queries that stay need not ask.
         "spark.connect.session.manager.defaultSessionTimeout": "36500d",
         # The default of 200 is for clusters: with a few cores most of the time would go into empty tasks.
@@ -149,10 +152,11 @@ class Session:
         self._names: dict[Path, Path] = {}  # other names of folders
         self._temporary.mkdir(exist_ok=True)
         os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = str(uuid.uuid4())
+        chosen = {**settings(folder), **configuration}
         conf = SparkConf().setAppName(name).setAll(
             list({
-                **settings(folder),
-                **configuration,
+                **chosen,
+                **local_files.settings(chosen),
                 "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
                 "spark.connect.grpc.binding.address": "127.0.0.1",
                 "spark.connect.grpc.binding.port": "0",

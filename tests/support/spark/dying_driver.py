@@ -23,10 +23,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWriter, InputPartition
 from pyspark.sql.types import StructType
 
+from penstock.spark import local_files
 from penstock.spark.data_source import PenstockDataSource
 from penstock.spark.increments import IncrementStreamWriter
 from penstock.spark.sink import StreamWriter
 from penstock.spark.source import StreamReader
+from penstock.spark.worker_python import worker_python
 
 ROWS_A_BATCH = 500
 
@@ -96,11 +98,12 @@ COUNTERS = {"type": "hash", "mode": "increment"}
 
 
 def main(url: str, folder: str, sink: str, *deaths: str) -> None:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = worker_python()
     os.environ |= {"DEATHS": " ".join(deaths), "DEATHS_IN": folder}  # every Python process of Spark inherits them
     builder = SparkSession.builder.master("local[2, 4]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.local.dir", folder).config("spark.driver.host", "127.0.0.1")
     builder = builder.config("spark.sql.warehouse.dir", f"{folder}/warehouse")
+    builder = builder.config(map=local_files.settings({"spark.master": "local"}))
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     jvm = spark.sparkContext._jvm

@@ -1,0 +1,25 @@
+"""The builder that `penstock.spark.builder` gives: PySpark's own, with what a JVM of this machine should start with."""
+
+from __future__ import annotations
+
+import os
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from penstock.spark import local_files
+from penstock.spark.worker_python import worker_python
+
+
+class Builder(SparkSession.Builder):
+    def __init__(self) -> None:
+        super().__init__()
+        self._options = {}  # PySpark's own builders share one
+
+    def getOrCreate(self) -> SparkSession:
+        has_jvm = SparkContext._gateway or "PYSPARK_GATEWAY_PORT" in os.environ  # it has its classes and its Python
+        if not has_jvm and str(self._options.get("spark.master", "")).startswith("local"):
+            os.environ["PYSPARK_PYTHON"] = worker_python()
+            for name, value in local_files.settings(self._options).items():
+                self.config(name, value)
+        return super().getOrCreate()

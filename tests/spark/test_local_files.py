@@ -1,0 +1,135 @@
+"""Spark on one machine starts no process for the files it writes, and its files are as Hadoop's own."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from penstock.spark import local_files
+
+PROGRAM = """
+import sys
+import penstock.spark
+
+checkpoint, table = sys.argv[1:]
+spark = penstock.spark.builder("files").master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+spark.range(10).write.parquet(table)
+rows = spark.readStream.schema("id bigint").option("maxFilesPerTrigger", 1).parquet(table)
+query = rows.groupBy("id").count().writeStream.format("noop").outputMode("update")
+query.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
+spark.stop()
+"""
+WATCHED = ("chmod", "readlink", "ls", "stat")
+
+
+def test_no_process_is_started_for_a_file(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    for name in WATCHED:
+        program = tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f'#!/bin/sh\necho {name} "$@" >> {started}\nPATH=${{PATH#*:}} exec {name} "$@"\n')
+        program.chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    words = [sys.executable, "-c", PROGRAM, str(tmp_path / "checkpoint"), str(tmp_path / "table")]
+    subprocess.run(words, env=environment, check=True, capture_output=True, timeout=300)
+    assert {each.name for each in (tmp_path / "checkpoint" / "commits").iterdir()} >= {"0"}
+    lines = started.read_text().splitlines() if started.exists() else []
+    assert [line for line in lines if str(tmp_path / "checkpoint") in line or str(tmp_path / "table") in line] == []
+
+
+class Hadoop:
+    """Its two interfaces to local files, in the JVM of the tests."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.jvm: Any = spark._jvm
+        configuration = spark._jsc.hadoopConfiguration()  # type: ignore[attr-defined]
+        self.files = self.jvm.org.apache.hadoop.fs.FileSystem.getLocal(configuration)
+        self.context = self.jvm.org.apache.hadoop.fs.FileContext.getLocalFSFileContext(configuration)
+
+    def path(self, path: Path) -> Any:
+        return self.jvm.org.apache.hadoop.fs.Path(f"file://{path}")
+
+    def permission(self, mode: int) -> Any:
+        return self.jvm.org.apache.hadoop.fs.permission.FsPermission(f"{mode:04o}")
+
+
+@pytest.fixture
+def hadoop(spark: SparkSession) -> Hadoop:
+    return Hadoop(spark)
+
+
+def test_both_interfaces_are_ours(hadoop: Hadoop) -> None:
+    assert hadoop.files.getClass().getName() == "penstock.spark.LocalFiles"
+    below = hadoop.context.getDefaultFileSystem()
+    assert below.getClass().getName() == "penstock.spark.LocalFileContext"
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o644, 0o751, 0o000, 0o777, 0o1777])
+def test_permissions_are_set(hadoop: Hadoop, tmp_path: Path, mode: int) -> None:
+    for number, api in enumerate((hadoop.files, hadoop.context)):
+        file = tmp_path / f"file {number}"
+        file.write_text("x")
+        api.setPermission(hadoop.path(file), hadoop.permission(mode))
+        assert stat.S_IMODE(file.stat().st_mode) == mode
+
+
+def status(files: Any, path: Any) -> tuple[bool, bool, int] | str:
+    try:
+        found = files.getFileLinkStatus(path)
+    except Py4JJavaError as error:
+        return str(error.java_exception.getClass().getName())
+    return found.isFile(), found.isSymlink(), found.getLen()
+
+
+def test_files_and_links_are_as_hadoop_has_them(hadoop: Hadoop, tmp_path: Path) -> None:
+    file, link, dangling = tmp_path / "file", tmp_path / "link", tmp_path / "dangling"
+    file.write_text("12345")
+    link.symlink_to(file)
+    dangling.symlink_to(tmp_path / "nothing")
+    own = hadoop.jvm.org.apache.hadoop.fs.LocalFileSystem()
+    own.initialize(hadoop.jvm.java.net.URI("file:///"), hadoop.files.getConf())
+    for each in (file, link, dangling, tmp_path, tmp_path / "nothing"):
+        expected = status(own, hadoop.path(each))
+        assert status(hadoop.files, hadoop.path(each)) == expected
+        assert status(hadoop.context, hadoop.path(each)) == expected
+    assert status(hadoop.files, hadoop.path(file)) == (True, False, 5)
+
+
+def test_only_a_spark_of_this_machine_gets_the_classes() -> None:
+    assert local_files.settings({"spark.master": "spark://elsewhere:7077"}) == {}
+    assert local_files.settings({}) == {}, "what spark-defaults.conf says is not known here"
+    assert local_files.settings({"spark.master": "local", "spark.hadoop.fs.file.impl": "another"}) == {}
+
+
+def test_a_class_path_of_the_user_stays() -> None:
+    found = local_files.settings({"spark.master": "local[*]", "spark.driver.extraClassPath": "mine.jar"})
+    jar, others = found["spark.driver.extraClassPath"].split(":")
+    assert Path(jar).exists()
+    assert others == "mine.jar"
+
+
+def test_without_a_cache_spark_goes_on_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "cache").write_text("a file where the folder should be")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert local_files.settings({"spark.master": "local[2]"}) == {}
+    assert "cannot be made" in caplog.text
+
+
+def test_the_jar_is_made_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    jar = local_files.prepared_jar()
+    assert jar is not None
+    assert [each.name for each in (tmp_path / "penstock").iterdir()] == [jar.name], "nothing else is left"
+    made = jar.stat().st_mtime_ns
+    assert local_files.prepared_jar() == jar
+    assert jar.stat().st_mtime_ns == made
