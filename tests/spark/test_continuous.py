@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.spark import continuous
+from penstock.spark import continuous, runner
 from penstock.spark.continuous import LiveFlows, Pace, run_until
 from penstock.spark.problems import Finding, RunFailed
 from penstock.spark.progress import _unseen
@@ -79,7 +79,7 @@ class World:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(continuous, "LiveFlow", FakeFlow)
-    monkeypatch.setattr(continuous, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(runner, "FIRST_PAUSE", 0.0)
 
 
 def test_a_flow_that_fails_is_started_again_while_the_others_go_on() -> None:

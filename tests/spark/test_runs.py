@@ -206,3 +206,29 @@ def test_the_project_of_the_guide_runs(tmp_path: Path, runs: Runs) -> None:
     runs.client.execute_command("TWRITE", "clicks", "ENTRIES", "/", "a slow one", "/", "a quick one")
     assert runs.run(folder) == {"clicks": 2, "find_slow_clicks": 2, "clicks_a_minute": 2}
     assert entries(runs.client, "alerts") == [b"a slow one"]
+
+
+FAILS_TWICE = """
+import pathlib
+from pyspark.sql.functions import udf
+
+@udf("bigint")
+def in_the_end(value):
+    attempts = pathlib.Path({file!r})
+    before = attempts.read_text() if attempts.exists() else ""
+    attempts.write_text(before + ".")
+    if len(before) < 2:
+        raise OSError("not yet")
+    return value
+
+@dp.materialized_view
+def patient():
+    return spark.range(1, numPartitions=1).select(in_the_end("id").alias("id"))
+"""
+
+
+def test_a_failure_that_may_pass_is_followed_by_another_run(runs: Runs, tmp_path: Path) -> None:
+    attempts = tmp_path / "attempts"
+    runs.run(project(tmp_path, FAILS_TWICE.format(file=str(attempts))))
+    assert runs.count("patient") == 1
+    assert attempts.read_text() == "..."

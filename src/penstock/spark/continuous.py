@@ -24,11 +24,10 @@ from py4j.protocol import Py4JError, Py4JJavaError
 
 from penstock.spark.problems import Finding, Place, RunFailed, finding
 from penstock.spark.progress import Progress
-from penstock.spark.runner import Runner, Selection
+from penstock.spark.runner import Runner, Selection, pause_after
 from penstock.spark.session import Session
 
 LOOK_EVERY = 0.2  # seconds
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +38,6 @@ class Pace:
     """From the start of a flow's batch to the start of its next."""
     views: float
     """From one recomputation of the materialized views to the next."""
-
-
-def pause_after(attempts: int) -> float:
-    """How long to wait after so many failures in a row.
-
-    >>> [pause_after(attempts) for attempts in (1, 2, 3, 20)]
-    [1.0, 2.0, 4.0, 60.0]
-    """
-    return float(min(FIRST_PAUSE * 2 ** min(attempts - 1, 16), LONGEST_PAUSE))
 
 
 class LiveFlow:

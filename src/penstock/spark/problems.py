@@ -80,8 +80,11 @@ def check_folder(folder: Path) -> None:
         )
 
 
-def of_exception(error: BaseException, folder: Path, file: Path) -> Problem:
-    """The problem behind an exception that a file of the project raised while it was loaded."""
+def of_exception(error: BaseException, folder: Path, file: Path) -> Problem | RunFailed:
+    """The problem behind an exception that a file of the project raised while it was loaded.
+
+    A server that could not be asked for a schema is no mistake in the project.
+    """
     if isinstance(error, SyntaxError) and error.filename and _is_in(folder, error.filename):
         return Problem(Finding(f"syntax error: {error.msg}", Place(Path(error.filename), error.lineno)))
     if file.suffix == ".sql":
@@ -91,7 +94,7 @@ def of_exception(error: BaseException, folder: Path, file: Path) -> Problem:
     text = sentence(error)
     if "TABLE_OR_VIEW_NOT_FOUND" in text:
         text += " " + _WATERMARK
-    return Problem(Finding(text, place))
+    return (RunFailed if "ServerUnreachable: " in str(error) else Problem)(Finding(text, place))
 
 
 def _is_in(folder: Path, file: str) -> bool:

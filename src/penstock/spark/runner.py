@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,19 @@ _FAILURE = re.compile(
 )
 
 _IN_FLOW = re.compile(r"in flow: ([\w.`]*\w`?)")
+
+
+ATTEMPTS = 3
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+
+
+def pause_after(attempts: int) -> float:
+    """How long to wait after so many failures in a row.
+
+    >>> [pause_after(attempts) for attempts in (1, 2, 3, 20)]
+    [1.0, 2.0, 4.0, 60.0]
+    """
+    return float(min(FIRST_PAUSE * 2 ** min(attempts - 1, 16), LONGEST_PAUSE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +78,7 @@ class Runner:
         Problem if it is wrong, RunFailed if it did not come to its end.
         """
         self._progress.begin_run()
-        executions = self._run_graph(selection)
+        executions = self._run_again(selection)
         self.streaming = [each for each in executions if each.isStreaming()]
         batches = [each for each in executions if not each.isStreaming()]
         whole = [each for each in batches if each.flow().getClass().getSimpleName() == "CompleteFlow"]
@@ -73,11 +87,23 @@ class Runner:
     def recompute_views(self) -> None:
         """Recompute the materialized views of the last run, while its streaming flows go on."""
         if self._views:
-            self._run_graph(Selection(refresh=self._views))
+            self._run_again(Selection(refresh=self._views))
 
     def place_of(self, flow: str) -> Place | None:
         """Where a flow of the last run is declared."""
         return self._declarations.place_of(flow) if self._declarations is not None else None
+
+    def _run_again(self, selection: Selection) -> list[Any]:
+        """Run what is selected, and again if the failure may pass: a worker that started too slowly, for instance."""
+        for attempt in range(1, ATTEMPTS):
+            try:
+                return self._run_graph(selection)
+            except RunFailed as failure:
+                if failure.lasting or not self._session.alive:
+                    raise
+                self._tell(f"{failure}; running again in {pause_after(attempt):.0f} s")
+                time.sleep(pause_after(attempt))
+        return self._run_graph(selection)
 
     def _run_graph(self, selection: Selection) -> list[Any]:
         """Run what is selected; what the engine ran."""
@@ -138,14 +164,12 @@ class Runner:
                     if failure["unresolved"]:
                         unresolved.append(found)
                     else:
-                        if flow not in failed:
-                            self._tell(f"{found}; Spark tries again")
-                        failed[flow] = found  # Spark tries again a few times; the last failure is the one to show
+                        failed[flow] = found
                 if state := _STATE.match(message):
                     self._progress.event(state["flow"], state["state"])
         except PySparkException as error:
-            if unresolved:
-                raise Problem(*unresolved) from error
+            if unresolved:  # a wrong project, or a server that could not be asked for a schema
+                raise (Problem if any(each.lasting for each in unresolved) else RunFailed)(*unresolved) from error
             raise RunFailed(*(failed.values() or [self._at_flow(error, declarations)])) from error
         return self._session.executions(update) if update is not None else []
 

@@ -20,10 +20,7 @@ from penstock.spark.project import load
 from penstock.spark.runner import Runner, Selection
 from penstock.spark.session import Session
 
-SETTINGS = {
-    "spark.master": "local[2]",
-    "spark.sql.pipelines.maxFlowRetryAttempts": "0",  # Spark would try what fails for twenty seconds
-}
+SETTINGS = {"spark.master": "local[2]"}
 
 
 def run(session: Session, folder: str, **selection: Any) -> tuple[str, list[str], dict[str, int]]:
