@@ -49,7 +49,10 @@ class Letter:
         >>> Letter.decode(Letter(b"clicks", bytes([255]), "not JSON").encode()).entry
         b'\\xff'
         """
-        fields = json.loads(raw)
+        try:
+            fields = json.loads(raw)
+        except RecursionError:
+            raise ValueError("nested too deeply") from None
         if not isinstance(fields, dict):
             raise ValueError("not a JSON object")
         offset, why = fields.get("offset"), fields.get("why")
