@@ -27,7 +27,7 @@ what is imported:
         write_turn       which thread may write; wake_chain, wake_up: how threads wake each other
       ^
     api/        sync, aio: the two clients; shared: what they have in common
-        calls, pipeline, shortcuts, scripts, streams, schemas, consumer, tables
+        calls, pipeline, shortcuts, scripts, streams, schemas, reply_fields, consumer, tables, typed
       ^
     cluster/    the client of a Redis or Valkey Cluster
 """
