@@ -62,6 +62,7 @@ def _spark() -> Any:
 def _memory(session: Any, rows: int) -> Any:
     """So many messages, without a server."""
     reader = session.read.format("bench_memory").option("stream", KEY.decode()).option("minPartitions", TASKS)
+    reader = reader.option("typed", "false")  # there is no server to ask for a schema
     return reader.option("endingOffsets", f'{{"{KEY.decode()}": {rows + 1}}}').load()
 
 
