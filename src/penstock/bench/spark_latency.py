@@ -98,7 +98,8 @@ class Latencies:
         told += [
             f"{name:>17} {value:7.0f}"
             for name, value in (
-                ("Spark alone", alone),
+                ("Spark as it comes", self._steps["as it comes"]),
+                ("Spark here", alone),
                 ("read", read - alone),
                 ("write and commit", whole - read),
                 ("of it, plan", plan),
