@@ -83,3 +83,19 @@ def test_a_schema_and_its_versions_are_shown(ours: Server, client: Any) -> None:
     assert "has no version 3 of a schema" in run(ours, "show", "s", "--version", "3")[2]
     assert run(ours, "versions", "s")[1] == "1\t1\tuser string NOT NULL\n2\t1\tuser string NOT NULL, n int\n"
     assert run(ours, "versions", "t")[0] == 1
+
+
+def test_entries_that_no_schema_holds_are_named(ours: Server, client: Any) -> None:
+    deep = '{"a":' * 900 + "1" + "}" * 900
+    client.twrite_many("s", [("", '{"n":1,"\\ud800":1}'), ("", deep)])
+    code, out, err = run(ours, "infer", "s")
+    assert (code, out) == (0, 'TSCHEMA SET s "n bigint NOT NULL"\n')
+    assert "nested more than 32 deep" in err
+    assert "its name cannot be written as UTF-8" in err
+
+
+def test_names_reach_a_terminal_without_control_characters(ours: Server, client: Any) -> None:
+    client.twrite("s\n", "", '{"a\\u001b":1}')
+    code, out, _ = run(ours, "infer", "s\n", "--set")
+    assert (code, out) == (0, 'TSCHEMA SET "s\\x0a" "`a\\x1b` bigint NOT NULL"\n')
+    assert "\x1b" not in run(ours, "show", "s\n")[1] + run(ours, "versions", "s\n")[1]

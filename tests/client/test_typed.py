@@ -78,7 +78,27 @@ def test_groups_and_reads_that_wait_are_typed_too(streams: Any) -> None:
     streams.tschema_set("s", "n int")
     assert streams.read_arrow("s", 1, typed=True, block_ms=1).num_rows == 0
     streams.twrite("s", "", '{"n":1}')
-    assert streams.read_arrow("s", group="g", typed=True).column("n").to_pylist() == [1]
+    assert streams.read_arrow("s", group="g", retry_ms=60_000, typed=True).column("n").to_pylist() == [1]
+
+
+def test_a_group_loses_nothing_to_an_entry_that_does_not_fit(streams: Any) -> None:
+    streams.tschema_set("s", "n int")
+    streams.twrite_many("s", [("", '{"n":1}'), ("", "no"), ("", '{"n":2}')])
+    with pytest.raises(ValueError, match="typed=True with a group needs retry_ms"):
+        streams.read_arrow("s", group="g", typed=True)
+    with pytest.raises(ValueError, match="bad_entries='drop' with a group would hide offsets"):
+        streams.read_arrow("s", group="g", retry_ms=60_000, typed=True, bad_entries="drop")
+    table = streams.read_arrow("s", group="g", retry_ms=60_000, typed=True, bad_entries="null")
+    assert table.column("offset").to_pylist() == [1, 2, 3], "nothing was taken before"
+
+
+@pytest.mark.parametrize("day", ["5881580-07-12", "-5877641-06-22"])
+def test_a_date_that_arrow_cannot_hold_is_a_bad_entry(streams: Any, day: str) -> None:
+    streams.tschema_set("s", "day date")
+    streams.twrite("s", "", f'{{"day":"{day}"}}')
+    with pytest.raises(BadEntry, match="offset 1"):
+        streams.read_arrow("s", typed=True)
+    assert streams.read_arrow("s", typed=True, bad_entries="null").column("day").to_pylist() == [None]
 
 
 def test_a_schema_comes_with_the_info_of_a_read(streams: Any) -> None:

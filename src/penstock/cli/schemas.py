@@ -83,7 +83,7 @@ def show(
     letters = f" {one_line(found[b'deadletter'].decode(errors='replace'))}" if found[b"deadletter"] else ""
     print(f"version {found[b'version']}, since offset {found[b'since']}, CHECK {check}{letters}")
     for field in parse(found[b"fields"].decode()).fields:
-        print(f"  {field}")
+        print(f"  {one_line(str(field))}")
 
 
 @schema.command("versions")
@@ -98,7 +98,7 @@ def versions(stream: str = typer.Argument(..., help="The stream's key."), url: s
     if not found:
         link.fail(f"the stream '{one_line(stream)}' has no schema; `penstock schema infer` proposes one")
     for each in found:
-        print(f"{each[b'version']}\t{each[b'since']}\t{each[b'fields'].decode()}")
+        print(f"{each[b'version']}\t{each[b'since']}\t{one_line(each[b'fields'].decode())}")
 
 
 def _bounds(link: Link, stream: str) -> tuple[int, int]:
@@ -144,5 +144,14 @@ def _widened(link: Link, stream: str, proposed: Schema) -> Schema:
 
 def _quoted(text: str) -> str:
     """An argument as redis-cli reads it."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"' if not text or any(character in text for character in " \t\"'\\") else text
+    if text and all(character.isprintable() and character not in " \"'\\" for character in text):
+        return text
+    return '"' + "".join(map(_escaped, text)) + '"'
+
+
+def _escaped(character: str) -> str:
+    if character in '"\\':
+        return f"\\{character}"
+    if character.isprintable():
+        return character
+    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogateescape"))

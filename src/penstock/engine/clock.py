@@ -21,8 +21,9 @@ import time
 
 _APART = 100
 """Milliseconds by which the two times may differ before lease times are shown with another correction."""
-_FARTHEST = 25 * 3_600_000
-"""Milliseconds by which the clock of another server, whose dump is restored, may be ahead of ours."""
+_FARTHEST = 60_000
+"""Milliseconds by which the clock of another server, whose dump is restored, may be ahead of ours. After a restart all
+leases of this server are older by as much, so it is small beside the times after which messages expire."""
 
 
 class Clock:

@@ -87,7 +87,7 @@ class Streams:
     def check_deliveries(self, deliveries: Iterable[int]) -> None:
         """Refuse leases that a client writes if they were delivered far in the future; see clock.py."""
         if not self._engine.loading and any(map(self._engine.clock.is_far_ahead, deliveries)):
-            raise ReplyError("a lease was delivered more than a day from now, by the clock of this server")
+            raise ReplyError("a lease was delivered more than a minute from now, by the clock of this server")
 
     def lease_time(self) -> int:
         """The time that leases go by; that of an effect which is being applied is the one it happened at."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from penstock.schema.fields import Field, Schema, Type
 from penstock.schema.fitting import DECODER, misfit_of_value
+from penstock.schema.parser import MAX_DEPTH
 
 _CANDIDATES = (
     Type("boolean"),
@@ -29,8 +30,7 @@ _CANDIDATES = (
 
 @dataclass(slots=True)
 class Proposal:
-    """What a sample says: `schema` is None if no field could be found. `refused` are entries that are no "
-    "objects, by offset."""
+    """What a sample says: `schema` is None if no field could be found. `refused` are entries without use, by offset."""
 
     schema: Schema | None
     entries: int
@@ -53,10 +53,12 @@ def infer(sample: Iterable[tuple[int, bytes]]) -> Proposal:
         except (ValueError, RecursionError, ArithmeticError) as error:
             refused[offset] = f"not JSON: {error}"
             continue
-        if isinstance(value, dict):
-            root.add(value)
-        else:
+        if not isinstance(value, dict):
             refused[offset] = "not a JSON object"
+        elif _is_deeper(value, MAX_DEPTH):
+            refused[offset] = f"nested more than {MAX_DEPTH} deep"
+        else:
+            root.add(value)
     fields = root.fields_of_schema("", left_out)
     return Proposal(Schema(fields) if fields else None, root.count, refused, left_out)
 
@@ -131,11 +133,28 @@ class _Seen:
             if name.lower() in taken or not name:
                 left_out[where + name] = "another field differs only in case" if name else "it has no name"
                 continue
+            if not _is_text(name):
+                left_out[where + name] = "its name cannot be written as UTF-8"
+                continue
             kind = seen.type_of_schema(where + name, left_out)
             if kind is not None:
                 taken.add(name.lower())
                 found.append(Field(name, kind, seen.count == self.count))
         return tuple(found)
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    """Whether a value has arrays and objects within each other beyond so many levels."""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return any(isinstance(part, dict | list) and (levels <= 1 or _is_deeper(part, levels - 1)) for part in parts)
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:  # half of a pair of surrogates
+        return False
+    return True
 
 
 def _is_of(kind: Type, value: Any) -> bool:

@@ -254,6 +254,8 @@ def _date(value: Any) -> int:
         found = json_times.days(value)
     except ValueError:
         raise _Misfit(value) from None
+    if not -(2**31) <= found < 2**31:  # what a date of Arrow holds
+        raise _Misfit(value)
     return found
 
 

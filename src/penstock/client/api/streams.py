@@ -187,11 +187,13 @@ class StreamCommands(SchemaCommands):
         It reads at most `count` messages, 100,000 unless given. If that default ends a read before the end of the
         stream, there is a warning, IncompleteRead. `typed` gives the fields of the stream's schema as columns instead
         of entry; `bad_entries` says what to do about entries that do not fit: "fail" raises BadEntry, "null" gives
-        nulls, "drop" no row. `with_info` puts the stream's first and last offset in `table.schema.metadata`, as
-        b"first" and b"last", and its schema as b"schema". What the server has compressed is sent so, and unpacked here;
-        `compressed=False` lets the server do it.
+        nulls, "drop" no row. A typed read of a group needs `retry_ms`, and cannot drop rows. `with_info` puts the
+        stream's first and last offset in `table.schema.metadata`, as b"first" and b"last", and its schema as b"schema".
+        What the server has compressed is sent so, and unpacked here; `compressed=False` lets the server do it.
         """
         columns = TypedColumns(key, bad_entries) if typed else None
+        if columns is not None and group is not None:
+            columns.check_group(retry_ms)
         if bad_entries != "fail" and not typed:
             raise ValueError(f"bad_entries={bad_entries!r} needs typed=True: raw entries are never bad")
         is_bounded = any(limit is not None for limit in (count, max_bytes, group, block_ms))

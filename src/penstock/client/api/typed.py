@@ -28,6 +28,19 @@ class TypedColumns:
         if self.bad_entries not in BAD_ENTRIES:
             raise ValueError(f"bad_entries={self.bad_entries!r}: it is one of {', '.join(BAD_ENTRIES)}")
 
+    def check_group(self, retry_ms: int | None) -> None:
+        """ValueError for a read by a group that could lose messages whose entries do not fit."""
+        if retry_ms is None:
+            raise ValueError(
+                "typed=True with a group needs retry_ms: without it the server takes the messages for done before "
+                "their entries are read, and one that does not fit would lose the others too"
+            )
+        if self.bad_entries == "drop":
+            raise ValueError(
+                "bad_entries='drop' with a group would hide offsets that must be acknowledged; use 'null' and look at "
+                "the rows"
+            )
+
     def of(self, table: Any) -> Any:
         """The columns offset, time, tag, and the fields of the schema.
 
