@@ -278,6 +278,18 @@ def test_the_backlog_counts_what_waits_and_forgets_what_was_taken(kind: type[Rea
     assert reader.backlog == 0
 
 
+def test_arguments_of_a_command_under_way_count_with_what_each_takes() -> None:
+    tiny = b"*1000\r\n" + b"$0\r\n\r\n" * 999
+    strict = StrictReader(1 << 20)
+    strict.feed(tiny)
+    assert strict.take() is MORE
+    assert strict.held >= 999 * 40
+    if is_compilation_expected():
+        reader = Reader()
+        read([tiny], reader)
+        assert reader.backlog >= 999 * 40
+
+
 @both
 def test_a_large_argument_survives_any_cutting(kind: type[Reader]) -> None:
     value = bytes(range(256)) * (5 << 12)  # more than is reserved at once

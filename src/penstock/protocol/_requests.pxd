@@ -12,7 +12,7 @@ cdef class RequestReader:
     cdef list _argv  # of a command that is not whole yet
     cdef Py_ssize_t _filled  # arguments in it
     cdef Py_ssize_t _missing  # arguments it still wants; 0 between commands
-    cdef Py_ssize_t _whole  # bytes in it
+    cdef Py_ssize_t _whole  # bytes that it takes
     cdef object _bulk  # an argument that is not whole yet: bytes with room for some of it
     cdef Py_ssize_t _size  # that it will have
     cdef Py_ssize_t _got  # of them, and of the newline behind them

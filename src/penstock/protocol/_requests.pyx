@@ -33,6 +33,7 @@ cdef enum:
     SHORT_DIGITS = 7  # of a length that is read the quick way
     SHORT_HEADER = 10  # bytes of such a header at most
     LONGEST_NAME = 32
+    AN_ARGUMENT = 48  # bytes that an argument takes beside its own, with its place in the list
     MUCH = 1 << 16  # bytes held after which the connection looks at its limits, or missing that are worth a way of their own
 
 
@@ -290,5 +291,5 @@ cdef class RequestReader:
             self._argv.append(argument)
         self._filled += 1
         self._missing -= 1
-        self._whole += PyBytes_GET_SIZE(argument)
+        self._whole += PyBytes_GET_SIZE(argument) + AN_ARGUMENT
         return 0

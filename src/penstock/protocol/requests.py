@@ -44,6 +44,10 @@ _giant_start = re.compile(rb"\*\d{1,6}\r\n\$\d{9}").match
 _digits = re.compile(rb"-?\d{1,18}\Z").match
 
 
+AN_ARGUMENT = 48
+"""Bytes that an argument takes beside its own, with its place in the list."""
+
+
 class StrictReader:
     """The request grammar in plain Python: arrays of bulk strings, and inline commands.
 
@@ -57,7 +61,7 @@ class StrictReader:
         self._position = 0
         self._missing = 0  # bulk strings that the current array still needs; 0 between commands
         self._argv: Argv = []
-        self._whole = 0  # bytes in _argv
+        self._whole = 0  # bytes that _argv takes
         self.inline = False  # an inline command was seen: a person types
 
     def limit(self, max_bulk: int, max_arguments: int) -> None:
@@ -113,7 +117,7 @@ class StrictReader:
                     return None
                 self._argv.append(bytes(self._buffer[self._position : end]))
                 self._position = end + 2
-                self._whole += size
+                self._whole += size + AN_ARGUMENT
                 self._missing -= 1
             return self._argv
 
