@@ -26,7 +26,7 @@ what is imported:
         socket_io        one open socket; polling: how a thread waits for it
         write_turn       which thread may write; wake_chain, wake_up: how threads wake each other
       ^
-    api/        sync, aio: the two clients; shared: what they have in common
+    api/        sync, aio: the two clients; shared: what they have in common; options: what they take, for checkers
         calls, pipeline, shortcuts, scripts, streams, schemas, reply_fields, consumer, tables, typed
       ^
     cluster/    the client of a Redis or Valkey Cluster

@@ -11,7 +11,7 @@ import inspect
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Self
+from typing import Any, Self, Unpack, cast
 
 import redis
 import redis.asyncio
@@ -20,6 +20,7 @@ from redis.backoff import NoBackoff
 
 from penstock.client.api.calls import answer, call
 from penstock.client.api.consumer import AioConsumer, Terms
+from penstock.client.api.options import AioClientOptions, AioUrlOptions
 from penstock.client.api.pipeline import (
     PipelineBody,
     batch_of,
@@ -50,7 +51,8 @@ class Client(ClientBody[AioConnection], StreamCommands, QuickCommands, redis.asy
     """The asyncio client; takes all arguments of redis.asyncio.Redis, and those of penstock.Client."""
 
     @shown_with_arguments_of(redis.asyncio.Redis.__init__)
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, **given: Unpack[AioClientOptions]) -> None:
+        kwargs = cast(dict[str, Any], given)
         options = take_options(kwargs)
         is_shared = not kwargs.pop("single_connection_client", False)
         super().__init__(*args, **kwargs)
@@ -58,8 +60,9 @@ class Client(ClientBody[AioConnection], StreamCommands, QuickCommands, redis.asy
         self.single_connection_client = not is_shared
 
     @classmethod
-    def from_url(cls, url: str, **kwargs: Any) -> Self:  # type: ignore[override]
+    def from_url(cls, url: str, **given: Unpack[AioUrlOptions]) -> Self:  # type: ignore[override]
         """A client for a URL; our options may also stand in its query: `redis://host/0?delivery=at-most-once`."""
+        kwargs = cast(dict[str, Any], given)
         options = take_options(kwargs, "single_connection_client")
         auto_close = kwargs.pop("auto_close_connection_pool", True)
         client = cls(connection_pool=redis.asyncio.ConnectionPool.from_url(url, **kwargs), **options)

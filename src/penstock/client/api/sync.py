@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Self
+from typing import Any, Self, Unpack, cast
 
 import redis
 from redis.backoff import NoBackoff
@@ -20,6 +20,7 @@ from redis.retry import Retry
 
 from penstock.client.api.calls import answer, call
 from penstock.client.api.consumer import Consumer, Terms
+from penstock.client.api.options import ClientOptions, UrlOptions
 from penstock.client.api.pipeline import (
     PipelineBody,
     batch_of,
@@ -50,7 +51,8 @@ class Client(ClientBody[SyncConnection], StreamCommands, QuickCommands, redis.Re
     """
 
     @shown_with_arguments_of(redis.Redis.__init__)
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, **given: Unpack[ClientOptions]) -> None:
+        kwargs = cast(dict[str, Any], given)
         options = take_options(kwargs)
         is_shared = not kwargs.pop("single_connection_client", False)
         super().__init__(*args, **kwargs)
@@ -58,8 +60,9 @@ class Client(ClientBody[SyncConnection], StreamCommands, QuickCommands, redis.Re
         self._entered: list[None] = []  # a member for each `with` block that is being run
 
     @classmethod
-    def from_url(cls, url: str, **kwargs: Any) -> Self:
+    def from_url(cls, url: str, **given: Unpack[UrlOptions]) -> Self:  # type: ignore[override]
         """A client for a URL; our options may also stand in its query: `redis://host/0?delivery=at-most-once`."""
+        kwargs = cast(dict[str, Any], given)
         options = take_options(kwargs, "single_connection_client")
         client = cls(connection_pool=redis.ConnectionPool.from_url(url, **kwargs), **options)
         client.auto_close_connection_pool = True

@@ -16,7 +16,7 @@ import inspect
 import math
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, Unpack, cast
 
 import redis
 import redis.asyncio
@@ -24,6 +24,7 @@ from redis.asyncio.client import PubSub
 from redis.asyncio.lock import Lock
 from redis.commands import AsyncCoreCommands, AsyncRedisModuleCommands
 
+from penstock.client.api.options import AioClusterOptions
 from penstock.client.api.pipeline import told_of_all
 from penstock.client.api.shortcuts import QuickCommands
 from penstock.client.api.streams import StreamCommands
@@ -47,15 +48,15 @@ class Cluster(  # type: ignore[misc]
     _is_async_client: Literal[True] = True
     _event_dispatcher: Any = None
 
-    def __init__(self, host: str | None = None, port: int = 6379, **arguments: Any) -> None:
+    def __init__(self, host: str | None = None, port: int = 6379, **arguments: Unpack[AioClusterOptions]) -> None:
         self.core = ClusterCore(host, port, **arguments)
         self._pool = AioNodePool(self.core.connection, self.core.rules, self.core.bounds, self.core.encoder)
         self._lock = asyncio.Lock()  # around the topology
 
     @classmethod
-    def from_url(cls, url: str, **arguments: Any) -> Self:
+    def from_url(cls, url: str, **arguments: Unpack[AioClusterOptions]) -> Self:
         """`redis://user:password@host:port`, or `rediss://` with TLS; options may follow a question mark."""
-        return cls(**ClusterCore.arguments_of(url, arguments))
+        return cls(**ClusterCore.arguments_of(url, cast(dict[str, Any], arguments)))
 
     async def execute_command(self, *arguments: Any, **options: Any) -> Any:
         """Any command. `node=` ("host:port", "primaries", "replicas", "all") sends it to certain nodes instead."""

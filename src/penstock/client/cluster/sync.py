@@ -23,13 +23,14 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, Unpack, cast
 
 import redis
 from redis.client import PubSub
 from redis.commands import CoreCommands, RedisModuleCommands
 from redis.lock import Lock
 
+from penstock.client.api.options import ClusterOptions
 from penstock.client.api.pipeline import told_of_all
 from penstock.client.api.shortcuts import QuickCommands
 from penstock.client.api.streams import StreamCommands
@@ -53,16 +54,16 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, RedisModuleCommands, C
     _is_async_client: Literal[False] = False
     _event_dispatcher: Any = None
 
-    def __init__(self, host: str | None = None, port: int = 6379, **arguments: Any) -> None:
+    def __init__(self, host: str | None = None, port: int = 6379, **arguments: Unpack[ClusterOptions]) -> None:
         self.core = ClusterCore(host, port, **arguments)
         self._pool = SyncNodePool(self.core.connection, self.core.rules, self.core.bounds, self.core.encoder)
         self._turns = Turns()  # at the topology
         _clusters.add(self)
 
     @classmethod
-    def from_url(cls, url: str, **arguments: Any) -> Self:
+    def from_url(cls, url: str, **arguments: Unpack[ClusterOptions]) -> Self:
         """`redis://user:password@host:port`, or `rediss://` with TLS; options may follow a question mark."""
-        return cls(**ClusterCore.arguments_of(url, arguments))
+        return cls(**ClusterCore.arguments_of(url, cast(dict[str, Any], arguments)))
 
     def execute_command(self, *arguments: Any, **options: Any) -> Any:
         """Any command. `node=` ("host:port", "primaries", "replicas", "all") sends it to certain nodes instead."""

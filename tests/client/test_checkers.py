@@ -1,0 +1,115 @@
+"""mypy and pyright see the real types of the clients: a misspelt option or a misused reply is an error.
+
+basedpyright is pyright in a wheel of its own; pyright's own wheel fetches the program when it is first run.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+
+import penstock
+from penstock.client.api import options
+from penstock.client.api.shared import OPTIONS
+from penstock.client.cluster.core import ClusterCore
+
+ROOT = Path(__file__).parent.parent.parent
+
+RIGHT = """\
+from typing import assert_type
+
+import penstock
+from penstock import aio
+
+client = penstock.Client("localhost", 6379, db=1, delivery="exactly-once", socket_timeout=3.5)
+assert_type(client, penstock.Client)
+assert_type(penstock.Client.from_url("redis://localhost", delivery="at-most-once"), penstock.Client)
+assert_type(client.get("key"), bytes | str | None)
+assert_type(client.set("key", 1), bool | str | bytes | None)
+cluster = penstock.Cluster("localhost", 7000, patience=3, password="secret")
+assert_type(cluster.get("key"), bytes | str | None)
+
+try:
+    client.incr("hits")
+except penstock.NotSent as error:
+    assert_type(error.state, penstock.State)
+
+
+async def tasks() -> None:
+    client = aio.Client(host="localhost", delivery=penstock.Delivery.EXACTLY_ONCE)
+    assert_type(await client.get("key"), bytes | str | None)
+    assert_type(client.pipeline(), aio.Pipeline)
+    assert_type(aio.Cluster.from_url("redis://localhost:7000", read_from_replicas=True), aio.Cluster)
+"""
+
+MISTAKES = """\
+import penstock
+from penstock import aio
+
+penstock.Client(deliverry="exactly-once")
+penstock.Client(delivery=3)
+penstock.Client.from_url("redis://localhost", max_bufered_bytes=1)
+penstock.Cluster("localhost", 7000, paatience=3)
+aio.Client(hosst="localhost")
+aio.Cluster("localhost", 7000, split="yes")
+penstock.NotSend
+penstock.Client().get("key").upper()
+"""
+FIRST_MISTAKE = 4
+
+
+def run_checker(name: str, folder: Path, text: str) -> list[str]:
+    """The lines in which a checker finds errors in a program, each as `path:line: error ...`."""
+    path = folder / "program.py"
+    path.write_text(text, encoding="utf-8")
+    program = {
+        "mypy": ["-m", "mypy", "--no-error-summary", "--strict"],
+        "pyright": ["-m", "basedpyright", "--level", "error", "--pythonpath", sys.executable],
+    }[name]
+    done = subprocess.run([sys.executable, *program, str(path)], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert not done.stderr, done.stderr
+    assert done.returncode in (0, 1), done.stdout
+    return [line for line in done.stdout.splitlines() if re.search(r"\berror\b:", line)]
+
+
+@pytest.mark.parametrize("checker", ["mypy", "pyright"])
+def test_a_checker_knows_what_clients_take_and_give(checker: str, tmp_path: Path) -> None:
+    assert run_checker(checker, tmp_path, RIGHT) == []
+
+
+@pytest.mark.parametrize("checker", ["mypy", "pyright"])
+def test_a_checker_finds_each_mistake(checker: str, tmp_path: Path) -> None:
+    found = run_checker(checker, tmp_path, MISTAKES)
+    lines = {int(match[1]) for line in found if (match := re.search(r"program\.py:(\d+)", line))}
+    assert lines == set(range(FIRST_MISTAKE, len(MISTAKES.splitlines()) + 1)), found
+
+
+def _arguments(constructor: Any) -> set[str]:
+    return inspect.signature(constructor).parameters.keys() - {"self", "connection"}
+
+
+@pytest.mark.parametrize(
+    ("named", "taken"),
+    [
+        (options.ClientOptions, _arguments(redis.Redis.__init__) | set(OPTIONS)),
+        (options.AioClientOptions, _arguments(redis.asyncio.Redis.__init__) | set(OPTIONS)),
+        (options.RoutingOptions, _arguments(ClusterCore.__init__) - {"host", "port", "max_connections"}),
+    ],
+)
+def test_a_checker_is_told_of_every_option(named: Any, taken: set[str]) -> None:
+    assert named.__optional_keys__ == taken
+
+
+def test_every_public_name_is_there() -> None:
+    for name in penstock.__all__:
+        assert getattr(penstock, name) is not None
+    with pytest.raises(AttributeError, match="has no attribute 'NotSend'"):
+        _ = penstock.NotSend
