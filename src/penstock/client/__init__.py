@@ -4,6 +4,7 @@ Both clients are subclasses of redis-py's, so every command method, URL and opti
 what is imported:
 
     delivery, errors, events, choice_by_name    levels and states, what went wrong, what is told of connections
+    tracing/    OpenTelemetry: spans around calls; context: what travels in messages
       ^
     engine/     sans I/O: bytes and the time go in, bytes and finished commands come out
         connection       one logical connection: the states of its commands, and its parts:

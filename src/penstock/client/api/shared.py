@@ -23,6 +23,7 @@ from penstock.client.drivers.pool_handoff import Driver, PoolHandoff
 from penstock.client.engine.connection import ConnectionCore
 from penstock.client.errors import NotSent
 from penstock.client.events import Listeners
+from penstock.client.tracing.spans import follow_redis_py
 
 OPTIONS = (*SETTINGS, "on_reconnect", "on_replay")
 _CONTACT = "_contact"  # what a client gives to those that are made from it, and no other caller
@@ -74,6 +75,7 @@ class ClientBody(ABC, Generic[L]):
         """A connection, with its core, of the kind that this client drives."""
 
     def _set_up(self, options: dict[str, Any], is_shared: bool) -> None:
+        follow_redis_py()
         self._is_shared = is_shared
         self._listeners = Listeners(options.pop("on_reconnect", None), options.pop("on_replay", None))
         self._contact = options.pop(_CONTACT, None) or ServerContact()

@@ -159,7 +159,7 @@ class Pipeline(PipelineBody, StreamCommands, QuickCommands, redis.client.Pipelin
     def __init__(self, client: Client, transaction: bool, shard_hint: Any) -> None:
         super().__init__(client.connection_pool, client.response_callbacks, transaction, shard_hint)
         self._client = client
-        self._is_transaction = transaction
+        self.is_transaction = transaction
         self._own: AbstractContextManager[SyncConnection] | None = (
             None  # while watching, the hold on a connection of our own
         )
@@ -177,7 +177,7 @@ class Pipeline(PipelineBody, StreamCommands, QuickCommands, redis.client.Pipelin
                 if self.scripts:
                     self.load_scripts()  # type: ignore[no-untyped-call]
                 batch = batch_of(
-                    stack, self._is_transaction or self.explicit_transaction, self._client.decoding is not None
+                    stack, self.is_transaction or self.explicit_transaction, self._client.decoding is not None
                 )
                 with refusal_of(batch, raise_on_error or self.watching):
                     (self._connection or self._client).run(batch)

@@ -37,6 +37,7 @@ from penstock.client.engine.command_kinds import name_of
 from penstock.client.engine.encoding import count_words, pack
 from penstock.client.errors import stated
 from penstock.client.events import Listeners, Reconnected, Replayed
+from penstock.client.tracing.spans import follow_redis_py
 from penstock.protocol.slots import key_slot
 from penstock.protocol.tuples import pack_tuple
 
@@ -77,6 +78,7 @@ class ClusterCore:
         What is not named here is given to redis-py's connections: username, password, ssl, socket_timeout, protocol,
         decode_responses and the rest.
         """
+        follow_redis_py()
         startup = [_address(node) for node in startup_nodes]
         if host is not None:
             startup.insert(0, (host, port))

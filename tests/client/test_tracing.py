@@ -1,0 +1,207 @@
+"""OpenTelemetry: a span for each command and pipeline, and context that travels in messages."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+from tests.support.client.clients import Connect
+
+import penstock
+from penstock import Server, aio, tracing
+from penstock.client.api.streams import Message
+from penstock.testing.cluster import RedisCluster
+
+
+class Recorded:
+    """The provider that a test gives, and the spans that ended."""
+
+    def __init__(self) -> None:
+        self._exporter = InMemorySpanExporter()
+        self.provider = TracerProvider()
+        self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+
+    def take(self) -> list[ReadableSpan]:
+        spans = list(self._exporter.get_finished_spans())
+        self._exporter.clear()
+        return spans
+
+    def names(self) -> list[str]:
+        return [span.name for span in self.take()]
+
+
+@pytest.fixture
+def recorded() -> Iterator[Recorded]:
+    made = Recorded()
+    tracing.instrument(made.provider)
+    yield made
+    tracing.uninstrument()
+
+
+def test_a_command_has_a_span_that_says_where_it_went(ours: Server, connect: Connect, recorded: Recorded) -> None:
+    client = connect(ours.url)
+    client.set("key", "secret")
+    (span,) = recorded.take()
+    assert (span.name, span.kind) == ("SET", SpanKind.CLIENT)
+    assert dict(span.attributes or {}) == {
+        "db.system.name": "redis",
+        "db.operation.name": "SET",
+        "db.namespace": "0",
+        "server.address": "127.0.0.1",
+        "server.port": ours.port,
+    }
+
+
+def test_a_pipeline_is_one_span_with_its_size(ours: Server, connect: Connect, recorded: Recorded) -> None:
+    client = connect(ours.url)
+    for is_transaction, name in ((False, "PIPELINE"), (True, "MULTI")):
+        pipe = client.pipeline(transaction=is_transaction)
+        pipe.set("a", 1)
+        pipe.get("a")
+        pipe.execute()
+        (span,) = recorded.take()
+        assert (span.name, (span.attributes or {})["db.operation.batch.size"]) == (name, 2)
+    client.execute_many([("SET", "a", 1)] * 3)
+    (span,) = recorded.take()
+    assert (span.name, (span.attributes or {})["db.operation.batch.size"]) == ("PIPELINE", 3)
+
+
+def test_commands_under_watch_have_spans(ours: Server, recorded: Recorded) -> None:
+    with penstock.Client.from_url(ours.url) as client, client.pipeline() as pipe:
+        pipe.watch("a")
+        pipe.get("a")
+        pipe.multi()
+        pipe.set("a", 1)
+        pipe.execute()
+    assert recorded.names() == ["WATCH", "GET", "MULTI"]
+
+
+def test_a_failed_command_says_how_far_it_came(ours: Server, connect: Connect, recorded: Recorded) -> None:
+    client = connect(ours.url)
+    client.set("text", "x")
+    with pytest.raises(redis.ResponseError):
+        client.incr("text")
+    span = recorded.take()[-1]
+    assert span.status.status_code is StatusCode.ERROR
+    assert (span.attributes or {})["penstock.state"] == "REPLIED"
+    away = connect("redis://127.0.0.1:1", socket_connect_timeout=1)
+    with pytest.raises(redis.ConnectionError):
+        away.get("key")
+    span = recorded.take()[-1]
+    assert (span.attributes or {})["error.type"] == "NotSent"
+    assert (span.attributes or {})["penstock.state"] == "QUEUED"
+
+
+def test_a_cluster_has_spans(cluster: RedisCluster, recorded: Recorded) -> None:
+    url = f"redis://127.0.0.1:{cluster.nodes[0].port}"
+    with penstock.Cluster.from_url(url) as client, client.pipeline() as pipe:
+        client.set("a", 1)
+        pipe.get("a")
+        pipe.get("b")
+        pipe.execute()
+
+    async def tasks() -> None:
+        async with aio.Cluster.from_url(url) as client:
+            await client.get("a")
+
+    asyncio.run(tasks())
+    assert recorded.names() == ["SET", "PIPELINE", "GET"]
+
+
+def test_uninstrument_ends_it(ours: Server, recorded: Recorded) -> None:
+    before = penstock.Client.__dict__["execute_command"]
+    tracing.uninstrument()
+    assert penstock.Client.__dict__["execute_command"] is not before
+    with penstock.Client.from_url(ours.url) as client:
+        client.get("key")
+    assert recorded.take() == []
+
+
+def test_the_work_on_a_message_belongs_to_the_trace_that_wrote_it(ours: Server, recorded: Recorded) -> None:
+    with penstock.Client.from_url(ours.url) as client:
+        client.delete("orders")
+        with recorded.provider.get_tracer("test").start_as_current_span("order"):
+            client.twrite("orders", "ada", json.dumps(tracing.carry({"item": "tea"})))
+        (message,) = client.tread("orders", 1, 1)
+    recorded_spans = {span.name: span for span in recorded.take()}
+    assert set(json.loads(message.entry)) == {"item", "traceparent"}
+    with pytest.raises(ValueError), tracing.process_span(message, "orders", "kitchen"):
+        raise ValueError("no tea")
+    (span,) = recorded.take()
+    order = recorded_spans["order"]
+    assert order.context is not None and span.parent is not None
+    assert span.parent.span_id == order.context.span_id
+    assert (span.name, span.kind, span.status.status_code) == ("process orders", SpanKind.CONSUMER, StatusCode.ERROR)
+    attributes = span.attributes or {}
+    assert attributes["messaging.consumer.group.name"] == "kitchen"
+    assert attributes["messaging.message.id"] == "1"
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        b"",
+        b"traceparent",
+        b'["traceparent"]',
+        b'{"traceparent": 3}',
+        b'{"traceparent": "00-zz"}',
+        "[" * 100_000 + "traceparent",
+    ],
+)
+def test_an_entry_without_a_usable_context_does_no_harm(entry: Any, recorded: Recorded) -> None:
+    with tracing.process_span(Message(7, b"", entry), "orders"):
+        pass
+    (span,) = recorded.take()
+    assert span.parent is None
+
+
+SHOW_SPANS = """
+import sys
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+exporter = InMemorySpanExporter()
+provider = TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(exporter))
+trace.set_tracer_provider(provider)
+{instrument}
+import penstock
+
+with penstock.Client.from_url(sys.argv[1]) as client:
+    client.get("key")
+print([span.name for span in exporter.get_finished_spans()])
+"""
+OF_REDIS_PY = "from opentelemetry.instrumentation.redis import RedisInstrumentor\nRedisInstrumentor().instrument()"
+BY_ENTRY_POINT = """
+from importlib.metadata import entry_points
+entry_points(group="opentelemetry_instrumentor")["penstock"].load()().instrument(skip_dep_check=True)
+"""
+
+
+@pytest.mark.parametrize("instrument", [OF_REDIS_PY, BY_ENTRY_POINT])
+def test_common_instrumentations_see_our_clients(ours: Server, instrument: str) -> None:
+    program = SHOW_SPANS.format(instrument=instrument)
+    done = subprocess.run([sys.executable, "-c", program, ours.url], capture_output=True, text=True, check=False)
+    assert done.stdout == "['GET']\n", done.stderr
+
+
+def test_a_program_without_opentelemetry_is_told_what_to_install() -> None:
+    program = (
+        "import sys; sys.modules['opentelemetry'] = None\n"
+        "from penstock import tracing\n"
+        "try:\n    tracing.instrument()\nexcept ImportError as error:\n    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "pip install 'penstock[otel]'" in done.stdout, done.stderr
