@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import redis
 from tests.support.client import declared_table
 
-from penstock import commands
+from penstock import Server, commands
 from penstock.client.cluster.plan import _ON_ALL_MASTERS, _SPLITS
 from penstock.client.cluster.routing import CommandTable
 from penstock.client.engine.command_kinds import MAY_WAIT, Kind, kind_of
@@ -17,6 +18,7 @@ from penstock.client.engine.declared import (
     PREFIXES,
     UNFLAGGED_WRITES,
 )
+from penstock.client.engine.write_commands import WriteCommands, known_table
 from penstock.engine.declarations import REGISTRY, Flag
 
 commands.load()
@@ -47,6 +49,15 @@ def test_the_generated_table_is_up_to_date() -> None:
     assert declared_table.PATH.read_text(encoding="utf-8") == declared_table.text(), (
         "run .venv/bin/python -m tests.support.client.declared_table"
     )
+
+
+def test_the_client_knows_the_table_of_its_own_version_by_its_digest() -> None:
+    with Server() as server, redis.Redis.from_url(server.url) as client:
+        reply = client.connection_pool.get_connection()
+        reply.send_command("COMMAND")
+        read = WriteCommands.parse(reply.read_response(disable_decoding=True))
+    known = known_table(REGISTRY.digest())
+    assert known is not None and (known._known, known._writes) == (read._known, read._writes)
 
 
 def test_the_client_knows_how_long_every_blocking_command_may_wait() -> None:

@@ -490,9 +490,10 @@ def test_exactly_once_against_a_server_without_it_is_refused() -> None:
     world.server.has_once = False
     batch = world.submit(single("INCR", "a"))
     world.connect()
-    world.write()
-    world.serve()
-    world.read(is_the_end=True)
+    for is_the_end in (False, True):  # it does not know ONCEBEGIN, and its COMMAND says why
+        world.write()
+        world.serve()
+        world.read(is_the_end=is_the_end)
     assert isinstance(batch.results[0], ExactlyOnceUnavailable) and not world.server.runs
 
 
@@ -649,7 +650,7 @@ def test_a_new_identity_is_known_to_the_server_before_it_is_used() -> None:
             assert b"ONCEBEGIN" not in world.upstream or b"INCR" not in world.upstream
             world.serve()
             world.read()
-    assert len(world.server.known) == 3 and world.server.runs[b"a"] == 3
+    assert world.server.met == 3 and world.server.runs[b"a"] == 3
 
 
 def test_a_repeat_of_the_first_command_of_all_does_not_run_again_however_long_we_slept() -> None:
@@ -673,20 +674,67 @@ def test_a_refused_welcome_lets_reads_pass_and_runs_no_write() -> None:
     """A full disk, or no room for another client: the caller gets the server's own error."""
     world = up(delivery=EXACTLY)
     world.cut()
-    world.submit(single("GET", "a"))
-    world.connect()
-    while world.core.has_output and b"ONCEBEGIN" not in world.upstream:
-        world.write()
-    world.serve()
-    world.server.known.clear()
-    world.downstream = world.downstream.replace(b"+OK\r\n", b"-ONCEFULL no room\r\n")
+    world.server.refuses_clients = True
+    read = world.submit(single("GET", "a"))
     world.run_until_idle()
-    refused = world.submit(single("INCR", "a"))
+    assert read.results == [0]
+    refused = [world.submit(make(("INCR", "a"), ("INCR", "a"))) for make in (many, transaction)]
     world.run_until_idle()
-    assert "ONCEUNKNOWN" in str(refused.results[0]) and not world.server.runs
+    assert "ONCEFULL no room" in str(refused[0].results[1]) and not world.server.runs
+    assert "ONCEFULL no room" in str(refused[1].results[-1][1])
+    world.server.refuses_clients = False
+    world.submit(single("INCR", "b"))
+    world.run_until_idle()
     ran = world.submit(single("INCR", "a"))  # by then another identity was tried
     world.run_until_idle()
     assert ran.results == [1]
+
+
+def test_an_old_server_is_asked_for_its_table_and_told_no_goodbye() -> None:
+    world = World(delivery=EXACTLY)
+    world.server.is_old = True
+    batch = world.submit(single("INCR", "a"))
+    world.connect()
+    world.run_until_idle()
+    assert batch.results == [1] and len(world.server.known) == 1
+    assert world.core.exactly_once.farewell() == b""
+
+
+def test_only_the_first_connection_to_a_kind_of_server_asks_for_its_table() -> None:
+    for _ in range(2):
+        world = World(delivery=EXACTLY)
+        world.submit(single("INCR", "a"))
+        world.connect()
+        world.run_until_idle()
+    world.cut()
+    again = world.submit(single("INCR", "a"))
+    world.connect()
+    world.write()
+    assert b"ONCEBEGIN" in world.upstream and b"COMMAND" not in world.upstream
+    world.run_until_idle()
+    assert again.results == [2]
+
+
+def test_an_identity_is_ended_when_all_its_commands_are_answered_and_not_before() -> None:
+    world = up(delivery=EXACTLY)
+    world.submit(single("INCR", "a"))
+    world.write()
+    assert not world.core.is_idle and world.core.exactly_once.farewell() == b"", "a reply is owed"
+    world.serve()
+    world.cut()  # and lost: another identity begins, and the command keeps its own
+    world.run_until_idle()
+    assert len(world.server.known) == 2
+    world.server.feed(world.core.exactly_once.farewell())
+    assert not world.server.known and world.server.runs[b"a"] == 1
+
+
+def test_an_identity_that_was_idle_is_ended_when_the_next_one_begins() -> None:
+    world = up(delivery=EXACTLY)
+    for _ in range(5):
+        world.now += 3600
+        world.submit(single("INCR", "a"))
+        world.run_until_idle()
+    assert len(world.server.known) == 1 and world.server.runs[b"a"] == 5
 
 
 def test_a_level_that_was_taken_back_in_time_refuses_nothing() -> None:

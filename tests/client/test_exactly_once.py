@@ -11,15 +11,18 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 from tests.support.client.clients import Connect, result_of_silence
+from tests.support.waiting import wait_until
 
 from penstock import Client, Server, State, aio
 from penstock.client.errors import ExactlyOnceUnavailable, NoReplyInTime, NotReplayed, OutcomeUnknown
 from penstock.testing.proxy import Fault, FaultProxy
+from penstock.testing.redis import free_port
 
 QUICK: dict[str, Any] = {"backoff_base": 0.01, "backoff_cap": 0.05}
 EXACT: dict[str, Any] = {"delivery": "exactly-once", **QUICK}
@@ -274,6 +277,73 @@ def test_a_full_memory_refuses_and_runs_nothing(exact: Any, witness: redis.Redis
     finally:
         witness.config_set("once-max-bytes", before["once-max-bytes"])
     assert exact.incr("n") == 1
+
+
+# -- goodbyes -------------------------------------------------------------------------------------------------
+
+
+def known_clients(witness: redis.Redis) -> int:
+    return int(witness.info("once")["once_clients"])
+
+
+def test_a_closed_client_leaves_nothing_on_the_server(ours: Server, witness: redis.Redis) -> None:
+    before = known_clients(witness)
+    with Client.from_url(ours.url, **EXACT) as client:
+        client.incr("n")
+        assert client.blpop("queue", 0.001) is None  # on a connection of its own
+        assert known_clients(witness) == before + 2
+    wait_until(lambda: known_clients(witness) == before)
+
+
+def test_a_closed_asyncio_client_leaves_nothing_either(ours: Server, witness: redis.Redis) -> None:
+    async def main() -> None:
+        async with aio.Client.from_url(ours.url, **EXACT) as client:
+            await client.incr("n")
+            assert known_clients(witness) == before + 1
+
+    before = known_clients(witness)
+    asyncio.run(main())
+    wait_until(lambda: known_clients(witness) == before)
+
+
+def test_the_next_client_of_a_pool_ends_the_identity_of_the_one_before(ours: Server, witness: redis.Redis) -> None:
+    before = known_clients(witness)
+    with redis.ConnectionPool.from_url(ours.url) as pool:
+        for _ in range(5):
+            with Client(connection_pool=pool, **EXACT) as client:
+                client.incr("n")
+        assert known_clients(witness) == before + 1 and witness.get("n") == b"5"
+        with Client(connection_pool=pool, **QUICK) as client:
+            client.incr("n")
+        assert known_clients(witness) == before
+
+
+def test_consumers_that_were_closed_or_killed_shut_out_no_writer(tmp_path: Path) -> None:
+    """26 consumers, each with a last reply of 100 kB, filled once-max-bytes, and every write failed for an hour."""
+    settings = {"dir": tmp_path, "appendonly": "yes", "appendfsync": "always", "once-max-bytes": 2_000_000}
+    port = free_port()
+    with Server(port=port, **settings) as server, Client.from_url(server.url) as writer:
+        writer.twrite("s", "tag", "x" * 100_000)
+        consumers = [Client.from_url(server.url, **EXACT) for _ in range(52)]
+        for number, consumer in enumerate(consumers):
+            assert len(consumer.tread("s", 1, group=f"g{number}")) == 1
+        for consumer in consumers[:26]:
+            consumer.close()
+        wait_until(lambda: writer.info("once")["once_clients"] == 26)
+        assert writer.info("once")["once_bytes"] > 2_000_000
+        with Client.from_url(server.url, **EXACT) as late:
+            assert late.incr("n") == 1
+    with Server(port=port, **settings) as server, Client.from_url(server.url, **EXACT) as late:
+        assert late.info("once")["once_bytes"] > 2_000_000
+        assert late.incr("n") == 2
+        for consumer in consumers[26:]:
+            consumer.close()
+
+
+def test_lazy_at_this_level_is_refused_with_the_reason(exact: Any, witness: redis.Redis) -> None:
+    with pytest.raises(redis.ResponseError, match="LAZY cannot run under ONCE"):
+        exact.execute_command("LAZY", "SADD", "s", "a")
+    assert not witness.exists("s")
 
 
 # -- identities -----------------------------------------------------------------------------------------------

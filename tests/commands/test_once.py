@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 import redis
 from tests.support.everything_long import everything_long
+from tests.support.waiting import wait_until
 
 from penstock import Server
 from penstock.engine.config import Config
+from penstock.engine.declarations import REGISTRY, Flag, command
 from penstock.engine.dispatch import Engine
 from penstock.engine.session import Session
 from penstock.protocol.errors import OnceUnknown, ReplyError
@@ -446,3 +448,195 @@ def test_the_short_way_refuses_what_the_long_way_does(
     with pytest.raises(redis.ResponseError, match=problem):
         once.client.execute_command("ONCE", once.name, number, floor, "SET", "a", "third")
     assert once.client.get("a") == b"second"
+
+
+# -- clients that are done, or gone ---------------------------------------------------------------------------
+
+
+def test_a_client_that_says_goodbye_is_forgotten_at_once_and_after_a_restart(tmp_path: Path) -> None:
+    settings = {"dir": tmp_path, "appendonly": "yes", "appendfsync": "always"}
+    with Server(**settings) as server, redis.Redis.from_url(server.url) as client:
+        for name in ("me", "you"):
+            client.execute_command("ONCEBEGIN", name)
+            client.execute_command("ONCE", name, 2, 2, "INCR", "n")
+        assert client.execute_command("ONCEEND", "me", "stranger") == 1
+        assert client.execute_command("ONCEEND", "me") == 0
+    with Server(**settings) as server, redis.Redis.from_url(server.url) as client:
+        assert info(client)["once_clients"] == 1
+        assert client.execute_command("ONCE", "you", 2, 2, "INCR", "n") == 2
+        with pytest.raises(redis.ResponseError, match="ONCEUNKNOWN nothing is known of client me"):
+            client.execute_command("ONCE", "me", 2, 2, "INCR", "n")
+
+
+def test_the_refusal_of_a_forgotten_client_says_why_it_was_forgotten(once: Numbered) -> None:
+    once.send("INCR", "n")
+    once.client.execute_command("ONCEEND", "me")
+    with pytest.raises(redis.ResponseError, match=r"ONCEUNKNOWN .* it has said goodbye"):
+        once.client.execute_command("ONCE", "me", 2, 2, "INCR", "n")
+
+
+def test_a_user_ends_only_its_own_clients(server: Server, once: Numbered) -> None:
+    once.send("INCR", "n")
+    with user(server, "bob", "~mine* +@all") as bob:
+        assert bob.execute_command("ONCEEND", "me") == 0
+    assert info(once.client)["once_clients"] == 1
+
+
+def test_many_clients_that_are_gone_with_large_replies_shut_out_no_other(tmp_path: Path) -> None:
+    """Consumers read a large piece of a stream each, and are killed: their last replies fill once-max-bytes."""
+    settings = {"dir": tmp_path, "appendonly": "yes", "appendfsync": "always", "once-max-bytes": 2_000_000}
+    with Server(**settings) as server, redis.Redis.from_url(server.url) as client:
+        for number in range(26):
+            client.execute_command("TWRITE", "s", "tag", b"x" * 100_000)
+            with redis.Redis.from_url(server.url) as consumer:
+                consumer.execute_command("ONCEBEGIN", f"c{number}")
+                consumer.execute_command("ONCE", f"c{number}", 2, 2, "TREAD", "s", 1, 1, "GROUP", f"g{number}")
+        assert info(client)["once_bytes"] > 2_000_000
+        assert client.execute_command("ONCEBEGIN", "new") == b"OK"
+        assert client.execute_command("ONCE", "new", 2, 2, "INCR", "n") == 1
+    with Server(**settings) as server, redis.Redis.from_url(server.url) as client:
+        assert info(client)["once_bytes"] > 2_000_000
+        assert client.execute_command("ONCE", "new", 3, 3, "INCR", "n") == 2
+        assert client.execute_command("ONCEBEGIN", "newer") == b"OK"
+        assert client.execute_command("ONCE", "newer", 2, 2, "INCR", "n") == 3
+        with pytest.raises(redis.ResponseError, match=r"ONCEFULL this client keeps .* more than its share") as refused:
+            client.execute_command("ONCE", "c7", 3, 2, "INCR", "n")
+        assert "of 28 clients, with" in str(refused.value) and "have no connection" in str(refused.value)
+        assert client.execute_command("ONCE", "c7", 3, 3, "INCR", "n") == 4, "it has moved its floor up"
+
+
+class Connected:
+    """Clients of an engine with a clock of its own."""
+
+    def __init__(self, **directives: int) -> None:
+        self.clock = ManualClock()
+        self.engine = Engine(Config(), self.clock)
+        for name, value in directives.items():
+            setattr(self.engine.config, name, value)
+        self.engine.once.tick()
+
+    def connect(self) -> Session:
+        session = Session(self.engine)
+        self.engine.sessions[session.id] = session
+        return session
+
+    def run(self, session: Session, *words: bytes) -> Any:
+        return self.engine.execute(session, list(words))
+
+    def wait(self, milliseconds: int) -> None:
+        """Let time pass as it passes for a server: in small steps."""
+        for _ in range(milliseconds // 1000):
+            self.clock.advance(1000)
+            self.engine.once.tick()
+
+    @property
+    def known(self) -> int:
+        return len(self.engine.keyspace.once_records.clients)
+
+
+def test_a_client_without_a_connection_is_forgotten_soon() -> None:
+    world = Connected(once_gone_timeout=60_000)
+    gone, idle = world.connect(), world.connect()
+    world.run(gone, b"ONCE", b"gone", b"1", b"1", b"INCR", b"n")
+    world.run(idle, b"ONCE", b"idle", b"1", b"1", b"INCR", b"n")
+    world.wait(120_000)
+    assert world.known == 2, "both have a connection"
+    world.engine.forget(gone)
+    world.wait(60_000)
+    assert world.known == 2
+    world.wait(2000)
+    assert world.known == 1
+    with pytest.raises(OnceUnknown, match="its connection had ended"):
+        world.run(idle, b"ONCE", b"gone", b"2", b"2", b"INCR", b"n")
+
+
+def test_a_client_that_comes_back_within_its_patience_gets_its_answers() -> None:
+    world = Connected(once_gone_timeout=60_000)
+    first = world.connect()
+    world.run(first, b"ONCEBEGIN", b"me", b"PATIENCE", b"600000")
+    world.run(first, b"ONCE", b"me", b"2", b"2", b"INCR", b"n")
+    world.engine.forget(first)
+    world.wait(590_000)
+    second = world.connect()
+    assert world.run(second, b"ONCE", b"me", b"2", b"2", b"INCR", b"n") == b":1\r\n"
+    world.wait(1_200_000)
+    assert world.known == 1, "it has a connection again"
+    world.engine.forget(second)
+    world.wait(602_000)
+    assert world.known == 0
+
+
+def test_the_connection_that_a_client_came_from_may_end_after_it_has_another() -> None:
+    world = Connected(once_gone_timeout=60_000)
+    first, second = world.connect(), world.connect()
+    for number, session in ((b"2", first), (b"3", second)):
+        world.run(session, b"ONCEBEGIN", b"me")
+        world.run(session, b"ONCE", b"me", number, b"2", b"INCR", b"n")
+    world.engine.forget(first)
+    world.wait(120_000)
+    assert world.known == 1
+
+
+def test_no_patience_is_longer_than_the_idle_timeout() -> None:
+    world = Connected()
+    session = world.connect()
+    world.run(session, b"ONCEBEGIN", b"me", b"PATIENCE", b"%d" % (1 << 40))
+    world.engine.forget(session)
+    world.wait(world.engine.config.once_idle_timeout + 2000)
+    assert world.known == 0
+
+
+def test_the_time_without_the_server_does_not_count(tmp_path: Path) -> None:
+    """All clients have lost their connection with the server, and find it again as soon as it is there."""
+    settings = {"dir": tmp_path, "appendonly": "yes", "appendfsync": "always"}
+    with Server(**settings) as server, redis.Redis.from_url(server.url) as client:
+        client.execute_command("ONCEBEGIN", "me", "PATIENCE", 90_000)
+        client.execute_command("ONCE", "me", 2, 2, "INCR", "n")
+    with Server(**settings) as server, redis.Redis.from_url(server.url) as client:
+        records = server.call(lambda app: app.engine.keyspace.once_records)
+        assert [record.patience for record in records.clients.values()] == [90_000]
+    world = Connected()
+    world.engine.keyspace.once_records.meet(b"me", world.clock.now - 10_000_000)
+    world.engine.once._records = None  # as after loading
+    world.engine.once._looked = 0
+    world.engine.once.tick()
+    assert world.known == 1
+
+
+def test_a_reload_leaves_clients_their_connections(tmp_path: Path) -> None:
+    with Server(dir=tmp_path) as server, redis.Redis.from_url(server.url) as client:
+        client.execute_command("ONCEBEGIN", "me")
+        client.execute_command("DEBUG", "RELOAD")
+        wait_until(lambda: info(client)["once_clients_without_connection"] == 0)
+        assert info(client)["once_clients"] == 1
+
+
+def test_a_client_learns_at_its_beginning_what_it_would_have_to_ask(once: Numbered) -> None:
+    said = once.client.execute_command("ONCEBEGIN", "me", "PATIENCE", 5, "WITHINFO")
+    told = dict(zip(said[::2], said[1::2], strict=True)) if isinstance(said, list) else said
+    assert told[b"once-idle-timeout"] == 3_600_000 and told[b"once-gone-timeout"] == 120_000
+    assert told[b"commands"].decode() == REGISTRY.digest() and told[b"version"]
+    for wrong in (["SOON"], ["PATIENCE"], ["PATIENCE", -1]):
+        with pytest.raises(redis.ResponseError, match=r"syntax error|out of range"):
+            once.client.execute_command("ONCEBEGIN", "me", *wrong)
+
+
+def test_another_table_of_commands_has_another_digest() -> None:
+    before, digest = REGISTRY.saved(), REGISTRY.digest()
+    try:
+        command("NEWCOMER", arity=1, flags=Flag.WRITE, group="generic")(newcomer)
+        assert REGISTRY.digest() != digest
+    finally:
+        REGISTRY.restore(before)
+    assert REGISTRY.digest() == digest
+
+
+def newcomer(session: Session, argv: list[bytes]) -> int:
+    """Do nothing."""
+    return 0
+
+
+def test_lazy_is_refused_with_the_reason(once: Numbered) -> None:
+    with pytest.raises(redis.ResponseError, match="LAZY cannot run under ONCE: the reply that is kept"):
+        once.send("LAZY", "SADD", "s", "a")
+    assert not once.client.exists("s")

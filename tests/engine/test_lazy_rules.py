@@ -27,7 +27,7 @@ WRITES_THAT_MAY_NOT = {
     "is logged by its effect, which is not known before it runs": "tgroup|set",
     "decides which of the next writes are refused": "tschema|del tschema|set",
     "is an operator's command": "tapply",
-    "names no key": "flushall flushdb oncebegin swapdb",
+    "names no key": "flushall flushdb oncebegin onceend swapdb",
     "changes another database": "move",
     "cannot be nested": "lazy",
     "is answered with the reply of the command inside": "once",
@@ -84,12 +84,13 @@ def test_other_arguments_do_not(argv: list[bytes]) -> None:
 def test_who_sees_data_without_naming_keys_says_how_far() -> None:
     """Otherwise queued commands would not run before it.
 
-    FLUSHDB and FLUSHALL drop the queue themselves; ONCEBEGIN and FUNCTION do not see queued changes.
+    FLUSHDB and FLUSHALL drop the queue themselves; ONCEBEGIN, ONCEEND and FUNCTION do not see queued changes.
     """
     without = (
         "FLUSHALL",
         "FLUSHDB",
         "ONCEBEGIN",
+        "ONCEEND",
         *(f"FUNCTION {what}" for what in ("DELETE", "FLUSH", "LOAD", "RESTORE")),
     )
     for each in REGISTRY.walk():

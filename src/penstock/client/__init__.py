@@ -16,7 +16,7 @@ what is imported:
         timeouts         deadlines of commands, and silent connections
         handshake        the commands that a connection begins with
         session_state    what a new connection must be told
-        exactly_once     numbers for writes; once_numbers: the numbers on the wire
+        exactly_once     numbers for writes; once_numbers: the numbers on the wire; write_commands: which are writes
         batch            one or more commands that are finished together
         large_reply      where a large reply is received
         command_kinds    which commands may share a connection; declared: what their declarations say

@@ -15,6 +15,10 @@ id (`_client`).
 An unknown client counts as new if its floor is 1, and is refused otherwise. A client that begins with ONCEBEGIN uses
 numbers from 2 on, so it never counts as new: a command that it sends again is answered or refused, however late, and
 never runs twice.
+
+A client that is done says goodbye with ONCEEND, and its record is gone at once. Until then the record stays while the
+client has a connection, and for its patience after that (engine/concurrency/once.py). However much one client keeps,
+others go on: at once-max-bytes only those are refused that keep more than their share (`OnceRecords.has_room`).
 """
 
 from __future__ import annotations
@@ -23,12 +27,23 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cache
 
-from penstock.engine.arguments import to_integer
+from penstock import __version__
+from penstock.engine.arguments import to_integer, to_positive
 from penstock.engine.concurrency.workers import LongWay
 from penstock.engine.declarations import REGISTRY, Argv, Command, Flag, NotLazy, Reply, command, inner_keys
 from penstock.engine.run_handler import INNER, run_handler
 from penstock.engine.session import Session
-from penstock.protocol.errors import NoPerm, OnceFull, OnceStale, OnceUnknown, ReplyError, Unblocked, WrongType, shown
+from penstock.protocol.errors import (
+    NoPerm,
+    OnceFull,
+    OnceStale,
+    OnceUnknown,
+    ReplyError,
+    Unblocked,
+    WrongType,
+    shown,
+    syntax_error,
+)
 from penstock.protocol.resp import NO_REPLY, OK, Raw, RawPieces, Status, encode
 from penstock.types.once_records import BelowFloor, ClientRecord, OnceRecords, UnknownClient
 
@@ -60,13 +75,13 @@ def once(session: Session, argv: Argv) -> Reply:
 
     The client numbers its commands 1, 2, 3 ... and sends with each its floor: the lowest number whose reply it does not
     have yet. Replies below the floor are forgotten. Numbers may arrive in any order. A client that sends nothing for
-    once-idle-timeout is forgotten, and refused with ONCEUNKNOWN if it comes back. A client-id belongs to the user that
-    sends it. Commands that only read or that concern the connection cannot run under ONCE; inside MULTI, put ONCE
-    around each command.
+    once-idle-timeout is forgotten, and one without a connection after once-gone-timeout or its patience; if it comes
+    back it is refused with ONCEUNKNOWN. A client-id belongs to the user that sends it. Commands that only read or that
+    concern the connection cannot run under ONCE, nor can LAZY; inside MULTI, put ONCE around each command.
     """
     if session.current is None:
         return _at_once(session, argv)
-    client, inner = _client(session, argv), argv[4:]
+    client, inner = _client(session, argv[1]), argv[4:]
     number, floor = _positive(argv[2], "number"), _positive(argv[3], "floor")
     if floor > number:
         raise ReplyError(
@@ -80,10 +95,11 @@ def once(session: Session, argv: Argv) -> Reply:
         raise OnceStale(f"{error}: this client has said that it has the reply") from None
     except UnknownClient:
         raise OnceUnknown(
-            f"nothing is known of client {shown(client)}: it was idle for too long (once-idle-timeout), or this is "
-            "another server; start with a new client-id"
+            f"nothing is known of client {shown(client)}: {records.why_unknown(client)}; start with a new client-id"
         ) from None
     session.log()
+    if (record := records.clients.get(client)) is not None and record.connection is not session:
+        _connected(session, client, record)
     if kept is not None:
         engine.once.repeated += 1
         return Raw(kept[session.protocol - 2])
@@ -94,7 +110,7 @@ def once(session: Session, argv: Argv) -> Reply:
     if engine.gates_matter(session):
         engine.pass_gates(session, called, inner)
     engine.require_growth(session, called, inner)
-    _find_room(session)
+    _find_room(session, client)
     if may_wait:
         _take_over(session, argv)
 
@@ -137,6 +153,8 @@ def _at_once(session: Session, argv: Argv) -> Reply:
         or records.bytes >= engine.config.once_max_bytes
     ):
         raise LongWay
+    if record.connection is not session:
+        _connected(session, client, record)
     before = keyspace.dirty
     reply: Reply
     try:
@@ -203,6 +221,7 @@ def _keep(
             return reply  # it waits and will run again as a whole, or a thread runs it
         kept = _encoded(reply)
         engine.keyspace.once_records.keep(client, number, floor, kept, engine.clock.now)
+        _connected(session, client, engine.keyspace.once_records.clients[client])
         effects: list[Argv] = []
         if engine.keyspace.dirty != before:
             if called.writes:
@@ -217,24 +236,34 @@ def _keep(
     return Raw(kept[session.protocol - 2])
 
 
-def _client(session: Session, argv: Argv) -> bytes:
+def _client(session: Session, name: bytes) -> bytes:
     """The client's name in the records. The log has the same name, so a name from the log is used unchanged."""
     if session.user is session.engine.acl.server:
-        return argv[1]
-    if len(argv[1]) > LONGEST_ID:
+        return name
+    if len(name) > LONGEST_ID:
         raise ReplyError(f"a client-id has at most {LONGEST_ID} bytes")
-    if _NUL in argv[1]:
+    if _NUL in name:
         raise ReplyError("a client-id has no NUL bytes")
-    return session.user.prefix + argv[1]
+    return session.user.prefix + name
 
 
-def _find_room(session: Session) -> None:
-    kept, most = session.engine.keyspace.once_records.bytes, session.engine.config.once_max_bytes
-    if kept >= most:
-        raise OnceFull(
-            f"{kept} bytes of replies are kept, and once-max-bytes allows {most}: "
-            "raise it, or have clients move their floor up"
-        )
+def _connected(session: Session, client: bytes, record: ClientRecord) -> None:
+    """The client uses this connection now; the log that is being replayed is none."""
+    if record.connection is not session and session.user is not session.engine.acl.server:
+        session.engine.once.connected(session, client, record)
+
+
+def _find_room(session: Session, client: bytes) -> None:
+    records, most = session.engine.keyspace.once_records, session.engine.config.once_max_bytes
+    if records.has_room(client, most):
+        return
+    gone, gone_bytes = records.gone()
+    raise OnceFull(
+        f"this client keeps {records.kept_for(client)} bytes, more than its share of {records.share(client, most)}, "
+        f"and all clients together {records.bytes}, where once-max-bytes allows {most}: move its floor up, or raise "
+        f"once-max-bytes ({gone} of {len(records.clients)} clients, with {gone_bytes} bytes, have no connection; they "
+        "are forgotten after once-gone-timeout)"
+    )
 
 
 def _positive(text: bytes, what: str) -> int:
@@ -248,6 +277,11 @@ def _positive(text: bytes, what: str) -> int:
 def _verdict(called: Command) -> tuple[str, bool]:
     """Why a command cannot run under ONCE, empty if it can; and whether it may wait."""
     runs_another = any(spec.inner for spec in called.keys)
+    if called.name == "LAZY":
+        return (
+            "LAZY cannot run under ONCE: the reply that is kept is that of the command, which LAZY does not wait for; "
+            "send the command under ONCE without LAZY, or LAZY without ONCE"
+        ), False
     if called.flags & (Flag.CONTROL | Flag.NO_MULTI) or runs_another or called.group == "once":
         return f"{called.name} cannot run under ONCE", False
     script = called.group == "scripting" and bool(called.keys)
@@ -276,19 +310,76 @@ def _take_over(session: Session, argv: Argv) -> None:
             session.engine.blocking.answer(waiter, Unblocked("the same command was sent again, on another connection"))
 
 
-@command("ONCEBEGIN", arity=2, flags=Flag.WRITE | Flag.NOSCRIPT | Flag.FAST, group="once", syntax="client-id")
+@command(
+    "ONCEBEGIN",
+    arity=-2,
+    flags=Flag.WRITE | Flag.NOSCRIPT | Flag.FAST,
+    group="once",
+    syntax="client-id [PATIENCE milliseconds] [WITHINFO]",
+)
 def oncebegin(session: Session, argv: Argv) -> Reply:
     """Register a client of ONCE, so that after it was forgotten it is not taken for a new one. Its numbers begin at 2.
 
     Without this the server cannot tell a first command from the repeat of one that it has forgotten, and runs it.
+
+    With PATIENCE the client says how long after the end of its connection it may come back and send commands again:
+    the server remembers it for that long, if that is longer than once-gone-timeout, up to once-idle-timeout. With
+    WITHINFO the answer is a map: the version of the server, once-idle-timeout, once-gone-timeout, and a digest of the
+    names and flags of all commands. A client that knows what COMMAND answers for this digest need not ask.
     """
-    client, keyspace = _client(session, argv), session.engine.keyspace
-    if client not in keyspace.once_records.clients:
-        _find_room(session)
-    if keyspace.once_records.meet(client, keyspace.clock.now):
+    client, keyspace, config = _client(session, argv[1]), session.engine.keyspace, session.engine.config
+    patience, with_info = _terms(argv)
+    records = keyspace.once_records
+    if client not in records.clients:
+        _find_room(session, client)
+    if records.meet(client, keyspace.clock.now, patience):
         keyspace.dirty += 1
-        session.log([argv[0], client])
-    return OK
+        session.log([argv[0], client, b"PATIENCE", b"%d" % patience] if patience else [argv[0], client])
+    _connected(session, client, records.clients[client])
+    if not with_info:
+        return OK
+    return {
+        "version": __version__,
+        "commands": REGISTRY.digest(),
+        "once-idle-timeout": config.once_idle_timeout,
+        "once-gone-timeout": config.once_gone_timeout,
+    }
+
+
+def _terms(argv: Argv) -> tuple[int, bool]:
+    """The options of ONCEBEGIN."""
+    patience, with_info, rest = 0, False, iter(argv[2:])
+    for word in rest:
+        match word.upper():
+            case b"PATIENCE":
+                patience = to_positive(next(rest, b""), "PATIENCE")
+            case b"WITHINFO":
+                with_info = True
+            case _:
+                raise syntax_error()
+    return patience, with_info
+
+
+@command(
+    "ONCEEND",
+    arity=-2,
+    flags=Flag.WRITE | Flag.NOSCRIPT | Flag.FAST,
+    group="once",
+    syntax="client-id [client-id ...]",
+    cost="O(N) with N replies that are kept for the clients",
+)
+def onceend(session: Session, argv: Argv) -> Reply:
+    """Say goodbye: forget these clients of ONCE, which have all their replies. Answers how many of them were known.
+
+    A client that does not say goodbye is forgotten after its connection has ended and its patience is over.
+    """
+    keyspace = session.engine.keyspace
+    clients = [_client(session, name) for name in argv[1:]]
+    ended = [client for client in clients if keyspace.once_records.end(client)]
+    session.once_clients.difference_update(ended)
+    keyspace.dirty += len(ended)
+    session.log(*([[argv[0], *ended]] if ended else []))
+    return len(ended)
 
 
 @command(

@@ -33,6 +33,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from penstock.protocol.command_digest import command_digest
 from penstock.protocol.errors import ReplyError, shown, wrong_arity
 from penstock.protocol.resp import RawPieces, Status
 
@@ -371,6 +372,7 @@ class Registry:
     def __init__(self) -> None:
         self.by_name: dict[bytes, Command] = {}  # top level, upper case
         self.modules: dict[str, Module] = {}  # by the name they are loaded by
+        self._digest: str | None = None  # None: not computed since a command was added or removed
 
     def saved(self) -> Saved:
         """What is declared now, for `restore`."""
@@ -379,12 +381,14 @@ class Registry:
 
     def restore(self, saved: Saved) -> None:
         """Remove everything that was declared since."""
+        self._digest = None
         tables, self.modules = saved[0], dict(saved[1])
         self.by_name = {name: command for name, (command, _) in tables.items()}
         for command, subcommands in tables.values():
             command.subcommands = dict(subcommands)
 
     def add(self, command: Command) -> None:
+        self._digest = None
         container, _, sub = command.name.partition(" ")
         table = self.by_name
         if sub:
@@ -419,6 +423,13 @@ class Registry:
             command = sub
         command.check_arity(argv)
         return command
+
+    def digest(self) -> str:
+        """See protocol/command_digest.py."""
+        if self._digest is None:
+            every = list(self.walk())
+            self._digest = command_digest([each.name for each in every], {each.name for each in every if each.writes})
+        return self._digest
 
     def walk(self) -> Iterator[Command]:
         """Every command, containers included, each before its subcommands."""

@@ -244,10 +244,17 @@ class Settings:
     once_max_bytes = D(
         MEMORY,
         256 << 20,
-        "Bytes of replies kept for ONCE; at that size new commands under ONCE are refused with ONCEFULL.",
+        "Bytes of replies kept for ONCE; at that size a client that keeps more than its share (this, divided by the "
+        "number of clients) is refused with ONCEFULL.",
     )
     once_idle_timeout = D(
         integer(1000, 1 << 40), 3_600_000, "Milliseconds after which a client of ONCE that sent nothing is forgotten."
+    )
+    once_gone_timeout = D(
+        integer(1000, 1 << 40),
+        120_000,
+        "Milliseconds after which a client of ONCE whose connection has ended is forgotten; later if it has said so "
+        "(PATIENCE of ONCEBEGIN), but not later than after once-idle-timeout.",
     )
     # LAZY
     lazy_queue_enabled = D(

@@ -192,6 +192,8 @@ class Engine:
         self.monitors.remove(session)
         discard(session)
         self.publications.forget(session)
+        if session.once_clients:
+            self.once.disconnected(session)
 
     # -- the fast path ----------------------------------------------------------------------------------------
 

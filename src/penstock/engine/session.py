@@ -90,9 +90,9 @@ class Session:
     __slots__ = (
         "around", "authenticated", "channels", "closing", "created", "current", "db", "effects", "engine",
         "file_number", "id", "is_local", "last_active", "last_command", "later", "library", "local", "may_block",
-        "may_outgrow", "monitoring", "muted", "name", "no_evict", "output", "patterns", "peer", "plain", "postponed",
-        "protocol", "repeated", "scripted", "shard_channels", "skip_next", "skipping", "transaction", "turn",
-        "unconfirmed", "user", "waiter", "watch_broken", "watching",
+        "may_outgrow", "monitoring", "muted", "name", "no_evict", "once_clients", "output", "patterns", "peer", "plain",
+        "postponed", "protocol", "repeated", "scripted", "shard_channels", "skip_next", "skipping", "transaction",
+        "turn", "unconfirmed", "user", "waiter", "watch_broken", "watching",
     )  # fmt: skip
 
     def __init__(self, engine: Engine, output: Output | None = None) -> None:
@@ -132,6 +132,8 @@ class Session:
         # logging
         self.effects: list[Argv] | None = None  # what to log instead of argv; [] logs nothing
         self.unconfirmed = False  # the command made a change that must be on disk before its reply leaves
+        # ONCE
+        self.once_clients: set[bytes] = set()  # the clients whose commands came through it
         # pub/sub
         self.channels: set[bytes] = set()
         self.patterns: set[bytes] = set()

@@ -4,11 +4,15 @@ A client numbers its commands 1, 2, 3 ... and sends its floor with each: it has 
 replies from the floor on are kept as they go over the wire, in both versions of the protocol if these differ. A number
 that is kept was executed. Every number below the floor was executed too, and a correct client does not send it again.
 
+A client is forgotten when it says goodbye, when it was idle for long, and much sooner when it has no connection and
+does not come back within its patience. The records do not know what a connection is: they compare it.
+
 Invariant: no kept number is below its client's floor or above its top; `bytes` is the memory of the kept replies and
 the clients.
 
 Rejected: keeping the last n replies. A client with more than n commands under way would have some of them run twice,
-and a quiet client would hold n replies for ever.
+and a quiet client would hold n replies for ever. Rejected: forgetting the largest client when memory is full. A client
+that was cut off and comes back in time must find its replies.
 """
 
 from __future__ import annotations
@@ -22,7 +26,12 @@ CLIENT_COST = 300
 REPLY_COST = 120
 """About how many bytes of memory a kept reply takes beyond its own bytes."""
 
+MOST_REASONS = 1000
+"""Of so many clients that were forgotten, the last ones, it is known why."""
+
 _HEADER = struct.Struct("<QQ")
+_PATIENCE = 0
+"""In a dump, the row of this number is the client's patience; the numbers of replies begin at 1."""
 
 
 class BelowFloor(ValueError):
@@ -36,12 +45,14 @@ class UnknownClient(ValueError):
 class ClientRecord:
     """One client."""
 
-    __slots__ = ("bytes", "floor", "floor_text", "last_used", "replies", "top")
+    __slots__ = ("bytes", "connection", "floor", "floor_text", "last_used", "patience", "replies", "top")
 
     def __init__(self, floor: int, last_used: int) -> None:
         self.floor = floor
         self.floor_text = b""  # the floor as the client writes it, if known; saves parsing it with each command
-        self.last_used = last_used  # milliseconds since 1970
+        self.last_used = last_used  # milliseconds since 1970; without a connection, when that ended
+        self.connection: object = None  # what the client has sent its last command through, while it is open
+        self.patience = 0  # milliseconds for which it may be without a connection and come back, as it says
         self.replies: dict[int, tuple[bytes, bytes]] = {}  # by number: as RESP2 and RESP3 show it
         self.bytes = 0  # memory of the replies
         self.top = 0  # no kept number is above it
@@ -53,6 +64,7 @@ class OnceRecords:
     def __init__(self) -> None:
         self.clients: dict[bytes, ClientRecord] = {}
         self.bytes = 0
+        self._reasons: dict[bytes, str] = {}  # why clients were forgotten, the oldest first
 
     @property
     def replies(self) -> int:
@@ -76,14 +88,37 @@ class OnceRecords:
             raise BelowFloor(f"{number} is below the floor {record.floor}")
         return record.replies.get(number)
 
-    def meet(self, client: bytes, now: int) -> bool:
-        """Register a client before it sends anything; whether it is new."""
+    def meet(self, client: bytes, now: int, patience: int = 0) -> bool:
+        """Register a client before it sends anything; whether that changes more than its time."""
         record = self.clients.get(client)
-        if record is not None:
-            record.last_used = now
-            return False
-        self._enter(client, 1, now)
-        return True
+        is_new = record is None
+        if record is None:
+            record = self._enter(client, 1, now)
+        record.last_used = now
+        is_changed = record.patience != patience
+        record.patience = patience
+        return is_new or is_changed
+
+    def has_room(self, client: bytes, most: int) -> bool:
+        """Whether a command of this client may run: below `most` bytes any, then those of clients within their share.
+
+        A share is `most` divided by the number of clients. So no client is refused for what others keep, and all
+        together keep less than twice `most`, and one reply each.
+        """
+        return self.bytes < most or self.kept_for(client) <= self.share(client, most)
+
+    def share(self, client: bytes, most: int) -> int:
+        return most // (len(self.clients) + (client not in self.clients))
+
+    def kept_for(self, client: bytes) -> int:
+        """The memory of a client, or that of a new one."""
+        record = self.clients.get(client)
+        return CLIENT_COST + len(client) + (0 if record is None else record.bytes)
+
+    def gone(self) -> tuple[int, int]:
+        """How many clients have no connection, and their memory. O(clients)."""
+        clients = [client for client, record in self.clients.items() if record.connection is None]
+        return len(clients), sum(map(self.kept_for, clients))
 
     def _enter(self, client: bytes, floor: int, now: int) -> ClientRecord:
         record = self.clients[client] = ClientRecord(floor, now)
@@ -138,19 +173,62 @@ class OnceRecords:
 
     def forget_idle(self, before: int) -> int:
         """Forget clients that sent nothing since `before`; how many they were."""
-        idle = [client for client, record in self.clients.items() if record.last_used < before]
-        for client in idle:
-            self._forget(client)
-        return len(idle)
+        return self._forget_all(
+            [client for client, record in self.clients.items() if record.last_used < before],
+            "it was idle for longer than once-idle-timeout",
+        )
+
+    def forget_gone(self, now: int, timeout: int) -> int:
+        """Forget clients without a connection, after their patience or `timeout`, whichever is longer; how many."""
+        return self._forget_all(
+            [
+                client
+                for client, record in self.clients.items()
+                if record.connection is None and now - record.last_used > max(timeout, record.patience)
+            ],
+            "its connection had ended, and it did not come back within its patience, nor within once-gone-timeout",
+        )
+
+    def _forget_all(self, clients: list[bytes], why: str) -> int:
+        for client in clients:
+            self._forget(client, why)
+        return len(clients)
+
+    def end(self, client: bytes) -> bool:
+        """A client says goodbye; whether it was known."""
+        is_known = client in self.clients
+        if is_known:
+            self._forget(client, "it has said goodbye (ONCEEND)")
+        return is_known
+
+    def disconnected(self, client: bytes, connection: object, now: int) -> None:
+        """A connection has ended that a client has used; it may have another one since."""
+        record = self.clients.get(client)
+        if record is not None and record.connection is connection:
+            record.connection, record.last_used = None, now
+
+    def renew(self, now: int) -> None:
+        """The server has just started: the time without it does not count against the clients that it has lost."""
+        for record in self.clients.values():
+            if record.connection is None:
+                record.last_used = now
+
+    def why_unknown(self, client: bytes) -> str:
+        """Why a client is not known."""
+        return self._reasons.get(client, "it was forgotten long ago, or this is another server")
 
     def postpone(self, milliseconds: int) -> None:
         """Move the time of all clients: so much of the clock's time is not to count as idle."""
         for record in self.clients.values():
             record.last_used += milliseconds
 
-    def _forget(self, client: bytes) -> None:
+    def _forget(self, client: bytes, why: str) -> None:
         record = self.clients.pop(client)
         self.bytes -= CLIENT_COST + len(client) + record.bytes
+        self._reasons.pop(client, None)
+        self._reasons[client] = why
+        if len(self._reasons) > MOST_REASONS:
+            del self._reasons[next(iter(self._reasons))]
 
     # -- snapshots --------------------------------------------------------------------------------------------
 
@@ -161,6 +239,8 @@ class OnceRecords:
             struct.pack("<Q", number) + pack_many((old,) if old == new else (old, new))
             for number, (old, new) in record.replies.items()
         ]
+        if record.patience:
+            rows.append(struct.pack("<QQ", _PATIENCE, record.patience))
         return _HEADER.pack(record.floor, record.last_used) + pack_many(rows)
 
     def load(self, client: bytes, data: bytes) -> None:
@@ -172,15 +252,19 @@ class OnceRecords:
         for row in unpack_many(data[_HEADER.size :]):
             if len(row) < 8:
                 raise CorruptValue("a kept reply without a number")
-            wires = unpack_many(row[8:])
             number = int.from_bytes(row[:8], "little")
+            if number == _PATIENCE and len(row) == 16:
+                record.patience = int.from_bytes(row[8:], "little")
+                continue
+            wires = unpack_many(row[8:])
             if len(wires) not in (1, 2) or number < floor or number in record.replies:
                 raise CorruptValue("a kept reply that is not one")
             record.replies[number] = (wires[0], wires[-1])
         record.bytes = sum(map(_cost, record.replies.values()))
         record.top = max(record.replies, default=0)
         if client in self.clients:
-            self._forget(client)
+            self._forget(client, "")
+        self._reasons.pop(client, None)
         self.clients[client] = record
         self.bytes += CLIENT_COST + len(client) + record.bytes
 

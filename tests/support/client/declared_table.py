@@ -86,6 +86,16 @@ def text() -> str:
         [each.name for each in (*own, *subcommands) if Flag.WRITE not in each.flags and may_run_once(each)],
         "Commands that run what they are given, or reach others: writes for ONCE, although COMMAND does not say so.",
     )
+    names(
+        "COMMANDS",
+        [each.name for each in (*own, *subcommands)],
+        "All commands and subcommands.",
+    )
+    names(
+        "WRITES",
+        [each.name for each in (*own, *subcommands) if each.writes],
+        "Those of them that COMMAND calls writes.",
+    )
     return "".join(lines)
 
 

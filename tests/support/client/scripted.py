@@ -63,7 +63,10 @@ class ScriptedServer:
         self.log: list[tuple[bytes, ...]] = []
         self.kept: dict[tuple[bytes, bytes], bytes] = {}
         self.known: set[bytes] = set()
+        self.met = 0  # clients that began, those that have ended included
         self.has_once = True
+        self.is_old = False  # it knows no options of ONCEBEGIN, and no ONCEEND
+        self.refuses_clients = False
         self.is_forgetful = False
         self.is_loading = False
         self.connect()
@@ -101,9 +104,8 @@ class ScriptedServer:
             return b"+PONG\r\n"
         if argv[0] == b"COMMAND":
             return COMMAND_TABLE if self.has_once else b"*0\r\n"
-        if argv[0] == b"ONCEBEGIN":
-            self.known.add(argv[1])
-            return b"+OK\r\n"
+        if argv[0] in (b"ONCEBEGIN", b"ONCEEND"):
+            return self._meet(argv)
         if argv[0] == b"ONCE":
             key = (argv[1], argv[2])
             if self.is_forgetful or (argv[1] not in self.known and argv[3] != b"1"):
@@ -118,6 +120,21 @@ class ScriptedServer:
         if argv[0] in (b"INCR", b"GET"):
             return b":%d\r\n" % self.runs[argv[1]]
         return b"+OK\r\n"
+
+    def _meet(self, argv: list[bytes]) -> bytes:
+        """ONCEBEGIN and ONCEEND; a new server tells its table of commands by a digest."""
+        if not self.has_once or (self.is_old and (argv[0] == b"ONCEEND" or len(argv) > 2)):
+            return b"-ERR unknown command, or wrong number of arguments\r\n"
+        if argv[0] == b"ONCEEND":
+            self.known.difference_update(argv[1:])
+            return b":%d\r\n" % len(argv[1:])
+        if self.refuses_clients:
+            return b"-ONCEFULL no room\r\n"
+        self.met += argv[1] not in self.known
+        self.known.add(argv[1])
+        if b"WITHINFO" not in argv:
+            return b"+OK\r\n"
+        return b"*4\r\n$8\r\ncommands\r\n$8\r\nscripted\r\n$17\r\nonce-idle-timeout\r\n:3600000\r\n"
 
 
 class World:

@@ -20,6 +20,7 @@ import redis
 
 from penstock.client.drivers.base import DrivenConnection
 from penstock.client.drivers.connecting import as_lost, give_up_soon, limit_opening, report_failure
+from penstock.client.drivers.pool_handoff import Leave, identities_left
 from penstock.client.engine.batch import Batch
 from penstock.client.engine.connection import ConnectionCore
 from penstock.client.engine.room import RoomQueue
@@ -70,9 +71,11 @@ class AioConnection(DrivenConnection):
         if loop is not None and not loop.is_closed():  # else the next call moves to a loop that runs
             self._act(loop)
 
-    async def aclose(self, leave: Callable[[Any], bool] | None = None) -> None:
+    async def aclose(self, leave: Leave | None = None) -> None:
         """Finish everything and end the connection, or leave it to another if it is as new."""
         self._leave(leave)
+        if self._protocol is not None and self.core.is_idle and (farewell := self.core.exactly_once.farewell()):
+            self._protocol.transport.write(farewell)
         self.core.close()
         if self._timer is not None:
             self._timer.cancel()
@@ -85,12 +88,12 @@ class AioConnection(DrivenConnection):
         self._wake_finished()
         await asyncio.sleep(0)  # the transport closes in the loop's next turn
 
-    def _leave(self, leave: Callable[[Any], bool] | None) -> None:
+    def _leave(self, leave: Leave | None) -> None:
         protocol = self._protocol
-        if leave is not None and protocol is not None and self.core.is_as_new and leave(protocol.redis_connection):
+        if leave is not None and protocol is not None and leave(protocol.redis_connection, self.core):
             self._protocol = None
 
-    def abandon(self, leave: Callable[[Any], bool] | None = None) -> bool:
+    def abandon(self, leave: Leave | None = None) -> bool:
         """The client was collected without being closed: end its connection, or leave it to the pool, from any thread.
         True if one was ended.
         """
@@ -227,7 +230,7 @@ class AioConnection(DrivenConnection):
             return
         self._protocol = ClientProtocol(self, redis_connection)
         give_up_soon(self._protocol.transport.get_extra_info("socket"), self.core.settings.silence_timeout)
-        self.core.connected(loop.time())
+        self.core.connected(loop.time(), identities_left(redis_connection))
         self._act(loop)
 
     def received(self, protocol: ClientProtocol, data: memoryview | bytes) -> None:

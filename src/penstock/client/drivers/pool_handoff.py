@@ -12,8 +12,21 @@ rules for retries and time, which ours do not; and there are several kinds of po
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
+
+from penstock.client.engine.connection import ConnectionCore
+
+
+def identities_left(connection: Any) -> Sequence[str]:
+    """The identities of ONCE that the client before has left with a connection."""
+    left: Sequence[str] = connection.__dict__.pop("penstock_identities", ())
+    return left
+
+
+Leave = Callable[[Any, ConnectionCore], bool]
+"""`PoolHandoff.leave`."""
 
 
 class Driver(Protocol):
@@ -44,9 +57,16 @@ class PoolHandoff:
         self._interval = interval
         """Seconds after which one would have to be asked whether it still lives; a new one is as good."""
 
-    def leave(self, connection: Any) -> bool:
-        """Keep an open connection; False if there is no room for it."""
+    def leave(self, connection: Any, core: ConnectionCore) -> bool:
+        """Keep an open connection; False if it is not as new, or there is no room for it.
+
+        Its identities of ONCE are ended by its next client. A command from here would get a reply that the next client
+        takes for its own.
+        """
         pool = self._pool
+        if not core.is_idle or core.session.is_changed:
+            return False
+        connection.penstock_identities = core.exactly_once.finished_identities()
         if len(self._left) >= pool.max_connections or _is_of_sentinel(pool):
             return False
         if "disconnect" not in pool.__dict__:

@@ -29,13 +29,13 @@ from collections import deque
 from collections.abc import Callable
 from threading import get_ident
 from time import monotonic
-from typing import Any
 
 import redis
 
 from penstock.client.drivers.base import DrivenConnection
 from penstock.client.drivers.connecting import report_failure
 from penstock.client.drivers.polling import POLLIN, POLLOUT, Poll
+from penstock.client.drivers.pool_handoff import Leave, identities_left
 from penstock.client.drivers.socket_io import ClientSocket
 from penstock.client.drivers.wake_chain import WakeChain, wake
 from penstock.client.drivers.wake_up import WakeUp
@@ -180,15 +180,18 @@ class SyncConnection(DrivenConnection):
         """With the lock held: whether there is a leader, and it did not go without handing over."""
         return self._leader is not None and self._leader in list(self._inside.values())
 
-    def close(self, leave: Callable[[Any], bool] | None = None) -> None:
+    def close(self, leave: Leave | None = None) -> None:
         """Finish everything and end the connection, or leave it to another if it is as new; for any thread."""
         self._at_once_or_next(lambda: self._close(leave))
 
-    def _close(self, leave: Callable[[Any], bool] | None) -> None:
+    def _close(self, leave: Leave | None) -> None:
         with self._lock:
             sock = self._socket
-            if leave and sock and self._leader is None and self.core.is_as_new and leave(sock.redis_connection):
-                self._socket, self._poll = None, self._wake_up.new_poll()
+            if sock is not None and self.core.is_idle:
+                if leave is not None and self._leader is None and leave(sock.redis_connection, self.core):
+                    self._socket, self._poll = None, self._wake_up.new_poll()
+                elif farewell := self.core.exactly_once.farewell():
+                    sock.send(farewell)
             self.core.close()
             self._drop()
             self._wake_finished()
@@ -409,7 +412,7 @@ class SyncConnection(DrivenConnection):
                     return
                 self._write_turn.is_taken, self._socket = True, sock
                 self._poll.register(sock.raw, POLLIN)
-                self.core.connected(monotonic())
+                self.core.connected(monotonic(), identities_left(redis_connection))
                 turn = self._write_turn.take(sock)
         except BaseException:
             if self._socket is not sock:  # an interrupt: no other thread knows of it

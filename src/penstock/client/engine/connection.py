@@ -45,7 +45,7 @@ the connection; and a test could not choose the order of events.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import redis
@@ -86,8 +86,8 @@ class ConnectionCore:
         self.pending = PendingBatches(settings)
         self.reader = ReplyReader(encoding, encoding_errors)
         self._handshake = Handshake()  # nothing else is given out before its replies
-        self._exactly_once = ExactlyOnce(self._handshake)
-        self.writer = RequestWriter(self.pending, self._handshake, self._exactly_once)
+        self.exactly_once = ExactlyOnce(self._handshake, settings)
+        self.writer = RequestWriter(self.pending, self._handshake, self.exactly_once)
         self._awaiting = self.writer.awaiting
         self.timeouts = Timeouts(settings, self.pending, self._awaiting)
         self._reconnecting = Reconnecting(settings, jitter, contact or ServerContact())
@@ -120,12 +120,12 @@ class ConnectionCore:
         self.settings.delivery = level
         if level is Delivery.AT_MOST_ONCE and self._reconnecting.is_outage:
             self._recovery.fail_all("there is no connection, and at-most-once holds nothing", NotSent, OutcomeUnknown)
-        if level is Delivery.EXACTLY_ONCE and self.up and not self._exactly_once.is_on:
-            self._exactly_once.prepare(now)
+        if level is Delivery.EXACTLY_ONCE and self.up and not self.exactly_once.is_on:
+            self.exactly_once.prepare(now)
             if not self._awaiting:
                 self.timeouts.heard = now
         elif level is not Delivery.EXACTLY_ONCE:
-            self._exactly_once.stop()
+            self.exactly_once.stop()
 
     def set_replay_filter(self, replay_filter: ReplayFilter | None) -> None:
         """Change the filter; it is asked at once about what already waits to be written again."""
@@ -214,16 +214,20 @@ class ConnectionCore:
         """A driver has begun to open a connection."""
         self._reconnecting.opening()
 
-    def connected(self, now: float) -> None:
-        """A connection is open, and redis-py's part of the handshake is done."""
+    def connected(self, now: float, left: Sequence[str] = ()) -> None:
+        """A connection is open, and redis-py's part of the handshake is done. `left` are identities of ONCE that were
+        used on it by another client, and are to be ended.
+        """
         was_reached, event = self._reconnecting.was_reached, self._reconnecting.opened(now)
         self.reader.begin()
         self.writer.begin()
         self.timeouts.heard = now
-        self._exactly_once.forget_server()
+        self.exactly_once.forget_server()
         self._handshake.restore(self.session)
         if self.settings.delivery is Delivery.EXACTLY_ONCE:
-            self._exactly_once.prepare(now)
+            self.exactly_once.prepare(now)
+        if left:
+            self._handshake.ask("ONCEEND", *left)
         if was_reached:
             self._handshake.ask("PING")  # a server that was restarted may be loading its data still
         if event is not None:
@@ -277,9 +281,11 @@ class ConnectionCore:
         self._reconnecting.retry(now, bool(self.pending.queue) and not self.is_closed)
 
     @property
-    def is_as_new(self) -> bool:
-        """Whether another client could use the connection: it is idle, and its session state is that of a new one."""
-        return self.up and not (self._awaiting or self.pending.queue or self._handshake or self.session.is_changed)
+    def is_idle(self) -> bool:
+        """Whether there is a connection, and nothing is under way on it. If its session state, too, is that of a new
+        one, another client could use it.
+        """
+        return self.up and not (self._awaiting or self.pending.queue or self._handshake)
 
     def close(self) -> None:
         """Finish everything; take nothing any more."""
@@ -329,7 +335,7 @@ class ConnectionCore:
     def _complete(self, batch: Batch) -> None:
         if batch.is_handshake:
             name, reply = self._handshake.answered(batch)
-            self._exactly_once.take_reply(name, reply, self.settings.delivery, self.pending)
+            self.exactly_once.take_reply(name, reply, self.settings.delivery, self.pending)
             return
         self._backoff.failures = 0
         if batch.notable:
@@ -337,7 +343,7 @@ class ConnectionCore:
         elif batch.atomic:
             self.session.watching = False  # EXEC was answered
         if batch.numbered is not None:
-            self._exactly_once.answered(batch, self.timeouts.heard)
+            self.exactly_once.answered(batch, self.timeouts.heard)
         if batch.is_finished:
             return
         if batch.attempts == 1:  # nearly always, so without another call

@@ -1,35 +1,53 @@
 """EXACTLY_ONCE for one logical connection: the numbers of its writes, and what the server has said about itself.
 
-While the level holds, every connection begins with two questions, how long the server remembers an idle client and
-which commands write, and by making an identity known (`prepare`). Nothing is written before that is answered, nor when
-it takes another identity.
+While the level holds, every connection begins by making an identity known, with one command (`prepare`): its answer
+says how long the server remembers an idle client, and a digest of the server's commands. Only if that digest is not
+known (write_commands.py), or the server is older than this, COMMAND is asked. Nothing is written before that is
+answered, nor when the connection takes another identity.
+
+With the identity the client tells its patience, command_timeout: for that long after a lost connection the server keeps
+the replies. An identity that is not needed any more is ended, with ONCEEND: when the connection takes another one, and
+at its end (`finished_identities`).
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from redis.exceptions import NoPermissionError
 
-from penstock.client.delivery import Command, Delivery
+from penstock.client.delivery import Command, Delivery, Settings
 from penstock.client.engine.batch import Batch
+from penstock.client.engine.encoding import pack
 from penstock.client.engine.handshake import Handshake, HandshakeRefused
-from penstock.client.engine.once_numbers import REMEMBERS, OnceNumbers, WriteCommands, is_forgotten, new_client_id
+from penstock.client.engine.once_numbers import REMEMBERS, OnceNumbers, is_forgotten, name_refusal, new_client_id
 from penstock.client.engine.pending import PendingBatches
+from penstock.client.engine.write_commands import WriteCommands, known_table, remember_table
 from penstock.client.errors import ExactlyOnceUnavailable
+
+MOST_FORMER = 100
+"""Identities of earlier connections that are remembered to be ended; the server forgets others after their patience."""
+FOR_EVER = 1 << 40
+"""The patience, in milliseconds, of a client without command_timeout; the server has a limit of its own."""
+SLACK = 5.0
+"""Seconds by which the server is to be more patient than the client: it may learn of a lost connection earlier."""
 
 
 class ExactlyOnce:
     """Part of a core; see the top of this file."""
 
-    def __init__(self, handshake: Handshake) -> None:
-        self._handshake = handshake
+    def __init__(self, handshake: Handshake, settings: Settings) -> None:
+        self._handshake, self._settings = handshake, settings
         self._client_id = new_client_id()
         self._identities = 0
         self._remembers = REMEMBERS
         self._numbers: OnceNumbers | None = None
         self._writes: WriteCommands | None = None
+        self._digest = ""  # of the table that was asked for
+        self._former: deque[OnceNumbers] = deque(maxlen=MOST_FORMER)
+        self._is_old_server = False  # it knows neither the options of ONCEBEGIN nor ONCEEND
 
     @property
     def is_on(self) -> bool:
@@ -37,24 +55,53 @@ class ExactlyOnce:
 
     def stop(self) -> None:
         """The level was left."""
-        self._numbers = None
+        self._retire()
 
     def forget_server(self) -> None:
         """A new connection may lead to another server."""
-        self._numbers = self._writes = None
+        self._retire()
+        self._writes, self._is_old_server = None, False
+
+    def _retire(self) -> None:
+        if self._numbers is not None:
+            self._former.append(self._numbers)
+        self._numbers = None
+
+    def finished_identities(self) -> list[str]:
+        """The identities that have all their replies: the server may forget them, and is told to."""
+        numbers = [*self._former, *([] if self._numbers is None else [self._numbers])]
+        return [] if self._is_old_server else [each.identity for each in numbers if each.is_answered]
+
+    def farewell(self) -> bytes:
+        """The last bytes to write before an idle connection is closed; their reply matters to no caller."""
+        identities = self.finished_identities()
+        return pack(("ONCEEND", *identities)) if identities else b""
 
     def prepare(self, now: float) -> None:
         """The level is wanted on this connection."""
-        if self._writes is None:
-            self._handshake.ask("CONFIG GET", "once-idle-timeout", raw=True)
-            self._handshake.ask("COMMAND", raw=True)
         self._begin(now)
 
     def _begin(self, now: float) -> None:
+        self._retire()
+        finished = self.finished_identities()
+        self._former = deque([each for each in self._former if each.identity not in finished], MOST_FORMER)
         self._identities += 1
-        identity = f"{self._client_id}.{self._identities}"
-        self._numbers = OnceNumbers(identity, now)
-        self._handshake.ask("ONCEBEGIN", identity)
+        self._numbers = OnceNumbers(f"{self._client_id}.{self._identities}", now)
+        self._introduce()
+        if finished:
+            self._handshake.ask("ONCEEND", *finished)
+
+    def _introduce(self) -> None:
+        """Make the identity known."""
+        assert self._numbers is not None
+        self._numbers.refusal = None
+        if self._is_old_server:
+            self._handshake.ask("ONCEBEGIN", self._numbers.identity)
+            return
+        timeout = self._settings.command_timeout
+        patience = FOR_EVER if timeout is None else int((timeout + SLACK) * 1000)
+        info = ["WITHINFO"] if self._writes is None else []
+        self._handshake.ask("ONCEBEGIN", self._numbers.identity, "PATIENCE", patience, *info, raw=True)
 
     def renew(self, now: float) -> None:
         """Take another identity if this one was not used for so long that the server might forget it."""
@@ -70,10 +117,17 @@ class ExactlyOnce:
 
     def answered(self, batch: Batch, now: float) -> None:
         """All replies of a batch are here."""
-        if self._numbers is not None and batch.numbered is not None:
-            self._numbers.answered(batch)
-            if batch.numbered[0] is self._numbers and is_forgotten(batch):
-                self._begin(now)
+        if batch.numbered is None:
+            return
+        numbers = batch.numbered[0]
+        assert isinstance(numbers, OnceNumbers)
+        numbers.answered(batch)
+        if not is_forgotten(batch):
+            return
+        if numbers.refusal is not None and batch.attempts == 1:
+            name_refusal(batch, numbers.refusal)
+        if numbers is self._numbers:
+            self._begin(now)
 
     # -- what the server says ---------------------------------------------------------------------------------
 
@@ -84,7 +138,7 @@ class ExactlyOnce:
         elif name == "COMMAND" and level is Delivery.EXACTLY_ONCE:
             self._take_table(reply, pending)
         elif name == "ONCEBEGIN" and level is Delivery.EXACTLY_ONCE:
-            self._take_welcome(reply)
+            self._take_welcome(reply, pending)
 
     def _take_timeout(self, reply: Any) -> None:
         """To CONFIG GET once-idle-timeout: milliseconds; the default counts if it was refused, or not known."""
@@ -98,7 +152,7 @@ class ExactlyOnce:
                 f"{reply} (delivery level exactly-once asks COMMAND which commands write: let the user run it)",
             )
             raise HandshakeRefused(reply)
-        writes = WriteCommands(reply)
+        writes = WriteCommands.parse(reply)
         if not writes.has_once:
             raise HandshakeRefused(
                 ExactlyOnceUnavailable(
@@ -106,6 +160,11 @@ class ExactlyOnce:
                     "use a Penstock server, or the level at-least-once"
                 )
             )
+        if self._digest:
+            remember_table(self._digest, writes)
+        self._know(writes, pending)
+
+    def _know(self, writes: WriteCommands, pending: PendingBatches) -> None:
         self._writes = writes
 
         def is_write(command: Command) -> bool:
@@ -117,10 +176,36 @@ class ExactlyOnce:
 
         pending.review(look)
 
-    def _take_welcome(self, reply: Any) -> None:
+    def _take_welcome(self, reply: Any, pending: PendingBatches) -> None:
         """To ONCEBEGIN. If it was refused, no harm is done: of a client that it does not know the server
         runs nothing.
         """
         if isinstance(reply, NoPermissionError):
             reply.args = (f"{reply} (delivery level exactly-once needs ONCE and ONCEBEGIN: let the user run them)",)
             raise HandshakeRefused(reply)
+        if self._numbers is None:
+            return
+        self._numbers.refusal = reply if isinstance(reply, Exception) else None
+        if self._writes is not None or self._is_old_server:
+            return
+        told = _pairs(reply)
+        self._digest = told.get(b"commands", b"").decode()
+        if b"once-idle-timeout" in told:
+            self._remembers = int(told[b"once-idle-timeout"]) / 1000
+        else:
+            self._is_old_server = True
+            self._handshake.ask("CONFIG GET", "once-idle-timeout", raw=True)
+        writes = known_table(self._digest)
+        if writes is not None:
+            self._know(writes, pending)
+            return
+        self._handshake.ask("COMMAND", raw=True)
+        if isinstance(reply, Exception):
+            self._introduce()
+
+
+def _pairs(reply: Any) -> dict[bytes, Any]:
+    """A map, which RESP2 sends as an array; empty if it is something else."""
+    if isinstance(reply, list):
+        return dict(zip(reply[::2], reply[1::2], strict=False))
+    return reply if isinstance(reply, dict) else {}

@@ -65,5 +65,5 @@ class Handshake:
         return name, reply
 
 
-_MAY_FAIL = ("PING", "CONFIG GET", "COMMAND", "ONCEBEGIN")
+_MAY_FAIL = ("PING", "CONFIG GET", "COMMAND", "ONCEBEGIN", "ONCEEND")
 """An error, too, shows that the server is there; of the others exactly_once.py says what it means."""

@@ -10,21 +10,20 @@ that does not know it has forgotten it, or is another server, and refuses its co
 to a clock here, which stands still while the machine sleeps, whether a repeat comes too late. Numbers begin at 2, as
 ONCEBEGIN wants it.
 
-Which commands are writes is the server's to say: its COMMAND table is read once, before the first write of this level.
-Rejected: a table here (it would be wrong for modules and newer servers), and redis-py's list of reads (it knows
-nothing of ours). Reads are replayed as they are: they change nothing.
+Which commands are writes is the server's to say, and write_commands.py knows it. Reads are replayed as they are: they
+change nothing.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Sequence
+from copy import copy
 from typing import Any
 
 from penstock.client.delivery import State
 from penstock.client.engine.batch import Batch
 from penstock.client.engine.command_kinds import name_of
-from penstock.client.engine.declared import UNFLAGGED_WRITES
+from penstock.client.engine.write_commands import WriteCommands
 from penstock.client.errors import NotSent, OutcomeUnknown, reply_error
 from penstock.protocol.tuples import number_packed
 
@@ -35,57 +34,24 @@ _FIRST = 2
 OnceUnknown = type(reply_error("ONCEUNKNOWN"))
 
 
-class WriteCommands:
-    """The server's commands that change something."""
-
-    def __init__(self, table: Iterable[Sequence[Any]]) -> None:
-        """`table` is the reply to COMMAND, not decoded."""
-        self._known: set[str] = set()
-        self._writes: set[str] = set()
-        self.decided: dict[Any, bool] = {}
-        """By first word, as callers spell it; what is not here needs a closer look."""
-        for row in table:
-            self._take(row)
-            for sub in row[9] if len(row) > 9 else ():
-                self._take(sub)
-
-    def _take(self, row: Sequence[Any]) -> None:
-        name = row[0].decode().upper().replace("|", " ")
-        flags = set(row[2])
-        self._known.add(name)
-        if b"readonly" not in flags and (b"write" in flags or name in UNFLAGGED_WRITES):
-            self._writes.add(name)
-
-    def __contains__(self, arguments: Sequence[Any]) -> bool:
-        head = arguments[0]
-        decided = self.decided.get(head)
-        if decided is None:
-            name = name_of(arguments)
-            if name == "TREAD":  # without a group it changes nothing, and the server would keep all that was read
-                return any(
-                    isinstance(word, str | bytes) and word.upper() in ("GROUP", b"GROUP") for word in arguments[4:]
-                )
-            decided = name in self._writes
-            if name in self._known and " " not in name:
-                self.decided[head] = decided
-        return decided
-
-    @property
-    def has_once(self) -> bool:
-        return "ONCEBEGIN" in self._known
-
-
 class OnceNumbers:
     """The numbers of one client-id."""
 
     def __init__(self, identity: str, now: float) -> None:
+        self.identity = identity
+        self.refusal: Exception | None = None  # why the server does not know it
         self._words = _packed(b"ONCE") + _packed(identity.encode())
         self._next = self._floor = _FIRST
         self._used = now
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether all replies are here."""
+        return self._floor == self._next
+
     def is_idle(self, now: float, seconds: float) -> bool:
         """Whether nothing is under way with this id, nor was for so long."""
-        return self._floor == self._next and now - self._used >= seconds
+        return self.is_answered and now - self._used >= seconds
 
     def number(self, batch: Batch, writes: WriteCommands, now: float) -> None:
         """Give each write of a batch its number; a batch that has one keeps it. `now` may be early, but not late."""
@@ -113,9 +79,11 @@ class OnceNumbers:
             self._next, self._used = last + 1, now
 
     def answered(self, batch: Batch) -> None:
-        """Its replies are here; as they come in order, so are those of all lower numbers."""
-        if batch.numbered is not None and batch.numbered[0] is self:
-            self._floor = batch.numbered[1] + 1
+        """The replies of a batch that has its numbers from here; as they come in order, so have those of all lower
+        ones.
+        """
+        assert batch.numbered is not None
+        self._floor = batch.numbered[1] + 1
 
 
 def fail_forgotten(batch: Batch) -> None:
@@ -132,6 +100,14 @@ def fail_forgotten(batch: Batch) -> None:
             else:
                 text = f"{name} was sent before, and the server has forgotten whether it ran: {reply}"
                 replies[index] = OutcomeUnknown(text, reached, name)
+
+
+def name_refusal(batch: Batch, refusal: Exception) -> None:
+    """Replace ONCEUNKNOWN: the server does not know this client because it has refused it, for this reason."""
+    replies = _inner_replies(batch)
+    for index, reply in enumerate(replies):
+        if type(reply) is OnceUnknown:
+            replies[index] = copy(refusal)
 
 
 def is_forgotten(batch: Batch) -> bool:

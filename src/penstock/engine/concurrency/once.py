@@ -1,4 +1,8 @@
-"""The periodic work of ONCE: clients that were idle for long are forgotten; and the figures for INFO.
+"""The work of ONCE beside its commands: which client has which connection, forgetting clients, the figures for INFO.
+
+A client that was idle for long is forgotten (once-idle-timeout), and one without a connection soon (once-gone-timeout):
+but not before its patience, which it has told (ONCEBEGIN), is over. The time in which the server was down does not
+count.
 
 The records are in `keyspace.once_records`, with the data, because they are logged and saved with the data: a snapshot
 that had one without the other would run a command twice, or never.
@@ -10,6 +14,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from penstock.engine.dispatch import Engine
+    from penstock.engine.session import Session
+    from penstock.types.once_records import ClientRecord, OnceRecords
 
 LOOK_EVERY = 1000
 """Milliseconds between looks for idle clients: a look visits all of them."""
@@ -17,6 +23,8 @@ STOOD_STILL = 10_000
 """Milliseconds without a look after which the clock was set, or the server was suspended: that time does not count as
 idle.
 """
+MANY = 64
+"""A connection that has served more clients looks which of them are still known."""
 
 
 class Once:
@@ -25,25 +33,51 @@ class Once:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._looked = 0
+        self._records: OnceRecords | None = None  # those at the last look
         self.repeated = 0  # commands answered with a reply that was kept
         self.forgotten = 0  # clients
 
+    def connected(self, session: Session, client: bytes, record: ClientRecord) -> None:
+        """A client's command came through a connection which is not that of its last command."""
+        record.connection = session
+        clients = session.once_clients
+        if len(clients) >= MANY:
+            clients.intersection_update(self._engine.keyspace.once_records.clients)
+        clients.add(client)
+
+    def disconnected(self, session: Session) -> None:
+        for client in session.once_clients:
+            self._engine.keyspace.once_records.disconnected(client, session, self._engine.clock.now)
+
     def tick(self) -> None:
-        now = self._engine.clock.now
+        now, config, records = self._engine.clock.now, self._engine.config, self._engine.keyspace.once_records
         passed = now - self._looked
-        if not 0 <= passed < LOOK_EVERY and not self._engine.loading:
-            if self._looked and not 0 <= passed <= STOOD_STILL:  # the server was suspended, or the clock was set
-                self._engine.keyspace.once_records.postpone(passed)
-            self._looked = now
-            self.forgotten += self._engine.keyspace.once_records.forget_idle(
-                now - self._engine.config.once_idle_timeout
-            )
+        if 0 <= passed < LOOK_EVERY or self._engine.loading:
+            return
+        if records is not self._records:
+            self._loaded(records, now)
+        if self._looked and not 0 <= passed <= STOOD_STILL:  # the server was suspended, or the clock was set
+            records.postpone(passed)
+        self._looked = now
+        self.forgotten += records.forget_idle(now - config.once_idle_timeout)
+        self.forgotten += records.forget_gone(now, config.once_gone_timeout)
+
+    def _loaded(self, records: OnceRecords, now: int) -> None:
+        """These records were loaded since the last look, and do not know the connections."""
+        self._records = records
+        for session in self._engine.sessions.values():
+            for client in session.once_clients & records.clients.keys():
+                records.clients[client].connection = session
+        records.renew(now)
 
     def info(self) -> dict[str, int | str]:
         """The fields of INFO once."""
         records = self._engine.keyspace.once_records
+        gone, gone_bytes = records.gone()
         return {
             "once_clients": len(records.clients),
+            "once_clients_without_connection": gone,
+            "once_bytes_without_connection": gone_bytes,
             "once_replies": records.replies,
             "once_bytes": records.bytes,
             "once_repeated": self.repeated,
