@@ -12,7 +12,7 @@ import redis
 from tests.support.client.clients import Connect
 
 from penstock import Client, Server, aio
-from penstock.client.api.streams import Committed, Lease, Message, Reading
+from penstock.client.api.streams import Committed, Lease, LeasedMessage, Message, Reading
 from penstock.protocol.errors import Fenced
 from penstock.testing.clock import ManualClock
 from penstock.testing.proxy import FaultProxy
@@ -117,6 +117,28 @@ def test_offsets_are_acknowledged_one_by_one_in_ranges_or_in_lists(streams: Any)
     assert streams.tnack("s", "g", [4], delay_ms=60_000) == 1
 
 
+def test_a_delivery_is_held_begun_and_acknowledged_by_its_token(streams: Any) -> None:
+    streams.twrite_many("s", [("t", "x"), ("u", "y")])
+    terms = {"group": "g", "retry_ms": 60_000, "max_attempts": 3, "with_lease": True}
+    reading = streams.tread("s", reserve=True, with_info=True, **terms)
+    assert (reading.first, reading.last) == (1, 2)
+    assert [(message.offset, message.entry, message.attempts) for message in reading] == [(1, b"x", 0), (2, b"y", 0)]
+    assert isinstance(reading[0], LeasedMessage) and reading[0].time > 1_700_000_000_000
+    assert streams.textend("s", "g", 30_000, 1, token=reading.token, begin=True) == 1
+    assert streams.textend("s", "g", 30_000, range(1, 3), token=reading.token) == 2
+    assert [lease.attempts for lease in streams.tgroup_pending("s", "g")] == [1, 0]
+    assert streams.tack("s", "g", 1, token=reading.token - 1) == 0
+    assert streams.tack("s", "g", 1, token=reading.token) == 1
+    assert streams.tnack("s", "g", 2, token=reading.token) == 1
+    table = streams.read_arrow("s", **terms)
+    assert table.select(["offset", "attempts"]).to_pylist() == [{"offset": 2, "attempts": 1}]
+    assert [*table.schema.metadata] == [b"token"]
+    assert streams.tack("s", "g", 2, token=int(table.schema.metadata[b"token"])) == 1
+    nothing = streams.read_arrow("s", block_ms=1, **terms)
+    assert (nothing.column_names[-1], nothing.schema.metadata) == ("attempts", {b"token": b"0"})
+    assert streams.tread("s", block_ms=1, **terms).token == streams.tread("s", **terms).token == 0
+
+
 def test_what_makes_no_sense_is_refused_before_it_is_sent(streams: Any) -> None:
     streams.twrite("s", "t", "x")
     sent = streams.counters.sent
@@ -124,6 +146,9 @@ def test_what_makes_no_sense_is_refused_before_it_is_sent(streams: Any) -> None:
         "entries": lambda: streams.twrite_many("s", []), "entries is": lambda: streams.tstage("s", "token", []),
         "offsets": lambda: streams.tack("s", "g"), "offsets is": lambda: streams.tnack("s", "g", []),
         "expire_ms=5": lambda: streams.tread("s", group="g", expire_ms=5),
+        "max_attempts=5": lambda: streams.tread("s", group="g", max_attempts=5),
+        "with_lease=True": lambda: streams.read_arrow("s", group="g", with_lease=True),
+        "offsets is empty": lambda: streams.textend("s", "g", 5),
     }.items():  # fmt: skip
         with pytest.raises(ValueError, match=f"^{name}"):
             call()

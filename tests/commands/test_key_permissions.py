@@ -22,7 +22,7 @@ from penstock.protocol.errors import NoPerm, ReplyError
 from penstock.protocol.resp import OK
 from penstock.testing.clock import ManualClock
 from penstock.types import codec
-from penstock.types.stream.groups import Change
+from penstock.types.stream.changes import Change
 from penstock.types.stream.leases import Lease
 
 CALLS = """
@@ -202,6 +202,7 @@ TSCHEMA GET $t
 TSCHEMA VERSIONS $t
 TSCHEMA DEL $t
 TNACK $t g 1
+TEXTEND $t g 5 1
 XADD $x * f 1
 XTRIM $x MAXLEN 0
 XDEL $x 1-1

@@ -75,7 +75,11 @@ def world() -> World:
         ("TREAD k 0 1 GROUP g RETRY 0 5", "RETRY's retry-ms must be at least 1"),
         ("TREAD k 0 1 GROUP g RETRY x 5", "RETRY's retry-ms is not an integer or out of range"),
         ("TREAD k 0 1 GROUP g RETRY 5 -1", "RETRY's expire-ms must be at least 0"),
-        ("TREAD k 0 1 GROUP g RETRY 500 400", "RETRY's expire-ms is before its retry-ms"),
+        ("TREAD k 0 1 GROUP g MAXATTEMPTS 2", "MAXATTEMPTS needs RETRY"),
+        ("TREAD k 0 1 GROUP g RESERVE", "RESERVE needs RETRY"),
+        ("TREAD k 1 1 WITHLEASE", "WITHLEASE needs RETRY"),
+        ("TREAD k 0 1 GROUP g RETRY 5 0 MAXATTEMPTS 0", "MAXATTEMPTS must be at least 1"),
+        ("TREAD k 0 1 GROUP g RETRY 5 0 MAXATTEMPTS 536870912", "MAXATTEMPTS must be at most 536870911"),
         ("TREAD k 1 1 RETRY 5 6", "RETRY needs GROUP"),
         ("TREAD k 0 1 GROUP g DEADLETTER d", "DEADLETTER needs RETRY"),
         ("TREAD k 1 1 DEADLETTER d", "DEADLETTER needs RETRY"),
@@ -101,6 +105,16 @@ def world() -> World:
         ("TACK k g 2 2-3-4", "offset '2-3-4' is not an integer or out of range"),
         (f"TACK k g 2 2-{HUGE}", "is not an integer or out of range"),
         ("TNACK k g 2 x", "offset 'x' is not an integer or out of range"),
+        ("TACK k g TOKEN 5", "TOKEN takes a number, and offsets follow it"),
+        ("TACK k g TOKEN x 5", "TOKEN is not an integer or out of range"),
+        ("TACK k g 5 TOKEN 5", "offset 'TOKEN' is not an integer or out of range"),
+        ("TNACK k g TOKEN -1 5", "TOKEN must be at least 0"),
+        ("TEXTEND k g 0 5", "ms must be at least 1"),
+        ("TEXTEND k g x 5", "ms is not an integer or out of range"),
+        ("TEXTEND k g 5 BEGIN", "BEGIN needs offsets after it"),
+        ("TEXTEND k g 5 TOKEN 7", "TOKEN takes a number, and offsets follow it"),
+        ("TEXTEND k g 5 TOKEN 7 BEGIN", "BEGIN needs offsets after it"),
+        ("TEXTEND k g 5 5-4", "range '5-4' ends before it starts"),
         ("TNACK k g 2 DELAY x", "DELAY is not an integer or out of range"),
         ("TNACK k g 2 DELAY -1", "DELAY must be at least 0"),
         ("TNACK k g 2 DELAY", "offset 'DELAY' is not an integer or out of range"),
@@ -162,7 +176,8 @@ def test_a_refused_command_names_the_argument_and_changes_nothing(
         "TREAD text 1 1", "TREAD text $ 1 BLOCK 0", "TREAD text 0 1 GROUP g",
         "TREAD text 0 1 BLOCK 0 GROUP g RETRY 5 0", "TACK text g 1", "TEVICT text 1", "TINFO text", "TSEEK text TIME 0",
         "TRETAIN text COUNT 1", "TGROUP LIST text", "TGROUP SET text g 1", "TGROUP DEL text g", "TGROUP PENDING text g",
-        "TNACK text g 1", "TSTAGE text token ENTRIES t e", "TCOMMIT text p 1 token", "TAPPLY text UNSTAGE 5",
+        "TNACK text g 1", "TEXTEND text g 5 1", "TSTAGE text token ENTRIES t e", "TCOMMIT text p 1 token",
+        "TAPPLY text UNSTAGE 5",
     ],
 )  # fmt: skip
 def test_another_type_is_refused(world: World, words: str) -> None:
@@ -459,10 +474,12 @@ def test_any_bytes_are_refused_or_harmless(payload: bytes) -> None:
 WORDS = (
     "k missing text 0 1 2 7 -1 $ 5-3 2-4 x GROUP g h RETRY BLOCK 100 DEADLETTER dead MAXBYTES WITHINFO FORMAT"
     " ARROW ENTRIES BACKLOG PRODUCER p TIME COUNT AGE BYTES COMPACT yes DELAY token 9223372036854775807"
+    " RESERVE WITHLEASE MAXATTEMPTS TOKEN BEGIN"
     " -9223372036854775807"
 )
 NAMES = (
-    "TWRITE TREAD TACK TEVICT TINFO TSEEK TRETAIN TGROUP.LIST TGROUP.SET TGROUP.DEL TGROUP.PENDING TNACK TSTAGE TCOMMIT"
+    "TWRITE TREAD TACK TEVICT TINFO TSEEK TRETAIN TGROUP.LIST TGROUP.SET TGROUP.DEL TGROUP.PENDING TNACK TEXTEND"
+    " TSTAGE TCOMMIT"
 )
 
 

@@ -6,7 +6,8 @@ import pytest
 from tests.support.commands.stream_world import BLOCKED, World, visible
 
 from penstock.engine import stream_upkeep as upkeep
-from penstock.types.stream.groups import Change, Group
+from penstock.types.stream.changes import Change
+from penstock.types.stream.groups import Group
 from penstock.types.stream.shelf import Lease
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -42,6 +42,20 @@ class Pending:
     first: int
     attempts: int
     dead_letter: bool
+    token: int = 0
+    limit: int = 0
+    reserved: bool = False
+
+    def begin(self, now: int) -> None:
+        self.attempts += 1
+        self.reserved = False
+        if self.expire_at < 0:
+            self.expire_at = now - self.expire_at
+
+    def is_over(self, now: int, limit: int = 0) -> bool:
+        """Whether it is to be given up."""
+        exhausted = any(0 < most <= self.attempts for most in (limit, self.limit)) and self.retry_at <= now
+        return exhausted or 0 < self.expire_at <= now
 
 
 @dataclass
@@ -50,6 +64,7 @@ class Member:
 
     position: int
     lost: int = 0
+    acknowledged: int = 0
     pending: dict[int, Pending] = field(default_factory=dict)
 
 
@@ -73,6 +88,7 @@ class StreamCommands(RuleBasedStateMachine):
         self.stages: dict[bytes, tuple[int, list[tuple[bytes, bytes]]]] = {}
         self.letters: list[tuple[str, int, int]] = []  # group, offset, attempts
         self.compact = False
+        self.token = 0  # of the last delivery, in any group
         self.write([(b"", b"first")])
 
     def settle_down(self) -> None:
@@ -123,11 +139,14 @@ class StreamCommands(RuleBasedStateMachine):
     def expired(self, name: bytes) -> None:
         group = self.groups[name]
         for offset, pending in list(group.pending.items()):
-            if pending.expire_at and pending.expire_at <= self.now:
-                del group.pending[offset]
-                group.lost += offset not in self.messages
-                if pending.dead_letter and offset in self.messages:
-                    self.letters.append((name.decode(), offset, pending.attempts))
+            if pending.is_over(self.now):
+                self.given_up(name, offset)
+
+    def given_up(self, name: bytes, offset: int) -> None:
+        pending = self.groups[name].pending.pop(offset)
+        self.groups[name].lost += offset not in self.messages
+        if pending.dead_letter and offset in self.messages:
+            self.letters.append((name.decode(), offset, pending.attempts))
 
     def taken(self, group: Member, count: int) -> list[int]:
         found: list[int] = []
@@ -140,7 +159,8 @@ class StreamCommands(RuleBasedStateMachine):
                 group.position += 1
         return found
 
-    def retried(self, group: Member, count: int, retry: int) -> list[int]:
+    def retried(self, name: bytes, count: int, terms: Pending) -> list[int]:
+        group = self.groups[name]
         for offset in [offset for offset in group.pending if offset < self.first]:
             del group.pending[offset]
             group.lost += 1
@@ -149,8 +169,14 @@ class StreamCommands(RuleBasedStateMachine):
             pending = group.pending[offset]
             if len(found) == count or pending.retry_at > self.now:
                 break
-            if offset in self.messages:
-                pending.retry_at, pending.attempts = self.now + retry, pending.attempts + 1
+            pending.dead_letter |= terms.dead_letter
+            if pending.is_over(self.now, terms.limit):
+                self.given_up(name, offset)
+            elif offset in self.messages:
+                pending.retry_at, pending.token = terms.retry_at, terms.token
+                pending.limit, pending.reserved = terms.limit or pending.limit, True
+                if not terms.reserved:
+                    pending.begin(self.now)
                 found.append(offset)
             else:
                 del group.pending[offset]
@@ -240,9 +266,18 @@ class StreamCommands(RuleBasedStateMachine):
         count=counts,
         retry=st.none() | st.tuples(st.sampled_from([1, 100, 300]), st.sampled_from([0, 300, 700])),
         dead_letter=st.booleans(),
+        limit=st.sampled_from([0, 0, 1, 2]),
+        reserve=st.booleans(),
     )
     def read_as_member(
-        self, name: bytes, place: str, count: int, retry: tuple[int, int] | None, dead_letter: bool
+        self,
+        name: bytes,
+        place: str,
+        count: int,
+        retry: tuple[int, int] | None,
+        dead_letter: bool,
+        limit: int,
+        reserve: bool,
     ) -> None:
         group = self.groups.get(name)
         if group is None:
@@ -251,35 +286,87 @@ class StreamCommands(RuleBasedStateMachine):
         words: list[Word] = ["TREAD", "k", place, count, "GROUP", name]
         if retry is None:
             expected = self.taken(group, count)
-        else:
-            words += ["RETRY", *retry] + (["DEADLETTER", "dead"] if dead_letter else [])
-            self.expired(name)
-            expected = self.retried(group, count, retry[0])
-            room = CAP - len(group.pending)
-            new = self.taken(group, min(count - len(expected), room))
-            expected += new
-            for offset in new:
-                expire_at = self.now + retry[1] if retry[1] else 0
-                group.pending[offset] = Pending(self.now + retry[0], expire_at, self.now, 1, dead_letter)
-        assert self.world.run(*words) == [[offset, *self.messages[offset]] for offset in expected]
+            group.acknowledged += len(expected)
+            assert self.world.run(*words) == [[offset, *self.messages[offset]] for offset in expected]
+            return
+        words += ["RETRY", *retry, "WITHLEASE"]
+        words += ["DEADLETTER", "dead"] if dead_letter else []
+        words += ["MAXATTEMPTS", limit] if limit else []
+        words += ["RESERVE"] if reserve else []
+        token, *rows = self.world.run(*words)
+        assert (token > self.token) if rows else token == 0
+        self.token = max(self.token, token)
+        terms = Pending(self.now + retry[0], -retry[1], self.now, 0, dead_letter, token, limit, reserve)
+        self.expired(name)
+        expected = self.retried(name, count, terms)
+        new = self.taken(group, min(count - len(expected), CAP - len(group.pending)))
+        for offset in new:
+            group.pending[offset] = replace(terms, reserved=True)
+            if not reserve:
+                group.pending[offset].begin(self.now)
+        assert [(offset, tag, entry, attempts) for offset, tag, entry, _, attempts in rows] == [
+            (offset, *self.messages[offset], group.pending[offset].attempts) for offset in expected + new
+        ]
 
-    @rule(name=group_names, start=offsets, length=st.integers(0, 5))
-    def acknowledge(self, name: bytes, start: int, length: int) -> None:
-        assert self.world.run("TACK", "k", name, f"{start}-{start + length}") == len(
-            [
-                self.groups[name].pending.pop(offset)
-                for offset in range(start, start + length + 1)
-                if name in self.groups and offset in self.groups[name].pending
-            ]
-        )
-
-    @rule(name=group_names, start=offsets, length=st.integers(0, 5), delay=st.sampled_from([0, 50, 1000]))
-    def refuse(self, name: bytes, start: int, length: int, delay: int) -> None:
+    def held(self, name: bytes, start: int, length: int, token: int | None) -> list[int]:
         pending = self.groups[name].pending if name in self.groups else {}
-        found = [offset for offset in range(start, start + length + 1) if offset in pending]
+        return [
+            offset
+            for offset in range(start, start + length + 1)
+            if offset in pending and token in (None, pending[offset].token)
+        ]
+
+    def a_token(self, data: st.DataObject, name: bytes) -> int | None:
+        """One that a member may have, or none."""
+        pending = self.groups[name].pending.values() if name in self.groups else ()
+        return data.draw(st.none() | st.sampled_from(sorted({0, self.token, *(each.token for each in pending)})))
+
+    @rule(data=st.data(), name=group_names, start=offsets, length=st.integers(0, 5))
+    def acknowledge(self, data: st.DataObject, name: bytes, start: int, length: int) -> None:
+        token = self.a_token(data, name)
+        found = self.held(name, start, length, token)
+        words: list[Word] = [] if token is None else ["TOKEN", token]
+        assert self.world.run("TACK", "k", name, *words, f"{start}-{start + length}") == len(found)
         for offset in found:
-            pending[offset].retry_at = self.now + delay
-        assert self.world.run("TNACK", "k", name, f"{start}-{start + length}", "DELAY", delay) == len(found)
+            del self.groups[name].pending[offset]
+            self.groups[name].acknowledged += 1
+
+    @rule(
+        data=st.data(),
+        name=group_names,
+        start=offsets,
+        length=st.integers(0, 5),
+        delay=st.sampled_from([0, 50, 1000]),
+    )
+    def refuse(self, data: st.DataObject, name: bytes, start: int, length: int, delay: int) -> None:
+        token = self.a_token(data, name)
+        found = self.held(name, start, length, token)
+        words: list[Word] = [] if token is None else ["TOKEN", token]
+        count = self.world.run("TNACK", "k", name, *words, f"{start}-{start + length}", "DELAY", delay)
+        assert count == len(found)
+        for offset in found:
+            pending = self.groups[name].pending[offset]
+            pending.retry_at, pending.token = self.now + delay, 0
+
+    @rule(
+        data=st.data(),
+        name=group_names,
+        start=offsets,
+        length=st.integers(0, 5),
+        wait=st.sampled_from([1, 50, 1000]),
+        begin=st.booleans(),
+    )
+    def extend(self, data: st.DataObject, name: bytes, start: int, length: int, wait: int, begin: bool) -> None:
+        token = self.a_token(data, name)
+        found = self.held(name, start, length, token)
+        words: list[Word] = [] if token is None else ["TOKEN", token]
+        words += ["BEGIN"] if begin else []
+        assert self.world.run("TEXTEND", "k", name, wait, *words, f"{start}-{start + length}") == len(found)
+        for offset in found:
+            pending = self.groups[name].pending[offset]
+            pending.retry_at = self.now + wait
+            if begin and pending.reserved:
+                pending.begin(self.now)
 
     @rule(name=group_names, offset=offsets)
     def move_group(self, name: bytes, offset: int) -> None:
@@ -388,10 +475,17 @@ class StreamCommands(RuleBasedStateMachine):
                 for offset in range(first, last + 1)
             }
             expected = {
-                offset: (pending.attempts, pending.first, pending.retry_at, pending.expire_at)
+                offset: (pending.attempts, pending.first, pending.retry_at, max(pending.expire_at, 0))
                 for offset, pending in group.pending.items()
             }
             assert listed == expected
+            leases = {
+                offset: (lease.token, lease.limit, lease.reserved)
+                for lease in self.world.stream().groups[name].leases
+                for offset in range(lease.start, lease.end)
+            }
+            assert leases == {at: (one.token, one.limit, one.reserved) for at, one in group.pending.items()}
+            assert self.world.stream().groups[name].acknowledged == group.acknowledged
 
     @invariant()
     @precondition(lambda self: self.letters)

@@ -409,6 +409,7 @@ def test_a_reader_needs_only_to_read(ours: Server, r: redis.Redis) -> None:
                 ("TREAD", "own", 0, 1, "GROUP", "g", "RETRY", 1, 0, "DEADLETTER", "elsewhere"),
                 ("TREAD", "own", 0, 1, "GROUP", "g", "RETRY", 1, 0, "DEADLETTER", "k"),
                 ("TSTAGE", "k", "t", "ENTRIES", "a", "b"), ("TCOMMIT", "k", "p", 1, "t"), ("TNACK", "k", "g", 1),
+                ("TEXTEND", "k", "g", 5, 1),
             ]  # fmt: skip
             for words in refusals:
                 with pytest.raises(redis.exceptions.NoPermissionError):

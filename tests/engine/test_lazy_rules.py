@@ -21,8 +21,8 @@ ZUNIONSTORE
 
 WRITES_THAT_MAY_NOT = {
     "may wait": "blmove blmpop blpop brpop brpoplpush bzmpop bzpopmax bzpopmin tread",
-    "depends on the clock": "expire expireat getex pexpire pexpireat psetex restore setex tcommit tnack tretain tstage "
-    "twrite xadd",
+    "depends on the clock": "expire expireat getex pexpire pexpireat psetex restore setex tcommit textend tnack "
+    "tretain tstage twrite xadd",
     "has a random outcome, which the log must know at once": "spop",
     "is logged by its effect, which is not known before it runs": "tgroup|set",
     "decides which of the next writes are refused": "tschema|del tschema|set",

@@ -52,7 +52,8 @@ STREAMS = """
 TWRITE {k} {m} {v}            | TWRITE {k} ENTRIES {m} {v} {m} {v}                     | TEVICT {k} [1|2|3]
 TREAD {k} 0 [1|2] GROUP g     | TREAD {k} 0 [1|2] GROUP g RETRY [100|5000] 5000 DEADLETTER {k}
 TACK {k} g 1-[1|2|4]          | TNACK {k} g 1-3          | TGROUP DEL {k} g            | TGROUP SET {k} g [0|2]
-TRETAIN {k} COUNT 2
+TRETAIN {k} COUNT 2           | TEXTEND {k} g 900 BEGIN 1-2                            | TACK {k} g TOKEN 1 1-4
+TREAD {k} 0 [1|2] GROUP g RETRY 100 900 MAXATTEMPTS 2 RESERVE
 """
 _SETS = (b"KEYS", b"SMEMBERS", b"SINTER", b"SUNION", b"HGETALL")
 ORDERLESS = (*_SETS, b"SCAN", b"SORT")  # SORT ... BY of elements that weigh the same

@@ -17,8 +17,9 @@ from tests.support.stream_reading import NULL, read, read_runs
 
 from penstock.types.packing import CorruptValue, pack_many, unpack_many
 from penstock.types.stream import compaction, messages, nodes, reading, retention
+from penstock.types.stream.changes import Change
 from penstock.types.stream.compaction import compact
-from penstock.types.stream.groups import Change, Group
+from penstock.types.stream.groups import Group
 from penstock.types.stream.messages import MOST
 from penstock.types.stream.nodes import NODE, Active, Storage
 from penstock.types.stream.producers import ProducerFenced, UnknownStage
@@ -44,12 +45,28 @@ class ModelLease:
     first_delivered: int
     attempts: int
     dead_letter: bytes | None
+    token: int = 0
+    limit: int = 0
+    reserved: bool = False
+
+    def begin(self, now: int) -> None:
+        self.attempts += 1
+        self.reserved = False
+        if self.expire_at < 0:
+            self.expire_at = now - self.expire_at
+
+    def is_over(self, now: int, limit: int = 0) -> bool:
+        """Whether it is to be given up."""
+        exhausted = any(0 < most <= self.attempts for most in (limit, self.limit)) and self.retry_at <= now
+        return exhausted or 0 < self.expire_at <= now
 
 
 @dataclass
 class ModelGroup:
     position: int
     lost: int = 0
+    token: int = 0
+    acknowledged: int = 0
     pending: dict[int, ModelLease] = field(default_factory=dict)
 
 
@@ -258,15 +275,28 @@ class StreamMachine(RuleBasedStateMachine):
         cap=st.sampled_from([5, 12, 1000]),
         max_bytes=limits,
         dead=st.sampled_from([None, b"dead"]),
+        limit=st.sampled_from([0, 0, 1, 2]),
+        reserve=st.booleans(),
     )
-    def group_read(self, name: bytes, count: int, retry: Any, cap: int, max_bytes: int | None, dead: Any) -> None:
+    def group_read(
+        self,
+        name: bytes,
+        count: int,
+        retry: Any,
+        cap: int,
+        max_bytes: int | None,
+        dead: Any,
+        limit: int,
+        reserve: bool,
+    ) -> None:
         if name not in self.groups:
             self.groups[name] = ModelGroup(self.first)
             self.replicas[name] = Group(self.first)
         model = self.groups[name]
         group = self.stream.group(name, self.first)
         has_work = group.has_work(self.stream.messages, self.now, retry is not None, cap)
-        delivery = group.deliver(self.stream.messages, self.now, count, retry, cap, max_bytes, dead)
+        delivery = group.deliver(self.stream.messages, self.now, count, retry, cap, max_bytes, dead, limit, reserve)
+        token = model.token + 1
         assert has_work == (delivery.change is not None) or not count
         if delivery.change is not None:
             self.replicas[name].apply(Change.decode(delivery.change.encode()))
@@ -282,7 +312,7 @@ class StreamMachine(RuleBasedStateMachine):
             return 16 + len(self.messages[offset][1]) + len(self.messages[offset][2])
 
         if retry:
-            expired = [at for at, lease in model.pending.items() if lease.expire_at and lease.expire_at <= self.now]
+            expired = [at for at, lease in model.pending.items() if lease.is_over(self.now)]
             for offset in expired:
                 del model.pending[offset]
                 model.lost += offset not in self.messages
@@ -292,10 +322,18 @@ class StreamMachine(RuleBasedStateMachine):
             for _, offset in sorted((lease.retry_at, at) for at, lease in model.pending.items()):
                 if model.pending[offset].retry_at > self.now or not room():
                     break
-                if offset in self.messages:
+                lease = model.pending[offset]
+                if lease.is_over(self.now, limit):
+                    expired.append(offset)
+                    del model.pending[offset]
+                    model.lost += offset not in self.messages
+                elif offset in self.messages:
                     cost += give(offset)
-                    model.pending[offset].attempts += 1
-                    model.pending[offset].retry_at = self.now + max(retry[0], 1)
+                    lease.retry_at = self.now + max(retry[0], 1)
+                    lease.dead_letter = dead if lease.dead_letter is None else lease.dead_letter
+                    lease.token, lease.limit, lease.reserved = token, limit or lease.limit, True
+                    if not reserve:
+                        lease.begin(self.now)
                 else:
                     del model.pending[offset]
                     model.lost += 1
@@ -305,12 +343,18 @@ class StreamMachine(RuleBasedStateMachine):
                 cost += give(model.position)
                 spare -= 1
                 if retry:
-                    expire_at = self.now + retry[1] if retry[1] else 0
                     at = self.now + max(retry[0], 1)
-                    model.pending[model.position] = ModelLease(at, expire_at, self.now, 1, dead)
+                    lease = ModelLease(at, -retry[1], self.now, 0, dead, token, limit, True)
+                    model.pending[model.position] = lease
+                    if not reserve:
+                        lease.begin(self.now)
+                else:
+                    model.acknowledged += 1
             else:
                 model.lost += 1
             model.position += 1
+        if retry and delivered:
+            model.token = token
         assert [offset for run in delivery.runs for offset in range(*run)] == delivered
         assert sorted(offset for lease in delivery.expired for offset in range(*lease[:2])) == sorted(expired)
         assert read_runs(self.stream.messages, delivery.runs) == b"".join(
@@ -320,29 +364,49 @@ class StreamMachine(RuleBasedStateMachine):
         assert table.column("offset").to_pylist() == delivered
 
     @precondition(lambda self: self.groups)
-    @rule(data=st.data(), start=st.integers(1, 120), length=st.integers(0, 30), at=st.integers(-20, 60))
-    def answer(self, data: st.DataObject, start: int, length: int, at: int) -> None:
+    @rule(
+        data=st.data(),
+        start=st.integers(1, 120),
+        length=st.integers(0, 30),
+        at=st.integers(-20, 60),
+        action=st.sampled_from(["ack", "nack", "extend", "begin"]),
+    )
+    def answer(self, data: st.DataObject, start: int, length: int, at: int, action: str) -> None:
         name = data.draw(st.sampled_from(sorted(self.groups)))
-        model, group = self.groups[name], self.stream.groups[name]
-        known = [offset for offset in range(start, start + length) if offset in model.pending]
+        model, group, replica = self.groups[name], self.stream.groups[name], self.replicas[name]
+        token = data.draw(st.none() | st.integers(max(model.token - 2, 0), model.token))
+        known = [
+            offset
+            for offset in range(start, start + length)
+            if offset in model.pending and token in (None, model.pending[offset].token)
+        ]
         ranges = [(start, start + length)]
-        if data.draw(st.booleans()):
-            assert group.nack(ranges, self.now + at) == len(known)
-            self.replicas[name].nack(ranges, self.now + at)
-            for offset in known:
-                model.pending[offset].retry_at = self.now + at
-        else:
-            assert group.ack(ranges) == len(known)
-            self.replicas[name].ack(ranges)
-            for offset in known:
+        for one in (group, replica):
+            if action == "ack":
+                assert one.ack(ranges, token) == len(known)
+            elif action == "nack":
+                assert one.nack(ranges, self.now + at, token) == len(known)
+            elif action == "extend":
+                assert one.extend(ranges, self.now + at, token) == len(known)
+            else:
+                one.begin(ranges, self.now, token)
+        for offset in known:
+            lease = model.pending[offset]
+            if action == "ack":
                 del model.pending[offset]
+                model.acknowledged += 1
+            elif action == "begin" and lease.reserved:
+                lease.begin(self.now)
+            elif action != "begin":
+                lease.retry_at = self.now + at
+                lease.token = 0 if action == "nack" else lease.token
 
     @precondition(lambda self: self.groups)
     @rule(data=st.data())
     def expire(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(sorted(self.groups)))
         model = self.groups[name]
-        expired = [at for at, lease in model.pending.items() if lease.expire_at and lease.expire_at <= self.now]
+        expired = [at for at, lease in model.pending.items() if lease.is_over(self.now)]
         leases, change = self.stream.groups[name].expire(self.stream.messages, self.now)
         assert sorted(offset for lease in leases for offset in range(*lease[:2])) == sorted(expired)
         assert (change is None) == (not expired)
@@ -372,13 +436,18 @@ class StreamMachine(RuleBasedStateMachine):
         assert stream.size() > 0
         for name, model in self.groups.items():
             group = stream.groups[name]
-            assert (group.position, group.lost) == (model.position, model.lost)
+            counters = (model.position, model.lost, model.token, model.acknowledged)
+            assert (group.position, group.lost, group.token, group.acknowledged) == counters
             assert group.pending_count == len(model.pending)
             listed = {at: ModelLease(*lease[2:]) for lease in group.pending(1, 10**9) for at in range(*lease[:2])}
             assert listed == model.pending
             assert group.lag(stream.messages) == sum(1 for offset in self.messages if offset >= model.position)
             assert group.ack_floor == min([model.position, *model.pending])
-            deadlines = [at for lease in model.pending.values() for at in (lease.retry_at, lease.expire_at or 10**9)]
+            deadlines = [
+                at
+                for lease in model.pending.values()
+                for at in (lease.retry_at, lease.expire_at if lease.expire_at > 0 else 10**9)
+            ]
             assert group.next_deadline() == min(deadlines, default=None)
             assert self.replicas[name].dump() == group.dump()
 

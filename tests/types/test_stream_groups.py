@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.types.packing import CorruptValue
+from penstock.types.stream.changes import Change
 from penstock.types.stream.compaction import compact
-from penstock.types.stream.groups import Change, Group, Lease
+from penstock.types.stream.groups import Group
 from penstock.types.stream.messages import Messages
+from penstock.types.stream.shelf import Lease
 
 
 def filled(count: int) -> Messages:
@@ -116,8 +118,8 @@ def test_expiry_counts_from_the_first_delivery() -> None:
     assert group.next_deadline() == 250
     assert group.expire(messages, 249) == ([], None)
     expired, change = group.expire(messages, 250)
-    assert expired == [Lease(1, 3, 300, 250, 0, 3, b"dead")]
-    assert change == Change(3, 0, ((1, 3),))
+    assert expired == [Lease(1, 3, 300, 250, 0, 3, b"dead", 3)]
+    assert change == Change(3, 0, ((1, 3),), (), 3, 0)
     assert (group.pending_count, group.next_deadline()) == (0, None)
 
 
@@ -165,7 +167,7 @@ def test_new_messages_that_were_evicted_are_skipped_and_counted() -> None:
 def test_a_group_behind_an_emptied_log_catches_up_with_its_losses() -> None:
     messages, group = filled(20), Group(5)
     messages.evict_through(20)
-    assert group.deliver(messages, 0, 5, (10, 0)).change == Change(21, 16)
+    assert group.deliver(messages, 0, 5, (10, 0)).change == Change(21, 16, acknowledged=0)
     assert group.deliver(messages, 0, 5, (10, 0)).change is None
 
 

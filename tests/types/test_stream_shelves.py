@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from penstock import freeing
 from penstock.types.stream import shelf, shelf_times, shelves
 from penstock.types.stream.leases import Leases
-from penstock.types.stream.shelf import Lease
+from penstock.types.stream.shelf import MOST_LIMIT, Lease
 
 OFFSETS = st.integers(1, 150)
 LENGTHS = st.integers(1, 4) | st.integers(1, 60)
@@ -46,6 +46,14 @@ def parts_of(leases: list[Lease], start: int, end: int) -> tuple[list[Lease], li
     return inside, outside
 
 
+def end_of(lease: Lease) -> int | None:
+    """When a lease is given up."""
+    ends = [lease.expire_at] if lease.expire_at > 0 else []
+    if lease.limit and lease.attempts >= lease.limit:
+        ends.append(lease.retry_at)
+    return min(ends, default=None)
+
+
 def messages(leases: list[Lease]) -> int:
     return sum(lease.end - lease.start for lease in leases)
 
@@ -60,9 +68,58 @@ class LeasesMachine(RuleBasedStateMachine):
         self.leases.put(lease)
         self.model = sorted([*parts_of(self.model, lease.start, lease.end)[1], lease])
 
-    @rule(start=OFFSETS, length=LENGTHS, retry=TIMES, expiry=st.just(0) | TIMES, attempts=TIMES, name=NAMES)
-    def put(self, start: int, length: int, retry: int, expiry: int, attempts: int, name: bytes | None) -> None:
-        self.put_one(Lease(start, start + length, retry, expiry, 7, attempts, name))
+    @rule(
+        start=OFFSETS,
+        length=LENGTHS,
+        retry=TIMES,
+        expiry=st.just(0) | TIMES,
+        attempts=TIMES,
+        name=NAMES,
+        token=st.integers(0, 3),
+        limit=st.sampled_from([0, 0, 1, 10, 20, MOST_LIMIT]),
+        reserved=st.booleans(),
+    )
+    def put(
+        self,
+        start: int,
+        length: int,
+        retry: int,
+        expiry: int,
+        attempts: int,
+        name: bytes | None,
+        token: int,
+        limit: int,
+        reserved: bool,
+    ) -> None:
+        self.put_one(Lease(start, start + length, retry, expiry, 7, attempts, name, token, limit, reserved))
+
+    @rule(start=OFFSETS, length=LENGTHS, retry=TIMES, expiry=st.just(0) | TIMES, token=st.integers(0, 3))
+    def reserve(self, start: int, length: int, retry: int, expiry: int, token: int) -> None:
+        self.put_one(Lease(start, start + length, retry, -expiry, 7, 0, None, token, 1, True))
+
+    @rule(start=OFFSETS, length=st.integers(0, 200), token=st.integers(0, 3))
+    def ask_who_holds(self, start: int, length: int, token: int) -> None:
+        inside, _ = parts_of(self.model, start, start + length)
+        offsets = [offset for lease in inside if lease.token == token for offset in range(lease.start, lease.end)]
+        runs = self.leases.held(start, start + length, token)
+        assert [offset for run in runs for offset in range(*run)] == offsets
+        assert all(a[1] < b[0] for a, b in pairwise(runs))
+
+    @rule(start=OFFSETS, length=st.integers(0, 200), now=TIMES)
+    def begin(self, start: int, length: int, now: int) -> None:
+        inside, outside = parts_of(self.model, start, start + length)
+        self.leases.begin(start, start + length, now)
+        begun = [
+            lease._replace(
+                attempts=lease.attempts + 1,
+                reserved=False,
+                expire_at=lease.expire_at if lease.expire_at >= 0 else now - lease.expire_at,
+            )
+            if lease.reserved
+            else lease
+            for lease in inside
+        ]
+        self.model = sorted([*outside, *begun])
 
     @rule(
         first=OFFSETS, count=st.integers(1, 40), every=st.integers(1, 3), time=TIMES, expires=st.booleans(), name=NAMES
@@ -99,26 +156,27 @@ class LeasesMachine(RuleBasedStateMachine):
         inside, self.model = parts_of(self.model, 0, min(end, reach))
         assert gone == ((first, min(end, self.model[0].start if self.model else end)) if inside else None)
 
-    @rule(start=OFFSETS, length=st.integers(0, 200), time=TIMES)
-    def postpone(self, start: int, length: int, time: int) -> None:
+    @rule(start=OFFSETS, length=st.integers(0, 200), time=TIMES, give_back=st.booleans())
+    def postpone(self, start: int, length: int, time: int, give_back: bool) -> None:
         inside, outside = parts_of(self.model, start, start + length)
-        assert self.leases.postpone(start, start + length, time) == messages(inside)
+        assert self.leases.postpone(start, start + length, time, give_back) == messages(inside)
+        inside = [lease._replace(token=0) if give_back else lease for lease in inside]
         self.model = sorted([*outside, *(lease._replace(retry_at=time) for lease in inside)])
 
     @rule(now=st.integers(0, 40))
     def ask(self, now: int) -> None:
         due = min(self.model, key=lambda lease: (lease.retry_at, lease.start), default=None)
         assert self.leases.due(now) == (due if due is not None and due.retry_at <= now else None)
-        expiring = [lease for lease in self.model if lease.expire_at]
-        expired = min(expiring, key=lambda lease: (lease.expire_at, lease.start), default=None)
-        assert self.leases.expired(now) == (expired if expired is not None and expired.expire_at <= now else None)
+        ends = {lease: end for lease in self.model if (end := end_of(lease))}
+        expired = min(ends, key=lambda lease: (ends[lease], lease.start), default=None)
+        assert self.leases.expired(now) == (expired if expired is not None and ends[expired] <= now else None)
         assert self.leases.any_due(now) == (self.leases.due(now) is not None or self.leases.expired(now) is not None)
 
     @rule()
     def ask_when(self) -> None:
         retries = [lease.retry_at for lease in self.model]
         assert self.leases.next_retry() == min(retries, default=None)
-        expiries = [lease.expire_at for lease in self.model if lease.expire_at]
+        expiries = [end for lease in self.model if (end := end_of(lease))]
         assert self.leases.next_deadline() == min(retries + expiries, default=None)
 
     @rule(start=OFFSETS, length=st.integers(0, 100))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from penstock.commands.streams import log_at, refuse_repeated, to_number, to_ranges
+from penstock.commands.streams import log_at, refuse_repeated, to_number, to_ranges, to_token
 from penstock.engine.arguments import INT64_MAX
 from penstock.engine.declarations import Access, Argv, Flag, NotLazy, Reply, command, key
 from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError, no_such_key
 from penstock.protocol.resp import OK
-from penstock.types.stream.groups import Change, Group, merged
+from penstock.types.stream.groups import Group, merged
 from penstock.types.stream.retention import Retention, apply_retention
 from penstock.types.stream.stream import Stream
 
@@ -176,7 +176,7 @@ def tgroup_set(session: Session, argv: Argv) -> Reply:
     group.set_position(place)
     session.engine.streams.note(session.db, argv[2], stream)
     session.db.changed(argv[2])
-    session.log([b"TAPPLY", argv[2], b"GROUP", argv[3], Change(place, group.lost).encode()])
+    session.log([b"TAPPLY", argv[2], b"GROUP", argv[3], group.change().encode()])
     return OK
 
 
@@ -210,7 +210,8 @@ def tgroup_del(session: Session, argv: Argv) -> Reply:
 def tgroup_pending(session: Session, argv: Argv) -> Reply:
     """List the messages that a group got and has not acknowledged, as runs of offsets delivered together.
 
-    Each row is [first, last, attempts, first delivered, next retry, expiry or 0], times in milliseconds since 1970.
+    Each row is [first, last, attempts, first delivered, next retry, expiry or 0], times in milliseconds since 1970. A
+    message that is reserved and was never begun has 0 attempts and no expiry yet.
     """
     words = argv[4:]
     bounds = (1, INT64_MAX)
@@ -231,7 +232,7 @@ def tgroup_pending(session: Session, argv: Argv) -> Reply:
             lease.attempts,
             lease.first_delivered - lead,
             lease.retry_at - lead,
-            lease.expire_at - lead if lease.expire_at else 0,
+            lease.expire_at - lead if lease.expire_at > 0 else 0,
         ]
         for lease in group.pending(*bounds, count)
     ]
@@ -243,23 +244,74 @@ def tgroup_pending(session: Session, argv: Argv) -> Reply:
     flags=_WRITE | Flag.FAST | Flag.TIMED,
     keys=key(1, Access.UPDATE),
     group="stream",
-    syntax="key group offset | start-end [...] [DELAY ms]",
+    syntax="key group [TOKEN token] offset | start-end [...] [DELAY ms]",
     cost="O(log L) a range with L leases pending, and 0.05 microseconds a lease in it",
 )
 def tnack(session: Session, argv: Argv) -> Reply:
-    """Deliver pending messages again at once, or after a delay; answer how many were pending."""
-    words, delay = argv[3:], 0
+    """Deliver pending messages again at once, or after a delay; answer how many were pending.
+
+    With TOKEN, only messages that are still leased under this delivery. They are no longer leased under it afterwards.
+    """
+    token, words = to_token(argv[3:])
+    delay = 0
     if len(words) > 2 and words[-2].upper() == b"DELAY":
         delay = to_number(words[-1], "DELAY")
         words = words[:-2]
     ranges = merged(to_ranges(words))
-    stream = session.db.find(argv[1], Stream)
-    group = stream.groups.get(argv[2]) if stream is not None else None
-    if group is None:
+    found = _pending_group(session, argv)
+    if found is None:
         return 0
+    stream, group = found
     now = session.engine.streams.lease_time()
-    count = group.nack(ranges, min(now + delay, INT64_MAX))
+    at = min(now + delay, INT64_MAX)
+    count = group.nack(ranges, at, token)
     if count:
+        stream.expiry_from = min(stream.expiry_from, at)  # a message may have had its last attempt
         log_at(session, argv, moment=now)
         session.db.changed(argv[1])
     return count
+
+
+@command(
+    "TEXTEND",
+    arity=-5,
+    flags=_WRITE | Flag.FAST | Flag.TIMED,
+    keys=key(1, Access.UPDATE),
+    group="stream",
+    syntax="key group ms [TOKEN token] [BEGIN] offset | start-end [...]",
+    cost="O(log L) a range with L leases pending, and 0.05 microseconds a lease in it; BEGIN 5 microseconds a lease",
+)
+def textend(session: Session, argv: Argv) -> Reply:
+    """Hold pending messages for ms from now, before they are delivered again; answer how many were pending.
+
+    With TOKEN, only messages that are still leased under this delivery. BEGIN counts an attempt for those that were
+    reserved (TREAD ... RESERVE), and the time to their expiry starts with the first attempt. To begin a message again
+    in the same delivery counts nothing.
+    """
+    wait = to_number(argv[3], "ms", 1)
+    token, words = to_token(argv[4:])
+    begin = words[0].upper() == b"BEGIN"
+    if begin and len(words) == 1:
+        raise ReplyError("BEGIN needs offsets after it")
+    ranges = merged(to_ranges(words[1:] if begin else words))
+    found = _pending_group(session, argv)
+    if found is None:
+        return 0
+    stream, group = found
+    now = session.engine.streams.lease_time()
+    at = min(now + wait, INT64_MAX)
+    count = group.extend(ranges, at, token)
+    if count and begin:
+        group.begin(ranges, now, token)
+    if count:
+        # When something expires now is not known without a search. The next round of upkeep finds out.
+        stream.expiry_from = 0 if begin else min(stream.expiry_from, at)
+        log_at(session, argv, moment=now)
+        session.db.changed(argv[1])
+    return count
+
+
+def _pending_group(session: Session, argv: Argv) -> tuple[Stream, Group] | None:
+    stream = session.db.find(argv[1], Stream)
+    group = stream.groups.get(argv[2]) if stream is not None else None
+    return (stream, group) if stream is not None and group is not None else None

@@ -13,8 +13,8 @@ from penstock.protocol.errors import Fenced, ReplyError
 from penstock.protocol.resp import OK
 from penstock.types.packing import CorruptValue
 from penstock.types.stream.arrow import rows_of
+from penstock.types.stream.changes import Change
 from penstock.types.stream.compaction import compact_nodes
-from penstock.types.stream.groups import Change
 from penstock.types.stream.producers import ProducerFenced, UnknownStage
 from penstock.types.stream.stream import Stream
 

@@ -24,12 +24,13 @@ from penstock.protocol.stream_messages import NULL2, NULL3
 from penstock.types.stream import reading
 from penstock.types.stream.arrow import INVALID, InvalidArrow, parse_arrow, rows_of, without_rows
 from penstock.types.stream.arrow_size import unpacked_size
-from penstock.types.stream.groups import Change, Group
+from penstock.types.stream.groups import Delivery, Group
 from penstock.types.stream.ipc import ArrowPart, Piece
 from penstock.types.stream.messages import Messages
 from penstock.types.stream.nodes import NODE, Range
 from penstock.types.stream.producers import ProducerFenced
 from penstock.types.stream.retention import apply_retention, keep_last, keep_nodes, outgrows
+from penstock.types.stream.shelf import MOST_LIMIT
 from penstock.types.stream.stream import Stream
 
 _NOTHING = Messages()  # the result where there is no stream
@@ -68,6 +69,15 @@ def to_ranges(words: Sequence[bytes]) -> list[Range]:
             raise ReplyError(f"range '{word.decode(errors='replace')}' ends before it starts")
         ranges.append((first, last + 1))
     return ranges
+
+
+def to_token(words: Argv) -> tuple[int | None, Argv]:
+    """The token of `[TOKEN t] offset ...`, None if there is none, and the other words."""
+    if words[0].upper() != b"TOKEN":
+        return None, words
+    if len(words) < 3:
+        raise ReplyError("TOKEN takes a number, and offsets follow it")
+    return to_number(words[1], "TOKEN"), words[2:]
 
 
 def parse_entries(argv: Argv, at: int) -> tuple[list[bytes], list[bytes]]:
@@ -332,6 +342,9 @@ class _Read:
     retry: tuple[int, int] | None = None
     max_bytes: int | None = None
     dead_letter: bytes | None = None
+    limit: int = 0  # of attempts
+    reserve: bool = False
+    with_lease: bool = False
     with_info: bool = False
     arrow: bool = False
     compressed: bool = False  # Arrow only: nodes that are stored compressed may be sent compressed
@@ -403,8 +416,8 @@ class _Read:
             at += size
         if read.group is None and offset == 0:
             raise ReplyError("offset must be at least 1; offsets start at 1, and 0 is only for a new group")
-        if read.retry is not None or read.dead_letter is not None or read.compressed:
-            read._check()
+        if not _PLAIN.issuperset(seen):
+            read._check(seen)
         return read
 
     def _take(self, word: bytes, values: list[bytes], now: int) -> None:
@@ -420,32 +433,37 @@ class _Read:
             self.max_bytes = to_number(values[0], "MAXBYTES", 1)
         elif word == b"DEADLETTER":
             self.dead_letter = values[0]
-        elif word == b"WITHINFO":
-            self.with_info = True
-        elif word == b"COMPRESSED":
-            self.compressed = True
+        elif word == b"MAXATTEMPTS":
+            self.limit = to_number(values[0], "MAXATTEMPTS", 1)
+            if self.limit > MOST_LIMIT:
+                raise ReplyError(f"MAXATTEMPTS must be at most {MOST_LIMIT}")
+        elif word in _SWITCHES:
+            setattr(self, _SWITCHES[word], True)
         elif values[0].upper() == b"ARROW":
             self.arrow = True
         else:
             raise ReplyError(f"unknown FORMAT '{values[0][:64].decode(errors='replace')}'; there is ARROW")
 
-    def _check(self) -> None:
+    def _check(self, seen: set[bytes]) -> None:
         if self.retry is not None and self.group is None:
             raise ReplyError("RETRY needs GROUP: only a group waits for acknowledgements")
         if self.dead_letter is not None and self.retry is None:
             raise ReplyError("DEADLETTER needs RETRY: only what is retried can expire")
         if self.dead_letter == self.key:
             raise ReplyError("DEADLETTER must be another key than the stream's own")
-        if self.retry is not None and 0 < self.retry[1] < self.retry[0]:
-            raise ReplyError("RETRY's expire-ms is before its retry-ms: the message would never be retried")
+        for word in (b"MAXATTEMPTS", b"RESERVE", b"WITHLEASE"):
+            if word in seen and self.retry is None:
+                raise ReplyError(f"{word.decode()} needs RETRY: without it a message is done when it is delivered")
         if self.compressed and not self.arrow:
             raise ReplyError("COMPRESSED needs FORMAT ARROW: only record batches may be compressed")
 
 
 _SIZES = {
     b"BLOCK": 2, b"GROUP": 2, b"RETRY": 3, b"MAXBYTES": 2, b"DEADLETTER": 2, b"WITHINFO": 1, b"FORMAT": 2,
-    b"COMPRESSED": 1,
+    b"COMPRESSED": 1, b"MAXATTEMPTS": 2, b"RESERVE": 1, b"WITHLEASE": 1,
 }  # fmt: skip
+_SWITCHES = {b"WITHINFO": "with_info", b"COMPRESSED": "compressed", b"RESERVE": "reserve", b"WITHLEASE": "with_lease"}
+_PLAIN = frozenset([b"BLOCK", b"GROUP", b"MAXBYTES", b"WITHINFO", b"FORMAT"])  # those that go with any others
 
 
 def _options(argv: Sequence[bytes]) -> dict[bytes, int]:
@@ -473,8 +491,8 @@ def _dead_letter_key(argv: Sequence[bytes]) -> Iterable[int]:
     flags=Flag.WRITE | Flag.BLOCKING | Flag.MOVABLEKEYS | Flag.BRIEF,
     keys=(*key(1, Access.UPDATE, narrow=_tread_access), KeySpec(Access.WRITE, find=_dead_letter_key)),
     group="stream",
-    syntax="key offset count [BLOCK ms] [GROUP name] [RETRY retry-ms expire-ms] [MAXBYTES bytes] [DEADLETTER key] "
-    "[WITHINFO] [FORMAT ARROW [COMPRESSED]]",
+    syntax="key offset count [BLOCK ms] [GROUP name] [RETRY retry-ms expire-ms] [MAXATTEMPTS count] [RESERVE] "
+    "[WITHLEASE] [MAXBYTES bytes] [DEADLETTER key] [WITHINFO] [FORMAT ARROW [COMPRESSED]]",
     cost="O(1) to find the offset, at any length, and O(bytes) to send; a group adds O(leases touched)",
 )
 def tread(session: Session, argv: Argv) -> Reply:
@@ -485,7 +503,11 @@ def tread(session: Session, argv: Argv) -> Reply:
     replaces this one during the wait. BLOCK waits while there is nothing at or after the offset; 0 waits for ever; a
     timeout answers a null array. With GROUP the offset only sets the start of a group that does not exist yet (0 is the
     first available message). Each message goes to one member. With RETRY it is delivered again after retry-ms until it
-    is acknowledged with TACK, or expires. WITHINFO puts [first, last] in front. FORMAT ARROW answers one bulk string
+    is acknowledged with TACK, or given up: expire-ms after its first delivery (0 is never), or when it is due again and
+    was begun MAXATTEMPTS times. RESERVE begins no message: attempts and expire-ms count from TEXTEND ... BEGIN.
+    WITHLEASE puts the token of the delivery in front, and each message is [offset, tag, entry, time, attempts]; in
+    Arrow there is a column attempts, and the token is in the schema's metadata. WITHINFO puts [first, last] in front
+    (after the token). FORMAT ARROW answers one bulk string
     that pyarrow.ipc.open_stream reads; WITHINFO then puts first, last and the stream's schema in the schema's metadata,
     and COMPRESSED sends record batches compressed as they are stored, which every Arrow with lz4 and zstd reads.
     """
@@ -550,11 +572,21 @@ def _read_group(session: Session, read: _Read) -> Reply:
     engine.streams.note(db, read.key, stream)
     now = engine.streams.lease_time()
     delivery = group.deliver(
-        messages, now, read.count, read.retry, engine.config.stream_max_pending, read.max_bytes, read.dead_letter
+        messages,
+        now,
+        read.count,
+        read.retry,
+        engine.config.stream_max_pending,
+        read.max_bytes,
+        read.dead_letter,
+        read.limit,
+        read.reserve,
+        engine.streams.token(now),
     )
-    if read.retry is not None and read.retry[1]:
-        stream.expiry_from = min(stream.expiry_from, now + read.retry[1])
-    change = delivery.change or (None if known else Change(group.position, group.lost))
+    if read.retry is not None and (read.retry[1] or read.limit):
+        soonest = min(read.retry[1] or read.retry[0], read.retry[0]) if read.limit else read.retry[1]
+        stream.expiry_from = min(stream.expiry_from, now + soonest)
+    change = delivery.change or (None if known else group.change())
     if change is not None:
         session.log(*engine.streams.group_changed(db, read.key, read.group, stream, change, delivery.expired))
     if not delivery.runs and read.deadline is not None and read.count:
@@ -562,6 +594,8 @@ def _read_group(session: Session, read: _Read) -> Reply:
             read.wait_for_retry(session, group)
         read.origin, read.offset = weakref.ref(stream), messages.last + 1
         return session.block([read.key], read.deadline, NULL_ARRAY, read)
+    if read.with_lease:
+        return _leased(stream, read, delivery)
     if read.arrow:
         fields = _fields(stream, read)
         return _bulk(reading.read_arrow_runs(messages, delivery.runs, read.compressed, read.with_info, fields))
@@ -569,6 +603,26 @@ def _read_group(session: Session, read: _Read) -> Reply:
     return _array(
         reading.read_runs(messages, delivery.runs, stream_messages), count, messages if read.with_info else None
     )
+
+
+def _leased(stream: Stream, read: _Read, delivery: Delivery) -> RawPieces:
+    """The reply with the token of a delivery, 0 if there is nothing in it, and the attempts of its messages."""
+    messages = stream.messages
+    leases = delivery.change.leases if delivery.change is not None else ()
+    token = leases[0].token if leases else 0
+    if read.arrow:
+        fields = _fields(stream, read)
+        return _bulk(reading.read_arrow_leases(messages, leases, token, read.with_info, fields))
+    head = b":%d\r\n" % token
+    if read.with_info:
+        head += b"*2\r\n:%d\r\n:%d\r\n" % (messages.first, messages.last)
+    pieces = [
+        stream_messages.encode_leased(*rows, lease.attempts)
+        for lease in leases
+        for rows in reading.rows_of_runs(messages, [(lease.start, lease.end)])
+    ]
+    count = sum(lease.end - lease.start for lease in leases) + (2 if read.with_info else 1)
+    return RawPieces([b"*%d\r\n" % count, head, *pieces])
 
 
 def _place(session: Session, stream: Stream, read: _Read) -> int:
@@ -613,19 +667,23 @@ def _array(pieces: list[Piece], count: int, info: Messages | None) -> RawPieces:
     flags=Flag.WRITE | Flag.FAST,
     keys=key(1, Access.UPDATE),
     group="stream",
-    syntax="key group offset | start-end [offset | start-end ...]",
+    syntax="key group [TOKEN token] offset | start-end [offset | start-end ...]",
     cost="O(log L) a range with L leases pending, and 0.01 microseconds a lease in it; the numbers in a range are"
     " not walked",
 )
 def tack(session: Session, argv: Argv) -> Reply:
-    """Acknowledge messages of a group and answer how many were pending; unknown offsets are ignored."""
-    ranges = to_ranges(argv[3:])
+    """Acknowledge messages of a group and answer how many were pending; unknown offsets are ignored.
+
+    With TOKEN, only messages that are still leased under this delivery are acknowledged (TREAD ... WITHLEASE).
+    """
+    token, words = to_token(argv[3:])
+    ranges = to_ranges(words)
     db = session.db
     stream = db.find(argv[1], Stream)
     group = stream.groups.get(argv[2]) if stream is not None else None
     if group is None:
         return 0
-    removed = group.ack(ranges)
+    removed = group.ack(ranges, token)
     if removed:
         db.changed(argv[1])
     return removed

@@ -19,8 +19,8 @@ from penstock.engine.arguments import INT64_MAX
 from penstock.engine.declarations import Argv
 from penstock.protocol.dead_letters import Letter, name_in_text
 from penstock.protocol.errors import ReplyError
+from penstock.types.stream.changes import Change
 from penstock.types.stream.compaction import compact
-from penstock.types.stream.groups import Change
 from penstock.types.stream.reading import each
 from penstock.types.stream.retention import apply_retention
 from penstock.types.stream.shelf import Lease
@@ -51,6 +51,7 @@ class Streams:
         self._noted: OrderedDict[Place, None] = OrderedDict()  # streams with groups, stages or retention
         self.replaying = False  # an effect is being applied; what was evicted with it is an effect of its own
         self._timers: dict[Place, tuple[int, object]] = {}  # when the readers of a stream are to be woken
+        self._token = 0  # of the last delivery in any group
         self._tick_planned = False  # there is more to expire, or to compact, than one tick took
         engine.config.on_change("stream-max-pending", lambda _: self._wake_all())
 
@@ -92,6 +93,14 @@ class Streams:
     def lease_time(self) -> int:
         """The time that leases go by; that of an effect which is being applied is the one it happened at."""
         return self._engine.clock.now if self.replaying else self._engine.clock.lease_time()
+
+    def token(self, now: int) -> int:
+        """The number of the next delivery at a lease time. It grows, and starts at the microseconds since 1970.
+
+        So a group that is deleted and made again repeats none, nor does one after a restart.
+        """
+        self._token = max(self._token + 1, now * 1000)
+        return self._token
 
     def wake_at(self, database: Database, key: bytes, when: int) -> None:
         """Run those blocked on a stream again at a time, unless something wakes them before."""

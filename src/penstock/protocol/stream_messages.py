@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, repeat
 from typing import TYPE_CHECKING, Any
 
 NULL2 = b"$-1\r\n"
@@ -25,6 +25,7 @@ NULL2 = b"$-1\r\n"
 NULL3 = b"_\r\n"
 """The same in RESP3."""
 
+_LEASED = b"*5\r\n:%d\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n:%d\r\n:%d\r\n"
 _MESSAGE = b"*3\r\n:%d\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n"
 
 Encoded = tuple[bytes, "array[int]"]
@@ -61,6 +62,18 @@ def encode_columns(
     return _encode(places, _values(tags, first, end, wide), _values(entries, first, end, wide))
 
 
+def encode_leased(
+    offsets: Sequence[int], times: Sequence[int], tags: list[bytes], entries: list[bytes], attempts: int
+) -> bytes:
+    """Messages with their time and one more number, which is the same for all.
+
+    >>> encode_leased([7], [1000], [b"tag"], [b""], 2)
+    b'*5\\r\\n:7\\r\\n$3\\r\\ntag\\r\\n$0\\r\\n\\r\\n:1000\\r\\n:2\\r\\n'
+    """
+    rows = zip(offsets, map(len, tags), tags, map(len, entries), entries, times, repeat(attempts), strict=False)
+    return b"".join(map(_LEASED.__mod__, rows))
+
+
 def _encode(offsets: Sequence[int], tags: list[bytes], entries: list[bytes], base: int = 0) -> Encoded:
     """Messages one by one; the first begins at `base`."""
     rows = zip(offsets, map(len, tags), tags, map(len, entries), entries, strict=True)
@@ -91,4 +104,4 @@ if not TYPE_CHECKING and not os.environ.get("PENSTOCK_PURE"):
     except ImportError:
         pass
 
-__all__ = ["COMPILED", "NULL2", "NULL3", "Column", "Encoded", "encode_columns", "encode_more"]
+__all__ = ["COMPILED", "NULL2", "NULL3", "Column", "Encoded", "encode_columns", "encode_leased", "encode_more"]

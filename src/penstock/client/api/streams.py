@@ -27,11 +27,25 @@ class Message(NamedTuple):
     entry: Any
 
 
-class Reading(list["Message | None"]):
-    """The messages of one TREAD, None where one is gone; with `first` and `last` offset of the stream if asked for."""
+class LeasedMessage(NamedTuple):
+    """A message of a delivery that knows its lease: when it was written (milliseconds since 1970), and its attempts."""
+
+    offset: int
+    tag: Any
+    entry: Any
+    time: int
+    attempts: int
+
+
+class Reading(list["Message | LeasedMessage | None"]):
+    """The messages of one TREAD, None where one is gone; with `first` and `last` offset of the stream if asked for.
+
+    `token` is the number of the delivery, if asked for; 0 if there is nothing in it.
+    """
 
     first: int | None = None
     last: int | None = None
+    token: int = 0
 
 
 class Committed(NamedTuple):
@@ -140,14 +154,18 @@ class StreamCommands(SchemaCommands):
         expire_ms: int = 0,
         max_bytes: int | None = None,
         dead_letter: Any = None,
+        max_attempts: int | None = None,
+        reserve: bool = False,
+        with_lease: bool = False,
         with_info: bool = False,
     ) -> Any:
         """Up to `count` messages from an offset on (1 unless given), or the next ones of a group: a Reading.
 
         Without a group its items are the messages at offset, offset + 1 ..., None where one is gone. `block_ms` waits
         for something to come, 0 for ever; an empty Reading then says that nothing came. Of a group that does not exist
-        yet the offset says where it begins: with the first message there is unless given. `retry_ms` and `expire_ms`
-        are the group's terms for what is not acknowledged with `tack`.
+        yet the offset says where it begins: with the first message there is unless given. `retry_ms`, `expire_ms` and
+        `max_attempts` are the group's terms for what is not acknowledged with `tack`. `with_lease` gives LeasedMessages
+        and the token of the delivery. `reserve` begins none of them: that is what `textend` is for.
         """
         words = read_options(
             key,
@@ -159,10 +177,13 @@ class StreamCommands(SchemaCommands):
             expire_ms=expire_ms,
             max_bytes=max_bytes,
             dead_letter=dead_letter,
+            max_attempts=max_attempts,
+            reserve=reserve,
+            with_lease=with_lease,
         )
         if with_info:
-            return self.execute_command(*words, "WITHINFO", reading="info")
-        return self.execute_command(*words, reading="plain")
+            return self.execute_command(*words, "WITHINFO", reading="leased info" if with_lease else "info")
+        return self.execute_command(*words, reading="leased" if with_lease else "plain")
 
     def read_arrow(
         self,
@@ -176,6 +197,9 @@ class StreamCommands(SchemaCommands):
         expire_ms: int = 0,
         max_bytes: int | None = None,
         dead_letter: Any = None,
+        max_attempts: int | None = None,
+        reserve: bool = False,
+        with_lease: bool = False,
         with_info: bool = False,
         compressed: bool = True,
         typed: bool = False,
@@ -189,6 +213,7 @@ class StreamCommands(SchemaCommands):
         of entry; `bad_entries` says what to do about entries that do not fit: "fail" raises BadEntry, "null" gives
         nulls, "drop" no row. A typed read of a group needs `retry_ms`, and cannot drop rows. `with_info` puts the
         stream's first and last offset in `table.schema.metadata`, as b"first" and b"last", and its schema as b"schema".
+        `with_lease` adds the column attempts, unless it is typed, and puts the token of the delivery there as b"token".
         What the server has compressed is sent so, and unpacked here; `compressed=False` lets the server do it.
         """
         columns = TypedColumns(key, bad_entries) if typed else None
@@ -207,25 +232,53 @@ class StreamCommands(SchemaCommands):
             expire_ms=expire_ms,
             max_bytes=max_bytes,
             dead_letter=dead_letter,
+            max_attempts=max_attempts,
+            reserve=reserve,
+            with_lease=with_lease,
         )
         words += ["FORMAT", "ARROW"]
         if compressed:
             words.append("COMPRESSED")
         if with_info or typed or not is_bounded:
             words.append("WITHINFO")
-        reading = ArrowReading(columns, None if is_bounded else words[2], with_info)
+        reading = ArrowReading(columns, None if is_bounded else words[2], with_info, with_lease)
         return self.execute_command(*words, reading=reading, **{NEVER_DECODE: True})
 
-    def tack(self, key: Any, group: Any, *offsets: int | str | range | Sequence[int]) -> Any:
+    def tack(self, key: Any, group: Any, *offsets: int | str | range | Sequence[int], token: int | None = None) -> Any:
         """Acknowledge messages: offsets, ranges such as "5-9", Python ranges, or lists of offsets; how many were
         pending.
-        """
-        return self.execute_command("TACK", key, group, *_some(offsets))
 
-    def tnack(self, key: Any, group: Any, *offsets: int | str | range | Sequence[int], delay_ms: int = 0) -> Any:
+        With the token of a delivery, here and below, only what is still leased under it counts.
+        """
+        return self.execute_command("TACK", key, group, *_token(token), *_some(offsets))
+
+    def tnack(
+        self,
+        key: Any,
+        group: Any,
+        *offsets: int | str | range | Sequence[int],
+        delay_ms: int = 0,
+        token: int | None = None,
+    ) -> Any:
         """Have pending messages delivered again, at once or after a delay; how many were pending."""
         delay = ("DELAY", delay_ms) if delay_ms else ()
-        return self.execute_command("TNACK", key, group, *_some(offsets), *delay)
+        return self.execute_command("TNACK", key, group, *_token(token), *_some(offsets), *delay)
+
+    def textend(
+        self,
+        key: Any,
+        group: Any,
+        ms: int,
+        *offsets: int | str | range | Sequence[int],
+        token: int | None = None,
+        begin: bool = False,
+    ) -> Any:
+        """Hold pending messages for so long from now; how many were pending.
+
+        `begin` counts an attempt for those that are reserved, once in a delivery.
+        """
+        words = [*_token(token), "BEGIN"] if begin else _token(token)
+        return self.execute_command("TEXTEND", key, group, ms, *words, *_some(offsets))
 
     def tevict(self, key: Any, offset: int) -> Any:
         """Remove messages up to an offset, or all but the last n if it is -n; how many went."""
@@ -342,6 +395,10 @@ def _some(offsets: Sequence[Any]) -> list[Any]:
     return found
 
 
+def _token(token: int | None) -> list[Any]:
+    return [] if token is None else ["TOKEN", token]
+
+
 def _write_options(backlog: int | None, producer: tuple[Any, int] | None) -> list[Any]:
     words: list[Any] = [] if backlog is None else ["BACKLOG", backlog]
     return words if producer is None else [*words, "PRODUCER", *producer]
@@ -358,10 +415,16 @@ def read_options(
     expire_ms: int = 0,
     max_bytes: int | None = None,
     dead_letter: Any = None,
+    max_attempts: int | None = None,
+    reserve: bool = False,
+    with_lease: bool = False,
 ) -> list[Any]:
     """The words of a TREAD."""
     if expire_ms and retry_ms is None:
         raise ValueError(f"expire_ms={expire_ms} needs retry_ms: only what is delivered again can expire")
+    for name, value in (("max_attempts", max_attempts), ("reserve", reserve), ("with_lease", with_lease)):
+        if value and retry_ms is None:
+            raise ValueError(f"{name}={value} needs retry_ms: without it a message is done when it is delivered")
     if offset is None:
         offset = 1 if group is None else 0
     words = ["TREAD", key, offset, count]
@@ -375,6 +438,12 @@ def read_options(
         words += ["MAXBYTES", max_bytes]
     if dead_letter is not None:
         words += ["DEADLETTER", dead_letter]
+    if max_attempts is not None:
+        words += ["MAXATTEMPTS", max_attempts]
+    if reserve:
+        words.append("RESERVE")
+    if with_lease:
+        words.append("WITHLEASE")
     return words
 
 
@@ -395,14 +464,18 @@ class ArrowReading(NamedTuple):
     columns: TypedColumns | None = None
     start: int | str | None = None  # where it began, if the caller gave no limit and is to know of the default one
     with_info: bool = True
+    with_lease: bool = False
 
     def table(self, reply: bytes | None) -> Any:
-        table = _table(reply)
+        table = _table(reply, self.with_lease)
         if isinstance(self.start, int):
             self._tell_rest(self.start + DEFAULT_ROWS, int(table.schema.metadata[b"last"]))
         if self.columns is not None:
             table = self.columns.of(table)
-        return table if self.with_info else table.replace_schema_metadata()
+        if self.with_info:
+            return table
+        kept = {b"token": (table.schema.metadata or {}).get(b"token", b"0")} if self.with_lease else None
+        return table.replace_schema_metadata(kept)
 
     def _tell_rest(self, stop: int, last: int) -> None:
         if stop <= last:
@@ -423,18 +496,23 @@ def _reading(reply: Any, reading: str | ArrowReading | None = None) -> Any:
     found = Reading()
     if reply is None:
         return found  # BLOCK came to its end
-    if reading == "info":
+    make: Callable[[Any], Any] = Message._make
+    if reading.startswith("leased"):
+        found.token, *reply = reply
+        make = LeasedMessage._make
+    if reading.endswith("info"):
         (found.first, found.last), *reply = reply
-    make = Message._make
     found.extend([None if row is None else make(row) for row in reply])
     return found
 
 
-def _table(reply: bytes | None) -> Any:
+def _table(reply: bytes | None, with_lease: bool) -> Any:
     import pyarrow as pa
 
     if reply is None:
         schema = pa.schema([("offset", pa.int64()), ("time", pa.int64()), ("tag", pa.binary()), ("entry", pa.binary())])
+        if with_lease:
+            schema = schema.append(pa.field("attempts", pa.int64()))
         return schema.empty_table()
     # Without threads: a column of a batch is small, and to hand it to a thread takes longer than to decompress it.
     with pa.ipc.open_stream(reply, options=pa.ipc.IpcReadOptions(use_threads=False)) as reader:

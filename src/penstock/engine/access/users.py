@@ -23,7 +23,7 @@ from penstock.engine.access.permissions import Reason, Refusal, RuleError, Selec
 from penstock.engine.config import ConfigError
 from penstock.engine.declarations import Access, Argv, Command
 from penstock.protocol.errors import NoPerm, ReplyError, WrongPass
-from penstock.types.stream.groups import Change
+from penstock.types.stream.changes import Change
 from penstock.types.stream.stream import Stream
 
 if TYPE_CHECKING:

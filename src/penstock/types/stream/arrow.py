@@ -26,6 +26,7 @@ SCHEMA = pa.schema([("time", pa.int64()), ("tag", pa.binary()), ("entry", pa.bin
 LARGE_SCHEMA = pa.schema([("time", pa.int64()), ("tag", pa.large_binary()), ("entry", pa.large_binary())])
 _PLAIN = pa.schema([("tag", pa.binary()), ("entry", pa.binary())])  # what most clients write; SCHEMA comes next
 READ_SCHEMA = pa.schema([("offset", pa.int64()), *SCHEMA])
+LEASED_SCHEMA = pa.schema([*READ_SCHEMA, ("attempts", pa.int64())])
 
 INVALID = (pa.ArrowException, OSError, ValueError, EOFError, OverflowError, MemoryError, struct.error)
 """The errors of bytes that are not an Arrow stream."""

@@ -4,9 +4,12 @@ Pending messages are kept as leases, runs of offsets delivered together, so that
 costs the same as one: one lease is added and removed. Acknowledging inside a lease splits it. leases.py finds leases by
 offset and by time. No call visits all of them: those that expired or were evicted are dropped in slices.
 
-Every change is a `Change` in absolute terms (position, leases with their times). `deliver` and `expire` return it to be
-logged; `apply` makes it, both then and at a replay, where it must give the same state. So it depends on no clock and no
-counter.
+Every delivery has a token, a number that grows and that the group never repeats. Its leases carry it, so that a member
+whose messages were delivered to another one since changes nothing that is not its own any more. A message that is
+reserved is delivered, but not begun: its attempts and the time to its expiry do not count yet.
+
+Every change is a `Change` in absolute terms (changes.py). `deliver` and `expire` return it to be logged; `apply` makes
+it, both then and at a replay, where it must give the same state. So it depends on no clock and no counter.
 
 Ranges exclude their end.
 
@@ -17,81 +20,22 @@ ones are not removed (with a million leases some call has to sweep a million sta
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable
 from typing import NamedTuple, Self
 
-from penstock.types.packing import CorruptValue, pack_many, unpack_many
+from penstock.types.packing import CorruptValue
+from penstock.types.stream.changes import Change
 from penstock.types.stream.leases import Leases
-from penstock.types.stream.messages import MOST, Messages
+from penstock.types.stream.messages import Messages
 from penstock.types.stream.nodes import Range
 from penstock.types.stream.reading import take
-from penstock.types.stream.shelf import Lease
+from penstock.types.stream.shelf import LAST_TIME, Lease
 
-_HEAD = struct.Struct("<qqI")
-_LEASE = struct.Struct("<qqqqqII")
-_NO_DEAD_LETTER = _MOST_ATTEMPTS = 0xFFFFFFFF
-_FOR_EVER = (1 << 63) - 1
 SLICE = 200
 """Leases that one call drops because they expired or were evicted, in about a millisecond; more to get below the cap.
 
 For leases with a dead letter key it counts messages, because each becomes a letter.
 """
-
-
-class Change(NamedTuple):
-    """A change of a group: drop `removed` from pending, add `leases`, set `position` and `lost`."""
-
-    position: int
-    lost: int
-    removed: tuple[Range, ...] = ()
-    leases: tuple[Lease, ...] = ()
-
-    def encode(self) -> bytes:
-        """The change as bytes, for the log.
-
-        >>> change = Change(7, 0, ((1, 3),), (Lease(3, 7, 50, 0, 40, 1, b"dead"),))
-        >>> Change.decode(change.encode()) == change
-        True
-        """
-        names = list(dict.fromkeys(lease.dead_letter for lease in self.leases if lease.dead_letter is not None))
-        places = {name: at for at, name in enumerate(names)}
-        rows = b"".join(
-            _LEASE.pack(*lease[:6], _NO_DEAD_LETTER if lease.dead_letter is None else places[lease.dead_letter])
-            for lease in self.leases
-        )
-        head = _HEAD.pack(self.position, self.lost, len(self.removed))
-        ranges = struct.pack(f"<{2 * len(self.removed)}q", *(bound for pair in self.removed for bound in pair))
-        return pack_many([head + ranges, rows, *names])
-
-    @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """What `encode` wrote; CorruptValue for anything else."""
-        try:
-            head, rows, *names = unpack_many(data)
-            position, lost, count = _HEAD.unpack_from(head)
-            if len(head) != _HEAD.size + 16 * count:
-                raise CorruptValue("a group change's ranges do not fit its header")
-            removed = tuple(struct.iter_unpack("<qq", head[_HEAD.size :]))
-            leases = tuple(
-                Lease._make((*row, None if name == _NO_DEAD_LETTER else names[name]))
-                for *row, name in _LEASE.iter_unpack(rows)
-            )
-        except (struct.error, ValueError, IndexError) as error:
-            raise CorruptValue(f"a group change is damaged: {error}") from error
-        if position < 1 or not 0 <= lost <= MOST:
-            raise CorruptValue("a group change leads to an offset that there cannot be")
-        if any(not 1 <= lease.start < lease.end for lease in leases):
-            raise CorruptValue("a group change has a lease of no offsets")
-        return cls(position, lost, removed, leases)
-
-    def dead_letter_keys(self) -> set[bytes]:
-        """The keys that get the messages of its leases when they expire."""
-        return {lease.dead_letter for lease in self.leases if lease.dead_letter is not None}
-
-    def fits(self, last: int) -> bool:
-        """Whether a stream with this last offset can have delivered the messages of its leases."""
-        return all(lease.end <= last + 1 and lease.attempts for lease in self.leases)
 
 
 class Delivery(NamedTuple):
@@ -114,11 +58,13 @@ class Group:
     (1, 2, 2, 1500)
     """
 
-    __slots__ = ("leases", "lost", "position")
+    __slots__ = ("acknowledged", "leases", "lost", "position", "token")
 
     def __init__(self, position: int) -> None:
         self.position = position  # the next offset to deliver as new
         self.lost = 0  # offsets that were evicted before they could be delivered
+        self.acknowledged = 0  # messages
+        self.token = 0  # of the last delivery
         self.leases = Leases()
 
     @property
@@ -136,12 +82,17 @@ class Group:
         cap: int = 1000,
         max_bytes: int | None = None,
         dead_letter: bytes | None = None,
+        limit: int = 0,
+        reserve: bool = False,
+        token: int = 0,
     ) -> Delivery:
         """Deliver up to `count` messages: without `retry` new ones, which this acknowledges.
 
         With retry = (retry_ms, expire_ms, 0 for never): expired messages are dropped, due retries come first, then new
         ones while fewer than `cap` are pending. A retry is never due in the millisecond of its delivery. Offsets
-        without a message, pending or new, are skipped and counted as lost. O((leases touched) log (leases)).
+        without a message, pending or new, are skipped and counted as lost. Messages that were begun `limit` times are
+        given up when they are due; 0 is no limit. `reserve` begins none. The token is `token`, or a larger one if that
+        was given out before. O((leases touched) log (leases)).
         """
         if retry is None:
             taken = take(messages, self.position, count, max_bytes)
@@ -149,27 +100,36 @@ class Group:
                 return Delivery([], [], None)
             self.position = taken.next
             self.lost += taken.skipped
-            return Delivery(taken.runs, [], Change(self.position, self.lost))
+            self.acknowledged += sum([end - start for start, end in taken.runs])
+            return Delivery(taken.runs, [], self.change())
         before = (self.position, self.lost)
-        retry_at = min(now + max(retry[0], 1), _FOR_EVER)
+        token = max(token, self.token + 1)
+        retry_at = min(now + max(retry[0], 1), LAST_TIME)
         expired: list[Lease] = []
         removed: list[Range] = []
         self._make_room(messages, now, cap, expired, removed)
-        leases, left_bytes = self._take_due(messages, now, retry_at, count, max_bytes, expired, removed)
-        left = count - sum(lease.end - lease.start for lease in leases)
+        terms = Lease(0, 0, retry_at, 0, now, 0, dead_letter, token, limit, reserve)
+        leases, left_bytes = self._take_due(messages, now, terms, count, max_bytes, expired, removed)
+        left = count - sum([lease.end - lease.start for lease in leases])
         if left > 0 and (left_bytes is None or left_bytes > 0):
             taken = take(messages, self.position, min(left, cap - self.pending_count), left_bytes)
             self.position = taken.next
             self.lost += taken.skipped
-            expire_at = min(now + retry[1], _FOR_EVER) if retry[1] else 0
+            expire_at = -retry[1] if reserve else min(now + retry[1], LAST_TIME) if retry[1] else 0
+            attempts = 0 if reserve else 1
             for start, end in taken.runs:
-                lease = Lease(start, end, retry_at, expire_at, now, 1, dead_letter)
+                lease = Lease(start, end, retry_at, expire_at, now, attempts, dead_letter, token, limit, reserve)
                 self.leases.put(lease)
                 leases.append(lease)
-        if not leases and not removed and before == (self.position, self.lost):
+        if leases:
+            self.token = token
+        elif not removed and before == (self.position, self.lost):
             return Delivery([], [], None)
-        change = Change(self.position, self.lost, tuple(removed), tuple(leases))
-        return Delivery(_runs(leases), expired, change)
+        return Delivery(_runs(leases), expired, self.change(removed, leases))
+
+    def change(self, removed: Iterable[Range] = (), leases: Iterable[Lease] = ()) -> Change:
+        """What leads to this position and these counters, and takes ranges out and puts leases in."""
+        return Change(self.position, self.lost, tuple(removed), tuple(leases), self.token, self.acknowledged)
 
     def has_work(self, messages: Messages, now: int, retry: bool, cap: int = 1000) -> bool:
         """Whether `deliver` would do anything. O(1) amortised.
@@ -208,17 +168,23 @@ class Group:
         self,
         messages: Messages,
         now: int,
-        retry_at: int,
+        terms: Lease,
         count: int,
         max_bytes: int | None,
         expired: list[Lease],
         removed: list[Range],
     ) -> tuple[list[Lease], int | None]:
-        """Lease again what is due, longest due first; answer the leases and the bytes that are left."""
+        """Lease again what is due, longest due first; answer the leases and the bytes that are left.
+
+        They get the retry time and the token of `terms`. They keep what the first delivery said about their end, but
+        for the limit of attempts, and get the dead letter key if they have none.
+        """
         leases: list[Lease] = []
         patience = SLICE
         while count > 0 and patience and (due := self.leases.due(now)) is not None:
-            if 0 < due.expire_at <= now:
+            if due.dead_letter is None and terms.dead_letter is not None:
+                due = due._replace(dead_letter=terms.dead_letter)
+            if 0 < due.end_at <= now or 0 < terms.limit <= due.attempts:
                 given_up = self._give_up(messages, due, patience)
                 expired.append(given_up)
                 removed.append((given_up.start, given_up.end))
@@ -232,9 +198,13 @@ class Group:
                     self.lost += self.leases.drop(at, start)
                     removed.append((at, start))
                 at = end
+            again = due._replace(
+                retry_at=terms.retry_at, token=terms.token, limit=terms.limit or due.limit, reserved=True
+            )
+            if not terms.reserved:
+                again = again.begun(now)
             for start, end in taken.runs:
-                attempts = min(due.attempts + 1, _MOST_ATTEMPTS)
-                lease = due._replace(start=start, end=end, retry_at=retry_at, attempts=attempts)
+                lease = again._replace(start=start, end=end)
                 self.leases.put(lease)
                 leases.append(lease)
                 count -= end - start
@@ -250,7 +220,7 @@ class Group:
         expired = self._drop_expired(messages, now, SLICE)
         if not expired:
             return expired, None
-        return expired, Change(self.position, self.lost, tuple((lease.start, lease.end) for lease in expired))
+        return expired, self.change([(lease.start, lease.end) for lease in expired])
 
     def _drop_expired(self, messages: Messages, now: int, limit: int) -> list[Lease]:
         expired: list[Lease] = []
@@ -273,13 +243,35 @@ class Group:
 
     # What clients say.
 
-    def ack(self, ranges: Iterable[Range]) -> int:
-        """Acknowledge messages. Unknown offsets are ignored; answers how many were pending."""
-        return sum([self.leases.drop(start, end) for start, end in ranges])
+    def ack(self, ranges: Iterable[Range], token: int | None = None) -> int:
+        """Acknowledge messages. Unknown offsets are ignored; answers how many were pending.
 
-    def nack(self, ranges: Iterable[Range], at: int) -> int:
-        """Have pending messages delivered again from a time on; answers how many. The ranges must not overlap."""
-        return sum([self.leases.postpone(start, end, at) for start, end in ranges])
+        With a token, here and below, only what is still leased under it counts.
+        """
+        count = sum([self.leases.drop(start, end) for start, end in self._held(ranges, token)])
+        self.acknowledged += count
+        return count
+
+    def nack(self, ranges: Iterable[Range], at: int, token: int | None = None) -> int:
+        """Have pending messages delivered again from a time on; answers how many. The ranges must not overlap.
+
+        Their delivery holds them no longer.
+        """
+        return sum([self.leases.postpone(start, end, at, True) for start, end in self._held(ranges, token)])
+
+    def extend(self, ranges: Iterable[Range], at: int, token: int | None = None) -> int:
+        """Deliver pending messages again not before a time; answers how many. The ranges must not overlap."""
+        return sum([self.leases.postpone(start, end, at) for start, end in self._held(ranges, token)])
+
+    def begin(self, ranges: Iterable[Range], now: int, token: int | None = None) -> None:
+        """Count an attempt for messages that are reserved, and start the time to their expiry. Once a delivery."""
+        for start, end in self._held(ranges, token):
+            self.leases.begin(start, end, now)
+
+    def _held(self, ranges: Iterable[Range], token: int | None) -> Iterable[Range]:
+        if token is None:
+            return ranges
+        return [run for start, end in ranges for run in self.leases.held(start, end, token)]
 
     def set_position(self, offset: int) -> None:
         """Deliver from an offset on; pending messages stay pending."""
@@ -293,6 +285,9 @@ class Group:
             self.leases.put(lease)
         self.position = change.position
         self.lost = change.lost
+        self.token = max(self.token, change.token)
+        if change.acknowledged is not None:
+            self.acknowledged = change.acknowledged
 
     # What clients ask.
 
@@ -327,15 +322,15 @@ class Group:
         return self.leases.next_deadline()
 
     def next_expiry(self) -> int | None:
-        """When the next lease expires."""
-        lease = self.leases.expired(_FOR_EVER)
-        return lease.expire_at if lease is not None else None
+        """When the next lease is given up."""
+        lease = self.leases.expired(LAST_TIME)
+        return lease.end_at if lease is not None else None
 
     # The whole.
 
     def dump(self) -> bytes:
         """The whole group, as the change that makes it from nothing."""
-        return Change(self.position, self.lost, (), tuple(self.leases)).encode()
+        return self.change(leases=self.leases).encode()
 
     @classmethod
     def load(cls, data: bytes, last: int) -> Self:
@@ -353,7 +348,8 @@ class Group:
 
     def copy(self) -> Group:
         group = Group(self.position)
-        group.lost, group.leases = self.lost, self.leases.copy()
+        group.lost, group.acknowledged, group.token = self.lost, self.acknowledged, self.token
+        group.leases = self.leases.copy()
         return group
 
     def size(self) -> int:

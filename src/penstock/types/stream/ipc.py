@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
 
-from penstock.types.stream.arrow import LARGE_SCHEMA, READ_SCHEMA, SCHEMA, binaries, int64s
+from penstock.types.stream.arrow import LARGE_SCHEMA, LEASED_SCHEMA, READ_SCHEMA, SCHEMA, binaries, int64s
 
 Piece = bytes | memoryview  # part of a reply; a view is of bytes that never change
 
@@ -50,20 +50,28 @@ class ArrowPart(NamedTuple):
 
 
 def stream_of(
-    messages: Iterable[ArrowPart], bounds: tuple[int, int] | None = None, fields: str | None = None
+    messages: Iterable[ArrowPart],
+    bounds: tuple[int, int] | None = None,
+    fields: str | None = None,
+    token: int | None = None,
 ) -> ArrowPart:
     """A whole stream: its schema, some messages, its end.
 
-    The schema's metadata has the bounds and the fields of the entries, if given.
+    The schema's metadata has the bounds, the fields of the entries and the token of the delivery, if given. With a
+    token, messages have one more column: the attempts.
     """
-    if bounds is None:
+    if token is None and bounds is None:
         head = _STREAM_HEAD
-    elif fields is None:
+    elif token is None and bounds is not None and fields is None:
         head = _head_with(*bounds)
     else:
-        first, last = (b"%0*d" % (_DIGITS, bound) for bound in bounds)
-        metadata = {b"first": first, b"last": last, b"schema": fields.encode()}
-        head = READ_SCHEMA.with_metadata(metadata).serialize().to_pybytes()
+        metadata = {} if token is None else {b"token": b"%d" % token}
+        if bounds is not None:
+            metadata[b"first"], metadata[b"last"] = (b"%0*d" % (_DIGITS, bound) for bound in bounds)
+        if fields is not None:
+            metadata[b"schema"] = fields.encode()
+        schema = READ_SCHEMA if token is None else LEASED_SCHEMA
+        head = schema.with_metadata(metadata).serialize().to_pybytes()
     sizes, pieces = zip(*messages, (len(_STREAM_END), [_STREAM_END]), strict=True)
     return ArrowPart(len(head) + sum(sizes), chain([head], *pieces))
 
@@ -149,8 +157,11 @@ def _codec(name: str) -> Any:
     return pa.Codec(name)
 
 
-def rows_part(offsets: Any, batch: Any) -> ArrowPart:
-    """The message of any rows of a node, with the column of their offsets; several messages for a large node."""
+def rows_part(offsets: Any, batch: Any, attempts: int | None = None) -> ArrowPart:
+    """The message of any rows of a node, with the column of their offsets; several messages for a large node.
+
+    With `attempts` there is one more column, which has this number in every row.
+    """
     if batch.schema == LARGE_SCHEMA:
         # Rows of a large node are megabytes each; one row for each batch fits 32-bit offsets again.
         rows = [
@@ -162,8 +173,11 @@ def rows_part(offsets: Any, batch: Any) -> ArrowPart:
         ]
     else:
         rows = [(offsets, batch.columns)] if batch.num_rows else []
+    if attempts is not None:
+        rows = [(at, [*columns, int64s(array("q", (attempts,)) * len(at))]) for at, columns in rows]
+    schema = READ_SCHEMA if attempts is None else LEASED_SCHEMA
     pieces = [
-        memoryview(pa.RecordBatch.from_arrays([places, *columns], schema=READ_SCHEMA).serialize())
+        memoryview(pa.RecordBatch.from_arrays([places, *columns], schema=schema).serialize())
         for places, columns in rows
     ]
     return ArrowPart(sum(map(len, pieces)), pieces)

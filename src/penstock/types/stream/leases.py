@@ -6,7 +6,7 @@ arrays of numbers: objects are all over memory, and each takes 100 ns to come.
 
 Ranges exclude their end.
 
-Rejected: a tuple a lease in a dict a shelf, and a sorted set of the times of all leases (380 bytes a lease, here 60; a
+Rejected: a tuple a lease in a dict a shelf, and a sorted set of the times of all leases (380 bytes a lease, here 68; a
 TACK of some one offset takes 15 us of a million leases and 7 us of a thousand); one dict of lease objects (at a million
 it moves all its entries when it grows, 24 ms, and the collector walks every object, over 100 ms).
 """
@@ -17,7 +17,8 @@ from array import array
 from collections.abc import Iterator
 from itertools import chain
 
-from penstock.types.stream.shelf import DELIVERED, END, EXPIRY, RETRY, WIDTH, Lease, Shelf
+from penstock.types.stream.nodes import Range
+from penstock.types.stream.shelf import DELIVERED, END, EXPIRY, RETRY, TOKEN, WIDTH, Lease, Shelf
 from penstock.types.stream.shelves import Shelves
 
 
@@ -76,7 +77,7 @@ class Leases:
         return self._first(RETRY, now)
 
     def expired(self, now: int) -> Lease | None:
-        """The lease that is expired longest."""
+        """The lease that should have been given up first."""
         return self._first(EXPIRY, now)
 
     def _first(self, which: int, now: int) -> Lease | None:
@@ -85,7 +86,7 @@ class Leases:
             return None
         time, bound = first
         shelf = self._shelves.bound_at(bound)
-        return shelf.lease(shelf.column(which).index(time))
+        return shelf.lease(shelf.column(RETRY).index(time) if which == RETRY else shelf.ending_at(time))
 
     def any_due(self, now: int) -> bool:
         """Whether something is due or expired."""
@@ -102,6 +103,31 @@ class Leases:
             yield shelf.lease(row)
         for each, first, stop in self._shelves.between(start, end):
             yield from each.leases(first, stop)
+
+    def held(self, start: int, end: int, token: int) -> list[Range]:
+        """The parts of a range that are leased under a token, neighbours joined. O(leases in the range)."""
+        shelves = self._shelves
+        found = shelves.find(start, end)
+        if found is not None:  # as delivered: the common case
+            at, row = found
+            return [(start, end)] if shelves.all[at].cells[row * WIDTH + TOKEN] == token else []
+        if start >= end:
+            return []
+        runs: list[Range] = []
+        shelf, row = shelves.last_before(start)
+        if shelf is not None:
+            stop, cells = shelf.cells[row * WIDTH + END], shelf.cells
+            if stop > start and cells[row * WIDTH + TOKEN] == token:
+                runs.append((start, min(stop, end)))
+        for shelf, first, last in shelves.between(start, end):
+            for begin, stop, held in zip(
+                shelf.starts[first:last], shelf.column(END, first, last), shelf.column(TOKEN, first, last), strict=True
+            ):
+                if held == token:
+                    if runs and runs[-1][1] == begin:
+                        begin = runs.pop()[0]
+                    runs.append((begin, min(stop, end)))
+        return runs
 
     def drop(self, start: int, end: int) -> int:
         """Take a range out, cutting leases; answer how many messages were pending in it."""
@@ -130,8 +156,11 @@ class Leases:
         rest = self.first_offset
         return start, end if rest is None else min(rest, end)
 
-    def postpone(self, start: int, end: int, retry_at: int) -> int:
-        """Have a range delivered again at a time, cutting leases; answer how many messages were pending in it."""
+    def postpone(self, start: int, end: int, retry_at: int, give_back: bool = False) -> int:
+        """Have a range delivered again at a time, cutting leases; answer how many messages were pending in it.
+
+        `give_back` takes it from the delivery that holds it.
+        """
         if start >= end:
             return 0
         shelves, times = self._shelves, self._shelves.times
@@ -141,15 +170,27 @@ class Leases:
         whole: list[Shelf] = []
         for shelf, first, stop in shelves.between(start, end):
             shelf.cells[first * WIDTH + RETRY : stop * WIDTH : WIDTH] = array("q", (retry_at,)) * (stop - first)
-            if stop - first == len(shelf.starts):
+            if give_back:
+                shelf.cells[first * WIDTH + TOKEN : stop * WIDTH : WIDTH] = array("q", (0,)) * (stop - first)
+            if stop - first == len(shelf.starts) and not shelf.limited:
                 whole.append(shelf)
                 messages += shelf.messages
             else:
                 messages += shelf.length(first, stop)
-                times.set(shelf, min(shelf.retry, retry_at), shelf.expiry)
+                expiry = min(shelf.expiry, retry_at) if shelf.limited else shelf.expiry
+                times.set(shelf, min(shelf.retry, retry_at), expiry)
                 times.mark(shelf)
         times.postpone(whole, retry_at)
         return messages
+
+    def begin(self, start: int, end: int, now: int) -> None:
+        """Count an attempt for what is reserved in a range, cutting leases, and start the time to its expiry."""
+        if start >= end:
+            return
+        self._shelves.part(start)
+        self._shelves.part(end)
+        for lease in [lease for lease in self.overlapping(start, end) if lease.reserved]:
+            self.put(lease.begun(now))
 
     def put(self, lease: Lease) -> None:
         """Make a lease the only one of its offsets."""
@@ -172,7 +213,7 @@ class Leases:
 
     def size(self) -> int:
         """Bytes of memory, about."""
-        return 600 + 60 * self._shelves.count + 900 * len(self._shelves.all)
+        return 600 + 68 * self._shelves.count + 900 * len(self._shelves.all)
 
     def check(self) -> None:
         """Assert every invariant. O(leases)."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
@@ -40,6 +40,7 @@ OVERHEAD = 16  # bytes of a message beside its tag and entry: its time and two t
 WORTH = 4  # a node is encoded whole when a quarter of its messages was asked for: they would soon be encoded twice
 
 Range = tuple[int, int]  # offsets, the end excluded
+Rows = tuple[Sequence[int], Sequence[int], list[bytes], list[bytes]]  # offsets, times, tags and entries
 
 
 @dataclass
@@ -277,24 +278,31 @@ class Node:
             self.start, self.offsets, (tag_table, tags), (entry_table, entries), first, end, self.large
         )
 
-    def arrow(self, start: int, end: int, compressed: bool = False) -> ArrowPart:
+    def arrow(self, start: int, end: int, compressed: bool = False, attempts: int | None = None) -> ArrowPart:
         """The messages between two offsets in Arrow's form, compressed if they are stored so and it is allowed.
 
-        A cold node that is read as a whole stays cold.
+        A cold node that is read as a whole stays cold. With `attempts` there is one more column, which has this number
+        in every row, and nothing is compressed.
         """
         a, b = self.row(start), self.row(end)
         known = self.offsets
-        if b - a == self.count and a < b and not self.large:
+        if b - a == self.count and a < b and not self.large and attempts is None:
             self.own()
             offsets = partial(counted, start, b - a) if known is None else known.tobytes
             return node_part(self.payload, offsets, compressed)
         column = offsets_from(start, b - a) if known is None else int64s(known).slice(a, b - a)
-        return rows_part(column, self.opened().slice(a, b - a))
+        return rows_part(column, self.opened().slice(a, b - a), attempts)
 
     def lists(self) -> tuple[list[int], list[int], list[bytes], list[bytes]]:
         """Offsets, times, tags and entries of all messages."""
         times, tags, entries = (column.to_pylist() for column in self.opened())
         return self._offsets(), times, tags, entries
+
+    def rows(self, start: int, end: int) -> Rows:
+        """The messages between two offsets."""
+        a, b = self.row(start), self.row(end)
+        times, tags, entries = (column.to_pylist() for column in self.opened().slice(a, b - a))
+        return range(start, end) if self.offsets is None else self.offsets[a:b], times, tags, entries
 
     def tagged(self) -> tuple[list[int], list[bytes]]:
         """Offsets and tags of all messages, in a third of the time of `lists`."""
@@ -489,14 +497,18 @@ class Active:
             encoding.encode_more(self.encoded, begins, self.start, self.tags, self.entries, b)
         return bytes(self.encoded[begins[a] : begins[b]])
 
-    def arrow(self, start: int, end: int, compressed: bool = False) -> ArrowPart:
+    def arrow(self, start: int, end: int, compressed: bool = False, attempts: int | None = None) -> ArrowPart:
         rows = slice(start - self.start, end - self.start)
         batch = message_batch(self.times[rows], self.tags[rows], self.entries[rows])
-        return rows_part(offsets_from(start, end - start), batch)
+        return rows_part(offsets_from(start, end - start), batch, attempts)
 
     def lists(self) -> tuple[list[int], list[int], list[bytes], list[bytes]]:
         offsets = list(range(self.start, self.start + len(self.entries)))
         return offsets, list(self.times), self.tags[:], self.entries[:]
+
+    def rows(self, start: int, end: int) -> Rows:
+        part = slice(start - self.start, end - self.start)
+        return range(start, end), self.times[part], self.tags[part], self.entries[part]
 
     def row_at_time(self, ms: int) -> int:
         return bisect_left([*accumulate(self.times, max, initial=self.before)], ms, 1) - 1

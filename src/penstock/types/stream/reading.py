@@ -14,7 +14,8 @@ from typing import NamedTuple
 from penstock.types.stream.encoding import Encoding
 from penstock.types.stream.ipc import ArrowPart, Piece, stream_of
 from penstock.types.stream.messages import Messages
-from penstock.types.stream.nodes import NODE, OVERHEAD, Range
+from penstock.types.stream.nodes import NODE, OVERHEAD, Range, Rows
+from penstock.types.stream.shelf import Lease
 
 
 class Message(NamedTuple):
@@ -106,12 +107,16 @@ def read_runs(messages: Messages, runs: Iterable[Range], encoding: Encoding) -> 
     return [block.encoded_slice(a, b, encoding) for run in runs for block, a, b in messages.blocks(*run)]
 
 
+def rows_of_runs(messages: Messages, runs: Iterable[Range]) -> Iterator[Rows]:
+    """As read_runs, as columns of Python values."""
+    return (block.rows(a, b) for run in runs for block, a, b in messages.blocks(*run))
+
+
 def each(messages: Messages, offset: int, count: int, max_bytes: int | None = None) -> Iterator[Message]:
     """Up to `count` available messages from an offset on, one by one."""
     for run in take(messages, offset, count, max_bytes).runs:
         for block, a, b in messages.blocks(*run):
-            rows = slice(block.row(a), block.row(b))
-            yield from map(Message, *(column[rows] for column in block.lists()))
+            yield from map(Message, *block.rows(a, b))
 
 
 def read_arrow(
@@ -145,6 +150,18 @@ def read_arrow_runs(
     """As read_runs, in Arrow. Its pieces may be made later, whatever happens to the messages until then."""
     parts = (block.arrow(a, b, compressed) for run in runs for block, a, b in messages.blocks(*run))
     return stream_of(parts, (messages.first, messages.last) if with_bounds else None, fields)
+
+
+def read_arrow_leases(
+    messages: Messages, leases: Iterable[Lease], token: int, with_bounds: bool = False, fields: str | None = None
+) -> ArrowPart:
+    """The messages of leases in Arrow, with a column of their attempts, and the token in the metadata."""
+    parts = (
+        block.arrow(a, b, attempts=lease.attempts)
+        for lease in leases
+        for block, a, b in messages.blocks(lease.start, lease.end)
+    )
+    return stream_of(parts, (messages.first, messages.last) if with_bounds else None, fields, token)
 
 
 def _affordable(items: int, budget: int | None) -> tuple[int, int | None]:

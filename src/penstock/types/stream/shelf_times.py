@@ -1,7 +1,7 @@
 """When something is due on the shelves of leases: the first retry and the first expiry of each shelf, sorted over all.
 
 Every shelf knows a time before which none of its leases is due, and one before which none expires. Which of its leases
-it is, is looked up on the shelf when the time has come.
+it is, is looked up on the shelf when the time has come. A lease in its last attempt expires when its retry is due.
 
 Invariant: a shelf's times are exact, or it is one of the few in `stale` and they may be too early.
 """
@@ -67,14 +67,18 @@ class ShelfTimes:
 
     def come(self, shelf: Shelf, lease: Lease) -> None:
         """A lease is there now: something may happen earlier than before."""
-        retry, expiry = lease.retry_at, lease.expire_at
+        retry, expiry = lease.retry_at, lease.end_at
         if retry < shelf.retry or 0 != expiry < shelf.expiry:
             self.set(shelf, min(retry, shelf.retry), min(expiry or NEVER, shelf.expiry))
 
     def leave(self, shelf: Shelf, row: int) -> None:
         """A lease is about to go, and what was to happen first may go with it."""
         cells, first = shelf.cells, row * WIDTH
-        if cells[first + RETRY] == shelf.retry or cells[first + EXPIRY] == shelf.expiry:
+        if (
+            cells[first + RETRY] == shelf.retry
+            or cells[first + EXPIRY] == shelf.expiry
+            or (shelf.limited and shelf.end_at(row) == shelf.expiry)
+        ):
             # Most often a neighbour was read in the same millisecond, the next one if leases go in order.
             times = cells[first + RETRY : first + DELIVERED]
             if times != cells[first + WIDTH + RETRY : first + WIDTH + DELIVERED] and (

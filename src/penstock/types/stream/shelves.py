@@ -149,6 +149,7 @@ class Shelves:
         later = self._add(at + 1, Shelf(shelf.starts[half]))
         later.starts, later.cells, later.letters = shelf.starts[half:], shelf.cells[half * WIDTH :], shelf.letters[:]
         shelf.starts, shelf.cells = shelf.starts[:half], shelf.cells[: half * WIDTH]
+        later.limited = shelf.limited
         later.messages = later.length(0, len(later.starts))
         shelf.messages -= later.messages
         expiring = shelf.expiry != NEVER
@@ -235,6 +236,7 @@ class Shelves:
         names = shelf.names() + other.names()
         shelf.starts, shelf.cells = shelf.starts + other.starts, shelf.cells + other.cells
         shelf.name(names)
+        shelf.limited |= other.limited
         shelf.messages += other.messages
         self.messages += other.messages
         self.count += len(other.starts)
@@ -250,7 +252,7 @@ class Shelves:
         for shelf in self.all:
             other = Shelf(shelf.bound)
             other.starts, other.cells, other.letters = shelf.starts[:], shelf.cells[:], shelf.letters[:]
-            other.messages = shelf.messages
+            other.messages, other.limited = shelf.messages, shelf.limited
             shelves.all.append(other)
             shelves.times.set(other, *other.times(expiring=True))
         return shelves
@@ -272,7 +274,9 @@ class Shelves:
             assert len(shelf.letters) == len(set(shelf.letters)) <= 2 * FULL + 1
             for lease in shelf.leases(0, len(shelf.starts)):
                 assert end <= lease.start < lease.end
-                assert lease.attempts >= 1
+                assert lease.attempts >= 1 or lease.reserved
+                assert lease.expire_at >= 0 or not lease.attempts
+                assert shelf.limited or not lease.limit
                 end = lease.end
                 count += 1
                 messages += lease.end - lease.start
