@@ -15,7 +15,7 @@ import functools
 import inspect
 import math
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from typing import Any, Literal, Self, Unpack, cast
 
 import redis
@@ -33,6 +33,7 @@ from penstock.client.cluster.bounds import PATROL
 from penstock.client.cluster.calls import ClusterBody, PipelineBody
 from penstock.client.cluster.core import ClusterCore, raise_first
 from penstock.client.cluster.effects import Exchange, Logic, Pause, Refresh, Room
+from penstock.client.cluster.node_methods import NodeMethods
 from penstock.client.cluster.plan import Call
 from penstock.client.cluster.scripts import AioClusterScript
 from penstock.client.cluster.slot_map import Address, SlotMap
@@ -41,7 +42,7 @@ from penstock.client.errors import NotSent
 
 
 class Cluster(  # type: ignore[misc]
-    ClusterBody, StreamCommands, QuickCommands, AsyncRedisModuleCommands, AsyncCoreCommands
+    ClusterBody, NodeMethods, StreamCommands, QuickCommands, AsyncRedisModuleCommands, AsyncCoreCommands
 ):
     """A client of a whole cluster; docs/cluster.md says what it does, and what its arguments mean."""
 
@@ -132,6 +133,16 @@ class Cluster(  # type: ignore[misc]
         await self.drive(self.core.ready())
         return self.core.topology.map
 
+    async def initialize(self) -> Self:
+        """Ask for the topology now; otherwise the first command does."""
+        await self.slot_map()
+        return self
+
+    def _known_map(self) -> SlotMap:
+        if self.core.topology.table is None:
+            raise NotSent("the nodes of the cluster are not known yet: await initialize() or any command first")
+        return self.core.topology.map
+
     def node_client(self, address: Address) -> redis.asyncio.Redis:
         """A redis-py client of one node, for what concerns one node."""
         return self._pool.client(address)
@@ -149,6 +160,19 @@ class Cluster(  # type: ignore[misc]
     def lock(self, name: Any, *arguments: Any, **options: Any) -> Lock:
         """redis-py's lock, on one key."""
         return Lock(self, name, *arguments, **options)  # type: ignore[arg-type]
+
+    async def mget_nonatomic(self, keys: Any, *more: Any) -> list[Any]:
+        """MGET of keys in any slots: one MGET for each node, so it is not atomic."""
+        async with self.pipeline(split=True) as pipe:
+            pipe.mget(keys, *more)
+            values: list[Any] = (await pipe.execute())[0]
+            return values
+
+    async def mset_nonatomic(self, mapping: Mapping[Any, Any]) -> bool:
+        """MSET of keys in any slots: one MSET for each node, so it is not atomic."""
+        async with self.pipeline(split=True) as pipe:
+            pipe.mset(mapping)
+            return bool((await pipe.execute())[0])
 
     async def scan_iter(  # type: ignore[override]
         self, match: Any = None, count: int | None = None, _type: str | None = None, **options: Any

@@ -42,7 +42,7 @@ from penstock.protocol.slots import key_slot
 from penstock.protocol.tuples import pack_tuple
 
 Options = dict[str, Any]
-Nodes = str | Address | list[Address]
+Nodes = str | Address | ClusterNode | Iterable[Address | str | ClusterNode]
 
 
 class ClusterCore:
@@ -292,7 +292,7 @@ class ClusterCore:
     # -- nodes --------------------------------------------------------------------------------------------------
 
     def nodes(self, chosen: Nodes, slot_map: SlotMap) -> list[Address]:
-        """`primaries`, `replicas`, `all`, `random`, `host:port`, an address, or several addresses."""
+        """`primaries`, `replicas`, `all`, `random`, `host:port`, an address, one of redis-py's nodes, or several."""
         if isinstance(chosen, str):
             masters = slot_map.masters
             groups: dict[str, tuple[Address, ...]] = {
@@ -304,7 +304,9 @@ class ClusterCore:
             if not chosen.rpartition(":")[2].isdigit():
                 raise ValueError(f"node={chosen!r} is neither host:port nor one of {', '.join(groups)}")
             return [_address(chosen)]
-        return [chosen] if isinstance(chosen, tuple) else chosen
+        if isinstance(chosen, tuple | ClusterNode):
+            return [_address(chosen)]
+        return [_address(node) for node in (chosen.values() if isinstance(chosen, dict) else chosen)]
 
     def node_for_channel(self, slot_map: SlotMap, channel: Any) -> Address:
         """Where to subscribe: any master, or for a sharded channel the one that serves its slot."""

@@ -22,11 +22,12 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Self, Unpack, cast
 
 import redis
-from redis.client import PubSub
+from redis.client import Monitor, PubSub
+from redis.cluster import ClusterNode
 from redis.commands import CoreCommands, RedisModuleCommands
 from redis.lock import Lock
 
@@ -38,6 +39,7 @@ from penstock.client.cluster.bounds import PATROL
 from penstock.client.cluster.calls import ClusterBody, PipelineBody
 from penstock.client.cluster.core import ClusterCore, raise_first
 from penstock.client.cluster.effects import Exchange, Logic, Pause, Refresh, Room
+from penstock.client.cluster.node_methods import NodeMethods
 from penstock.client.cluster.plan import Call
 from penstock.client.cluster.scripts import ClusterScript
 from penstock.client.cluster.slot_map import Address, SlotMap
@@ -48,7 +50,7 @@ from penstock.client.drivers.sync import Reentered
 from penstock.client.errors import NotSent
 
 
-class Cluster(ClusterBody, StreamCommands, QuickCommands, RedisModuleCommands, CoreCommands):
+class Cluster(ClusterBody, NodeMethods, StreamCommands, QuickCommands, RedisModuleCommands, CoreCommands):
     """A client of a whole cluster; docs/cluster.md says what it does, and what its arguments mean."""
 
     _is_async_client: Literal[False] = False
@@ -143,6 +145,9 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, RedisModuleCommands, C
         self.drive(self.core.ready())
         return self.core.topology.map
 
+    def _known_map(self) -> SlotMap:
+        return self.slot_map
+
     def node_client(self, address: Address) -> redis.Redis:
         """A redis-py client of one node, for what concerns one node."""
         return self._pool.client(address)
@@ -162,6 +167,25 @@ class Cluster(ClusterBody, StreamCommands, QuickCommands, RedisModuleCommands, C
     def lock(self, name: Any, *arguments: Any, **options: Any) -> Lock:
         """redis-py's lock, on one key."""
         return Lock(self, name, *arguments, **options)
+
+    def monitor(self, target_node: ClusterNode | None = None) -> Monitor:
+        """Watch the commands of one node, the first master unless given."""
+        node = target_node if target_node is not None else self.get_default_node()
+        watching: Monitor = self.get_redis_connection(node).monitor()
+        return watching
+
+    def mget_nonatomic(self, keys: Any, *more: Any) -> list[Any]:
+        """MGET of keys in any slots: one MGET for each node, so it is not atomic."""
+        with self.pipeline(split=True) as pipe:
+            pipe.mget(keys, *more)
+            values: list[Any] = pipe.execute()[0]
+            return values
+
+    def mset_nonatomic(self, mapping: Mapping[Any, Any]) -> bool:
+        """MSET of keys in any slots: one MSET for each node, so it is not atomic."""
+        with self.pipeline(split=True) as pipe:
+            pipe.mset(mapping)
+            return bool(pipe.execute()[0])
 
     def scan_iter(
         self, match: Any = None, count: int | None = None, _type: str | None = None, **options: Any
