@@ -141,7 +141,7 @@ def test_what_is_no_letter_is_named_and_passed_over(ours: Server, client: redis.
     write_letters(client, b"two")
     code, _, said = run(ours, "replay", "dead")
     assert code == 0
-    assert "penstock letters: offset 2 is not a letter, and was skipped\n" in said
+    assert "penstock letters: offset 2 was skipped: it is not a letter\n" in said
     assert entries(client) == [b"one", b"two"]
 
 
@@ -150,9 +150,23 @@ def test_a_letter_to_a_key_that_is_no_stream_stops_the_replay(ours: Server, clie
     client.set("clicks", "a string")
     code, _, said = run(ours, "replay", "dead")
     assert code == 1
-    assert "'clicks' is no stream; the letters from offset 1 on were not put back" in said
+    assert "the letter at offset 1 cannot be put back: 'clicks' is no stream. The letters from offset 1 on" in said
     client.delete("clicks")
     assert run(ours, "replay", "dead")[2].startswith("1 letter ")
+
+
+def test_letters_that_cannot_be_put_back_are_passed_over_if_asked(ours: Server, client: redis.Redis) -> None:
+    client.execute_command("TSCHEMA", "SET", "clicks", "n int", "CHECK", "deadletter", "dead")
+    write_letters(client, b'{"n":1}', b'{"n":"x"}', b'{"n":2}')
+    write_letters(client, b"lost", stream=b"text")
+    client.set("text", "a string")
+    code, _, said = run(ours, "replay", "dead", "--skip")
+    assert code == 0
+    assert "offset 2 was skipped: it still does not fit the schema of 'clicks'" in said
+    assert "offset 4 was skipped: 'text' is no stream" in said
+    assert said.endswith("2 letters of 'dead' were put back: 'clicks' 2\n")
+    assert entries(client) == [b'{"n":1}', b'{"n":2}']
+    assert run(ours, "replay", "dead")[2] == "0 letters of 'dead' were put back\n"
 
 
 def test_letters_of_a_group_that_gave_up_are_put_back(ours: Server, client: redis.Redis) -> None:
@@ -169,7 +183,7 @@ def test_letters_of_a_schema_are_put_back_when_they_fit(ours: Server, client: re
     assert run(ours, "list", "dead")[1] == '1\tclicks -\tn is out of the range of int\t{"n":5000000000}\n'
     code, _, said = run(ours, "replay", "dead")
     assert code == 1
-    assert "the letter at offset 1 still does not fit the schema of 'clicks': n is out of the range of int" in said
+    assert "it still does not fit the schema of 'clicks' (n is out of the range of int)" in said
     assert len(entries(client, "dead")) == 1
     client.execute_command("TSCHEMA", "SET", "clicks", "n bigint")
     assert run(ours, "replay", "dead")[2] == "1 letter of 'dead' was put back: 'clicks' 1\n"

@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import typer
@@ -86,6 +87,7 @@ def _name(stream: bytes) -> str:
 def replay(
     stream: str = typer.Argument(..., help="The dead-letter stream."),
     count: int = typer.Option(None, "--count", min=1, help="Put back at most so many."),
+    skip: bool = typer.Option(False, "--skip", help="Pass over letters that cannot be put back, and name each."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Say what would be put back, and change nothing."),
     url: str = URL,
 ) -> None:
@@ -95,7 +97,7 @@ def replay(
     """
     link = Link(url, "letters")
     link.check()
-    box = _LetterBox(link, stream)
+    box = _LetterBox(link, stream, skip)
     progress = _Progress(link, dry_run)
     with ending_quietly():
         try:
@@ -128,8 +130,9 @@ def _patiently(link: Link, step: Callable[[], int]) -> int:
 class _LetterBox:
     """A dead-letter stream, and how far its letters were put back."""
 
-    def __init__(self, link: Link, stream: str) -> None:
+    def __init__(self, link: Link, stream: str, skip: bool = False) -> None:
         self._link = link
+        self._skip = skip
         self._stream = stream
         self._key = os.fsencode(stream)
         self.first, self.last = self._bounds(link.call)
@@ -166,13 +169,14 @@ class _LetterBox:
                 plan.add(*message)
             if plan.end == plan.place:  # compaction removed the rest
                 plan.end = self.last + 1
-            for target in plan.targets:
-                kind = call("TYPE", target)
-                if kind not in (b"tstream", b"none"):
-                    self._link.fail(
-                        f"'{_name(target)}' is no stream; the letters from offset {plan.place} on were not put back"
-                    )
-                self._stop_at_misfits(plan, target, call)
+            for target in list(plan.targets):
+                for offset, why in self._obstacles(plan, target, call):
+                    if not self._skip:
+                        self._link.fail(
+                            f"the letter at offset {offset} cannot be put back: {why}. The letters from offset "
+                            f"{plan.place} on were not put back; --skip passes over such letters"
+                        )
+                    plan.leave_out(target, offset, why)
             return [*plan.commands(), ("TGROUP", "SET", self._key, GROUP, plan.end)]
 
         if progress.dry_run:
@@ -182,19 +186,26 @@ class _LetterBox:
         progress.add(plan)
         return plan.end
 
-    def _stop_at_misfits(self, plan: _Plan, target: bytes, call: Call) -> None:
-        """Refuse an entry that the schema of the stream would refuse or turn into another letter."""
+    def _obstacles(self, plan: _Plan, target: bytes, call: Call) -> list[tuple[int, str]]:
+        """The letters to a target that cannot be put back, and why.
+
+        An entry that its stream's schema would refuse, or turn into another letter, is one of them.
+        """
+        if call("TYPE", target) not in (b"tstream", b"none"):
+            return [(offset, f"'{_name(target)}' is no stream") for offset, _ in plan.entries(target)]
         schema = call("TSCHEMA", "GET", target)
         if schema is None or schema[b"check"] == b"off":
-            return
+            return []
         wanted = parse(schema[b"fields"].decode())
-        for offset, entry in plan.entries(target):
-            if why := misfit(wanted, entry):
-                self._link.fail(
-                    f"the letter at offset {offset} still does not fit the schema of '{_name(target)}': "
-                    f"{one_line(why)}. "
-                    f"The letters from offset {plan.place} on were not put back; widen the schema, or set CHECK off"
-                )
+        return [
+            (
+                offset,
+                f"it still does not fit the schema of '{_name(target)}' ({one_line(why)}); widen the schema, or set "
+                "CHECK off",
+            )
+            for offset, entry in plan.entries(target)
+            if (why := misfit(wanted, entry))
+        ]
 
 
 class _Plan:
@@ -202,26 +213,36 @@ class _Plan:
 
     def __init__(self, place: int) -> None:
         self.place = self.end = place
-        self.targets: dict[bytes, list[bytes]] = {}
-        self.strange: list[int] = []
-        self._places: dict[bytes, list[int]] = {}  # the offsets of the letters to each target
+        self.targets: dict[bytes, dict[int, tuple[bytes, bytes]]] = {}
+        """By stream, the messages to put back: by the offset of its letter, the tag and the entry."""
+        self.skipped: list[tuple[int, str]] = []
+        """The letters that are passed over, and why."""
 
     def add(self, offset: int, tag: bytes, raw: bytes) -> None:
         self.end = offset + 1
         try:
             letter = Letter.decode(raw)
         except ValueError:
-            self.strange.append(offset)
+            self.skipped.append((offset, "it is not a letter"))
         else:
-            self.targets.setdefault(letter.stream, []).extend((tag, letter.entry))
-            self._places.setdefault(letter.stream, []).append(offset)
+            self.targets.setdefault(letter.stream, {})[offset] = tag, letter.entry
 
     def entries(self, target: bytes) -> Iterable[tuple[int, bytes]]:
         """The offset of each letter to a target, and the entry in it."""
-        return zip(self._places[target], self.targets[target][1::2], strict=True)
+        return [(offset, entry) for offset, (_, entry) in self.targets[target].items()]
+
+    def leave_out(self, target: bytes, offset: int, why: str) -> None:
+        """Pass over a letter."""
+        self.skipped.append((offset, why))
+        del self.targets[target][offset]
+        if not self.targets[target]:
+            del self.targets[target]
 
     def commands(self) -> list[tuple[object, ...]]:
-        return [("TWRITE", target, "ENTRIES", *words) for target, words in self.targets.items()]
+        return [
+            ("TWRITE", target, "ENTRIES", *chain.from_iterable(messages.values()))
+            for target, messages in self.targets.items()
+        ]
 
 
 class _Progress:
@@ -232,16 +253,14 @@ class _Progress:
         self.done = 0
         self._link = link
         self._streams: Counter[bytes] = Counter()
-        self._strange = 0
         self._shown = 0.0
 
     def add(self, plan: _Plan) -> None:
-        for target, words in plan.targets.items():
-            self._streams[target] += len(words) // 2
+        for target, messages in plan.targets.items():
+            self._streams[target] += len(messages)
         self.done = self._streams.total()
-        for offset in plan.strange:
-            self._strange += 1
-            self._link.say(f"offset {offset} is not a letter, and was skipped")
+        for offset, why in plan.skipped:
+            self._link.say(f"offset {offset} was skipped: {why}")
         if sys.stderr.isatty() and time.monotonic() - self._shown > 0.2:
             self._shown = time.monotonic()
             print(f"\r{self.done:,} letters", end="", file=sys.stderr, flush=True)
