@@ -12,7 +12,7 @@ import redis
 from tests.support.client.clients import Connect
 
 from penstock import Client, Server, aio
-from penstock.client.api.streams import Committed, Lease, LeasedMessage, Message, Reading
+from penstock.client.api.streams import Committed, Lease, LeasedMessage, Message, ProducerInfo, Reading
 from penstock.protocol.errors import Fenced
 from penstock.testing.clock import ManualClock
 from penstock.testing.proxy import FaultProxy
@@ -115,6 +115,18 @@ def test_offsets_are_acknowledged_one_by_one_in_ranges_or_in_lists(streams: Any)
     offsets = [message.offset for message in streams.tread("s", group="g", retry_ms=60_000)]
     assert streams.tack("s", "g", offsets[:3], 5, range(6, 8), "9-10") == 8
     assert streams.tnack("s", "g", [4], delay_ms=60_000) == 1
+
+
+def test_a_producer_that_restarts_learns_its_last_number(streams: Any) -> None:
+    assert streams.tproducer("s", "till") is None
+    streams.twrite("s", "t", "x")
+    for sequence in (3, 7):
+        streams.twrite_many("s", [("t", "x"), ("t", "y")], producer=("till", sequence))
+    assert streams.tproducer("s", "till") == ProducerInfo(sequence=7, offset=4)
+    assert streams.tproducer("s", "other") is None
+    streams.tschema_set("s", "a int", check="deadletter", dead_letter="bad")
+    streams.twrite_many("s", [("t", "x")], producer=("till", 8))
+    assert streams.tproducer("s", "till") == ProducerInfo(sequence=8, offset=None)
 
 
 def test_a_delivery_is_held_begun_and_acknowledged_by_its_token(streams: Any) -> None:

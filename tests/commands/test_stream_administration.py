@@ -40,7 +40,8 @@ def test_info_tells_what_there_is(world: World) -> None:
         b"bytes-raw": 1500 * 24 + 18, b"retention": [b"count", 9000, b"age", 8000, b"bytes", 700000, b"compact", 0],
         b"producers": 1, b"stages": 1,
         b"groups": [[
-            b"name", b"g", b"position", 1211, b"lag", 1291, b"pending", 7, b"acknowledged", 1203, b"lost", 0,
+            b"name", b"g", b"position", 1211, b"lag", 1291, b"pending", 7, b"acknowledged", 3,
+                b"done-through", 1203, b"lost", 0,
             b"next-retry", world.clock.now + 500,
         ]],
     }  # fmt: skip

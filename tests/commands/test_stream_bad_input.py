@@ -174,7 +174,8 @@ def test_a_refused_command_names_the_argument_and_changes_nothing(
     [
         "TWRITE text t e", "TWRITE text ENTRIES t e", "TWRITE text BACKLOG 1 PRODUCER p 1 ENTRIES t e",
         "TREAD text 1 1", "TREAD text $ 1 BLOCK 0", "TREAD text 0 1 GROUP g",
-        "TREAD text 0 1 BLOCK 0 GROUP g RETRY 5 0", "TACK text g 1", "TEVICT text 1", "TINFO text", "TSEEK text TIME 0",
+        "TREAD text 0 1 BLOCK 0 GROUP g RETRY 5 0", "TACK text g 1", "TEVICT text 1", "TINFO text", "TPRODUCER text p",
+        "TSEEK text TIME 0",
         "TRETAIN text COUNT 1", "TGROUP LIST text", "TGROUP SET text g 1", "TGROUP DEL text g", "TGROUP PENDING text g",
         "TNACK text g 1", "TEXTEND text g 5 1", "TSTAGE text token ENTRIES t e", "TCOMMIT text p 1 token",
         "TAPPLY text UNSTAGE 5",
@@ -479,7 +480,7 @@ WORDS = (
 )
 NAMES = (
     "TWRITE TREAD TACK TEVICT TINFO TSEEK TRETAIN TGROUP.LIST TGROUP.SET TGROUP.DEL TGROUP.PENDING TNACK TEXTEND"
-    " TSTAGE TCOMMIT"
+    " TPRODUCER TSTAGE TCOMMIT"
 )
 
 

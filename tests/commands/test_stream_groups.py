@@ -79,7 +79,9 @@ def test_at_the_cap_only_retries_are_given(world: World) -> None:
     assert world.offsets("TREAD k 0 2 GROUP g RETRY 100 0") == [1, 2]
     assert world.run("TACK k g 1-2") == 2
     assert world.offsets("TREAD k 0 10 GROUP g RETRY 100 0") == [3, 4, 5]
-    assert world.offsets("TREAD k 0 10 GROUP g") == [6]  # acknowledged by this: no room needed
+    assert world.run("TREAD k 0 10 GROUP g") == []
+    assert world.run("TACK k g 3") == 1
+    assert world.offsets("TREAD k 0 10 GROUP g") == [6]
 
 
 def test_a_member_blocked_at_the_cap_gets_new_ones_when_there_is_room(world: World) -> None:
@@ -120,16 +122,49 @@ def test_room_that_a_read_made_and_did_not_use_is_for_those_who_wait(world: Worl
     assert waiting.replies == [[[4, b"", b"d"]]]
 
 
-def test_a_member_that_does_not_retry_is_not_woken_for_what_is_due(world: World) -> None:
-    """It would find nothing, and be woken again at once, without end."""
+def test_a_member_without_retry_gets_what_is_due_and_is_done_with_it(world: World) -> None:
     world.write("k", "a")
     world.run("TREAD k 0 1 GROUP g RETRY 100 0")
-    waiting = world.client("TREAD k 0 1 BLOCK 1000 GROUP g")
-    world.timers.advance(999)
+    waiting = world.client("TREAD k 0 5 BLOCK 0 GROUP g")
+    world.timers.advance(99)
     assert waiting.blocked
-    assert world.timers.pending == 1  # its own end
     world.timers.advance(1)
-    assert waiting.replies == [None]
+    assert waiting.replies == [[[1, b"", b"a"]]]
+    assert (world.group()[b"pending"], world.group()[b"acknowledged"], world.group()[b"done-through"]) == (0, 1, 1)
+    assert visible(world.restarted(later=0)) == visible(world)
+
+
+def test_a_member_without_retry_gives_up_what_had_its_attempts(world: World) -> None:
+    world.write("k", "a", "b")
+    world.run("TREAD k 0 1 GROUP g RETRY 100 0 MAXATTEMPTS 1 DEADLETTER dead")
+    world.clock.advance(100)
+    assert world.offsets("TREAD k 0 5 GROUP g") == [2]
+    assert world.offsets("TREAD dead 1 10") == [1]
+
+
+def test_acknowledged_is_a_count_and_done_through_an_offset(world: World) -> None:
+    world.write("k", *"abcdef")
+    world.run("TREAD k 0 4 GROUP g RETRY 100 0")
+    world.run("TACK k g 2-4")
+    assert (world.group()[b"acknowledged"], world.group()[b"done-through"]) == (3, 0)
+    world.run("TACK k g 1")
+    world.run("TREAD k 0 1 GROUP g")
+    assert (world.group()[b"acknowledged"], world.group()[b"done-through"]) == (5, 5)
+    world.run("TGROUP SET k g 1")
+    assert (world.group()[b"acknowledged"], world.group()[b"done-through"]) == (5, 0)
+    assert visible(world.restarted(later=0)) == visible(world)
+
+
+def test_what_compaction_removed_is_not_lost(world: World) -> None:
+    world.run("TWRITE", "k", "ENTRIES", *["t", "x"] * 1005)
+    world.run("TREAD k 0 10 GROUP g RETRY 100 0")
+    world.run("TRETAIN k COMPACT yes")
+    world.pass_time(100)
+    assert world.offsets("TREAD k 0 10 GROUP g RETRY 100 0") == [*range(1000, 1006)]
+    assert world.group()[b"lost"] == 0
+    world.run("TEVICT k 1002")
+    assert world.offsets("TREAD k 0 10 GROUP g RETRY 100 0") == []
+    assert world.group()[b"lost"] == 3
 
 
 def test_members_are_served_first_come_first_served_and_go_to_the_tail(world: World) -> None:

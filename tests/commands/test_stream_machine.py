@@ -144,7 +144,7 @@ class StreamCommands(RuleBasedStateMachine):
 
     def given_up(self, name: bytes, offset: int) -> None:
         pending = self.groups[name].pending.pop(offset)
-        self.groups[name].lost += offset not in self.messages
+        self.groups[name].lost += offset < self.first
         if pending.dead_letter and offset in self.messages:
             self.letters.append((name.decode(), offset, pending.attempts))
 
@@ -155,11 +155,11 @@ class StreamCommands(RuleBasedStateMachine):
                 if group.position in self.messages:
                     found.append(group.position)
                 else:
-                    group.lost += 1
+                    group.lost += group.position < self.first
                 group.position += 1
         return found
 
-    def retried(self, name: bytes, count: int, terms: Pending) -> list[int]:
+    def retried(self, name: bytes, count: int, terms: Pending | None) -> list[int]:
         group = self.groups[name]
         for offset in [offset for offset in group.pending if offset < self.first]:
             del group.pending[offset]
@@ -169,10 +169,14 @@ class StreamCommands(RuleBasedStateMachine):
             pending = group.pending[offset]
             if len(found) == count or pending.retry_at > self.now:
                 break
-            pending.dead_letter |= terms.dead_letter
-            if pending.is_over(self.now, terms.limit):
+            if terms is not None:
+                pending.dead_letter |= terms.dead_letter
+            if pending.is_over(self.now, terms.limit if terms is not None else 0):
                 self.given_up(name, offset)
-            elif offset in self.messages:
+            elif offset in self.messages and terms is None:
+                del group.pending[offset]
+                found.append(offset)
+            elif offset in self.messages and terms is not None:
                 pending.retry_at, pending.token = terms.retry_at, terms.token
                 pending.limit, pending.reserved = terms.limit or pending.limit, True
                 if not terms.reserved:
@@ -180,7 +184,6 @@ class StreamCommands(RuleBasedStateMachine):
                 found.append(offset)
             else:
                 del group.pending[offset]
-                group.lost += 1
         return found
 
     # -- writing --------------------------------------------------------------------------------------------------
@@ -285,7 +288,9 @@ class StreamCommands(RuleBasedStateMachine):
             group = self.groups[name] = Member(position)
         words: list[Word] = ["TREAD", "k", place, count, "GROUP", name]
         if retry is None:
-            expected = self.taken(group, count)
+            self.expired(name)
+            expected = self.retried(name, count, None)
+            expected += self.taken(group, count - len(expected)) if len(group.pending) < CAP else []
             group.acknowledged += len(expected)
             assert self.world.run(*words) == [[offset, *self.messages[offset]] for offset in expected]
             return
@@ -456,7 +461,8 @@ class StreamCommands(RuleBasedStateMachine):
                 b"position": group.position,
                 b"lag": len([offset for offset in self.messages if offset >= group.position]),
                 b"pending": len(group.pending),
-                b"acknowledged": min([group.position, *group.pending]) - 1,
+                b"acknowledged": group.acknowledged,
+                b"done-through": min([group.position, *group.pending]) - 1,
                 b"lost": group.lost,
                 b"next-retry": min((pending.retry_at for pending in group.pending.values()), default=None),
             }
@@ -485,7 +491,6 @@ class StreamCommands(RuleBasedStateMachine):
                 for offset in range(lease.start, lease.end)
             }
             assert leases == {at: (one.token, one.limit, one.reserved) for at, one in group.pending.items()}
-            assert self.world.stream().groups[name].acknowledged == group.acknowledged
 
     @invariant()
     @precondition(lambda self: self.letters)

@@ -294,7 +294,7 @@ class StreamMachine(RuleBasedStateMachine):
             self.replicas[name] = Group(self.first)
         model = self.groups[name]
         group = self.stream.group(name, self.first)
-        has_work = group.has_work(self.stream.messages, self.now, retry is not None, cap)
+        has_work = group.has_work(self.stream.messages, self.now, cap)
         delivery = group.deliver(self.stream.messages, self.now, count, retry, cap, max_bytes, dead, limit, reserve)
         token = model.token + 1
         assert has_work == (delivery.change is not None) or not count
@@ -311,11 +311,11 @@ class StreamMachine(RuleBasedStateMachine):
             delivered.append(offset)
             return 16 + len(self.messages[offset][1]) + len(self.messages[offset][2])
 
-        if retry:
+        if model.pending:
             expired = [at for at, lease in model.pending.items() if lease.is_over(self.now)]
             for offset in expired:
                 del model.pending[offset]
-                model.lost += offset not in self.messages
+                model.lost += offset < self.first
             for offset in [offset for offset in model.pending if offset < self.first]:
                 del model.pending[offset]
                 model.lost += 1
@@ -323,12 +323,16 @@ class StreamMachine(RuleBasedStateMachine):
                 if model.pending[offset].retry_at > self.now or not room():
                     break
                 lease = model.pending[offset]
-                if lease.is_over(self.now, limit):
+                if lease.is_over(self.now, limit if retry else 0):
                     expired.append(offset)
                     del model.pending[offset]
-                    model.lost += offset not in self.messages
+                    model.lost += offset < self.first
                 elif offset in self.messages:
                     cost += give(offset)
+                    if not retry:
+                        del model.pending[offset]
+                        model.acknowledged += 1
+                        continue
                     lease.retry_at = self.now + max(retry[0], 1)
                     lease.dead_letter = dead if lease.dead_letter is None else lease.dead_letter
                     lease.token, lease.limit, lease.reserved = token, limit or lease.limit, True
@@ -336,8 +340,7 @@ class StreamMachine(RuleBasedStateMachine):
                         lease.begin(self.now)
                 else:
                     del model.pending[offset]
-                    model.lost += 1
-        spare = cap - len(model.pending) if retry else count
+        spare = cap - len(model.pending) if retry or len(model.pending) >= cap else count
         while spare > 0 and room() and model.position <= self.last:
             if model.position in self.messages:
                 cost += give(model.position)
@@ -351,7 +354,7 @@ class StreamMachine(RuleBasedStateMachine):
                 else:
                     model.acknowledged += 1
             else:
-                model.lost += 1
+                model.lost += model.position < self.first
             model.position += 1
         if retry and delivered:
             model.token = token
@@ -414,7 +417,7 @@ class StreamMachine(RuleBasedStateMachine):
             self.replicas[name].apply(Change.decode(change.encode()))
         for offset in expired:
             del model.pending[offset]
-            model.lost += offset not in self.messages
+            model.lost += offset < self.first
 
     @rule(copy=st.booleans())
     def restart(self, copy: bool) -> None:
@@ -442,7 +445,7 @@ class StreamMachine(RuleBasedStateMachine):
             listed = {at: ModelLease(*lease[2:]) for lease in group.pending(1, 10**9) for at in range(*lease[:2])}
             assert listed == model.pending
             assert group.lag(stream.messages) == sum(1 for offset in self.messages if offset >= model.position)
-            assert group.ack_floor == min([model.position, *model.pending])
+            assert group.done_through == min([model.position, *model.pending]) - 1
             deadlines = [
                 at
                 for lease in model.pending.values()

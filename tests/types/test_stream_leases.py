@@ -62,7 +62,7 @@ def worst_calls(messages: Messages, count: int) -> dict[str, int]:
             "retry": partial(group.deliver, messages, 1000 + turn // 10, 1, (5000, 0), cap=10**7),
             "acknowledge": partial(group.ack, [(offset, offset + 1)]),
             "nack": partial(group.nack, [(offset + 1, offset + 2)], 4000),
-            "ask": partial(group.has_work, messages, 500, True, 10**7),
+            "ask": partial(group.has_work, messages, 500, 10**7),
             "wake": group.next_deadline,
             "list": partial(group.pending, offset, offset + 10**9, 3),
         }.items():
@@ -122,7 +122,7 @@ def test_evicted_leases_are_dropped_in_slices() -> None:
     assert group.deliver(messages, 500, 10, (5000, 0), cap=10**6).runs == [(5001, 5002)]
     assert len(group.leases) == 5000 - SLICE + 1
     assert group.lost == SLICE
-    while group.has_work(messages, 500, True, 10**6):
+    while group.has_work(messages, 500, 10**6):
         group.deliver(messages, 500, 10, (5000, 0), cap=10**6)
     assert (group.lost, group.pending_count) == (5000, 1)
 

@@ -39,7 +39,8 @@ def _describe(session: Session, name: bytes, group: Group, stream: Stream) -> di
         b"position": group.position,
         b"lag": group.lag(stream.messages),
         b"pending": group.pending_count,
-        b"acknowledged": group.ack_floor - 1,
+        b"acknowledged": group.acknowledged,
+        b"done-through": group.done_through,
         b"lost": group.lost,
         b"next-retry": None if next_retry is None else next_retry - session.db.clock.lease_lead(),
     }
@@ -52,7 +53,9 @@ def tinfo(session: Session, argv: Argv) -> Reply:
     """Describe a stream: its range of offsets, nodes, bytes raw and stored, retention, producers, stages and groups.
 
     A group's position is the next offset it delivers. Its lag is the exact number of available messages that were not
-    delivered yet. All messages up to `acknowledged` are acknowledged or expired.
+    delivered yet. `acknowledged` counts messages, those included that were delivered without RETRY. All messages up to
+    the offset `done-through` are acknowledged, given up or lost. `lost` counts evicted offsets that the group had not
+    done.
     """
     stream = _existing(session, argv[1])
     info = stream.messages.info()
@@ -89,6 +92,25 @@ def tseek(session: Session, argv: Argv) -> Reply:
     moment = to_number(argv[3], "TIME")
     stream = session.db.find(argv[1], Stream)
     return stream.messages.seek_time(moment) if stream is not None else 1
+
+
+@command(
+    "TPRODUCER",
+    arity=3,
+    flags=_READ | Flag.FAST,
+    keys=key(1, Access.READ),
+    group="stream",
+    syntax="key id",
+)
+def tproducer(session: Session, argv: Argv) -> Reply:
+    """Answer a producer's last sequence number and the offset of that write's first entry, or null.
+
+    A producer that restarts continues with the next number. The answer is null if the stream does not know the
+    producer: it wrote nothing with PRODUCER, or was forgotten. The offset is null if no entry of the write fitted.
+    """
+    stream = session.db.find(argv[1], Stream)
+    last = stream.producers.last(argv[2]) if stream is not None else None
+    return [last[0], last[1] or None] if last is not None else None
 
 
 @command(

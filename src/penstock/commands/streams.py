@@ -370,7 +370,7 @@ class _Read:
             at = id(self.origin()) if self.only_new and self.origin is not None else None
             form = self.with_info, self.arrow, self.compressed
             return self.offset, self.count, self.max_bytes, form, self.only_new, at
-        return self.group, self.retry is None
+        return self.group
 
     def is_met(self, session: Session) -> bool:
         stream = session.db.get(self.key)
@@ -388,14 +388,14 @@ class _Read:
             return True  # the read creates it
         engine = session.engine
         now = engine.streams.lease_time()
-        if group.has_work(stream.messages, now, self.retry is not None, engine.config.stream_max_pending):
+        if group.has_work(stream.messages, now, engine.config.stream_max_pending):
             return True
         self.wait_for_retry(session, group)
         return False
 
     def wait_for_retry(self, session: Session, group: Group) -> None:
-        """Wake a blocked member when a retry falls due; a member without RETRY would find nothing then."""
-        due = group.next_deadline() if self.retry is not None else None
+        """Wake a blocked member when a retry falls due."""
+        due = group.next_deadline()
         if due is not None:
             session.engine.streams.wake_at(session.db, self.key, due)
 
@@ -502,9 +502,10 @@ def tread(session: Session, argv: Argv) -> Reply:
     million nulls, if more than that were evicted). `$` reads only new messages, which are all messages of a stream that
     replaces this one during the wait. BLOCK waits while there is nothing at or after the offset; 0 waits for ever; a
     timeout answers a null array. With GROUP the offset only sets the start of a group that does not exist yet (0 is the
-    first available message). Each message goes to one member. With RETRY it is delivered again after retry-ms until it
-    is acknowledged with TACK, or given up: expire-ms after its first delivery (0 is never), or when it is due again and
-    was begun MAXATTEMPTS times. RESERVE begins no message: attempts and expire-ms count from TEXTEND ... BEGIN.
+    first available message). Each message goes to one member and is then done. With RETRY it is delivered again after
+    retry-ms until it is acknowledged with TACK, or given up: expire-ms after its first delivery (0 is never), or when
+    it is due again and was begun MAXATTEMPTS times. RESERVE begins no message: attempts and expire-ms count from
+    TEXTEND ... BEGIN.
     WITHLEASE puts the token of the delivery in front, and each message is [offset, tag, entry, time, attempts]; in
     Arrow there is a column attempts, and the token is in the schema's metadata. WITHINFO puts [first, last] in front
     (after the token). FORMAT ARROW answers one bulk string

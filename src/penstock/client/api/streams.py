@@ -66,6 +66,13 @@ class Lease(NamedTuple):
     expires: int
 
 
+class ProducerInfo(NamedTuple):
+    """The last write of a producer: its number, and the offset of its first entry, None if no entry fitted."""
+
+    sequence: int
+    offset: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
     """A group of a stream."""
@@ -75,8 +82,11 @@ class GroupInfo:
     lag: int
     pending: int
     acknowledged: int
+    """Messages."""
     lost: int
     next_retry: int
+    done_through: int = 0
+    """All messages up to this offset are acknowledged, given up or lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +289,10 @@ class StreamCommands(SchemaCommands):
         """
         words = [*_token(token), "BEGIN"] if begin else _token(token)
         return self.execute_command("TEXTEND", key, group, ms, *words, *_some(offsets))
+
+    def tproducer(self, key: Any, producer: Any) -> Any:
+        """The last write of a producer to a stream: a ProducerInfo, or None if the stream does not know it."""
+        return self.execute_command("TPRODUCER", key, producer)
 
     def tevict(self, key: Any, offset: int) -> Any:
         """Remove messages up to an offset, or all but the last n if it is -n; how many went."""
@@ -519,9 +533,13 @@ def _table(reply: bytes | None, with_lease: bool) -> Any:
         return reader.read_all()
 
 
+_GROUP_FIELDS = frozenset(GroupInfo.__slots__)
+
+
 def _group(reply: Any) -> GroupInfo:
     fields = map_fields(reply)
-    return GroupInfo(**{**fields, "name": text(fields["name"]), "next_retry": fields["next_retry"] or 0})
+    fields.update(name=text(fields["name"]), next_retry=fields["next_retry"] or 0)
+    return GroupInfo(**{name: value for name, value in fields.items() if name in _GROUP_FIELDS})  # a newer server's too
 
 
 def _info(reply: Any) -> StreamInfo:
@@ -541,6 +559,7 @@ CALLBACKS: dict[str, Callable[..., Any]] = {
     "TINFO": _info,
     "TRETAIN": _ok,
     "TCOMMIT": Committed._make,
+    "TPRODUCER": lambda reply: None if reply is None else ProducerInfo._make(reply),
     "TGROUP LIST": lambda reply: [_group(group) for group in reply],
     "TGROUP SET": _ok,
     "TGROUP DEL": bool,

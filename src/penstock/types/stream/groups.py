@@ -86,62 +86,61 @@ class Group:
         reserve: bool = False,
         token: int = 0,
     ) -> Delivery:
-        """Deliver up to `count` messages: without `retry` new ones, which this acknowledges.
+        """Deliver up to `count` messages: due retries first, then new ones while fewer than `cap` are pending.
 
-        With retry = (retry_ms, expire_ms, 0 for never): expired messages are dropped, due retries come first, then new
-        ones while fewer than `cap` are pending. A retry is never due in the millisecond of its delivery. Offsets
-        without a message, pending or new, are skipped and counted as lost. Messages that were begun `limit` times are
-        given up when they are due; 0 is no limit. `reserve` begins none. The token is `token`, or a larger one if that
-        was given out before. O((leases touched) log (leases)).
+        With retry = (retry_ms, expire_ms, 0 for never) they are leased; without it this acknowledges them. Expired
+        messages are given up, and those that were begun `limit` times (0 is no limit) when they are due. A retry is
+        never due in the millisecond of its delivery. Offsets without a message, pending or new, are skipped; those that
+        were evicted count as lost. `reserve` begins no message. The token is `token`, or a larger one if that was given
+        out before. O((leases touched) log (leases)).
         """
-        if retry is None:
-            taken = take(messages, self.position, count, max_bytes)
-            if taken.next == self.position:
-                return Delivery([], [], None)
-            self.position = taken.next
-            self.lost += taken.skipped
-            self.acknowledged += sum([end - start for start, end in taken.runs])
-            return Delivery(taken.runs, [], self.change())
         before = (self.position, self.lost)
-        token = max(token, self.token + 1)
-        retry_at = min(now + max(retry[0], 1), LAST_TIME)
+        leases: list[Lease] = []
         expired: list[Lease] = []
         removed: list[Range] = []
-        self._make_room(messages, now, cap, expired, removed)
-        terms = Lease(0, 0, retry_at, 0, now, 0, dead_letter, token, limit, reserve)
-        leases, left_bytes = self._take_due(messages, now, terms, count, max_bytes, expired, removed)
-        left = count - sum([lease.end - lease.start for lease in leases])
-        if left > 0 and (left_bytes is None or left_bytes > 0):
-            taken = take(messages, self.position, min(left, cap - self.pending_count), left_bytes)
-            self.position = taken.next
-            self.lost += taken.skipped
+        terms, left_bytes, room = None, max_bytes, cap
+        if retry is not None:
+            retry_at = min(now + max(retry[0], 1), LAST_TIME)
             expire_at = -retry[1] if reserve else min(now + retry[1], LAST_TIME) if retry[1] else 0
-            attempts = 0 if reserve else 1
+            token, attempts = max(token, self.token + 1), 0 if reserve else 1
+            terms = Lease(0, 0, retry_at, expire_at, now, attempts, dead_letter, token, limit, reserve)
+        if self.leases.messages:
+            self._make_room(messages, now, cap, expired, removed)
+            leases, left_bytes = self._take_due(messages, now, terms, count, max_bytes, expired, removed)
+            room = cap - self.pending_count
+        left = count - sum([lease.end - lease.start for lease in leases])
+        if left > 0 < room and (left_bytes is None or left_bytes > 0):
+            taken = take(messages, self.position, min(left, room) if terms is not None else left, left_bytes)
+            self.position = taken.next
+            self.lost += taken.evicted
             for start, end in taken.runs:
-                lease = Lease(start, end, retry_at, expire_at, now, attempts, dead_letter, token, limit, reserve)
-                self.leases.put(lease)
+                if terms is not None:
+                    lease = Lease(start, end, *terms[2:])
+                    self.leases.put(lease)
+                else:
+                    lease = Lease(start, end, 0, 0, 0, 0, None)
+                    self.acknowledged += end - start
                 leases.append(lease)
+        if not leases and not removed and before == (self.position, self.lost):
+            return Delivery([], [], None)
+        if terms is None:
+            return Delivery(_runs(leases), expired, self.change(removed))
         if leases:
             self.token = token
-        elif not removed and before == (self.position, self.lost):
-            return Delivery([], [], None)
         return Delivery(_runs(leases), expired, self.change(removed, leases))
 
     def change(self, removed: Iterable[Range] = (), leases: Iterable[Lease] = ()) -> Change:
         """What leads to this position and these counters, and takes ranges out and puts leases in."""
         return Change(self.position, self.lost, tuple(removed), tuple(leases), self.token, self.acknowledged)
 
-    def has_work(self, messages: Messages, now: int, retry: bool, cap: int = 1000) -> bool:
+    def has_work(self, messages: Messages, now: int, cap: int = 1000) -> bool:
         """Whether `deliver` would do anything. O(1) amortised.
 
         It may be wrong once, if the messages were evicted; the next call says no.
         """
-        new = self.position <= messages.last
-        if not retry:
-            return new
         first = self.leases.first_offset
         return (
-            (new and self.pending_count < cap)
+            (self.position <= messages.last and self.pending_count < cap)
             or self.leases.any_due(now)
             or (first is not None and first < messages.first)
         )
@@ -168,7 +167,7 @@ class Group:
         self,
         messages: Messages,
         now: int,
-        terms: Lease,
+        terms: Lease | None,
         count: int,
         max_bytes: int | None,
         expired: list[Lease],
@@ -177,14 +176,14 @@ class Group:
         """Lease again what is due, longest due first; answer the leases and the bytes that are left.
 
         They get the retry time and the token of `terms`. They keep what the first delivery said about their end, but
-        for the limit of attempts, and get the dead letter key if they have none.
+        for the limit of attempts, and get the dead letter key if they have none. Without `terms` they are done.
         """
         leases: list[Lease] = []
         patience = SLICE
         while count > 0 and patience and (due := self.leases.due(now)) is not None:
-            if due.dead_letter is None and terms.dead_letter is not None:
+            if terms is not None and due.dead_letter is None and terms.dead_letter is not None:
                 due = due._replace(dead_letter=terms.dead_letter)
-            if 0 < due.end_at <= now or 0 < terms.limit <= due.attempts:
+            if 0 < due.end_at <= now or (terms is not None and 0 < terms.limit <= due.attempts):
                 given_up = self._give_up(messages, due, patience)
                 expired.append(given_up)
                 removed.append((given_up.start, given_up.end))
@@ -195,17 +194,17 @@ class Group:
             done = taken.next if taken.runs else due.end
             for start, end in [*taken.runs, (done, done)]:
                 if at < start:
-                    self.lost += self.leases.drop(at, start)
+                    self._drop_missing(messages, at, start)
                     removed.append((at, start))
                 at = end
-            again = due._replace(
-                retry_at=terms.retry_at, token=terms.token, limit=terms.limit or due.limit, reserved=True
-            )
-            if not terms.reserved:
-                again = again.begun(now)
+            again = _again(due, terms, now) if terms is not None else due
             for start, end in taken.runs:
                 lease = again._replace(start=start, end=end)
-                self.leases.put(lease)
+                if terms is None:
+                    self.acknowledged += self.leases.drop(start, end)
+                    removed.append((start, end))
+                else:
+                    self.leases.put(lease)
                 leases.append(lease)
                 count -= end - start
             patience -= not taken.runs
@@ -236,10 +235,14 @@ class Group:
         reach = max(lease.start, messages.first) + limit
         if lease.dead_letter is not None and reach < min(lease.end, messages.last):
             lease = lease._replace(end=reach)
-        dropped = self.leases.drop(lease.start, lease.end)
-        there = take(messages, lease.start, dropped, None, lease.end).runs
-        self.lost += dropped - sum(end - start for start, end in there)
+        self._drop_missing(messages, lease.start, lease.end)
         return lease
+
+    def _drop_missing(self, messages: Messages, start: int, end: int) -> None:
+        """Drop a range from pending; those that were evicted are lost, those that were compacted are not."""
+        first = min(max(messages.first, start), end)
+        self.lost += self.leases.drop(start, first)
+        self.leases.drop(first, end)
 
     # What clients say.
 
@@ -309,10 +312,10 @@ class Group:
         return messages.count_from(self.position)
 
     @property
-    def ack_floor(self) -> int:
-        """Every message below was acknowledged, dropped or lost."""
+    def done_through(self) -> int:
+        """Every message up to it was acknowledged, given up or lost."""
         first = self.leases.first_offset
-        return self.position if first is None else min(self.position, first)
+        return (self.position if first is None else min(self.position, first)) - 1
 
     def next_retry(self) -> int | None:
         return self.leases.next_retry()
@@ -359,6 +362,13 @@ class Group:
     def check(self) -> None:
         """Assert every invariant. O(leases)."""
         self.leases.check()
+
+
+def _again(due: Lease, terms: Lease, now: int) -> Lease:
+    """A lease that is due, for the next delivery."""
+    limit = terms.limit or due.limit
+    again = due._replace(retry_at=terms.retry_at, token=terms.token, limit=limit, reserved=True)
+    return again if terms.reserved else again.begun(now)
 
 
 def _trouble(given_up: Lease) -> int:

@@ -80,6 +80,11 @@ class Producers:
             raise ProducerFenced(f"sequence {sequence} is older than {last}")
         return answer
 
+    def last(self, name: bytes) -> tuple[int, int] | None:
+        """The sequence number of a producer's last write, and its first offset (0 if it appended nothing)."""
+        producer = self.by_id.get(name)
+        return max(producer.answers.items()) if producer is not None and producer.answers else None
+
     def remember(self, name: bytes, sequence: int, first: int, now: int) -> None:
         """Record a write that `repeated` called new."""
         answers = self._used(name, now).answers

@@ -28,11 +28,11 @@ class Message(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """The messages for a group read: runs, where to go on, how many offsets had no message, the cost."""
+    """The messages for a group read: runs, where to go on, how many of the offsets were evicted, the cost."""
 
     runs: list[Range]
     next: int
-    skipped: int
+    evicted: int
     cost: int
 
 
@@ -41,10 +41,11 @@ def take(messages: Messages, start: int, count: int, max_bytes: int | None = Non
     stop = messages.last + 1 if stop is None else min(stop, messages.last + 1)
     if count <= 0 or start >= stop:
         return Taken([], start, 0, 0)
-    at = max(start, messages.first)
+    at = min(max(start, messages.first), stop)
+    evicted = at - start
     if max_bytes is None and messages.complete:
         end = min(at + count, stop)
-        return Taken([(at, end)], end, at - start, 0) if at < end else Taken([], stop, stop - start, 0)
+        return Taken([(at, end)] if at < end else [], end, evicted, 0)
     runs: list[Range] = []
     left, cost = count, 0
     for block, a, b in messages.runs(at, stop):
@@ -57,8 +58,8 @@ def take(messages: Messages, start: int, count: int, max_bytes: int | None = Non
             a = runs.pop()[0]
         runs.append((a, end))
         if not left or (max_bytes is not None and cost >= max_bytes):
-            return Taken(runs, end, end - start - count + left, cost)
-    return Taken(runs, stop, stop - start - count + left, cost)
+            return Taken(runs, end, evicted, cost)
+    return Taken(runs, stop, evicted, cost)
 
 
 def read(
