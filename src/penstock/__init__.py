@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 __all__ = [
-    "BufferFull", "Client", "ClientClosed", "Cluster", "Delivery", "DeliveryError", "ExactlyOnceUnavailable", "Message",
-    "NoReplyInTime", "NotEncodable", "NotReplayed", "NotSent", "NotSentInTime", "NotSharable", "OutcomeUnknown",
-    "Server", "State", "TransactionLost", "__version__",
+    "GIVE_UP", "Backoff", "BufferFull", "Client", "ClientClosed", "Cluster", "Delivery", "DeliveryError",
+    "ExactlyOnceUnavailable", "Message", "NoReplyInTime", "NotEncodable", "NotReplayed", "NotSent", "NotSentInTime",
+    "NotSharable", "OutcomeUnknown", "Server", "State", "TransactionLost", "__version__",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
     from penstock.client.api.streams import Message
     from penstock.client.api.sync import Client
     from penstock.client.cluster.sync import Cluster
+    from penstock.client.consumer.terms import GIVE_UP, Backoff
     from penstock.client.delivery import Delivery, State
     from penstock.client.errors import (
         BufferFull,
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from penstock.server.embedded import Server
 
 _HOMES = {
+    "GIVE_UP": "penstock.client.consumer.terms",
+    "Backoff": "penstock.client.consumer.terms",
     "Client": "penstock.client.api.sync",
     "Cluster": "penstock.client.cluster.sync",
     "Delivery": "penstock.client.delivery",

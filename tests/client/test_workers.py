@@ -84,7 +84,12 @@ def test_a_listener_for_failures_may_be_a_coroutine_function(ours: Server) -> No
         ({"expire_ms": -1}, "expire_ms=-1"),
         ({"count": "10"}, "count='10'"),
         ({"block_ms": None}, "block_ms=None"),
-        ({"expire_ms": 10, "retry_ms": 1000}, "expire_ms=10 is before retry_ms=1000"),
+        ({"patience": -1}, "patience=-1"),
+        ({"grace_ms": -1}, "grace_ms=-1"),
+        ({"max_attempts": 0}, "max_attempts=0"),
+        ({"max_bytes": 0}, "max_bytes=0"),
+        ({"ordered_by": "key"}, "ordered_by='key'"),
+        ({"ordered_by": "tag", "manual": True}, "excludes ordered_by"),
         ({"dead_letter": "dead"}, "needs expire_ms"),
     ],
 )

@@ -28,7 +28,12 @@ what is imported:
         write_turn       which thread may write; wake_chain, wake_up: how threads wake each other
       ^
     api/        sync, aio: the two clients; shared: what they have in common; options: what they take, for checkers
-        calls, pipeline, shortcuts, scripts, streams, schemas, reply_fields, consumer, tables, typed
+        calls, pipeline, shortcuts, scripts, streams, schemas, reply_fields, tables, typed
+        consumer         the old home of what is in consumer/
+      ^
+    consumer/   members of groups; imported by the clients of api/, imports their streams
+        core             the steps of workers, without I/O; sync, aio: threads and tasks that carry them out
+        terms, orders, outages, pace, queues, part, delivered, counts, handlers, stop_signals
       ^
     cluster/    the client of a Redis or Valkey Cluster
 """

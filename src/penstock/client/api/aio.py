@@ -19,7 +19,6 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from penstock.client.api.calls import answer, call
-from penstock.client.api.consumer import AioConsumer, Terms
 from penstock.client.api.options import AioClientOptions, AioUrlOptions
 from penstock.client.api.pipeline import (
     PipelineBody,
@@ -35,6 +34,8 @@ from penstock.client.api.shared import ClientBody, shown_with_arguments_of, take
 from penstock.client.api.shortcuts import QuickCommands
 from penstock.client.api.streams import StreamCommands
 from penstock.client.api.tables import Span, Words, aio_read_tables, table_of, table_read
+from penstock.client.consumer.aio import AioConsumer
+from penstock.client.consumer.terms import Terms
 from penstock.client.drivers.aio import AioConnection, ClientProtocol
 from penstock.client.drivers.connecting import connection_maker
 from penstock.client.engine.batch import Batch
@@ -114,7 +115,7 @@ class Client(ClientBody[AioConnection], StreamCommands, QuickCommands, redis.asy
         return AioRegisteredScript(self, script)
 
     def consumer(self, key: Any, group: Any, **terms: Any) -> AioConsumer:
-        """A member of a group that acknowledges what it has done; consumer.Terms has the arguments."""
+        """A member of a group that acknowledges what it has done; consumer.terms.Terms has the arguments."""
         return AioConsumer(self, Terms(key, group, **terms))
 
     def read_tables(self, key: Any, first: int | str = 1, last: int | None = None, **terms: Any) -> AsyncIterator[Any]:
@@ -141,6 +142,8 @@ class Client(ClientBody[AioConnection], StreamCommands, QuickCommands, redis.asy
         again.
         """
         closes_pool = self.auto_close_connection_pool if close_connection_pool is None else close_connection_pool
+        for worker in list(self._workers):
+            await worker.aclose()
         for connection in self._connections():
             await connection.aclose(None if closes_pool else self._handoff.leave)
         await super().aclose(close_connection_pool)

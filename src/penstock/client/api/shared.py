@@ -7,6 +7,7 @@ all callers share, and makes others for what must not be shared; those are kept 
 from __future__ import annotations
 
 import inspect
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from penstock.client.delivery import Counters, Delivery, ReplayFilter, ServerCon
 from penstock.client.drivers.connecting import SETTINGS, encoding_of, settings_from
 from penstock.client.drivers.pool_handoff import Driver, PoolHandoff
 from penstock.client.engine.connection import ConnectionCore
-from penstock.client.errors import NotSent
+from penstock.client.errors import ClientClosed, NotSent
 from penstock.client.events import Listeners
 from penstock.client.tracing.spans import follow_redis_py
 
@@ -93,6 +94,7 @@ class ClientBody(ABC, Generic[L]):
         self._own_connections: list[L] = []
         self._idle_connections: list[L] = []
         self._connection: L = self._new_connection()
+        self._workers: weakref.WeakSet[Self] = weakref.WeakSet()
         self._before = Counters()  # of connections that were closed, if there are others since
 
     def _reopen(self) -> None:
@@ -111,6 +113,14 @@ class ClientBody(ABC, Generic[L]):
     def client(self) -> Self:
         """A client with the same settings and a connection of its own, on which MULTI and WATCH may be used by hand."""
         return type(self)(**self._options_of_twin())
+
+    def consumer_client(self) -> Self:
+        """A client for one worker of a consumer, which is closed with this one. It repeats nothing by itself."""
+        if self._connection.core.is_closed:
+            raise ClientClosed("the client was closed")
+        made = type(self)(**{**self._options_of_twin(), "delivery": Delivery.AT_MOST_ONCE})
+        self._workers.add(made)
+        return made
 
     def _options_of_twin(self) -> dict[str, Any]:
         """The arguments for another client like this one, with a connection of its own."""

@@ -19,7 +19,6 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from penstock.client.api.calls import answer, call
-from penstock.client.api.consumer import Consumer, Terms
 from penstock.client.api.options import ClientOptions, UrlOptions
 from penstock.client.api.pipeline import (
     PipelineBody,
@@ -35,6 +34,8 @@ from penstock.client.api.shared import ClientBody, shown_with_arguments_of, take
 from penstock.client.api.shortcuts import QuickCommands
 from penstock.client.api.streams import StreamCommands
 from penstock.client.api.tables import Span, Words, read_tables, table_of, table_read
+from penstock.client.consumer.sync import Consumer
+from penstock.client.consumer.terms import Terms
 from penstock.client.drivers.connecting import connection_maker
 from penstock.client.drivers.socket_io import ClientSocket
 from penstock.client.drivers.sync import Reentered, SyncConnection
@@ -111,7 +112,7 @@ class Client(ClientBody[SyncConnection], StreamCommands, QuickCommands, redis.Re
         return RegisteredScript(self, script)
 
     def consumer(self, key: Any, group: Any, **terms: Any) -> Consumer:
-        """A member of a group that acknowledges what it has done; consumer.Terms has the arguments."""
+        """A member of a group that acknowledges what it has done; consumer.terms.Terms has the arguments."""
         return Consumer(self, Terms(key, group, **terms))
 
     def read_tables(self, key: Any, first: int | str = 1, last: int | None = None, **terms: Any) -> Iterator[Any]:
@@ -147,6 +148,8 @@ class Client(ClientBody[SyncConnection], StreamCommands, QuickCommands, redis.Re
         opens it again.
         """
         if hasattr(self, "_connection"):  # not if the constructor failed
+            for worker in list(self._workers):
+                worker.close()
             leave = None if self.auto_close_connection_pool else self._handoff.leave
             for connection in self._connections():
                 connection.close(leave)

@@ -1,0 +1,336 @@
+"""The consumer of penstock.aio.Client: tasks carry out the steps of core.py, as threads do in sync.py.
+
+Steps of a generator run without a switch between tasks, so no lock is needed. A body that is no coroutine function
+holds up the loop, and with it the heartbeats.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import signal
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import TracebackType
+from typing import Any, Self
+
+import redis
+
+from penstock.client.consumer.core import Call, ConsumerCore, Step, Steps, Wait
+from penstock.client.consumer.counts import Counts
+from penstock.client.consumer.delivered import Delivered
+from penstock.client.consumer.handlers import Handler, Middleware, OnError, log_failure
+from penstock.client.consumer.part import Part
+from penstock.client.consumer.stop_signals import may_handle_sigterm
+from penstock.client.consumer.terms import Terms
+
+_log = logging.getLogger("penstock.consumer")
+
+
+class _Bell:
+    """How the workers of a core wait."""
+
+    def __init__(self) -> None:
+        self._changed: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def ring(self) -> None:
+        """From the loop, a signal handler or another thread."""
+        changed, self._changed = self._changed, None
+        if changed is None or self._loop is None:
+            return
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if running is self._loop:
+            changed.set()
+        else:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(changed.set)
+
+    async def wait(self, seconds: float) -> None:
+        if self._changed is None:
+            self._changed, self._loop = asyncio.Event(), asyncio.get_running_loop()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), seconds)
+
+
+async def _send(link: Any, step: Call) -> list[Any]:
+    """The replies; errors stand in their place."""
+    try:
+        if step.atomic:
+            async with link.pipeline(transaction=True) as pipe:
+                for words in step.commands:
+                    pipe.execute_command(*words)
+                await pipe.execute()
+            return [None]
+        replies: list[Any] = await link.execute_many(step.commands, raise_on_error=False)
+        return replies
+    except (redis.RedisError, OSError) as error:
+        return [error] * (1 if step.atomic else len(step.commands))
+
+
+async def _drive(bell: _Bell, link: Any, steps: Steps, is_keeper: bool = False) -> Part | None:
+    """Carry out steps until there is a part to process; None at the end."""
+    answer: Any = None
+    try:
+        while True:
+            step: Step = steps.send(answer)
+            answer = None
+            if isinstance(step, Part):
+                return step
+            if isinstance(step, Call):
+                answer = await _send(link, step)
+            elif isinstance(step, Wait):
+                await (asyncio.sleep(step.seconds) if is_keeper else bell.wait(step.seconds))
+    except StopIteration:
+        return None
+    except BaseException:
+        steps.close()  # it waits for a reply that will not come
+        raise
+
+
+@contextmanager
+def _stopped_by_sigterm(stop: Callable[[], object]) -> Iterator[None]:
+    """As stop_signals.py, by the loop."""
+    if not may_handle_sigterm():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+
+
+class _Iteration:
+    """A loop over a consumer: its steps, and the message that the loop is at."""
+
+    def __init__(self, steps: Steps, link: Any, keeper: asyncio.Task[None]) -> None:
+        self.steps = steps
+        self.link = link
+        self.keeper = keeper
+        self.part: Part | None = None
+        self.message: Delivered | None = None
+
+
+class AioConsumer:
+    """For penstock.aio.Client."""
+
+    def __init__(self, client: Any, terms: Terms) -> None:
+        self._client = client
+        self._core = ConsumerCore(terms)
+        self._bell = _Bell()
+        self._core.wake = self._bell.ring
+        self._iteration: _Iteration | None = None
+        weakref.finalize(self, self._core.abandon)
+
+    @property
+    def counts(self) -> Counts:
+        """What this consumer has done."""
+        return self._core.counts
+
+    @property
+    def held(self) -> int:
+        """How many messages it holds."""
+        return self._core.held
+
+    def stop(self) -> None:
+        """End the iteration, and all workers, after the message at hand. From any thread, or from the body."""
+        self._core.stop()
+
+    # -- iteration ------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose(error)
+
+    async def aclose(self, error: BaseException | None = None) -> None:
+        """Acknowledge what is done, also what the body left with `break`; give back the rest, and what it failed on
+        with `error`.
+        """
+        self.stop()
+        run, self._iteration = self._iteration, None
+        if run is None:
+            return
+        if run.part is not None and run.message is not None:
+            if error is None:
+                run.part.done(run.message)
+            else:
+                run.part.failed(run.message, error)
+        try:
+            if run.part is not None:
+                await _drive(self._bell, run.link, run.steps)
+        finally:
+            await self._finish(run.link, run.keeper)
+
+    async def __aiter__(self) -> AsyncIterator[Delivered]:
+        run = _Iteration(self._core.work(), self._client.consumer_client(), self._start_keeper())
+        self._iteration = run
+        try:
+            while (part := await _drive(self._bell, run.link, run.steps)) is not None:
+                run.part = part
+                for message in part.each():
+                    run.message = message
+                    yield message
+                    run.message = None
+                    part.done(message)
+                run.part = None
+        except GeneratorExit:
+            raise  # `aclose` is told whether the message is done
+        except BaseException:
+            self._iteration = None
+            await self._finish(run.link, run.keeper)
+            raise
+        if self._iteration is run:
+            self._iteration = None
+            await self._finish(run.link, run.keeper)
+
+    async def _finish(self, link: Any, keeper: asyncio.Task[None]) -> None:
+        """Give back what is held, and end the keeper."""
+        keeper.cancel()
+        try:
+            await _drive(self._bell, link, self._core.finish())
+        except (redis.ConnectionError, redis.TimeoutError):
+            _log.warning("the server does not answer: messages that are held will come again")
+        finally:
+            await link.aclose()
+            await asyncio.wait([keeper])
+
+    def _start_keeper(self) -> asyncio.Task[None]:
+        # It must not refer to the consumer: it would then hold messages of a consumer that was forgotten.
+        return asyncio.create_task(
+            _keep(self._client.consumer_client(), self._core, self._bell), name="consumer-keeper"
+        )
+
+    # -- workers --------------------------------------------------------------------------------------------------
+
+    async def run(
+        self,
+        body: Callable[[Any], Awaitable[object] | object],
+        workers: int = 1,
+        on_error: OnError = log_failure,
+        *,
+        batch: int = 0,
+        batch_ms: int = 0,
+        table: bool = False,
+        middleware: Sequence[Middleware] = (),
+    ) -> None:
+        """Call `body` with each message, and await it if it is a coroutine, in so many tasks, until `stop`. A body that
+        fails gets the message again later.
+
+        The other arguments are those of Consumer.run.
+        """
+        handler = Handler(body, batch=batch, batch_ms=batch_ms, table=table, middleware=middleware)
+        if workers < 1:
+            raise ValueError(f"workers={workers}: at least 1 is needed to do anything")
+        core = self._core
+        core.workers, core.batch, core.batch_ms = workers, handler.batch, handler.batch_ms
+        with _stopped_by_sigterm(self.stop):
+            await self._run(handler, workers, on_error)
+
+    async def _run(self, handler: Handler, workers: int, on_error: OnError) -> None:
+        async def work() -> None:
+            try:
+                await self._work(handler, on_error)
+            finally:
+                self.stop()  # one that fails ends them all, after the messages they have at hand
+
+        keeper = self._start_keeper()
+        keeper.add_done_callback(lambda _: self.stop())
+        tasks = [asyncio.create_task(work(), name=f"consumer-{number}") for number in range(workers)]
+        try:
+            await self._wait(tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+            if keeper.done():
+                results.append(keeper.exception())
+            await self._finish(self._client.consumer_client(), keeper)
+        for result in results:
+            if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):
+                raise result
+
+    async def _wait(self, tasks: list[asyncio.Task[None]]) -> None:
+        """Until all workers have ended, or the grace is over."""
+        while left := [task for task in tasks if not task.done()]:
+            grace = self._core.grace_left() if self._core.is_stopping else None
+            if grace == 0:
+                _log.warning("%d bodies did not end in time; their messages are given back", len(left))
+                return
+            await asyncio.wait(left, timeout=0.5 if grace is None else min(grace, 0.5))
+
+    async def _work(self, handler: Handler, on_error: OnError) -> None:
+        steps, link = self._core.work(), self._client.consumer_client()
+        process = self._process_batch if handler.batch else self._process_each
+        try:
+            while (part := await _drive(self._bell, link, steps)) is not None:
+                try:
+                    await process(part, handler, on_error)
+                except BaseException:  # cancelled, most likely
+                    self.stop()
+                    with suppress(redis.ConnectionError, redis.TimeoutError):  # then it is delivered again in its time
+                        await _drive(self._bell, link, steps)
+                    raise
+        finally:
+            await link.aclose()
+
+    async def _process_each(self, part: Part, handler: Handler, on_error: OnError) -> None:
+        for message in part.each():
+            try:
+                result = handler.call(message)
+                if inspect.isawaitable(result):
+                    await result
+            except Exception as error:
+                part.failed(message, error)
+                await _tell(on_error, message, error)
+            except BaseException as error:
+                part.failed(message, error)
+                raise
+            else:
+                part.done(message)
+
+    async def _process_batch(self, part: Part, handler: Handler, on_error: OnError) -> None:
+        if not (messages := list(part.each())):
+            return
+        try:
+            result = handler.call(handler.argument(messages))
+            if inspect.isawaitable(result):
+                await result
+        except BaseException as error:
+            for message in messages:
+                part.failed(message, error)
+            if not isinstance(error, Exception):
+                raise
+            for message in messages:
+                await _tell(on_error, message, error)
+        else:
+            for message in messages:
+                part.done(message)
+
+
+async def _tell(on_error: OnError, message: Delivered, error: Exception) -> None:
+    told = on_error(message, error)
+    if inspect.isawaitable(told):
+        await told
+
+
+async def _keep(link: Any, core: ConsumerCore, bell: _Bell) -> None:
+    try:
+        await _drive(bell, link, core.keep(), is_keeper=True)
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:
+        _log.warning("leases are not extended any more: %s", error)
+        raise
+    finally:
+        await link.aclose()

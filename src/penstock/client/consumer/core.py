@@ -1,0 +1,468 @@
+"""One consumer without I/O: what its workers do next, and how they are told how it went.
+
+`work` is a generator for each worker and `keep` one for the whole consumer. They yield steps:
+
+    Call(commands)   send them in one go, and answer with their replies; an error stands in the place of a reply
+    Wait(seconds)    come back then, or sooner if `wake` was called
+    Part             process its messages, and say of each how it went
+
+The drivers (sync.py, aio.py) carry the steps out. They hold a lock while a generator runs, and not while they wait, so
+everything here except `settle` is used by one thread at a time.
+
+Messages are fetched with RESERVE: no attempt is counted for them, and their time does not run. Just before a part of
+them is processed, TEXTEND ... BEGIN counts the attempt; it travels with the TACK of the messages before and with the
+next TREAD, so there is one round trip for a part. All settlements name the token of their delivery: a member that was
+too slow changes nothing for the member that has the message now.
+
+A command without a reply is sent again for as long as the terms say: with a token, each has the same effect twice as
+once.
+
+Rejected: a thread that fetches while bodies run. A round trip is short beside what is fetched at a time, and a fetched
+message that waits in a queue is one that an idle member could process.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+from penstock.client.consumer.counts import Counts
+from penstock.client.consumer.delivered import Delivered, Lease
+from penstock.client.consumer.orders import Order, Orders, Verdict
+from penstock.client.consumer.outages import Outages, may_have_run, may_pass
+from penstock.client.consumer.pace import Pace
+from penstock.client.consumer.part import Part
+from penstock.client.consumer.queues import Lanes, PlainQueue, Queue
+from penstock.client.consumer.terms import Terms
+
+_log = logging.getLogger("penstock.consumer")
+
+STUCK = 0.25
+"""Seconds after which messages that wait for a slow body are given back."""
+TICK = 0.1
+"""Seconds between two looks at what is held."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Send commands in one go; `atomic`: as a transaction."""
+
+    commands: Sequence[tuple[Any, ...]]
+    atomic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Wait, until something happens or for so many seconds."""
+
+    seconds: float
+
+
+Step = Call | Wait | Part
+Steps = Generator[Step, Any, None]
+
+
+class ConsumerCore:
+    """See the top of this file."""
+
+    def __init__(self, terms: Terms, clock: Callable[[], float] = monotonic) -> None:
+        self.terms = terms
+        self.counts = Counts()
+        self.orders = Orders(terms)
+        self.outages = Outages(repr(terms.key), terms.patience)
+        self.pace = Pace(terms.count)
+        self.queue: Queue = Lanes() if terms.ordered_by else PlainQueue()
+        self.retries_here = terms.ordered_by is not None
+        self.workers = 1
+        self.batch = 0
+        """How many messages the body takes at once; 0: one, without a list."""
+        self.batch_ms = 0
+        self.is_stopping = False
+        self.wake: Callable[[], None] = lambda: None
+        """Called when workers that wait should look again; set by the driver."""
+        self._clock = clock
+        self._stop_at: float | None = None
+        self._is_over = False
+        self._held: dict[int, Delivered] = {}
+        self._parts: set[Part] = set()
+        self._finished: list[Delivered] = []  # done, and the server was not told yet
+        self._settled: deque[tuple[Delivered, Verdict]] = deque()  # by message.ack() and so on
+        self._manual: list[Delivered] = []  # the body has returned, and has not acknowledged them
+        self._interrupted: list[Order] = []  # settlements whose replies were not awaited
+        self._is_fetching = False
+        self._idle = 0
+        self._taken = clock()  # when a worker last came for messages
+        self._oldest = clock()  # when the first of the messages that wait was fetched
+
+    # -- the messages that are held -------------------------------------------------------------------------------
+
+    def settle(self, message: Delivered, verdict: Verdict) -> None:
+        """Acknowledge a message (None), give it back after milliseconds, or give it up with an error. From any
+        thread; the next command of a worker or of the keeper tells the server.
+        """
+        if message.is_open:
+            message.is_open = False
+            self._settled.append((message, verdict))
+
+    def settle_failure(self, message: Delivered, error: BaseException) -> None:
+        """Give a message back, or up, that a body failed on."""
+        delay = self.terms.after(error, message.attempts)
+        self.settle(message, error if delay is None else delay)
+
+    @property
+    def held(self) -> int:
+        """How many messages this consumer holds."""
+        return len(self._held)
+
+    def stop(self) -> None:
+        """Let workers end after the message at hand."""
+        if not self.is_stopping:
+            grace = self.terms.grace_ms
+            self._stop_at = None if grace is None else self._clock() + grace / 1000
+            self.is_stopping = True
+        self.wake()
+
+    def grace_left(self) -> float | None:
+        """Seconds that bodies may go on after `stop`; None: for ever."""
+        return None if self._stop_at is None else max(self._stop_at - self._clock(), 0.0)
+
+    def abandon(self) -> None:
+        """Nothing is left that could use this consumer: let the keeper end. The server gives out again what is held."""
+        self.is_stopping = self._is_over = True
+        self.wake()
+
+    # -- a worker -------------------------------------------------------------------------------------------------
+
+    def work(self) -> Steps:
+        """The steps of one worker, until the consumer is stopped."""
+        while not self.is_stopping:
+            part = self._take()
+            reads = self._reading(bool(part))
+            orders = self._settlements()
+            if not part and reads is None:
+                if orders:
+                    yield from self._send(orders)
+                else:
+                    yield from self._rest()
+                continue
+            fresh = [message for message in part if not message.is_begun] if self.retries_here else part
+            begins = self.orders.begin(fresh)
+            if reads is not None:
+                self._is_fetching = True
+            try:
+                yield from self._send([*orders, *begins, *([] if reads is None else [reads])])
+            finally:
+                if reads is not None:
+                    self._is_fetching = False
+                    self.wake()
+            if reads is not None:
+                self._add(reads.reply)
+            if part:
+                lost = yield from self._check(begins)
+                begun = [message for message in part if message.offset not in lost] if lost else part
+                yield from self._process(begun, part)
+        if orders := self._settlements():
+            yield from self._send(orders)
+
+    def _take(self) -> list[Delivered]:
+        now = self._taken = self._clock()
+        if self.batch:
+            is_full = len(self.queue) >= self.batch or now >= self._oldest + self.batch_ms / 1000
+            return self.queue.take(self.batch, now) if is_full else []
+        return self.queue.take(1 if self.terms.max_attempts == 1 else self.pace.part(), now)
+
+    def _reading(self, has_work: bool) -> Order | None:
+        """A TREAD, if more should be fetched now."""
+        if self._is_fetching:
+            return None
+        ready = self.queue.ready()
+        window = max(self.pace.window(self.workers), self.batch)
+        if has_work and 2 * ready >= window:
+            return None
+        held = len(self._held) if self.terms.manual else len(self.queue)
+        idle = self._idle + (not has_work)
+        count = min(max(idle, window - ready), max(self.terms.count, self.batch) - held)
+        if count <= 0:
+            return None
+        return self.orders.read(count, None if has_work else self._longest_block())
+
+    def _longest_block(self) -> int:
+        """Milliseconds that a read may wait, so that it does not outlast a retry or a batch that waits to be full."""
+        block, now = self.terms.block_ms, self._clock()
+        if (at := self.queue.next_at()) is not None:
+            block = min(block, int((at - now) * 1000))
+        if self.batch and len(self.queue):
+            block = min(block, int((self._oldest - now) * 1000) + self.batch_ms)
+        return max(block, 1)
+
+    def _rest(self) -> Steps:
+        """Wait until another worker has fetched something, or a lane is free."""
+        at = self.queue.next_at()
+        self._idle += 1
+        try:
+            longest = self.terms.block_ms / 1000
+            yield Wait(longest if at is None else min(max(at - self._clock(), 0.001), longest))
+        finally:
+            self._idle -= 1
+
+    def _add(self, reply: Any) -> None:
+        if not reply or len(reply) < 2:
+            return
+        token, *rows = reply
+        now = self._clock()
+        lease, held = Lease(token, now + self.terms.retry_ms / 1000, self.settle), self._held
+        offsets = [row[0] for row in rows]
+        if not held.keys().isdisjoint(offsets):  # a lease had run out, and now it is ours again: it is processed once
+            for row in rows:
+                if row[0] in held:
+                    held[row[0]].lease = lease
+            rows = [row for row in rows if row[0] not in held]
+            offsets = [row[0] for row in rows]
+        make = Delivered.of
+        fresh = [make(row, lease) for row in rows]
+        held.update(zip(offsets, fresh, strict=True))
+        self.counts.fetched += len(fresh)
+        if not len(self.queue):
+            self._oldest = now
+        self.queue.add(fresh)
+        self.wake()
+
+    def _check(self, begins: Iterable[Order]) -> Generator[Step, Any, set[int]]:
+        """Mark what was begun; the offsets of messages that other members have now."""
+        lost: set[int] = set()
+        for order in begins:
+            if order.reply is None:  # the consumer stops, and the server does not answer
+                lost |= {message.offset for message in order.messages}
+                continue
+            if order.reply < len(order.messages):
+                lost |= yield from self._find_lost(order.messages)
+        return lost
+
+    def _find_lost(self, messages: Sequence[Delivered]) -> Generator[Step, Any, set[int]]:
+        """Ask for each message whether it is still held here, and forget those that are not."""
+        questions = [self.orders.extend([message])[0] for message in messages if message.is_open]
+        yield from self._send(questions, once=True)
+        lost: set[int] = set()
+        for question in questions:
+            (message,) = question.messages
+            if question.reply == 0 and message.is_open and message.lease.token in question.words:
+                message.is_open = False
+                lost.add(message.offset)
+                self._held.pop(message.offset, None)
+        if lost:
+            self._note_stale(len(lost))
+        return lost
+
+    def _process(self, messages: list[Delivered], taken: list[Delivered]) -> Steps:
+        if messages:
+            part = Part(self, messages, self._clock)
+            if self.terms.manual:
+                part.done = self._manual.append
+            self._parts.add(part)
+            try:
+                yield part
+            finally:
+                self._parts.discard(part)
+                self._finished += part.take_finished()
+            if part.ran:
+                self.pace.note(self._clock() - part.began, part.ran)
+            self._put_back(list(part.waiting))
+            for message, error in part.failures:
+                self._retry(message, error)
+        self.queue.finish(taken)
+
+    def _put_back(self, unprocessed: list[Delivered]) -> None:
+        if unprocessed and (self.is_stopping or not self.queue.put_back(unprocessed)):
+            self._give_back(unprocessed)
+
+    def _give_back(self, messages: Iterable[Delivered]) -> None:
+        for message in messages:
+            if message.is_open:
+                self.counts.given_back += 1
+                self.settle(message, 0)
+
+    def _retry(self, message: Delivered, error: BaseException) -> None:
+        """Try a message again in its lane. Its attempts are counted here: the server counts one a delivery."""
+        delay = self.terms.after(error, message.attempts)
+        if delay is None or self.is_stopping:
+            self.settle(message, error if delay is None else 0)
+            return
+        message.is_begun = True
+        message.row[4] += 1
+        self.queue.retry(message, self._clock() + delay / 1000)
+
+    # -- the keeper -----------------------------------------------------------------------------------------------
+
+    def keep(self) -> Steps:
+        """The steps of the thread or task that extends leases, and settles what a slow body would hold up."""
+        while not self._is_over:
+            yield Wait(min(TICK, self.terms.retry_ms / 4000))
+            if self._is_over:
+                return
+            self._free()
+            if orders := self._settlements():
+                yield from self._send(orders)
+            yield from self._extend()
+
+    def _extend(self) -> Steps:
+        """Extend leases that have come to a third of their time, of messages that are begun. In lanes of all: they must
+        come due in the order of their offsets if this process dies.
+        """
+        now = self._clock()
+        self._manual = [message for message in self._manual if message.is_open]
+        if self.retries_here:
+            held = list(self._held.values())
+        else:
+            held = [*self._manual, *(message for part in self._parts for message in part.messages)]
+        before = now + self.terms.retry_ms * 2 / 3000
+        orders = self.orders.extend([message for message in held if message.is_open and message.lease.due < before])
+        yield from self._send(orders, once=True)
+        for order in orders:
+            if order.reply is not None:
+                self.counts.extended += order.reply
+                # Those that were not extended have their own lease from now on.
+                lease = order.messages[0].lease
+                extended = Lease(lease.token, now + self.terms.retry_ms / 1000, lease.settle)
+                for message in order.messages:
+                    message.lease = extended
+                if order.reply < len(order.messages):
+                    yield from self._find_lost(order.messages)
+
+    def _free(self) -> None:
+        """Give back what waits for slow bodies."""
+        now = self._clock()
+        if now - self._taken > STUCK:
+            self._give_back(self.queue.remove_waiting())
+        if self.retries_here:
+            return  # the order of a tag would be lost
+        limit = self.terms.max_attempts
+        for part in self._parts:
+            # Their attempt is counted: those that have few left wait.
+            if now - part.at > STUCK and (limit is None or part.messages[0].attempts + 1 < limit):
+                self._give_back(part.take_back())
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    def finish(self) -> Steps:
+        """Give back everything; after the last worker has ended, or the grace."""
+        self.is_stopping = self._is_over = True
+        self.wake()
+        self._give_back([*self.queue.clear(), *self._held.values()])
+        if orders := self._settlements():
+            yield from self._send(orders)
+
+    # -- commands -------------------------------------------------------------------------------------------------
+
+    def _settlements(self) -> list[Order]:
+        """The commands for everything that was settled since the last time."""
+        done, self._finished = self._finished, []
+        for part in self._parts:
+            done += part.take_finished()
+        orders, self._interrupted = self._interrupted, []
+        settled: list[tuple[Delivered, Verdict]] = []
+        while self._settled:
+            settled.append(self._settled.popleft())
+        if done:
+            done = [message for message in done if message.is_open]
+            for message in done:
+                message.is_open = False
+        if done or settled:
+            forget = self._held.pop
+            for message in done:
+                forget(message[0], None)
+            for message, _ in settled:
+                forget(message[0], None)
+            orders += self.orders.settle(done, settled)
+        return orders
+
+    def _send(self, orders: Sequence[Order], once: bool = False) -> Steps:
+        """Have commands executed; those without a reply again, unless `once`. After `stop`, only settlements are
+        repeated, and only until the grace is over.
+        """
+        pending = [order for order in orders if not order.letter]
+        for order in orders:
+            if order.letter:
+                yield from self._send_letter(order)
+        while pending:
+            try:
+                replies = yield Call([order.words for order in pending])
+            except BaseException:  # an interrupt, a cancellation
+                self._interrupt(pending)
+                raise
+            failed: list[Order] = []
+            last: Exception | None = None
+            for order, reply in zip(pending, replies, strict=True):
+                if isinstance(reply, Exception):
+                    if not may_pass(reply):
+                        raise reply
+                    order.is_repeated |= may_have_run(reply)
+                    last = reply
+                    failed.append(order)
+                else:
+                    order.reply = reply
+                    self._note(order)
+            pending = failed
+            if last is None:
+                self.outages.answered(self._clock())
+            elif not (yield from self._may_repeat(last, once)):
+                return
+            elif self.is_stopping:
+                pending = [order for order in pending if order.settles]
+            self.counts.repeated += len(pending)
+
+    def _interrupt(self, orders: Iterable[Order]) -> None:
+        for order in orders:
+            order.is_repeated = True
+            if order.settles:
+                self._interrupted.append(order)
+
+    def _may_repeat(self, error: Exception, once: bool) -> Generator[Step, Any, bool]:
+        now = self._clock()
+        try:
+            pause = self.outages.failed(error, now)
+        finally:
+            self.counts.outages = self.outages.count
+        if once:
+            return False
+        if self._stop_at is not None and now + pause >= self._stop_at:
+            _log.warning("the server does not answer, and the time to stop is over: messages held will come again")
+            return False
+        yield Wait(pause)
+        return True
+
+    def _send_letter(self, order: Order) -> Steps:
+        """Write a dead letter and acknowledge its message, both or neither; nothing if another member has it now."""
+        letter, order.letter = order.letter, ()
+        while True:
+            yield from self._send([order])
+            if not order.reply:
+                if not order.is_repeated:
+                    self._note_stale(1)
+                return
+            (outcome,) = yield Call(letter, atomic=True)
+            if not isinstance(outcome, Exception):
+                self.counts.given_up += 1
+                return
+            if not may_pass(outcome):
+                raise outcome
+            order.is_repeated |= may_have_run(outcome)
+            if not (yield from self._may_repeat(outcome, once=False)):
+                return
+
+    def _note(self, order: Order) -> None:
+        """Count what a settlement did. A repeated one may have been done by the first."""
+        if order.kind == "ack":
+            self.counts.done += len(order.messages)
+        if order.kind in ("ack", "nack") and not order.is_repeated and order.reply < len(order.messages):
+            self._note_stale(len(order.messages) - order.reply)
+
+    def _note_stale(self, count: int) -> None:
+        self.counts.stale += count
+        _log.warning(
+            "%d messages of %r were held for too long: other members of %r have them now",
+            count, self.terms.key, self.terms.group,
+        )  # fmt: skip

@@ -1,0 +1,73 @@
+"""The function that a consumer calls, whatever its form: for one message, a list or a table, inside middleware."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from penstock.client.consumer.delivered import Delivered
+
+OnError = Callable[[Delivered, Exception], object]
+Middleware = Callable[[Any, Callable[[Any], Any]], Any]
+"""Called with the message (or the batch) and the next function; it calls that with the message, and returns what it
+returns. For an aio.Client it is a coroutine function and awaits it.
+"""
+
+_log = logging.getLogger("penstock.consumer")
+
+
+def log_failure(message: Delivered, error: Exception) -> None:
+    """What `run` does about a body that fails, unless it is given an `on_error`: the log says why a message comes
+    again.
+    """
+    _log.error("the body failed on message %d, which comes again", message.offset, exc_info=error)
+
+
+class Handler:
+    """A body, and how it is called."""
+
+    def __init__(
+        self, body: Callable[[Any], Any], *, batch: int, batch_ms: int, table: bool, middleware: Sequence[Middleware]
+    ) -> None:
+        if not callable(body):
+            raise TypeError(f"body={body!r} is not a function; it is called with each message")
+        if batch < 0 or batch_ms < 0:
+            raise ValueError(f"batch={batch}, batch_ms={batch_ms}: neither can be less than 0")
+        if (table or batch_ms) and not batch:
+            raise ValueError("table and batch_ms need batch, the most messages to call the body with")
+        if table:
+            import pyarrow  # noqa: F401  (fail before the first message)
+        self.batch = batch
+        self.batch_ms = batch_ms
+        self._is_table = table
+        self.is_coroutine = inspect.iscoroutinefunction(body) or inspect.iscoroutinefunction(
+            getattr(body, "__call__", None)  # noqa: B004
+        )
+        self.call = body
+        for layer in reversed(middleware):
+            self.call = _around(layer, self.call)
+
+    def argument(self, messages: list[Delivered]) -> Any:
+        """What the body is called with."""
+        return table_of(messages) if self._is_table else messages
+
+
+def _around(layer: Middleware, inner: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda message: layer(message, inner)
+
+
+def table_of(messages: Sequence[Delivered]) -> Any:
+    """Messages as a pyarrow Table with the columns offset, time, tag, entry and attempts."""
+    import pyarrow as pa
+
+    return pa.table(
+        {
+            "offset": pa.array([message.offset for message in messages], pa.int64()),
+            "time": pa.array([message.time for message in messages], pa.int64()),
+            "tag": [message.tag for message in messages],
+            "entry": [message.entry for message in messages],
+            "attempts": pa.array([message.attempts for message in messages], pa.int64()),
+        }
+    )

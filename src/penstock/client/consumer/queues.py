@@ -1,0 +1,200 @@
+"""Messages that are fetched and not begun: in one queue, or in a lane for each tag.
+
+A message that was attempted before is begun alone. If it kills its process, no other message counts an attempt for
+that; so the server gives up the message that fails, and not its neighbours.
+
+Lanes keep the order of a tag: a lane gives out messages only while none of its messages is being processed, and a
+message that failed stays at the head of its lane until it succeeds or is given up.
+"""
+
+from __future__ import annotations
+
+import heapq
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+from penstock.client.consumer.delivered import Delivered
+
+
+class Queue(ABC):
+    """What the workers of a consumer take their messages from."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many messages wait."""
+
+    @abstractmethod
+    def ready(self) -> int:
+        """How many messages could be taken now, at the least."""
+
+    @abstractmethod
+    def add(self, messages: list[Delivered]) -> None:
+        """Append what was fetched."""
+
+    @abstractmethod
+    def take(self, most: int, now: float) -> list[Delivered]:
+        """The next messages to begin together; none if none may begin now."""
+
+    @abstractmethod
+    def finish(self, part: Sequence[Delivered]) -> None:
+        """What was taken together has been processed."""
+
+    @abstractmethod
+    def retry(self, message: Delivered, at: float) -> bool:
+        """Keep a message that failed until a time; False if it should be given back instead."""
+
+    @abstractmethod
+    def put_back(self, messages: Sequence[Delivered]) -> bool:
+        """Keep messages that were taken and not processed; False if they should be given back instead."""
+
+    @abstractmethod
+    def next_at(self) -> float | None:
+        """When a message that waits for a retry may be taken; None if none waits for a time."""
+
+    @abstractmethod
+    def remove_waiting(self) -> list[Delivered]:
+        """Take out what may be given back although the consumer goes on."""
+
+    @abstractmethod
+    def clear(self) -> list[Delivered]:
+        """Take out everything."""
+
+
+def _alone_or_together(waiting: deque[Delivered], most: int) -> list[Delivered]:
+    part = [waiting.popleft()]
+    if part[0].attempts == 1:
+        while len(part) < most and waiting and waiting[0].attempts == 1:
+            part.append(waiting.popleft())
+    return part
+
+
+class PlainQueue(Queue):
+    """First in, first out. What fails goes back to the server. Its items are runs of messages that may be begun
+    together.
+    """
+
+    def __init__(self) -> None:
+        self._runs: deque[list[Delivered]] = deque()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def ready(self) -> int:
+        return self._count
+
+    def add(self, messages: list[Delivered]) -> None:
+        self._count += len(messages)
+        if any(message.row[4] for message in messages):
+            for was_attempted, run in groupby(messages, lambda message: message.attempts > 1):
+                together = list(run)
+                self._runs.extend([[message] for message in together] if was_attempted else [together])
+        elif messages:
+            self._runs.append(messages)
+
+    def take(self, most: int, now: float) -> list[Delivered]:
+        if not self._runs:
+            return []
+        run = self._runs.popleft()
+        if len(run) > most:
+            run, rest = run[:most], run[most:]
+            self._runs.appendleft(rest)
+        self._count -= len(run)
+        return run
+
+    def finish(self, part: Sequence[Delivered]) -> None: ...
+
+    def retry(self, message: Delivered, at: float) -> bool:
+        return False
+
+    def put_back(self, messages: Sequence[Delivered]) -> bool:
+        return False
+
+    def next_at(self) -> float | None:
+        return None
+
+    def remove_waiting(self) -> list[Delivered]:
+        return self.clear()
+
+    def clear(self) -> list[Delivered]:
+        found = [message for run in self._runs for message in run]
+        self._runs.clear()
+        self._count = 0
+        return found
+
+
+class Lanes(Queue):
+    """A lane for each tag."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[Any, deque[Delivered]] = {}  # with those whose messages are being processed
+        self._ready: deque[Any] = deque()  # tags whose first message may be taken
+        self._delayed: list[tuple[float, int, Any]] = []  # a heap of times, offsets and tags
+        self._failed: set[Any] = set()  # the tags in it
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def ready(self) -> int:
+        return len(self._ready)
+
+    def add(self, messages: list[Delivered]) -> None:
+        for message in messages:
+            lane = self._lanes.get(message.tag)
+            if lane is None:
+                lane = self._lanes[message.tag] = deque()
+                self._ready.append(message.tag)
+            lane.append(message)
+            self._count += 1
+
+    def take(self, most: int, now: float) -> list[Delivered]:
+        while self._delayed and self._delayed[0][0] <= now:
+            _, _, tag = heapq.heappop(self._delayed)
+            self._failed.discard(tag)
+            self._ready.append(tag)
+        if not self._ready:
+            return []
+        part = _alone_or_together(self._lanes[self._ready.popleft()], most)
+        self._count -= len(part)
+        return part
+
+    def finish(self, part: Sequence[Delivered]) -> None:
+        tag = part[0].tag
+        if tag in self._failed:
+            return  # its first message waits for a retry
+        if self._lanes[tag]:
+            self._ready.append(tag)
+        else:
+            del self._lanes[tag]
+
+    def retry(self, message: Delivered, at: float) -> bool:
+        self._lanes[message.tag].appendleft(message)
+        self._count += 1
+        heapq.heappush(self._delayed, (at, message.offset, message.tag))
+        self._failed.add(message.tag)
+        return True
+
+    def put_back(self, messages: Sequence[Delivered]) -> bool:
+        for message in messages:
+            message.is_begun = True
+        self._lanes[messages[0].tag].extendleft(reversed(messages))
+        self._count += len(messages)
+        return True
+
+    def next_at(self) -> float | None:
+        return self._delayed[0][0] if self._delayed else None
+
+    def remove_waiting(self) -> list[Delivered]:
+        return []  # another member would process it while its predecessor is being processed here
+
+    def clear(self) -> list[Delivered]:
+        found = [message for lane in self._lanes.values() for message in lane]
+        self._lanes.clear()
+        self._ready.clear()
+        self._delayed.clear()
+        self._count = 0
+        return sorted(found)

@@ -1,0 +1,189 @@
+"""The forms of a body: batches, tables, middleware, back-off, order by tag."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import defaultdict
+from typing import Any
+
+import pytest
+from tests.support.client.consuming import Consume, fill
+
+from penstock import GIVE_UP, Backoff, Client, Server, aio
+from penstock.protocol.dead_letters import Letter
+
+
+def test_a_batch_is_a_list_and_is_acknowledged_together(ours: Server, consume: Consume) -> None:
+    fill(ours.url, 25)
+    seen: list[list[int]] = []
+
+    def body(consumer: Any, batch: Any) -> None:
+        seen.append([message.offset for message in batch])
+        if sum(map(len, seen)) == 25:
+            consumer.stop()
+
+    consume(ours.url, body, {"batch": 10, "batch_ms": 100}, block_ms=50)
+    assert [len(batch) for batch in seen] == [10, 10, 5]
+    assert [offset for batch in seen for offset in batch] == list(range(1, 26))
+
+
+def test_the_messages_of_a_batch_that_failed_come_again_one_by_one(ours: Server, consume: Consume) -> None:
+    fill(ours.url, 6)
+    seen: list[list[int]] = []
+
+    def body(consumer: Any, batch: Any) -> None:
+        offsets = [message.offset for message in batch]
+        seen.append(offsets)
+        if 4 in offsets:
+            if len(seen) > 10:
+                consumer.stop()
+            raise ValueError
+        if len(seen) > 10:
+            consumer.stop()
+
+    consume(ours.url, body, {"batch": 10, "on_error": lambda *_: None}, retry_delay_ms=1, block_ms=50)
+    assert seen[0] == [1, 2, 3, 4, 5, 6] and all(len(batch) == 1 for batch in seen[1:])
+    assert sorted(offset for (offset,) in seen[1:7]) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_batch_can_be_a_table(ours: Server, consume: Consume) -> None:
+    fill(ours.url, 4)
+    tables: list[Any] = []
+
+    def body(consumer: Any, table: Any) -> None:
+        tables.append(table)
+        consumer.stop()
+
+    consume(ours.url, body, {"batch": 10, "table": True})
+    (table,) = tables
+    assert table.column_names == ["offset", "time", "tag", "entry", "attempts"]
+    assert table.column("entry").to_pylist() == [b"1", b"2", b"3", b"4"]
+    assert table.column("attempts").to_pylist() == [1, 1, 1, 1]
+
+
+def test_middleware_is_called_around_the_body_from_the_outside_in(ours: Server) -> None:
+    fill(ours.url, 1)
+    said: list[str] = []
+
+    def named(name: str) -> Any:
+        def middleware(message: Any, call: Any) -> Any:
+            said.append(f"{name} before {message.offset}")
+            result = call(message)
+            said.append(f"{name} after {result}")
+            return result
+
+        return middleware
+
+    with Client.from_url(ours.url) as client:
+        consumer = client.consumer("s", "g")
+
+        def body(message: Any) -> str:
+            consumer.stop()
+            return "tea"
+
+        consumer.run(body, middleware=[named("a"), named("b")])
+    assert said == ["a before 1", "b before 1", "b after tea", "a after tea"]
+
+
+def test_middleware_of_tasks_awaits_the_body(ours: Server) -> None:
+    fill(ours.url, 1)
+    said: list[str] = []
+
+    async def main() -> None:
+        async with aio.Client.from_url(ours.url) as client:
+            consumer = client.consumer("s", "g")
+
+            async def middleware(message: Any, call: Any) -> None:
+                said.append("before")
+                await call(message)
+                said.append("after")
+
+            async def body(message: Any) -> None:
+                await asyncio.sleep(0)
+                said.append("body")
+                consumer.stop()
+
+            await consumer.run(body, middleware=[middleware])
+
+    asyncio.run(main())
+    assert said == ["before", "body", "after"]
+
+
+def test_what_follows_a_failure_depends_on_the_exception(ours: Server, consume: Consume) -> None:
+    fill(ours.url, 3)
+    raised = {1: ZeroDivisionError("never"), 2: ConnectionError("later"), 3: KeyError("soon")}
+    seen: list[tuple[int, int]] = []
+
+    def body(consumer: Any, message: Any) -> None:
+        seen.append((message.offset, message.attempts))
+        if seen[-1] == (3, 2):
+            consumer.stop()
+            return
+        raise raised[message.offset]
+
+    policy = {ArithmeticError: GIVE_UP, OSError: 60_000, Exception: Backoff(1, cap_ms=10)}
+    terms = {"retry": policy, "dead_letter": "dead", "block_ms": 50}
+    consume(ours.url, body, {"on_error": lambda *_: None}, **terms)
+    assert (1, 2) not in seen and (2, 2) not in seen and (3, 2) in seen
+    with Client.from_url(ours.url) as client:
+        (letter,) = (Letter.decode(message.entry) for message in client.tread("dead", 1, 10))
+        assert (letter.offset, letter.why) == (1, "ZeroDivisionError: never")
+        assert [lease[:2] for lease in client.tgroup_pending("s", "g")] == [(2, 2)], "it waits for a minute"
+
+
+@pytest.mark.parametrize("policy", [{"ValueError": 1}, {ValueError: "soon"}])
+def test_a_policy_that_cannot_work_is_refused(ours: Server, policy: Any) -> None:
+    with Client.from_url(ours.url) as client, pytest.raises(TypeError, match="retry="):
+        client.consumer("s", "g", retry=policy)
+
+
+def test_messages_of_a_tag_keep_their_order_while_others_run_side_by_side(ours: Server, consume: Consume) -> None:
+    """Also if one fails: those after it wait until it succeeds."""
+    fill(ours.url, 300, tags=10)
+    lock = threading.Lock()
+    running: dict[bytes, int] = defaultdict(int)
+    order: dict[bytes, list[int]] = defaultdict(list)
+    side_by_side = 0
+    failed: set[int] = set()
+
+    def body(consumer: Any, message: Any) -> None:
+        nonlocal side_by_side
+        with lock:
+            running[message.tag] += 1
+            assert running[message.tag] == 1, "one after the other"
+            side_by_side = max(side_by_side, sum(running.values()))
+        time.sleep(0.002)
+        with lock:
+            running[message.tag] -= 1
+            if message.offset % 40 == 0 and message.attempts < 3:
+                failed.add(message.offset)
+                raise ValueError
+            order[message.tag].append(message.offset)
+            if sum(map(len, order.values())) == 300:
+                consumer.stop()
+
+    terms = {"ordered_by": "tag", "retry_delay_ms": 20, "block_ms": 50}
+    consume(ours.url, body, {"workers": 4, "on_error": lambda *_: None}, **terms)
+    assert len(order) == 10 and all(offsets == sorted(offsets) for offsets in order.values())
+    assert sum(map(len, order.values())) == 300 and side_by_side > 1 and len(failed) == 7
+
+
+def test_a_tag_goes_on_after_a_message_that_is_given_up(ours: Server, consume: Consume) -> None:
+    fill(ours.url, 6, tags=2)
+    seen: list[tuple[int, int]] = []
+
+    def body(consumer: Any, message: Any) -> None:
+        seen.append((message.offset, message.attempts))
+        if message.offset == 2:
+            raise ValueError("bad")
+        if len({offset for offset, _ in seen}) == 6 and seen[-1][0] == 6:
+            consumer.stop()
+
+    terms = {"ordered_by": "tag", "max_attempts": 2, "dead_letter": "dead", "retry_delay_ms": 1, "block_ms": 50}
+    consume(ours.url, body, {"on_error": lambda *_: None}, **terms)
+    even = [place for place in seen if place[0] % 2 == 0]
+    assert even == [(2, 1), (2, 2), (4, 1), (6, 1)]
+    with Client.from_url(ours.url) as client:
+        assert client.tinfo("dead").length == 1
