@@ -53,7 +53,7 @@ class Handshake:
         return unwritten
 
     def answered(self, batch: Batch) -> tuple[str, Any]:
-        """The name of the first command and its reply. Raises PrefaceRefused, or InvalidResponse if now is only too
+        """The name of the first command and its reply. Raises HandshakeRefused, or InvalidResponse if now is only too
         early.
         """
         self._batches.popleft()

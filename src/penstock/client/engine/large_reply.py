@@ -2,7 +2,7 @@
 
 hiredis keeps what it is fed in a buffer that it enlarges as it goes, and copies a reply out of it when it is whole. For
 a reply of a megabyte that is most of the client's work. A bulk string says its size before it comes; so for a large one
-the memory is made at once, and drivers receive the rest of it in there (`Engine.room`).
+the memory is made at once, and drivers receive the rest of it in there (`ConnectionCore.reader.room`).
 
 The memory is a BytesIO's: its `getbuffer` may be written to, and its `getvalue` is the same bytes without a copy if
 their number did not change and no view of them is left. That is why the line end behind a bulk string has a place of
