@@ -28,13 +28,19 @@ from typing import assert_type
 
 import penstock
 from penstock import aio
+from penstock.client.api.schemas import SchemaInfo
+from penstock.client.api.sync import Pipeline
 
 client = penstock.Client("localhost", 6379, db=1, delivery="exactly-once", socket_timeout=3.5)
 assert_type(client, penstock.Client)
 assert_type(penstock.Client.from_url("redis://localhost", delivery="at-most-once"), penstock.Client)
 assert_type(client.get("key"), bytes | str | None)
 assert_type(client.set("key", 1), bool | str | bytes | None)
+assert_type(client.tschema_set("orders", "item string"), int)
+assert_type(client.tschema_get("orders"), SchemaInfo | None)
+assert_type(client.pipeline().tschema_del("orders"), Pipeline)
 cluster = penstock.Cluster("localhost", 7000, patience=3, password="secret")
+assert_type(cluster.tschema_versions("orders"), list[SchemaInfo])
 assert_type(cluster.get("key"), bytes | str | None)
 
 try:
@@ -47,6 +53,8 @@ async def tasks() -> None:
     client = aio.Client(host="localhost", delivery=penstock.Delivery.EXACTLY_ONCE)
     assert_type(await client.get("key"), bytes | str | None)
     assert_type(client.pipeline(), aio.Pipeline)
+    assert_type(await client.tschema_set("orders", "item string"), int)
+    assert_type(client.pipeline().tschema_del("orders"), aio.Pipeline)
     assert_type(aio.Cluster.from_url("redis://localhost:7000", read_from_replicas=True), aio.Cluster)
 """
 
@@ -62,6 +70,7 @@ aio.Client(hosst="localhost")
 aio.Cluster("localhost", 7000, split="yes")
 penstock.NotSend
 penstock.Client().get("key").upper()
+penstock.Client().tschema_set("orders", "item string", chek="refuse")
 """
 FIRST_MISTAKE = 4
 

@@ -28,7 +28,7 @@ what is imported:
         write_turn       which thread may write; wake_chain, wake_up: how threads wake each other
       ^
     api/        sync, aio: the two clients; shared: what they have in common; options: what they take, for checkers
-        calls, pipeline, shortcuts, scripts, streams, schemas, reply_fields, tables, typed
+        calls, pipeline, shortcuts, scripts, streams, schemas, reply_fields, reply_types, tables, typed
         consumer         the old home of what is in consumer/
       ^
     consumer/   members of groups; imported by the clients of api/, imports their streams

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
-from typing import Any
+from typing import Any, Literal
 
 import redis
 from redis.client import EMPTY_RESPONSE, NEVER_DECODE
@@ -38,6 +38,7 @@ _MULTI, _EXEC = ("MULTI",), ("EXEC",)
 class PipelineBody:
     """What the pipelines of both clients add to redis-py's."""
 
+    _queues_commands: Literal[True] = True  # reply_types.AnyPipeline
     command_stack: Any
     response_callbacks: Any
     _client: Any

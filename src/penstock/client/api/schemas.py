@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.client.api.reply_fields import map_fields, text
+from penstock.client.api.reply_types import Key, command_method
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,35 +34,45 @@ class SchemaCommands:
     execute_command: Callable[..., Any]
     write_arrow: Callable[..., Any]
 
-    def tschema_set(self, key: Any, fields: Any, *, check: str | None = None, dead_letter: Any = None) -> Any:
+    @command_method
+    def tschema_set(self, key: Key, fields: Any, *, check: str | None = None, dead_letter: Key | None = None) -> int:
         """Say which fields the entries of a stream have; the number of the version.
 
         `fields` is text as Spark writes columns, such as "user string NOT NULL, ms bigint", or a pyarrow schema.
         `check` is "off", "refuse" or "deadletter", the last with `dead_letter`, the name of a stream.
         """
-        words = ["TSCHEMA SET", key, fields if isinstance(fields, str) else _text_of(fields)]
+        words: list[Any] = ["TSCHEMA SET", key, fields if isinstance(fields, str) else _text_of(fields)]
         if dead_letter is not None and check != "deadletter":
             raise ValueError(f"dead_letter={dead_letter!r} needs check='deadletter'")
         if check is not None:
             words += ["CHECK", check]
         return self.execute_command(*words, *([dead_letter] if dead_letter is not None else []))
 
-    def tschema_get(self, key: Any, version: int | None = None) -> Any:
+    @command_method
+    def tschema_get(self, key: Key, version: int | None = None) -> SchemaInfo | None:
         """The newest schema of a stream, or a version of it: a SchemaInfo, or None if there is none."""
         return self.execute_command("TSCHEMA GET", key, *([version] if version is not None else []))
 
-    def tschema_versions(self, key: Any) -> Any:
+    @command_method
+    def tschema_versions(self, key: Key) -> list[SchemaInfo]:
         """All versions of a stream's schema, oldest first."""
         return self.execute_command("TSCHEMA VERSIONS", key)
 
-    def tschema_del(self, key: Any) -> Any:
+    @command_method
+    def tschema_del(self, key: Key) -> int:
         """Forget the schema of a stream; how many versions there were."""
         return self.execute_command("TSCHEMA DEL", key)
 
+    @command_method
     def write_table(
-        self, key: Any, table: Any, *, tag: str | None = None, backlog: int | None = None,
-        producer: tuple[Any, int] | None = None,
-    ) -> Any:  # fmt: skip
+        self,
+        key: Key,
+        table: Any,
+        *,
+        tag: str | None = None,
+        backlog: int | None = None,
+        producer: tuple[Key, int] | None = None,
+    ) -> int:
         """Append the rows of a table, each as one JSON object with the columns as fields; the first one's offset.
 
         A pyarrow Table, or anything that `pyarrow.table` takes: a data frame of pandas or Polars, a dict of columns.

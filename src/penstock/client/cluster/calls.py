@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import redis
 
@@ -128,6 +128,8 @@ class ClusterBody:
 
 class PipelineBody:
     """What the blocking and the asyncio pipeline share: all but the driving."""
+
+    _queues_commands: Literal[True] = True  # reply_types.AnyPipeline
 
     def __init__(self, cluster: Any, transaction: bool, strategy: Strategy | str | None, split: bool | None) -> None:
         self.calls = PipelineCalls(transaction, strategy)
