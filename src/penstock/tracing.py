@@ -2,6 +2,24 @@
 
 from __future__ import annotations
 
-from penstock.client.tracing import Instrumentor, carry, context_of, instrument, process_span, uninstrument
+from penstock.client.tracing import (
+    Instrumentor,
+    aio_middleware,
+    carry,
+    context_of,
+    instrument,
+    middleware,
+    process_span,
+    uninstrument,
+)
 
-__all__ = ["Instrumentor", "carry", "context_of", "instrument", "process_span", "uninstrument"]
+__all__ = [
+    "Instrumentor",
+    "aio_middleware",
+    "carry",
+    "context_of",
+    "instrument",
+    "middleware",
+    "process_span",
+    "uninstrument",
+]

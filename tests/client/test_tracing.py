@@ -147,6 +147,47 @@ def test_the_work_on_a_message_belongs_to_the_trace_that_wrote_it(ours: Server, 
     assert attributes["messaging.message.id"] == "1"
 
 
+def test_a_consumer_makes_a_span_for_each_message(ours: Server, recorded: Recorded) -> None:
+    with penstock.Client.from_url(ours.url) as client:
+        client.delete("orders")
+        client.twrite("orders", "ada", json.dumps(tracing.carry({"item": "tea"})))
+        consumer = client.consumer("orders", "kitchen")
+        consumer.run(lambda message: consumer.stop(), middleware=[tracing.middleware("orders", "kitchen")])
+    assert "process orders" in recorded.names()
+
+
+def test_an_asyncio_consumer_makes_a_span_until_its_body_ends(ours: Server, recorded: Recorded) -> None:
+    async def main() -> None:
+        async with aio.Client.from_url(ours.url) as client:
+            await client.delete("orders")
+            await client.twrite("orders", "ada", "tea")
+            consumer = client.consumer("orders", "kitchen")
+
+            async def cook(message: Message) -> None:
+                await client.ping()
+                consumer.stop()
+
+            await consumer.run(cook, middleware=[tracing.aio_middleware("orders", "kitchen")])
+
+    asyncio.run(main())
+    spans = {span.name: span for span in recorded.take()}
+    ping, process = spans["PING"], spans["process orders"]
+    assert ping.parent is not None and process.context is not None
+    assert ping.parent.span_id == process.context.span_id
+
+
+def test_the_span_of_a_batch_is_linked_to_its_messages(recorded: Recorded) -> None:
+    tracer = recorded.provider.get_tracer("test")
+    with tracer.start_as_current_span("order"):
+        carried = json.dumps(tracing.carry({}))
+    recorded.take()
+    with tracing.process_span([Message(1, b"", carried), Message(2, b"", b"none")], "orders"):
+        pass
+    (span,) = recorded.take()
+    assert len(span.links) == 1
+    assert (span.attributes or {})["messaging.batch.message_count"] == 2
+
+
 @pytest.mark.parametrize(
     "entry",
     [

@@ -14,7 +14,16 @@ them, and say nothing. So a client that is made while redis-py is instrumented c
 
 from __future__ import annotations
 
-from penstock.client.tracing.context import carry, context_of, process_span
+from penstock.client.tracing.context import aio_middleware, carry, context_of, middleware, process_span
 from penstock.client.tracing.spans import Instrumentor, instrument, uninstrument
 
-__all__ = ["Instrumentor", "carry", "context_of", "instrument", "process_span", "uninstrument"]
+__all__ = [
+    "Instrumentor",
+    "aio_middleware",
+    "carry",
+    "context_of",
+    "instrument",
+    "middleware",
+    "process_span",
+    "uninstrument",
+]

@@ -6,8 +6,9 @@ entry that is a JSON object can carry the context in the fields that W3C names, 
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -51,31 +52,63 @@ def _carrier(entry: bytes | str) -> dict[str, str]:
 
 
 @contextmanager
-def process_span(message: Any, stream: str, group: str | None = None) -> Iterator[Any]:
-    """A span for the work on one message: a child of the span that wrote it if the message carries its context.
+def process_span(messages: Any, stream: str, group: str | None = None) -> Iterator[Any]:
+    """A span for the work on a message, or on a list of them.
+
+    The span of one message is a child of the span that wrote it, if the message carries its context. The span of a list
+    is linked to the spans that wrote the messages.
 
     with tracing.process_span(message, "orders"):
         cook(message)
     """
-    from opentelemetry.trace import SpanKind
+    from opentelemetry import trace
 
     attributes: dict[str, Any] = {
         "messaging.system": "penstock",
         "messaging.operation.name": "process",
         "messaging.operation.type": "process",
         "messaging.destination.name": stream,
-        "messaging.message.id": str(message.offset),
-        "messaging.message.body.size": len(message.entry),
     }
     if group is not None:
         attributes["messaging.consumer.group.name"] = group
-    carried = context_of(message)
-    parent = carried if carried else None  # without one the current span is the parent
+    parent, links = None, []
+    if isinstance(messages, list):
+        attributes["messaging.batch.message_count"] = len(messages)
+        carried = [trace.get_current_span(context_of(message)).get_span_context() for message in messages]
+        links = [trace.Link(context) for context in carried if context.is_valid]
+    else:
+        attributes["messaging.message.id"] = str(messages.offset)
+        attributes["messaging.message.body.size"] = len(messages.entry)
+        parent = context_of(messages) or None  # without one the current span is the parent
     with get_tracer().start_as_current_span(
-        f"process {stream}", context=parent, kind=SpanKind.CONSUMER, attributes=attributes
+        f"process {stream}", context=parent, links=links, kind=trace.SpanKind.CONSUMER, attributes=attributes
     ) as span:
         try:
             yield span
         except Exception as error:
             span.set_attribute("error.type", type(error).__qualname__)
             raise
+
+
+def middleware(stream: str, group: str | None = None) -> Callable[[Any, Callable[[Any], Any]], Any]:
+    """For `run` of a consumer: a span around the body.
+
+    client.consumer("orders", "kitchen").run(cook, middleware=[tracing.middleware("orders", "kitchen")])
+    """
+
+    def run(messages: Any, body: Callable[[Any], Any]) -> Any:
+        with process_span(messages, stream, group):
+            return body(messages)
+
+    return run
+
+
+def aio_middleware(stream: str, group: str | None = None) -> Callable[[Any, Callable[[Any], Any]], Any]:
+    """As `middleware`, for the consumer of an aio.Client."""
+
+    async def run(messages: Any, body: Callable[[Any], Any]) -> Any:
+        with process_span(messages, stream, group):
+            result = body(messages)
+            return await result if inspect.isawaitable(result) else result
+
+    return run
