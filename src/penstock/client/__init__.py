@@ -34,6 +34,7 @@ what is imported:
     consumer/   members of groups; imported by the clients of api/, imports their streams
         core             the steps of workers, without I/O; sync, aio: threads and tasks that carry them out
         terms, orders, outages, pace, queues, part, delivered, counts, handlers, stop_signals
+        follow           a stream from an offset that the caller keeps
       ^
     cluster/    the client of a Redis or Valkey Cluster
 """

@@ -34,7 +34,8 @@ from penstock.client.api.shared import ClientBody, shown_with_arguments_of, take
 from penstock.client.api.shortcuts import QuickCommands
 from penstock.client.api.streams import StreamCommands
 from penstock.client.api.tables import Span, Words, aio_read_tables, table_of, table_read
-from penstock.client.consumer.aio import AioConsumer
+from penstock.client.consumer.aio import AioConsumer, send
+from penstock.client.consumer.follow import Follow, FollowedBatch, aio_follow
 from penstock.client.consumer.terms import Terms
 from penstock.client.drivers.aio import AioConnection, ClientProtocol
 from penstock.client.drivers.connecting import connection_maker
@@ -117,6 +118,10 @@ class Client(ClientBody[AioConnection], StreamCommands, QuickCommands, redis.asy
     def consumer(self, key: Any, group: Any, **terms: Any) -> AioConsumer:
         """A member of a group that acknowledges what it has done; consumer.terms.Terms has the arguments."""
         return AioConsumer(self, Terms(key, group, **terms))
+
+    def follow(self, key: Any, start: int | str = 1, **terms: Any) -> AsyncIterator[FollowedBatch]:
+        """A stream in batches, from an offset that you keep in a transaction of your own; see penstock.Client."""
+        return aio_follow(self.consumer_client(), send, Follow(key, start, **terms))
 
     def read_tables(self, key: Any, first: int | str = 1, last: int | None = None, **terms: Any) -> AsyncIterator[Any]:
         """The messages of a stream, in order, as pyarrow Tables; see penstock.Client."""

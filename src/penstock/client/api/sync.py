@@ -34,7 +34,8 @@ from penstock.client.api.shared import ClientBody, shown_with_arguments_of, take
 from penstock.client.api.shortcuts import QuickCommands
 from penstock.client.api.streams import StreamCommands
 from penstock.client.api.tables import Span, Words, read_tables, table_of, table_read
-from penstock.client.consumer.sync import Consumer
+from penstock.client.consumer.follow import Follow, FollowedBatch, follow
+from penstock.client.consumer.sync import Consumer, send
 from penstock.client.consumer.terms import Terms
 from penstock.client.drivers.connecting import connection_maker
 from penstock.client.drivers.socket_io import ClientSocket
@@ -114,6 +115,13 @@ class Client(ClientBody[SyncConnection], StreamCommands, QuickCommands, redis.Re
     def consumer(self, key: Any, group: Any, **terms: Any) -> Consumer:
         """A member of a group that acknowledges what it has done; consumer.terms.Terms has the arguments."""
         return Consumer(self, Terms(key, group, **terms))
+
+    def follow(self, key: Any, start: int | str = 1, **terms: Any) -> Iterator[FollowedBatch]:
+        """A stream in batches, from an offset that you keep in a transaction of your own.
+
+        consumer.follow.Follow has the arguments. Like a consumer it waits for a server that does not answer.
+        """
+        return follow(self.consumer_client(), send, Follow(key, start, **terms))
 
     def read_tables(self, key: Any, first: int | str = 1, last: int | None = None, **terms: Any) -> Iterator[Any]:
         """The messages of a stream, in order, as pyarrow Tables: the next one is being read while you work on the last.

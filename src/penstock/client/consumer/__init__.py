@@ -15,4 +15,5 @@ way (the program, the acknowledgement) is delivered again, so the body must bear
     queues      what is fetched and not begun; part: what is begun together; pace: how much of both
     delivered   a message with its attempts, that can be acknowledged
     sync, aio   threads and tasks that carry the steps out; handlers: how the body is called
+    follow      a stream from an offset that the caller keeps, in a transaction of its own
 """

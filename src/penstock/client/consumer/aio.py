@@ -58,7 +58,7 @@ class _Bell:
             await asyncio.wait_for(self._changed.wait(), seconds)
 
 
-async def _send(link: Any, step: Call) -> list[Any]:
+async def send(link: Any, step: Call) -> list[Any]:
     """The replies; errors stand in their place."""
     try:
         if step.atomic:
@@ -83,7 +83,7 @@ async def _drive(bell: _Bell, link: Any, steps: Steps, is_keeper: bool = False) 
             if isinstance(step, Part):
                 return step
             if isinstance(step, Call):
-                answer = await _send(link, step)
+                answer = await send(link, step)
             elif isinstance(step, Wait):
                 await (asyncio.sleep(step.seconds) if is_keeper else bell.wait(step.seconds))
     except StopIteration:

@@ -40,7 +40,7 @@ class _Bell:
             self.changed.notify_all()
 
 
-def _send(link: Any, step: Call) -> list[Any]:
+def send(link: Any, step: Call) -> list[Any]:
     """The replies; errors stand in their place."""
     try:
         if step.atomic:
@@ -69,7 +69,7 @@ def _drive(bell: _Bell, link: Any, steps: Steps, is_keeper: bool = False) -> Par
                     bell.changed.wait(step.seconds)
                     continue
             if isinstance(step, Call):
-                answer = _send(link, step)
+                answer = send(link, step)
             else:
                 bell.over.wait(step.seconds)
     except StopIteration:
