@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.spark.worker_python import worker_python
+from penstock.spark.worker_python import use_worker_python, worker_python
 
 
 def path_of(python: str, given: str) -> list[str]:
@@ -28,6 +29,13 @@ def test_workers_import_the_installed_pyspark(spark: SparkSession) -> None:
 
     (found,) = spark.sparkContext.parallelize([0], 1).map(where).collect()
     assert Path(found).parent == Path(pyspark.__file__).parent
+
+
+def test_processes_that_plan_start_as_those_of_tasks_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        monkeypatch.setenv(variable, sys.executable)
+    use_worker_python()
+    assert os.environ["PYSPARK_PYTHON"] == os.environ["PYSPARK_DRIVER_PYTHON"] == worker_python() != sys.executable
 
 
 def test_only_the_zips_leave_the_path() -> None:

@@ -19,7 +19,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import uuid
@@ -35,7 +34,7 @@ from pyspark.sql import SparkSession
 
 from penstock.spark import local_files
 from penstock.spark.java import set_java_home
-from penstock.spark.worker_python import worker_python
+from penstock.spark.worker_python import use_worker_python
 
 SECONDS_TO_END = 30
 METASTORE, WAREHOUSE = "metastore", "warehouse"
@@ -49,8 +48,7 @@ class SparkDidNotStart(RuntimeError):
 def prepare(folder: Path) -> None:
     """Set what Spark takes from the environment: its Java, and this very Python for its workers."""
     set_java_home(folder)
-    os.environ["PYSPARK_PYTHON"] = worker_python()
-    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    use_worker_python()
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if os.environ.get("LC_ALL") in ("C", "POSIX"):
         # Java would take the names of files for ASCII. If it is LANG that says so, Python does the same as we do here.

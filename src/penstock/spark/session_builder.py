@@ -8,7 +8,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from penstock.spark import local_files
-from penstock.spark.worker_python import worker_python
+from penstock.spark.worker_python import use_worker_python
 
 
 class Builder(SparkSession.Builder):
@@ -19,7 +19,7 @@ class Builder(SparkSession.Builder):
     def getOrCreate(self) -> SparkSession:
         has_jvm = SparkContext._gateway or "PYSPARK_GATEWAY_PORT" in os.environ  # it has its classes and its Python
         if not has_jvm and str(self._options.get("spark.master", "")).startswith("local"):
-            os.environ["PYSPARK_PYTHON"] = worker_python()
+            use_worker_python()
             for name, value in local_files.settings(self._options).items():
                 self.config(name, value)
         return super().getOrCreate()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -36,6 +37,15 @@ for each in $path; do
 done
 exec {python} "$@"
 """
+
+
+def use_worker_python() -> None:
+    """Have the next JVM of this process start its workers quickly.
+
+    Spark starts tasks with the Python that PYSPARK_PYTHON names. Processes that plan, such as the driver's part of a
+    data source, are started with the one that PYSPARK_DRIVER_PYTHON names, if it names one.
+    """
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = worker_python()
 
 
 def worker_python() -> str:
