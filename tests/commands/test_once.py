@@ -20,6 +20,7 @@ from penstock.engine.dispatch import Engine
 from penstock.engine.session import Session
 from penstock.protocol.errors import OnceUnknown, ReplyError
 from penstock.testing.clock import ManualClock
+from penstock.types.once_records import ClientRecord
 
 
 class Numbered:
@@ -407,6 +408,35 @@ def test_a_clock_that_is_set_back_keeps_nobody_for_longer() -> None:
         clock.advance(10_000)
         engine.once.tick()
     assert engine.once.info()["once_clients"] == 0
+
+
+class CountedLookups(dict[bytes, ClientRecord]):
+    """Counts how often it is looked at."""
+
+    looks = 0
+
+    def __contains__(self, name: object) -> bool:
+        self.looks += 1
+        return super().__contains__(name)
+
+    def __iter__(self) -> Iterator[bytes]:
+        self.looks += len(self)
+        return super().__iter__()
+
+
+def test_a_thousand_clients_of_one_connection_cost_no_more_than_each_alone() -> None:
+    engine = Engine(Config(), ManualClock())
+    clients = engine.keyspace.once_records.clients = CountedLookups()
+    session = Session(engine)
+    for number in range(1000):
+        engine.execute(session, [b"ONCEBEGIN", b"%d" % number])
+    assert clients.looks < 10_000
+    for number in range(1000):  # those that have said goodbye elsewhere take no room
+        engine.execute(Session(engine), [b"ONCEEND", b"%d" % number])
+    for number in range(1000, 2000):
+        engine.execute(session, [b"ONCEBEGIN", b"%d" % number])
+        engine.execute(Session(engine), [b"ONCEEND", b"%d" % number])
+    assert len(session.once_clients) <= 64
 
 
 def test_an_effect_and_its_reply_are_one_unit_of_the_log() -> None:

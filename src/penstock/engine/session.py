@@ -90,9 +90,9 @@ class Session:
     __slots__ = (
         "around", "authenticated", "channels", "closing", "created", "current", "db", "effects", "engine",
         "file_number", "id", "is_local", "last_active", "last_command", "later", "library", "local", "may_block",
-        "may_outgrow", "monitoring", "muted", "name", "no_evict", "once_clients", "output", "patterns", "peer", "plain",
-        "postponed", "protocol", "repeated", "scripted", "shard_channels", "skip_next", "skipping", "transaction",
-        "turn", "unconfirmed", "user", "waiter", "watch_broken", "watching",
+        "may_outgrow", "monitoring", "muted", "name", "no_evict", "once_clients", "once_room", "output", "patterns",
+        "peer", "plain", "postponed", "protocol", "repeated", "scripted", "shard_channels", "skip_next", "skipping",
+        "transaction", "turn", "unconfirmed", "user", "waiter", "watch_broken", "watching",
     )  # fmt: skip
 
     def __init__(self, engine: Engine, output: Output | None = None) -> None:
@@ -134,6 +134,7 @@ class Session:
         self.unconfirmed = False  # the command made a change that must be on disk before its reply leaves
         # ONCE
         self.once_clients: set[bytes] = set()  # the clients whose commands came through it
+        self.once_room = 0  # with more clients than this it looks which of them are still known
         # pub/sub
         self.channels: set[bytes] = set()
         self.patterns: set[bytes] = set()

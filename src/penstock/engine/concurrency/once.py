@@ -24,7 +24,7 @@ STOOD_STILL = 10_000
 idle.
 """
 MANY = 64
-"""A connection that has served more clients looks which of them are still known."""
+"""A connection that has served more clients looks which of them are still known, and again at twice as many."""
 
 
 class Once:
@@ -40,10 +40,11 @@ class Once:
     def connected(self, session: Session, client: bytes, record: ClientRecord) -> None:
         """A client's command came through a connection which is not that of its last command."""
         record.connection = session
-        clients = session.once_clients
-        if len(clients) >= MANY:
-            clients.intersection_update(self._engine.keyspace.once_records.clients)
-        clients.add(client)
+        if len(session.once_clients) >= session.once_room:
+            known = self._engine.keyspace.once_records.clients
+            session.once_clients = {name for name in session.once_clients if name in known}
+            session.once_room = max(MANY, 2 * len(session.once_clients))
+        session.once_clients.add(client)
 
     def disconnected(self, session: Session) -> None:
         for client in session.once_clients:
