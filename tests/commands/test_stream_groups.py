@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 from tests.support.commands.stream_world import BLOCKED, World, visible
 
+from penstock.commands.dumping import to_payload
 from penstock.engine import stream_upkeep as upkeep
 from penstock.types.stream.changes import Change
 from penstock.types.stream.groups import Group
+from penstock.types.stream.nodes import Storage
 from penstock.types.stream.shelf import Lease
+from penstock.types.stream.stream import Stream
 
 
 @pytest.fixture
@@ -391,6 +394,19 @@ def test_no_client_writes_leases_that_are_delivered_far_in_the_future(world: Wor
     assert world.run("EXISTS new") == 0 and world.run("TGROUP LIST k") == []
     world.clock.advance(HOUR - 50_000)
     assert world.run(b"RESTORE", b"new", b"0", dump) == b"OK"
+
+
+@pytest.mark.parametrize(
+    "change", [Change(1, 0, token=1 << 62), Change(1, 1 << 53), Change(1, 0, acknowledged=1 << 53)]
+)
+def test_no_client_writes_a_group_whose_counters_are_near_their_end(world: World, change: Change) -> None:
+    """The next delivery would pass the bound, and a restart could not load what was logged."""
+    world.write("k", "a")
+    assert world.error("TAPPLY", "k", "GROUP", "g", change.encode())
+    stream = Stream(Storage())
+    stream.group(b"g", 1).apply(change)
+    assert world.error(b"RESTORE", b"new", b"0", to_payload(stream))
+    assert world.run("EXISTS new") == 0 and world.run("TGROUP LIST k") == []
 
 
 def test_times_of_leases_are_shown_as_times_of_day(world: World) -> None:

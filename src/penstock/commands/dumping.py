@@ -128,7 +128,8 @@ def restore(session: Session, argv: Argv) -> Reply:
     def commit(value: Value) -> Reply:
         engine.acl.check_value(session, value)
         if isinstance(value, Stream):
-            engine.streams.check_deliveries(group.leases.last_delivery() for group in value.groups.values())
+            for group in value.groups.values():
+                engine.streams.check_from_client(group, [group.leases.last_delivery()])
         expires_at = min(when + db.clock.now, INT64_MAX) if when and b"ABSTTL" not in options else when
         if 0 < expires_at <= db.clock.now and db.keyspace.expiring:
             db.delete(name)

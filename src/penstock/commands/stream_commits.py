@@ -146,7 +146,7 @@ def tapply(session: Session, argv: Argv) -> Reply:
         if not change.fits(stream.messages.last if stream is not None else 0):
             raise ReplyError("TAPPLY: a group change has leases of messages that were never written")
         session.engine.acl.check_value(session, change)
-        session.engine.streams.check_deliveries(lease.first_delivered for lease in change.leases)
+        session.engine.streams.check_from_client(change, [lease.first_delivered for lease in change.leases])
         stream = stream if stream is not None else db.obtain_stream(argv[1])
         stream.group(argv[3], change.position).apply(change)
         stream.expiry_from = 0

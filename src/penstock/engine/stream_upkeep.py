@@ -21,6 +21,8 @@ from penstock.protocol.dead_letters import Letter, name_in_text
 from penstock.protocol.errors import ReplyError
 from penstock.types.stream.changes import Change
 from penstock.types.stream.compaction import compact
+from penstock.types.stream.groups import Group
+from penstock.types.stream.messages import MOST
 from penstock.types.stream.reading import each
 from penstock.types.stream.retention import apply_retention
 from penstock.types.stream.shelf import Lease
@@ -85,10 +87,20 @@ class Streams:
                     for group in value.groups.values():
                         self._engine.clock.catch_up(group.leases.last_delivery())
 
-    def check_deliveries(self, deliveries: Iterable[int]) -> None:
-        """Refuse leases that a client writes if they were delivered far in the future; see clock.py."""
-        if not self._engine.loading and any(map(self._engine.clock.is_far_ahead, deliveries)):
+    def check_from_client(self, group: Group | Change, deliveries: Iterable[int]) -> None:
+        """Refuse a group that a client writes if no server can have made it. `deliveries` are those of its leases.
+
+        Lease times and tokens of the far future would count for all groups (clock.py). A counter near its end would
+        pass it, and the server could not load what it has written.
+        """
+        if self._engine.loading:
+            return
+        if any(map(self._engine.clock.is_far_ahead, deliveries)):
             raise ReplyError("a lease was delivered more than a minute from now, by the clock of this server")
+        if self._engine.clock.is_far_ahead(group.token // 1000):
+            raise ReplyError("a token was given out more than a minute from now, by the clock of this server")
+        if max(group.lost, group.acknowledged or 0) > MOST // 2:
+            raise ReplyError("a group has lost or acknowledged more messages than there can be")
 
     def lease_time(self) -> int:
         """The time that leases go by; that of an effect which is being applied is the one it happened at."""
