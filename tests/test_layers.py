@@ -28,6 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "cli": {
         "protocol",
         "schema",
+        "client",
         "types",
         "engine",
         "commands",

@@ -139,6 +139,11 @@ class AioConsumer:
         """How many messages it holds."""
         return self._core.held
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it waits for a server that does not answer."""
+        return self._core.outages.is_on
+
     def stop(self) -> None:
         """End the iteration, and all workers, after the message at hand. From any thread, or from the body."""
         self._core.stop()

@@ -25,6 +25,12 @@ def log_failure(message: Delivered, error: Exception) -> None:
     _log.error("the body failed on message %d, which comes again", message.offset, exc_info=error)
 
 
+def is_coroutine(body: Any) -> bool:
+    """Whether a body needs the consumer of an aio.Client."""
+    called = getattr(body, "__call__", None)  # noqa: B004  (the method of an object with state)
+    return inspect.iscoroutinefunction(body) or inspect.iscoroutinefunction(called)
+
+
 class Handler:
     """A body, and how it is called."""
 
@@ -42,9 +48,7 @@ class Handler:
         self.batch = batch
         self.batch_ms = batch_ms
         self._is_table = table
-        self.is_coroutine = inspect.iscoroutinefunction(body) or inspect.iscoroutinefunction(
-            getattr(body, "__call__", None)  # noqa: B004
-        )
+        self.is_coroutine = is_coroutine(body)
         self.call = body
         for layer in reversed(middleware):
             self.call = _around(layer, self.call)

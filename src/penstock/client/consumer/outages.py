@@ -57,6 +57,10 @@ class Outages:
         self._pause = _FIRST_PAUSE
         self.count = 0
 
+    @property
+    def is_on(self) -> bool:
+        return self._since is not None
+
     def failed(self, error: Exception, now: float) -> float:
         """The server did not answer: how many seconds to pause. Raises the error if the patience is at its end."""
         if self._since is None:
