@@ -131,7 +131,9 @@ def test_a_producer_that_restarts_learns_its_last_number(streams: Any) -> None:
 def test_a_delivery_is_held_begun_and_acknowledged_by_its_token(streams: Any) -> None:
     streams.twrite_many("s", [("t", "x"), ("u", "y")])
     terms = {"group": "g", "retry_ms": 60_000, "max_attempts": 3, "with_lease": True}
-    reading = streams.tread("s", reserve=True, with_info=True, **terms)
+    reading = streams.tread("s", reserve=True, with_info=True, consumer="ada", release=True, **terms)
+    ((consumer,),) = [group.consumers for group in streams.tgroup_list("s")]
+    assert (consumer.name, consumer.pending) == ("ada", 2)
     assert (reading.first, reading.last) == (1, 2)
     assert [(message.offset, message.entry, message.attempts) for message in reading] == [(1, b"x", 0), (2, b"y", 0)]
     assert isinstance(reading[0], LeasedMessage) and reading[0].time > 1_700_000_000_000

@@ -42,7 +42,7 @@ def test_info_tells_what_there_is(world: World) -> None:
         b"groups": [[
             b"name", b"g", b"position", 1211, b"lag", 1291, b"pending", 7, b"acknowledged", 3,
                 b"done-through", 1203, b"lost", 0,
-            b"next-retry", world.clock.now + 500,
+            b"next-retry", world.clock.now + 500, b"consumers", [],
         ]],
     }  # fmt: skip
     assert world.run("TGROUP LIST k") == info[b"groups"]

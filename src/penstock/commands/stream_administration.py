@@ -34,6 +34,15 @@ def _group_of(stream: Stream, name: bytes) -> Group:
 
 def _describe(session: Session, name: bytes, group: Group, stream: Stream) -> dict[bytes, object]:
     next_retry = group.next_retry()
+    now = session.engine.streams.lease_time()
+    consumers = [
+        {
+            b"name": consumer,
+            b"pending": sum(end - start for start, end in member.holds(group.leases)),
+            b"idle": max(now - member.asked, 0),
+        }
+        for consumer, member in group.members.by_name.items()
+    ]
     return {
         b"name": name,
         b"position": group.position,
@@ -43,6 +52,7 @@ def _describe(session: Session, name: bytes, group: Group, stream: Stream) -> di
         b"done-through": group.done_through,
         b"lost": group.lost,
         b"next-retry": None if next_retry is None else next_retry - session.db.clock.lease_lead(),
+        b"consumers": consumers,
     }
 
 
@@ -55,7 +65,7 @@ def tinfo(session: Session, argv: Argv) -> Reply:
     A group's position is the next offset it delivers. Its lag is the exact number of available messages that were not
     delivered yet. `acknowledged` counts messages, those included that were delivered without RETRY. All messages up to
     the offset `done-through` are acknowledged, given up or lost. `lost` counts evicted offsets that the group had not
-    done.
+    done. `consumers` is as in TGROUP LIST.
     """
     stream = _existing(session, argv[1])
     info = stream.messages.info()
@@ -169,9 +179,21 @@ def _retention(kept: Retention, words: Argv) -> Retention:
     return Retention(count, age, size, compact)
 
 
-@command("TGROUP LIST", arity=3, flags=_READ, keys=key(2, Access.READ), group="stream", syntax="key", cost="O(groups)")
+@command(
+    "TGROUP LIST",
+    arity=3,
+    flags=_READ,
+    keys=key(2, Access.READ),
+    group="stream",
+    syntax="key",
+    cost="O(groups + deliveries that named members hold)",
+)
 def tgroup_list(session: Session, argv: Argv) -> Reply:
-    """List a stream's groups with their position, lag and pending messages."""
+    """List a stream's groups with their position, lag and pending messages.
+
+    `consumers` has the members that read with CONSUMER: how many messages each holds, and the milliseconds since it
+    last asked. A name that holds nothing is forgotten when it has not asked for an hour.
+    """
     stream = session.db.find(argv[2], Stream)
     return (
         [_describe(session, name, group, stream) for name, group in stream.groups.items()] if stream is not None else []

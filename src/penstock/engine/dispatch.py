@@ -38,6 +38,7 @@ from penstock.engine.run_handler import CLIENT, Caller, run_handler
 from penstock.engine.scripting import BUSY_SCRIPT, Scripting
 from penstock.engine.session import Session
 from penstock.engine.stream_compression import Compression
+from penstock.engine.stream_members import StreamMembers
 from penstock.engine.stream_upkeep import Streams
 from penstock.engine.transactions import discard, refused
 from penstock.protocol.errors import Loading, Misconf, NoAuth, OutOfMemory, ReplyError
@@ -171,6 +172,7 @@ class Engine:
         self._fast_ungated: FastTable = self.every_fast  # what `fast` is while no gate is needed
         self.fast: FastTable = self.every_fast
         self.streams = Streams(self)
+        self.stream_members = StreamMembers(self)
         self.compression = Compression(self)
         self.memory = Memory(self)
         self.slow_log = SlowLog(self)
@@ -194,6 +196,7 @@ class Engine:
         self.publications.forget(session)
         if session.once_clients:
             self.once.disconnected(session)
+        self.stream_members.ended(session)
 
     # -- the fast path ----------------------------------------------------------------------------------------
 

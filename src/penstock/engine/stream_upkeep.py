@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from penstock.engine.arguments import INT64_MAX
 from penstock.engine.declarations import Argv
+from penstock.engine.stream_members import FORGOTTEN, Place
 from penstock.protocol.dead_letters import Letter, name_in_text
 from penstock.protocol.errors import ReplyError
 from penstock.types.stream.changes import Change
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.engine")
 
-Place = tuple["Database", bytes]
 TaggedEntry = tuple[bytes, bytes]
 
 PAUSED = 100
@@ -62,6 +62,10 @@ class Streams:
         if stream.groups or stream.stages.by_token or stream.retention.age_ms or stream.retention.compact:
             self._noted[database, key] = None
 
+    def noted(self) -> list[Place]:
+        """Where there may be streams with groups."""
+        return list(self._noted)
+
     def found(self, database: Database, key: bytes, stream: Stream) -> None:
         """This stream came from a file or from another name: it may need all of the work."""
         self.note(database, key, stream)
@@ -86,6 +90,7 @@ class Streams:
                     self.found(database, key, value)
                     for group in value.groups.values():
                         self._engine.clock.catch_up(group.leases.last_delivery())
+                        self._token = max(self._token, group.token)
 
     def check_from_client(self, group: Group | Change, deliveries: Iterable[int]) -> None:
         """Refuse a group that a client writes if no server can have made it. `deliveries` are those of its leases.
@@ -105,6 +110,12 @@ class Streams:
     def lease_time(self) -> int:
         """The time that leases go by; that of an effect which is being applied is the one it happened at."""
         return self._engine.clock.now if self.replaying else self._engine.clock.lease_time()
+
+    def may_end(self, database: Database, key: bytes, when: int) -> None:
+        """A lease of a stream may have to be given up from a time on."""
+        stream = database.data.get(key)
+        if type(stream) is Stream:
+            stream.expiry_from = min(stream.expiry_from, when)
 
     def token(self, now: int) -> int:
         """The number of the next delivery at a lease time. It grows, and starts at the microseconds since 1970.
@@ -148,6 +159,7 @@ class Streams:
         """
         if self._engine.pause.until:
             return
+        self._engine.stream_members.give_back()
         until = perf_counter_ns() + SLICE
         for _ in range(len(self._noted)):
             (database, key), _ = self._noted.popitem(last=False)
@@ -158,6 +170,7 @@ class Streams:
             elif type(stream) is Stream:
                 self._expire_leases(database, key, stream, until)
                 self._expire_stages(database, key, stream)
+                self._forget_members(stream)
                 self._enforce_retention(database, key, stream, until)
                 self.note(database, key, stream)  # at the end of the line, if there may be more
             if perf_counter_ns() >= until:
@@ -181,6 +194,13 @@ class Streams:
                     return
         expiries = [expiry for group in stream.groups.values() if (expiry := group.next_expiry()) is not None]
         stream.expiry_from = min(expiries, default=INT64_MAX)
+
+    def _forget_members(self, stream: Stream) -> None:
+        members = self._engine.stream_members
+        before = self.lease_time() - FORGOTTEN
+        for group in stream.groups.values():
+            if group.members.by_name:
+                group.members.forget(before, group.leases, members.is_waiting)
 
     def _tick_soon(self) -> None:
         if not self._tick_planned:

@@ -152,6 +152,7 @@ class App:
     def halt(self) -> None:
         """Run no command from now on: its effect would be in no snapshot and in no log."""
         self.halted = True
+        self.engine.stream_members.stop()
         self.listeners.close()
         self.acceptor.close()
         for connection in list(self.connections):

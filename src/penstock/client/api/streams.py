@@ -74,6 +74,15 @@ class ProducerInfo(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class ConsumerInfo:
+    """A named member of a group: how many messages it holds, and the milliseconds since it last asked."""
+
+    name: str
+    pending: int
+    idle: int
+
+
+@dataclass(frozen=True, slots=True)
 class GroupInfo:
     """A group of a stream."""
 
@@ -87,6 +96,7 @@ class GroupInfo:
     next_retry: int
     done_through: int = 0
     """All messages up to this offset are acknowledged, given up or lost."""
+    consumers: tuple[ConsumerInfo, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +175,8 @@ class StreamCommands(SchemaCommands):
         max_bytes: int | None = None,
         dead_letter: Any = None,
         max_attempts: int | None = None,
+        consumer: Any = None,
+        release: bool = False,
         reserve: bool = False,
         with_lease: bool = False,
         with_info: bool = False,
@@ -175,7 +187,8 @@ class StreamCommands(SchemaCommands):
         for something to come, 0 for ever; an empty Reading then says that nothing came. Of a group that does not exist
         yet the offset says where it begins: with the first message there is unless given. `retry_ms`, `expire_ms` and
         `max_attempts` are the group's terms for what is not acknowledged with `tack`. `with_lease` gives LeasedMessages
-        and the token of the delivery. `reserve` begins none of them: that is what `textend` is for.
+        and the token of the delivery. `reserve` begins none of them: that is what `textend` is for. `consumer` is the
+        name of the member; with `release` what it holds is given back when the connection of this read ends.
         """
         words = read_options(
             key,
@@ -188,6 +201,8 @@ class StreamCommands(SchemaCommands):
             max_bytes=max_bytes,
             dead_letter=dead_letter,
             max_attempts=max_attempts,
+            consumer=consumer,
+            release=release,
             reserve=reserve,
             with_lease=with_lease,
         )
@@ -208,6 +223,8 @@ class StreamCommands(SchemaCommands):
         max_bytes: int | None = None,
         dead_letter: Any = None,
         max_attempts: int | None = None,
+        consumer: Any = None,
+        release: bool = False,
         reserve: bool = False,
         with_lease: bool = False,
         with_info: bool = False,
@@ -243,6 +260,8 @@ class StreamCommands(SchemaCommands):
             max_bytes=max_bytes,
             dead_letter=dead_letter,
             max_attempts=max_attempts,
+            consumer=consumer,
+            release=release,
             reserve=reserve,
             with_lease=with_lease,
         )
@@ -430,13 +449,16 @@ def read_options(
     max_bytes: int | None = None,
     dead_letter: Any = None,
     max_attempts: int | None = None,
+    consumer: Any = None,
+    release: bool = False,
     reserve: bool = False,
     with_lease: bool = False,
 ) -> list[Any]:
     """The words of a TREAD."""
     if expire_ms and retry_ms is None:
         raise ValueError(f"expire_ms={expire_ms} needs retry_ms: only what is delivered again can expire")
-    for name, value in (("max_attempts", max_attempts), ("reserve", reserve), ("with_lease", with_lease)):
+    terms = {"max_attempts": max_attempts, "release": release, "reserve": reserve, "with_lease": with_lease}
+    for name, value in terms.items():
         if value and retry_ms is None:
             raise ValueError(f"{name}={value} needs retry_ms: without it a message is done when it is delivered")
     if offset is None:
@@ -454,6 +476,10 @@ def read_options(
         words += ["DEADLETTER", dead_letter]
     if max_attempts is not None:
         words += ["MAXATTEMPTS", max_attempts]
+    if consumer is not None:
+        words += ["CONSUMER", consumer]
+    if release:
+        words.append("RELEASE")
     if reserve:
         words.append("RESERVE")
     if with_lease:
@@ -538,7 +564,12 @@ _GROUP_FIELDS = frozenset(GroupInfo.__slots__)
 
 def _group(reply: Any) -> GroupInfo:
     fields = map_fields(reply)
-    fields.update(name=text(fields["name"]), next_retry=fields["next_retry"] or 0)
+    consumers = [map_fields(consumer) for consumer in fields.get("consumers", ())]
+    fields.update(
+        name=text(fields["name"]),
+        next_retry=fields["next_retry"] or 0,
+        consumers=tuple(ConsumerInfo(text(one["name"]), one["pending"], one["idle"]) for one in consumers),
+    )
     return GroupInfo(**{name: value for name, value in fields.items() if name in _GROUP_FIELDS})  # a newer server's too
 
 

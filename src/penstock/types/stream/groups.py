@@ -26,6 +26,7 @@ from typing import NamedTuple, Self
 from penstock.types.packing import CorruptValue
 from penstock.types.stream.changes import Change
 from penstock.types.stream.leases import Leases
+from penstock.types.stream.members import Members
 from penstock.types.stream.messages import Messages
 from penstock.types.stream.nodes import Range
 from penstock.types.stream.reading import take
@@ -58,7 +59,7 @@ class Group:
     (1, 2, 2, 1500)
     """
 
-    __slots__ = ("acknowledged", "leases", "lost", "position", "token")
+    __slots__ = ("acknowledged", "leases", "lost", "members", "position", "token")
 
     def __init__(self, position: int) -> None:
         self.position = position  # the next offset to deliver as new
@@ -66,6 +67,7 @@ class Group:
         self.acknowledged = 0  # messages
         self.token = 0  # of the last delivery
         self.leases = Leases()
+        self.members = Members()
 
     @property
     def pending_count(self) -> int:
@@ -94,6 +96,8 @@ class Group:
         were evicted count as lost. `reserve` begins no message. The token is `token`, or a larger one if that was given
         out before. O((leases touched) log (leases)).
         """
+        if retry is None and not self.leases.messages:
+            return self._deliver_done(messages, count, max_bytes)
         before = (self.position, self.lost)
         leases: list[Lease] = []
         expired: list[Lease] = []
@@ -128,6 +132,16 @@ class Group:
         if leases:
             self.token = token
         return Delivery(_runs(leases), expired, self.change(removed, leases))
+
+    def _deliver_done(self, messages: Messages, count: int, max_bytes: int | None) -> Delivery:
+        """Deliver new messages that this acknowledges, while nothing is pending."""
+        taken = take(messages, self.position, count, max_bytes)
+        if taken.next == self.position:
+            return Delivery([], [], None)
+        self.position = taken.next
+        self.lost += taken.evicted
+        self.acknowledged += sum([end - start for start, end in taken.runs])
+        return Delivery(taken.runs, [], Change(self.position, self.lost, (), (), self.token, self.acknowledged))
 
     def change(self, removed: Iterable[Range] = (), leases: Iterable[Lease] = ()) -> Change:
         """What leads to this position and these counters, and takes ranges out and puts leases in."""
@@ -357,7 +371,7 @@ class Group:
 
     def size(self) -> int:
         """About how many bytes of memory it takes."""
-        return 400 + self.leases.size()
+        return 400 + self.leases.size() + self.members.size()
 
     def check(self) -> None:
         """Assert every invariant. O(leases)."""

@@ -67,7 +67,9 @@ class ShelfTimes:
 
     def come(self, shelf: Shelf, lease: Lease) -> None:
         """A lease is there now: something may happen earlier than before."""
-        retry, expiry = lease.retry_at, lease.end_at
+        retry, expiry = lease.retry_at, lease.expire_at
+        if expiry < 0 or lease.limit:
+            expiry = lease.end_at
         if retry < shelf.retry or 0 != expiry < shelf.expiry:
             self.set(shelf, min(retry, shelf.retry), min(expiry or NEVER, shelf.expiry))
 
