@@ -86,18 +86,11 @@ def _one_by_one(client: Any, count: int) -> int:
 
 
 def _threads(client: Any, count: int) -> int:
-    each = max(count // 2 // 64, 2)
-
-    def work() -> None:
+    def work(each: int) -> None:
         for _ in range(each):
             client.get("key")
 
-    threads = [threading.Thread(target=work) for _ in range(64)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return each * 64
+    return _together(work, max(count // 2 // 64, 2))
 
 
 def _tasks(connect: Connect) -> Measure:
@@ -120,6 +113,45 @@ def _tasks(connect: Connect) -> Measure:
             await client.aclose()
 
     return lambda server, scale: asyncio.run(run(_url(server), max(int(200 * scale), 5)))
+
+
+def _together(work: Callable[[int], None], each: int) -> int:
+    """Do the work in 64 threads, `each` times."""
+    threads = [threading.Thread(target=work, args=(each,)) for _ in range(64)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return each * 64
+
+
+def _produced(server: Running, scale: float) -> float:
+    """Messages a second of 64 threads: a producer, until all are acknowledged; on Redis, redis-py's XADD."""
+    entry = b"x" * 100
+    if not server.is_ours:
+        with redis.Redis.from_url(_url(server)) as client:
+            client.delete("produced")
+
+            def add(each: int) -> None:
+                for _ in range(each):
+                    client.xadd("produced", {"tag": b"tag", "entry": entry})
+
+            _together(add, 2)
+            started = time.perf_counter()
+            return _together(add, max(int(300 * scale), 5)) / (time.perf_counter() - started)
+    with sync.Client.from_url(_url(server)) as ours, ours.producer("produced") as producer:
+        ours.delete("produced")
+
+        def write(each: int) -> None:
+            for _ in range(each):
+                producer.write(b"tag", entry)
+
+        _together(write, 2)
+        producer.flush()
+        started = time.perf_counter()
+        done = _together(write, max(int(3000 * scale), 50))
+        producer.flush()
+        return done / (time.perf_counter() - started)
 
 
 def _row(name: str, what: str, target: float | None, measure: Measure, baseline: Measure, on_peer: bool = True) -> Row:
@@ -158,6 +190,7 @@ CLIENT_ROWS = (
         _rate(_ours, _one_by_one),
         _rate(_theirs, _one_by_one),
     ),
+    Row("client.producer", "64 threads, producer.write(), over redis-py's XADD", "msg/s", 5.0, _produced),
     _row(
         "client.once",
         "pipelines of 10k pipe.set(), exactly-once over at-least-once",

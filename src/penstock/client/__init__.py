@@ -27,6 +27,9 @@ what is imported:
         socket_io        one open socket; polling: how a thread waits for it
         write_turn       which thread may write; wake_chain, wake_up: how threads wake each other
       ^
+    producer/   core: messages to windows of writes, sans I/O; sync, aio: the thread or task that sends them
+        terms, writes, outcomes, futures
+      ^
     api/        sync, aio: the two clients; shared: what they have in common; options: what they take, for checkers
         calls, pipeline, shortcuts, scripts, streams, schemas, reply_fields, reply_types, tables, typed
         consumer         the old home of what is in consumer/

@@ -40,6 +40,8 @@ from penstock.client.consumer.terms import Terms
 from penstock.client.drivers.aio import AioConnection, ClientProtocol
 from penstock.client.drivers.connecting import connection_maker
 from penstock.client.engine.batch import Batch
+from penstock.client.producer.aio import AioProducer
+from penstock.client.producer.terms import Terms as ProducerTerms
 
 AWAITED_BYTES = 700
 """What a batch that is awaited costs more than one that a thread waits for: coroutines, and what they keep;
@@ -122,6 +124,12 @@ class Client(ClientBody[AioConnection], StreamCommands, QuickCommands, redis.asy
     def follow(self, key: Any, start: int | str = 1, **terms: Any) -> AsyncIterator[FollowedBatch]:
         """A stream in batches, from an offset that you keep in a transaction of your own; see penstock.Client."""
         return aio_follow(self.consumer_client(), send, Follow(key, start, **terms))
+
+    def producer(self, key: Any, **terms: Any) -> AioProducer:
+        """Gathers messages of many tasks into few writes, each of them exactly once; producer.terms.Terms has the
+        arguments.
+        """
+        return AioProducer(self, ProducerTerms(key, **terms))
 
     def read_tables(self, key: Any, first: int | str = 1, last: int | None = None, **terms: Any) -> AsyncIterator[Any]:
         """The messages of a stream, in order, as pyarrow Tables; see penstock.Client."""

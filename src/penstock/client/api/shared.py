@@ -133,6 +133,14 @@ class ClientBody(ABC, Generic[L]):
             _CONTACT: self._contact,
         }
 
+    def for_producer(self, timeout: float) -> Self:
+        """The client that a producer sends with: what it has sent, it sends again by itself."""
+        own = {
+            "delivery": Delivery.AT_MOST_ONCE, "replay_filter": None, "command_timeout": timeout,
+            "max_buffered_bytes": 1 << 40, "backoff_base": 0.02, "backoff_cap": 0.5,
+        }  # fmt: skip
+        return type(self)(**self._options_of_twin() | own)
+
     @property
     def delivery(self) -> Delivery:
         """The level, which may be changed at any time. To at-most-once while there is no connection cancels what is

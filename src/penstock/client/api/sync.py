@@ -41,6 +41,8 @@ from penstock.client.drivers.connecting import connection_maker
 from penstock.client.drivers.socket_io import ClientSocket
 from penstock.client.drivers.sync import Reentered, SyncConnection
 from penstock.client.engine.batch import Batch
+from penstock.client.producer.sync import Producer
+from penstock.client.producer.terms import Terms as ProducerTerms
 
 
 class Client(ClientBody[SyncConnection], StreamCommands, QuickCommands, redis.Redis):
@@ -122,6 +124,12 @@ class Client(ClientBody[SyncConnection], StreamCommands, QuickCommands, redis.Re
         consumer.follow.Follow has the arguments. Like a consumer it waits for a server that does not answer.
         """
         return follow(self.consumer_client(), send, Follow(key, start, **terms))
+
+    def producer(self, key: Any, **terms: Any) -> Producer:
+        """Gathers messages of many threads into few writes, each of them exactly once; producer.terms.Terms has the
+        arguments.
+        """
+        return Producer(self, ProducerTerms(key, **terms))
 
     def read_tables(self, key: Any, first: int | str = 1, last: int | None = None, **terms: Any) -> Iterator[Any]:
         """The messages of a stream, in order, as pyarrow Tables: the next one is being read while you work on the last.

@@ -34,7 +34,7 @@ def pack(arguments: Sequence[Any]) -> bytes:
         raise NotEncodable(f"{head!r} is no name of a command: give it as str or bytes")
     words = (*head.split(), *arguments[1:])
     packed = pack_tuple(words)
-    return join_words(*map(_as_bytes, words)) if packed is None else packed
+    return join_words(*map(as_bytes, words)) if packed is None else packed
 
 
 class Packed(NamedTuple):
@@ -61,7 +61,7 @@ def pack_many(commands: Sequence[Sequence[Any]]) -> Packed:
     return Packed(b"".join(pieces), array("Q", map(len, pieces)), count_words(commands), heads)
 
 
-def _as_bytes(word: Any) -> bytes:
+def as_bytes(word: Any) -> bytes:
     """Any word that has a wire form, also of a class of its own, which would show itself in its own way."""
     if isinstance(word, bytes | bytearray | memoryview):
         return bytes(word)

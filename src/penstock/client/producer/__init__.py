@@ -1,0 +1,1 @@
+"""Producers: messages of many threads or tasks, gathered into few writes, each of them exactly once."""
