@@ -116,6 +116,19 @@ def test_offsets_are_acknowledged_one_by_one_in_ranges_or_in_lists(streams: Any)
     assert streams.tnack("s", "g", [4], delay_ms=60_000) == 1
 
 
+def test_several_streams_are_read_as_one_group(streams: Any) -> None:
+    for key in ("urgent", "later"):
+        streams.twrite_many(key, [("t", "1"), ("t", "2")])
+    terms: Any = {"group": "g", "retry_ms": 60_000, "with_lease": True}
+    (one, first), (other, second) = streams.tread_several(["urgent", "later"], count=3, with_info=True, **terms)
+    assert (one, [message.offset for message in first], first.last) == (b"urgent", [1, 2], 2)
+    assert (other, [message.offset for message in second]) == (b"later", [1])
+    assert streams.tack("later", "g", 1, token=second.token) == 1
+    assert streams.tread_several(["urgent", "later"], fair=True, **terms)[0][1][0].offset == 2
+    assert streams.tread_several(["urgent", "later"], block_ms=1, **terms) == []
+    assert [key for key, _ in streams.tread_several(["urgent"], group="h")] == ["urgent"]
+
+
 def test_a_producer_that_restarts_learns_its_last_number(streams: Any) -> None:
     assert streams.tproducer("s", "till") is None
     streams.twrite("s", "t", "x")

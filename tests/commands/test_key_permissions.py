@@ -183,7 +183,7 @@ EVALSHA_RO script 2 $s $l
 FCALL f 2 $s $l
 FCALL_RO f 2 $s $l
 TWRITE $t tag entry
-TREAD $t 1 1 | TREAD $t 1 1 GROUP g | TREAD $t 1 1 GROUP g RETRY 1 2 DEADLETTER $t2
+TREAD $t 1 1 | TREAD $t 1 1 GROUP g | TREAD $t 1 1 GROUP g RETRY 1 2 DEADLETTER $t2 | TREAD $t 0 1 GROUP g ALSO 1 $t2
 TACK $t g 1
 TEVICT $t 1
 TSTAGE $t token ENTRIES tag entry

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
+from typing import NamedTuple
 
 from penstock.commands.streams import refuse_repeated, to_number
 from penstock.engine.arguments import INT64_MAX
@@ -49,6 +50,8 @@ class _Read:
     with_lease: bool = False
     consumer: bytes | None = None
     release: bool = False
+    also: tuple[bytes, ...] = ()  # more streams, read as members of groups of the same name
+    fair: bool = False
     with_info: bool = False
     arrow: bool = False
     compressed: bool = False  # Arrow only: nodes that are stored compressed may be sent compressed
@@ -111,7 +114,7 @@ class _Read:
         at = 4
         while at < len(argv):
             word = argv[at].upper()
-            size = _SIZES.get(word)
+            size = _size(argv, at)
             if size is None or at + size > len(argv):
                 shown = argv[at][:64].decode(errors="replace")
                 raise ReplyError(f"unknown or incomplete option '{shown}' of TREAD")
@@ -143,6 +146,8 @@ class _Read:
                 raise ReplyError(f"MAXATTEMPTS must be at most {MOST_LIMIT}")
         elif word == b"CONSUMER":
             self.consumer = values[0]
+        elif word == b"ALSO":
+            self.also = tuple(values[1:])
         elif word in _SWITCHES:
             setattr(self, _SWITCHES[word], True)
         elif values[0].upper() == b"ARROW":
@@ -155,7 +160,7 @@ class _Read:
             raise ReplyError("RETRY needs GROUP: only a group waits for acknowledgements")
         if self.dead_letter is not None and self.retry is None:
             raise ReplyError("DEADLETTER needs RETRY: only what is retried can expire")
-        if self.dead_letter == self.key:
+        if self.dead_letter in (self.key, *self.also):
             raise ReplyError("DEADLETTER must be another key than the stream's own")
         for word in (b"MAXATTEMPTS", b"RESERVE", b"WITHLEASE"):
             if word in seen and self.retry is None:
@@ -164,6 +169,12 @@ class _Read:
             raise ReplyError("CONSUMER needs GROUP: it is the name of a member")
         if self.release and (self.consumer is None or self.retry is None):
             raise ReplyError("RELEASE needs CONSUMER and RETRY: it gives back what a name holds")
+        if self.also and self.group is None:
+            raise ReplyError("ALSO needs GROUP: only a group reads several streams")
+        if len({self.key, *self.also}) <= len(self.also):
+            raise ReplyError("ALSO names a stream twice")
+        if self.fair and not self.also:
+            raise ReplyError("FAIR needs ALSO: it takes turns among several streams")
         if self.compressed and not self.arrow:
             raise ReplyError("COMPRESSED needs FORMAT ARROW: only record batches may be compressed")
 
@@ -171,19 +182,29 @@ class _Read:
 _SIZES = {
     b"BLOCK": 2, b"GROUP": 2, b"RETRY": 3, b"MAXBYTES": 2, b"DEADLETTER": 2, b"WITHINFO": 1, b"FORMAT": 2,
     b"COMPRESSED": 1, b"MAXATTEMPTS": 2, b"RESERVE": 1, b"WITHLEASE": 1, b"CONSUMER": 2, b"RELEASE": 1,
+    b"FAIR": 1,
 }  # fmt: skip
 _SWITCHES = {
     b"WITHINFO": "with_info", b"COMPRESSED": "compressed", b"RESERVE": "reserve", b"WITHLEASE": "with_lease",
-    b"RELEASE": "release",
+    b"RELEASE": "release", b"FAIR": "fair",
 }  # fmt: skip
 _PLAIN = frozenset([b"BLOCK", b"GROUP", b"MAXBYTES", b"WITHINFO", b"FORMAT"])  # those that go with any others
+
+
+def _size(argv: Sequence[bytes], at: int) -> int | None:
+    """The words of the option at a position; None if there is no such option."""
+    word = argv[at].upper()
+    if word == b"ALSO":
+        count = argv[at + 1] if at + 1 < len(argv) else b""
+        return 2 + int(count) if count.isdigit() and 0 < len(count) < 7 and int(count) else None
+    return _SIZES.get(word)
 
 
 def _options(argv: Sequence[bytes]) -> dict[bytes, int]:
     """The positions of a TREAD's options; stops at an unknown word."""
     found: dict[bytes, int] = {}
     at = 4
-    while at < len(argv) and (size := _SIZES.get(argv[at].upper())) is not None:
+    while at < len(argv) and (size := _size(argv, at)) is not None:
         found[argv[at].upper()] = at
         at += size
     return found
@@ -198,15 +219,24 @@ def _dead_letter_key(argv: Sequence[bytes]) -> Iterable[int]:
     return [at + 1] if at + 1 < len(argv) else []
 
 
+def _also_keys(argv: Sequence[bytes]) -> Iterable[int]:
+    at = _options(argv).get(b"ALSO")
+    return range(at + 2, min(at + 2 + int(argv[at + 1]), len(argv))) if at is not None else []
+
+
 @command(
     "TREAD",
     arity=-4,
     flags=Flag.WRITE | Flag.BLOCKING | Flag.MOVABLEKEYS | Flag.BRIEF,
-    keys=(*key(1, Access.UPDATE, narrow=_tread_access), KeySpec(Access.WRITE, find=_dead_letter_key)),
+    keys=(
+        *key(1, Access.UPDATE, narrow=_tread_access),
+        KeySpec(Access.UPDATE, find=_also_keys),
+        KeySpec(Access.WRITE, find=_dead_letter_key),
+    ),
     group="stream",
     syntax="key offset count [BLOCK ms] [GROUP name] [RETRY retry-ms expire-ms] [MAXATTEMPTS count] "
     "[CONSUMER name [RELEASE]] [RESERVE] [WITHLEASE] [MAXBYTES bytes] [DEADLETTER key] [WITHINFO] "
-    "[FORMAT ARROW [COMPRESSED]]",
+    "[FORMAT ARROW [COMPRESSED]] [ALSO numkeys key [key ...] [FAIR]]",
     cost="O(1) to find the offset, at any length, and O(bytes) to send; a group adds O(leases touched)",
 )
 def tread(session: Session, argv: Argv) -> Reply:
@@ -220,12 +250,14 @@ def tread(session: Session, argv: Argv) -> Reply:
     retry-ms until it is acknowledged with TACK, or given up: expire-ms after its first delivery (0 is never), or when
     it is due again and was begun MAXATTEMPTS times. RESERVE begins no message: attempts and expire-ms count from
     TEXTEND ... BEGIN. CONSUMER is the name of the member, for TGROUP LIST. With RELEASE, what the name holds is given
-    back at once when the connection that last read under it ends.
-    WITHLEASE puts the token of the delivery in front, and each message is [offset, tag, entry, time, attempts]; in
-    Arrow there is a column attempts, and the token is in the schema's metadata. WITHINFO puts [first, last] in front
-    (after the token). FORMAT ARROW answers one bulk string
+    back at once when the connection that last read under it ends. WITHLEASE puts the token of the delivery in front,
+    and each message is [offset, tag, entry, time, attempts]; in Arrow there is a column attempts, and the token is in
+    the schema's metadata. WITHINFO puts [first, last] in front (after the token). FORMAT ARROW answers one bulk string
     that pyarrow.ipc.open_stream reads; WITHINFO then puts first, last and the stream's schema in the schema's metadata,
-    and COMPRESSED sends record batches compressed as they are stored, which every Arrow with lz4 and zstd reads.
+    and COMPRESSED sends record batches compressed as they are stored, which every Arrow with lz4 and zstd reads. ALSO
+    reads more streams with groups of the same name, in the order given: a stream gets what those before it left of
+    count and MAXBYTES; with FAIR each read begins with another one. The reply then has [key, reply] for each stream
+    that gave something.
     """
     if len(argv) == 4 and argv[2] != b"$" and (offset := to_number(argv[2], "offset")):
         # The most frequent form, without parsing options.
@@ -233,7 +265,9 @@ def tread(session: Session, argv: Argv) -> Reply:
         stream = session.db.find(argv[1], Stream)
         return _messages(session, stream.messages if stream is not None else _NOTHING, offset, count)
     read = _Read.parse(argv, session.db.clock.now)
-    return _read_group(session, read) if read.group is not None else _read_plain(session, read)
+    if read.group is None:
+        return _read_plain(session, read)
+    return _read_several(session, read) if read.also else _read_group(session, read)
 
 
 def _read_plain(session: Session, read: _Read) -> Reply:
@@ -272,6 +306,103 @@ def _messages(
 
 
 def _read_group(session: Session, read: _Read) -> Reply:
+    part = _deliver(session, read)
+    session.log(*part.effects)
+    if not part.delivery.runs and read.deadline is not None and read.count:
+        part.wait(session, read)
+        return session.block([read.key], read.deadline, NULL_ARRAY, read)
+    return part.reply(read)
+
+
+def _read_several(session: Session, read: _Read) -> Reply:
+    """Read several streams, each with what those before it left."""
+    keys = [read.key, *read.also]
+    for name in keys:
+        session.db.find(name, Stream)  # an error before anything is delivered
+    if read.fair:
+        turn = session.engine.streams.turn(len(keys))
+        keys = keys[turn:] + keys[:turn]
+    reads = [replace(read, key=name, also=()) for name in keys]
+    count, left_bytes = read.count, read.max_bytes
+    found: list[tuple[_Read, _Part]] = []
+    effects: list[Argv] = []
+    for each in reads:
+        each.count, each.max_bytes = count, left_bytes
+        part = _deliver(session, each)
+        found.append((each, part))
+        effects += part.effects
+        count -= part.size
+        left_bytes = part.delivery.left_bytes
+        if count <= 0 or (left_bytes is not None and left_bytes <= 0):
+            break
+    session.log(*effects)
+    given = [(each, part) for each, part in found if part.delivery.runs]
+    if not given and read.deadline is not None and read.count:
+        for each, part in found:
+            part.wait(session, each)
+        wish = _Several(read.group or b"", [each for each, _ in found])
+        return session.block([read.key, *read.also], read.deadline, NULL_ARRAY, wish)
+    pieces = [
+        chain([b"*2\r\n$%d\r\n%b\r\n" % (len(each.key), each.key)], part.reply(each).pieces) for each, part in given
+    ]
+    return RawPieces(chain([b"*%d\r\n" % len(given)], *pieces))
+
+
+@dataclass(slots=True)
+class _Several:
+    """What a blocked read of several streams waits for: engine.blocking.Wish."""
+
+    group: bytes
+    reads: list[_Read]
+
+    @property
+    def shared(self) -> bool:
+        return False
+
+    def same(self) -> object:
+        return self.group, *[read.key for read in self.reads]
+
+    def is_met(self, session: Session) -> bool:
+        return any(read.is_met(session) for read in self.reads)
+
+    def came_upon(self, value: Value | None) -> bool:
+        return any(read.came_upon(value) for read in self.reads)
+
+    def goes_on_with(self, value: Value | None) -> None:
+        self.reads[0].goes_on_with(value)
+
+
+class _Part(NamedTuple):
+    """What one stream gave to a group read."""
+
+    stream: Stream
+    group: Group
+    delivery: Delivery
+    effects: list[Argv]
+
+    @property
+    def size(self) -> int:
+        return sum([end - start for start, end in self.delivery.runs])
+
+    def wait(self, session: Session, read: _Read) -> None:
+        """Nothing was there: wait for it."""
+        if session.may_block:
+            read.wait_for_retry(session, self.group)
+        read.origin, read.offset = weakref.ref(self.stream), self.stream.messages.last + 1
+
+    def reply(self, read: _Read) -> RawPieces:
+        messages, runs = self.stream.messages, self.delivery.runs
+        if read.with_lease:
+            return _leased(self.stream, read, self.delivery)
+        if read.arrow:
+            fields = _fields(self.stream, read)
+            return _bulk(reading.read_arrow_runs(messages, runs, read.compressed, read.with_info, fields))
+        info = messages if read.with_info else None
+        return _array(reading.read_runs(messages, runs, stream_messages), self.size, info)
+
+
+def _deliver(session: Session, read: _Read) -> _Part:
+    """Deliver messages of one stream to a group, which is made if it is new; the caller logs the effects."""
     engine, db = session.engine, session.db
     assert read.group is not None
     if read.dead_letter is not None and type(db.get(read.dead_letter)) not in (Stream, type(None)):
@@ -281,7 +412,6 @@ def _read_group(session: Session, read: _Read) -> Reply:
     if not known:
         engine.require_memory([read.key, read.group])
     stream = found or db.obtain_stream(read.key)
-    messages = stream.messages
     if not known and _still_waiting(session, stream):
         raise Unblocked(f"the group '{read.group.decode(errors='replace')}' was deleted while this read waited")
     group = stream.group(read.group, _place(session, stream, read))
@@ -292,7 +422,7 @@ def _read_group(session: Session, read: _Read) -> Reply:
         engine.stream_members.asked(session, read.key, group, read.consumer, read.release)
     now = engine.streams.lease_time()
     delivery = group.deliver(
-        messages,
+        stream.messages,
         now,
         read.count,
         read.retry,
@@ -309,22 +439,10 @@ def _read_group(session: Session, read: _Read) -> Reply:
     if read.consumer is not None and delivery.change is not None:
         group.members.by_name[read.consumer].got(delivery.change.leases, group.leases)
     change = delivery.change or (None if known else group.change())
+    effects: list[Argv] = []
     if change is not None:
-        session.log(*engine.streams.group_changed(db, read.key, read.group, stream, change, delivery.expired))
-    if not delivery.runs and read.deadline is not None and read.count:
-        if session.may_block:
-            read.wait_for_retry(session, group)
-        read.origin, read.offset = weakref.ref(stream), messages.last + 1
-        return session.block([read.key], read.deadline, NULL_ARRAY, read)
-    if read.with_lease:
-        return _leased(stream, read, delivery)
-    if read.arrow:
-        fields = _fields(stream, read)
-        return _bulk(reading.read_arrow_runs(messages, delivery.runs, read.compressed, read.with_info, fields))
-    count = sum(end - start for start, end in delivery.runs)
-    return _array(
-        reading.read_runs(messages, delivery.runs, stream_messages), count, messages if read.with_info else None
-    )
+        effects = engine.streams.group_changed(db, read.key, read.group, stream, change, delivery.expired)
+    return _Part(stream, group, delivery, effects)
 
 
 def _leased(stream: Stream, read: _Read, delivery: Delivery) -> RawPieces:
@@ -354,8 +472,9 @@ def _place(session: Session, stream: Stream, read: _Read) -> int:
 
 def _still_waiting(session: Session, stream: Stream | None) -> _Read | None:
     """The waiting read as it was when it came, if the key still holds the same stream."""
-    first = session.waiter.wish if session.waiter is not None else None
-    return first if isinstance(first, _Read) and first.came_upon(stream) else None
+    wish = session.waiter.wish if session.waiter is not None else None
+    reads = [wish] if isinstance(wish, _Read) else wish.reads if isinstance(wish, _Several) else []
+    return next((read for read in reads if read.came_upon(stream)), None)
 
 
 def _only_new(session: Session, stream: Stream | None, messages: Messages) -> int:

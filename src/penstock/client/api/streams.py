@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Required, TypedDict, Unpack
 
 from redis.client import NEVER_DECODE
 
@@ -127,6 +127,22 @@ class StreamInfo:
     groups: tuple[GroupInfo, ...]
 
 
+class GroupOptions(TypedDict, total=False):
+    """The options of a read by a group; see `StreamCommands.tread`."""
+
+    group: Required[Any]
+    block_ms: int | None
+    retry_ms: int | None
+    expire_ms: int
+    max_bytes: int | None
+    dead_letter: Any
+    max_attempts: int | None
+    consumer: Any
+    release: bool
+    reserve: bool
+    with_lease: bool
+
+
 class StreamCommands(SchemaCommands):
     """TWRITE and its family. The server must be a Penstock server."""
 
@@ -209,6 +225,22 @@ class StreamCommands(SchemaCommands):
         if with_info:
             return self.execute_command(*words, "WITHINFO", reading="leased info" if with_lease else "info")
         return self.execute_command(*words, reading="leased" if with_lease else "plain")
+
+    def tread_several(
+        self, keys: Sequence[Any], offset: int | str | None = None, count: int = 100, *, fair: bool = False,
+        with_info: bool = False, **options: Unpack[GroupOptions],
+    ) -> Any:  # fmt: skip
+        """The next messages of a group in several streams: a list of pairs (key, Reading).
+
+        A stream gives what those before it left of `count`; `fair` has each read begin with another one. Streams that
+        gave nothing are absent. The options are those of `tread`.
+        """
+        first, *others = keys
+        words = [*read_options(first, offset, count, **options), *(["WITHINFO"] if with_info else [])]
+        if others:
+            words += ["ALSO", len(others), *others, *(["FAIR"] if fair else [])]
+        form = ("leased " if options.get("with_lease") else "") + ("info" if with_info else "plain")
+        return self.execute_command(*words, reading=SeveralReadings(form, None if others else first))
 
     def read_arrow(
         self,
@@ -528,9 +560,24 @@ class ArrowReading(NamedTuple):
             )
 
 
-def _reading(reply: Any, reading: str | ArrowReading | None = None) -> Any:
+class SeveralReadings(NamedTuple):
+    """What becomes of a reply that has several streams."""
+
+    form: str
+    only: Any = None  # the key, if there is but one
+
+    def readings(self, reply: Any) -> list[tuple[Any, Any]]:
+        if self.only is not None:
+            reading = _reading(reply, self.form)
+            return [(self.only, reading)] if reading else []
+        return [(key, _reading(part, self.form)) for key, part in reply or ()]
+
+
+def _reading(reply: Any, reading: str | ArrowReading | SeveralReadings | None = None) -> Any:
     if reading is None:
         return reply  # a subclass with its own execute_command
+    if isinstance(reading, SeveralReadings):
+        return reading.readings(reply)
     if isinstance(reading, ArrowReading):
         return reading.table(reply)
     found = Reading()

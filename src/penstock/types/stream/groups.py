@@ -45,6 +45,7 @@ class Delivery(NamedTuple):
     runs: list[Range]
     expired: list[Lease]
     change: Change | None  # None when the read changed nothing
+    left_bytes: int | None = None  # of the most bytes that it might take, if there was a limit
 
 
 class Group:
@@ -115,6 +116,7 @@ class Group:
         left = count - sum([lease.end - lease.start for lease in leases])
         if left > 0 < room and (left_bytes is None or left_bytes > 0):
             taken = take(messages, self.position, min(left, room) if terms is not None else left, left_bytes)
+            left_bytes = left_bytes - taken.cost if left_bytes is not None else None
             self.position = taken.next
             self.lost += taken.evicted
             for start, end in taken.runs:
@@ -126,22 +128,23 @@ class Group:
                     self.acknowledged += end - start
                 leases.append(lease)
         if not leases and not removed and before == (self.position, self.lost):
-            return Delivery([], [], None)
+            return Delivery([], [], None, left_bytes)
         if terms is None:
-            return Delivery(_runs(leases), expired, self.change(removed))
+            return Delivery(_runs(leases), expired, self.change(removed), left_bytes)
         if leases:
             self.token = token
-        return Delivery(_runs(leases), expired, self.change(removed, leases))
+        return Delivery(_runs(leases), expired, self.change(removed, leases), left_bytes)
 
     def _deliver_done(self, messages: Messages, count: int, max_bytes: int | None) -> Delivery:
         """Deliver new messages that this acknowledges, while nothing is pending."""
         taken = take(messages, self.position, count, max_bytes)
         if taken.next == self.position:
-            return Delivery([], [], None)
+            return Delivery([], [], None, max_bytes)
         self.position = taken.next
         self.lost += taken.evicted
         self.acknowledged += sum([end - start for start, end in taken.runs])
-        return Delivery(taken.runs, [], Change(self.position, self.lost, (), (), self.token, self.acknowledged))
+        change = Change(self.position, self.lost, (), (), self.token, self.acknowledged)
+        return Delivery(taken.runs, [], change, max_bytes - taken.cost if max_bytes is not None else None)
 
     def change(self, removed: Iterable[Range] = (), leases: Iterable[Lease] = ()) -> Change:
         """What leads to this position and these counters, and takes ranges out and puts leases in."""
