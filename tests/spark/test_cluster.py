@@ -16,6 +16,7 @@ import pytest
 import redis
 
 from penstock import Server
+from penstock.spark import local_files
 
 BIN = Path(pyspark.__file__).parent / "bin"
 DEPLOY = "org.apache.spark.deploy"
@@ -58,6 +59,10 @@ def cluster(tmp_path: Path) -> Iterator[tuple[str, dict[str, str]]]:
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(tmp_path / "local"),
+        # Java takes an archive of classes only with the class path that the archive was made with.
+        "SPARK_DAEMON_CLASSPATH": local_files.settings({"spark.master": "local"}).get(
+            "spark.driver.extraClassPath", ""
+        ),
     }
     with contextlib.ExitStack() as stack:
         place = ("--host", "127.0.0.1", "--webui-port", 0)
@@ -84,6 +89,8 @@ def test_streams_are_read_and_written_by_executors_of_a_cluster(
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "600s",
         "spark.executor.extraJavaOptions": environment["SPARK_SUBMIT_OPTS"],
+        "spark.driver.extraClassPath": environment["SPARK_DAEMON_CLASSPATH"],
+        "spark.executor.extraClassPath": environment["SPARK_DAEMON_CLASSPATH"],
     }  # fmt: skip
     with Server() as server, redis.Redis.from_url(server.url) as client:
         entries = [b"%06d" % number for number in range(10_000)]

@@ -23,6 +23,7 @@ def test_what_users_do_works_through_connect(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr[-4000:]
     assert json.loads(ran.stdout.splitlines()[-1]) == {
         "batch": ["1", "2", "3"],
+        "files": "penstock.spark.LocalFiles",
         "pandas": [2, 4, 6],
         "foreachBatch": ["1", "2", "3"],
         "transformWithState": [["a", "2"], ["b", "1"]],

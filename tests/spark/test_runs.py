@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import redis
 from tests.support.docs import DOCS, blocks
-from tests.support.spark.class_archive import ClassArchive
 from tests.support.spark.projects import HEAD, entries, project, write
 
 from penstock import Server
+from penstock.spark.class_archive import VARIABLE
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -55,12 +55,12 @@ class Runs:
 
 
 @pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory, class_archive: ClassArchive) -> Iterator[Runs]:
-    with Server() as server, redis.Redis.from_url(server.url) as client, class_archive.being_made() as options:
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    with Server() as server, redis.Redis.from_url(server.url) as client:
         words = [sys.executable, "-m", "tests.support.spark.runs", str(tmp_path_factory.mktemp("runs"))]
         with subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2],
-            env=os.environ | {"PENSTOCK_URL": server.url} | options,
+            env=os.environ | {"PENSTOCK_URL": server.url, "SPARK_SUBMIT_OPTS": "", VARIABLE: ""},
         ) as process:  # fmt: skip
             yield Runs(client, process)
 

@@ -24,7 +24,7 @@ import threading
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
@@ -32,7 +32,8 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from penstock.spark import local_files
+from penstock.spark import class_archive, local_files
+from penstock.spark.class_archive import JAVA_OPTIONS
 from penstock.spark.java import set_java_home
 from penstock.spark.worker_python import use_worker_python
 
@@ -96,6 +97,18 @@ def settings(folder: Path) -> dict[str, str]:
     }
 
 
+def _quick_java(configuration: Mapping[str, str]) -> list[str]:
+    """Options for a JVM that is to be there soon, rather than to compute much: most of a pipeline's work is in Python.
+
+    The better of Java's two compilers takes a third of the CPU time of a start. Java refuses to start with two
+    collectors, so one that the user chose stays.
+    """
+    said = [configuration.get("spark.driver.extraJavaOptions", "")]
+    said += [os.environ.get(name, "") for name in ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "SPARK_SUBMIT_OPTS")]
+    has_collector = re.search(r"-XX:\+Use\w+GC\b", " ".join(said))
+    return ["-XX:TieredStopAtLevel=1", *([] if has_collector else ["-XX:+UseSerialGC"])]
+
+
 def _reason(log: Path) -> str:
     """The line of a log that says why a start failed: the first exception, or else the first that complains, or the
     last.
@@ -151,10 +164,14 @@ class Session:
         self._temporary.mkdir(exist_ok=True)
         os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = str(uuid.uuid4())
         chosen = {**settings(folder), **configuration}
+        chosen |= local_files.settings(chosen)
+        self._start = class_archive.Start()
+        if JAVA_OPTIONS not in configuration:
+            self._start = class_archive.start_for(chosen)
+            chosen[JAVA_OPTIONS] = " ".join([*_quick_java(chosen), self._start.option])
         conf = SparkConf().setAppName(name).setAll(
             list({
                 **chosen,
-                **local_files.settings(chosen),
                 "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
                 "spark.connect.grpc.binding.address": "127.0.0.1",
                 "spark.connect.grpc.binding.port": "0",
@@ -165,10 +182,13 @@ class Session:
         )  # fmt: skip
         with self.log.open("wb") as log, _signals_held() as signals:
             try:
-                self._gateway: Any = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
+                self._gateway: Any = launch_gateway(conf, self._popen_words(log))  # type: ignore[no-untyped-call]
             except PySparkRuntimeError:
                 self._remove_temporary()
                 raise SparkDidNotStart(f"Spark did not start: {_reason(self.log)} ({self.log} has all of it)") from None
+            finally:
+                if self._start.lock is not None:
+                    self._start.lock.close()
         self._process: subprocess.Popen[bytes] = self._gateway.proc
         try:
             for number in signals:
@@ -183,6 +203,12 @@ class Session:
         except BaseException:
             self._end_java()
             raise
+
+    def _popen_words(self, log: IO[bytes]) -> dict[str, Any]:
+        words: dict[str, Any] = {"stdout": log, "stderr": log}
+        if self._start.lock is not None:
+            words["pass_fds"] = [self._start.lock.fileno()]
+        return words
 
     def _connect(self) -> Any:
         from pyspark.sql.connect.session import SparkSession as ConnectSession
@@ -251,21 +277,33 @@ class Session:
                 self.spark.stop()
                 self._context.stop()
         os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
-        self._end_java()
+        self._end_java(leave=self._start.makes)
 
-    def _end_java(self) -> None:
+    def _end_java(self, leave: bool = False) -> None:
+        """End the JVM. One that makes the archive of classes goes on when it is left to itself."""
+        if leave:
+            with contextlib.suppress(Py4JError):  # Derby says by an exception that it is shut down
+                self.jvm.java.sql.DriverManager.getConnection("jdbc:derby:;shutdown=true")
         self._gateway.shutdown()
         assert self._process.stdin is not None
+        if leave:
+            class_archive.lower_priority(self._process.pid)
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
+        if not leave:
+            self._wait_for_java()
+        self._remove_temporary()
+        # What pyspark remembers of a JVM that is gone would stop the next session from starting.
+        SparkContext._gateway = SparkContext._jvm = None
+
+    def _wait_for_java(self) -> None:
+        if self._start.makes:  # of a start that failed, and nothing is to be kept of it
+            self._process.kill()
         try:
             self._process.wait(SECONDS_TO_END)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._remove_temporary()
-        # What pyspark remembers of a JVM that is gone would stop the next session from starting.
-        SparkContext._gateway = SparkContext._jvm = None
 
     def _remove_temporary(self) -> None:
         """Remove what the JVM left, also that of a run that was killed, and our own."""

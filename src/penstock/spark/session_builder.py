@@ -8,6 +8,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from penstock.spark import local_files
+from penstock.spark.class_archive import JAVA_OPTIONS, archive_for
 from penstock.spark.worker_python import use_worker_python
 
 
@@ -18,8 +19,12 @@ class Builder(SparkSession.Builder):
 
     def getOrCreate(self) -> SparkSession:
         has_jvm = SparkContext._gateway or "PYSPARK_GATEWAY_PORT" in os.environ  # it has its classes and its Python
-        if not has_jvm and str(self._options.get("spark.master", "")).startswith("local"):
+        # Spark Connect with a master of this machine, `remote("local[2]")`, starts a JVM here as well.
+        master = str(self._options.get("spark.master") or self._options.get("spark.remote") or "")
+        if not has_jvm and master.startswith("local"):
             use_worker_python()
-            for name, value in local_files.settings(self._options).items():
+            for name, value in local_files.settings({**self._options, "spark.master": master}).items():
                 self.config(name, value)
+            if JAVA_OPTIONS not in self._options and (archive := archive_for(self._options)) and archive.file.exists():
+                self.config(JAVA_OPTIONS, archive.use)
         return super().getOrCreate()

@@ -80,7 +80,7 @@ def main(url: str, folder: str) -> None:
     spark = program.spark
     rows = spark.createDataFrame([("a", "1"), ("b", "2"), ("a", "3")], "tag string, entry string").coalesce(1)
     rows.write.format("penstock").option("stream", "in").mode("append").save()
-    found: dict[str, Any] = {"batch": program.entries("in")}
+    found: dict[str, Any] = {"batch": program.entries("in"), "files": spark.conf.get("spark.hadoop.fs.file.impl", "")}
 
     doubled = f.pandas_udf(lambda entries: entries.astype("long") * 2, "long")
     found["pandas"] = sorted(row[0] for row in program.read("in").select(doubled("entry")).collect())
