@@ -9,7 +9,8 @@ from penstock.commands.dumping import to_payload
 from penstock.engine import stream_upkeep as upkeep
 from penstock.types.stream.changes import Change
 from penstock.types.stream.groups import Group
-from penstock.types.stream.nodes import Storage
+from penstock.types.stream.messages import MOST
+from penstock.types.stream.nodes import Active, Storage
 from penstock.types.stream.shelf import Lease
 from penstock.types.stream.stream import Stream
 
@@ -407,6 +408,29 @@ def test_no_client_writes_a_group_whose_counters_are_near_their_end(world: World
     stream.group(b"g", 1).apply(change)
     assert world.error(b"RESTORE", b"new", b"0", to_payload(stream))
     assert world.run("EXISTS new") == 0 and world.run("TGROUP LIST k") == []
+
+
+def far(last: int) -> bytes:
+    """A dump of a stream with this last offset, of which nothing is left."""
+    stream = Stream(Storage())
+    messages = stream.messages
+    messages.first, messages.last, messages.active = last + 1, last, Active(last + 1, 0)
+    messages.lowest = messages.active.number
+    return to_payload(stream)
+
+
+def test_no_client_writes_a_stream_that_is_near_its_end(world: World) -> None:
+    assert world.error(b"RESTORE", b"new", b"0", far(MOST))
+    assert world.run(b"RESTORE", b"new", b"0", far(MOST // 2)) == b"OK"
+
+
+def test_a_group_that_is_moved_back_very_often_can_still_be_loaded(world: World) -> None:
+    world.run(b"RESTORE", b"k", b"0", far(MOST // 2))
+    for _ in range(4):
+        world.run("TGROUP SET k g 1")
+        world.run("TREAD k 0 1 GROUP g")
+    assert world.stream(b"k").groups[b"g"].lost > MOST
+    assert Stream.load(world.stream(b"k").dump()).groups[b"g"].lost == MOST
 
 
 def test_times_of_leases_are_shown_as_times_of_day(world: World) -> None:

@@ -24,6 +24,7 @@ from penstock.protocol.errors import BusyKey, ReplyError, syntax_error
 from penstock.protocol.resp import OK, RawPieces
 from penstock.types import codec
 from penstock.types.packing import CorruptValue, OversizedValue
+from penstock.types.stream.messages import MOST
 from penstock.types.stream.nodes import Storage
 from penstock.types.stream.stream import Stream
 
@@ -128,6 +129,8 @@ def restore(session: Session, argv: Argv) -> Reply:
     def commit(value: Value) -> Reply:
         engine.acl.check_value(session, value)
         if isinstance(value, Stream):
+            if value.messages.last > MOST // 2 and not engine.loading:
+                raise ReplyError("a stream has more messages than there can be")  # the next ones would pass the bound
             for group in value.groups.values():
                 engine.streams.check_from_client(group, [group.leases.last_delivery()])
         expires_at = min(when + db.clock.now, INT64_MAX) if when and b"ABSTTL" not in options else when

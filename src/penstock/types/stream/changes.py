@@ -57,8 +57,9 @@ class Change(NamedTuple):
             )
             for lease in self.leases
         )
-        acknowledged = -1 if self.acknowledged is None else self.acknowledged
-        head = _HEAD.pack(self.position, self.lost, len(self.removed), self.token, acknowledged)
+        # A group that is moved back often loses the same messages each time. What is written must be loadable.
+        acknowledged = -1 if self.acknowledged is None else min(self.acknowledged, MOST)
+        head = _HEAD.pack(self.position, min(self.lost, MOST), len(self.removed), self.token, acknowledged)
         ranges = struct.pack(f"<{2 * len(self.removed)}q", *(bound for pair in self.removed for bound in pair))
         return pack_many([head + ranges, rows, *names])
 
