@@ -1,7 +1,8 @@
 """`format("penstock")`: what Spark asks first, and who answers.
 
-Spark starts half a dozen Python processes for a first query, and each imports this. What only tables of keys need (the
-cluster's client, pandas: a quarter of a second) is imported by those who ask for keys.
+Spark starts half a dozen Python processes for a first query, and each imports this. The first only wants to know that
+the format is there. So each answer imports what it needs: a client and pyarrow take half a second, and what only tables
+of keys need (the cluster's client, pandas) a quarter more.
 """
 
 from __future__ import annotations
@@ -16,10 +17,6 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.spark import options as options_
-from penstock.spark.rows import check_schema
-from penstock.spark.sink import StreamBatchWriter, StreamWriter
-from penstock.spark.source import FilteringReader, StreamBatchReader, StreamReader
-from penstock.spark.stream_schema import columns_of
 
 
 class PenstockDataSource(DataSource):
@@ -47,6 +44,8 @@ class PenstockDataSource(DataSource):
             from penstock.spark.keys import infer_schema
 
             return infer_schema(options)
+        from penstock.spark.stream_schema import columns_of
+
         return columns_of(options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -61,10 +60,14 @@ class PenstockDataSource(DataSource):
 
             options_.need_source(options)
             return ElementReader(options, schema) if options.of_elements else KeyReader(options, schema)
+        from penstock.spark.source import FilteringReader, StreamBatchReader
+
         options = self._to_read(schema)
         return FilteringReader(options, schema) if options.pushFilters else StreamBatchReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from penstock.spark.source import StreamReader
+
         try:
             options = self._to_read(schema)
             if options.endingOffsets != "latest" or options.endingTimestamp is not None:
@@ -87,6 +90,8 @@ class PenstockDataSource(DataSource):
                 "keys have no order in time, so they are no streaming source; read them as a batch"
             )
         if not options.redisStream:
+            from penstock.spark.rows import check_schema
+
             check_schema(schema, options)
         return options
 
@@ -100,6 +105,8 @@ class PenstockDataSource(DataSource):
             from penstock.spark.keys import KeyWriter
 
             return KeyWriter(options, schema, overwrite)
+        from penstock.spark.sink import StreamBatchWriter
+
         return StreamBatchWriter(options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
@@ -112,4 +119,6 @@ class PenstockDataSource(DataSource):
             from penstock.spark.keys import KeyStreamWriter
 
             return KeyStreamWriter(options, schema)
+        from penstock.spark.sink import StreamWriter
+
         return StreamWriter(options, schema)

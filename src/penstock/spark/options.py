@@ -14,8 +14,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from redis.connection import parse_url
-
 from penstock.spark import kafka_options
 
 Place = int | Literal["earliest", "latest"]
@@ -66,6 +64,8 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _url(text: str) -> str:
+    from redis.connection import parse_url  # an eighth of a second, in processes that need no connection too
+
     try:
         parse_url(text)  # type: ignore[no-untyped-call]
     except ValueError:  # what it says may quote a password
