@@ -5,8 +5,8 @@ Tests wait for timers, processes and Java as long as they compute, so there are 
 cores.
 
 Most tests of Spark share one session, so their files are one part. Those that start Spark in processes of their own are
-parts like any other file, but wait for a while: the first part is making what lets their JVMs start in half the time
-(tests/spark/conftest.py).
+parts like any other file. On a machine without an archive of Spark's classes the first part makes it, and the others
+wait for a while: it lets their JVMs start in half the time (tests/spark/conftest.py).
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 FIRST = (
+    "tests/spark/test_runs.py",
     "tests/spark",
     "tests/integration/",
     "tests/spark/test_kill.py",
-    "tests/spark/test_run.py",
-    "tests/spark/test_cluster.py",
     "tests/test_packaging.py",
+    "tests/spark/test_run.py",
+    "tests/spark/test_connect.py",
+    "tests/spark/test_cluster.py",
 )
 """Parts, and a folder of them, that take longest, in the order in which they begin."""
 
@@ -37,9 +39,8 @@ def part_of(nodeid: str) -> str:
     return "tests/spark" if file.startswith("tests/spark/") and file not in FIRST else file
 
 
-def rank_of(item: pytest.Item) -> int:
+def rank_of(part: str) -> int:
     """What has a lower rank begins earlier."""
-    part = part_of(item.nodeid)
     ranks = (
         rank for rank, first in enumerate(FIRST) if part == first or (first.endswith("/") and part.startswith(first))
     )
@@ -47,7 +48,18 @@ def rank_of(item: pytest.Item) -> int:
 
 
 class Parts(LoadScopeScheduling):
-    """Gives out one part after the other, in the order in which they were collected."""
+    """Gives out one part after the other, in the order in which they were collected.
+
+    A process gets its next part when two tests of the one before are left, since it has to know which test comes next.
+    If one of these takes long, no other process can have that part. So what comes after a long part is taken from the
+    end of the order, where short ones are.
+    """
+
+    def _assign_work_unit(self, node: Any) -> None:
+        waiting = self.assigned_work.get(node, {})
+        if any(rank_of(part) < len(FIRST) and not all(tests.values()) for part, tests in waiting.items()):
+            self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
+        super()._assign_work_unit(node)
 
     def _split_scope(self, nodeid: str) -> str:
         return part_of(nodeid)
@@ -60,4 +72,4 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Parts:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if hasattr(config, "workerinput"):  # in one process the quick ones go first
-        items.sort(key=rank_of)
+        items.sort(key=lambda item: rank_of(part_of(item.nodeid)))
