@@ -35,7 +35,7 @@ what is imported:
         consumer         the old home of what is in consumer/
       ^
     consumer/   members of groups; imported by the clients of api/, imports their streams
-        core             the steps of workers, without I/O; sync, aio: threads and tasks that carry them out
+        core             the workers, without I/O; steps: what they ask; sync, aio: threads and tasks that do it
         terms, orders, outages, pace, queues, part, delivered, counts, handlers, stop_signals
         follow           a stream from an offset that the caller keeps
       ^

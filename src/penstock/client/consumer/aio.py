@@ -18,11 +18,12 @@ from typing import Any, Self
 
 import redis
 
-from penstock.client.consumer.core import Call, ConsumerCore, Step, Steps, Wait
+from penstock.client.consumer.core import ConsumerCore, Step, Steps
 from penstock.client.consumer.counts import Counts
 from penstock.client.consumer.delivered import Delivered
 from penstock.client.consumer.handlers import Handler, Middleware, OnError, log_failure
 from penstock.client.consumer.part import Part
+from penstock.client.consumer.steps import Call, Wait
 from penstock.client.consumer.stop_signals import may_handle_sigterm
 from penstock.client.consumer.terms import Terms
 

@@ -26,9 +26,11 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass
+from operator import itemgetter
 from time import monotonic
 from typing import Any
+
+import redis
 
 from penstock.client.consumer.counts import Counts
 from penstock.client.consumer.delivered import Delivered, Lease
@@ -37,6 +39,7 @@ from penstock.client.consumer.outages import Outages, may_have_run, may_pass
 from penstock.client.consumer.pace import Pace
 from penstock.client.consumer.part import Part
 from penstock.client.consumer.queues import Lanes, PlainQueue, Queue
+from penstock.client.consumer.steps import Call, Wait
 from penstock.client.consumer.terms import Terms
 
 _log = logging.getLogger("penstock.consumer")
@@ -45,21 +48,6 @@ STUCK = 0.25
 """Seconds after which messages that wait for a slow body are given back."""
 TICK = 0.1
 """Seconds between two looks at what is held."""
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """Send commands in one go; `atomic`: as a transaction."""
-
-    commands: Sequence[tuple[Any, ...]]
-    atomic: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Wait, until something happens or for so many seconds."""
-
-    seconds: float
 
 
 Step = Call | Wait | Part
@@ -94,6 +82,7 @@ class ConsumerCore:
         self._manual: list[Delivered] = []  # the body has returned, and has not acknowledged them
         self._interrupted: list[Order] = []  # settlements whose replies were not awaited
         self._is_fetching = False
+        self._is_order_sure = not self.retries_here  # lanes: no message is pending that is not held here
         self._idle = 0
         self._taken = clock()  # when a worker last came for messages
         self._oldest = clock()  # when the first of the messages that wait was fetched
@@ -140,6 +129,8 @@ class ConsumerCore:
     def work(self) -> Steps:
         """The steps of one worker, until the consumer is stopped."""
         while not self.is_stopping:
+            if not self._is_order_sure and not self._is_fetching:
+                yield from self._find_order()
             part = self._take()
             reads = self._reading(bool(part))
             orders = self._settlements()
@@ -190,6 +181,38 @@ class ConsumerCore:
             return None
         return self.orders.read(count, None if has_work else self._longest_block())
 
+    def _find_order(self) -> Steps:
+        """Before new messages are read into lanes: take over those that a predecessor, or a read without a reply, has
+        left pending. New ones would overtake them. Messages of other members are waited for.
+        """
+        self._is_fetching = True
+        is_told = False
+        try:
+            while not self.is_stopping:
+                pending, time = self.orders.ask_pending()
+                yield from self._send([pending, time])
+                left = [row for row in pending.reply or () if not self._holds(row[0], row[1])]
+                if not left or time.reply is None:
+                    self._is_order_sure = not left
+                    return
+                seconds, microseconds = map(int, time.reply)
+                wait = max(row[4] for row in left) / 1000 - seconds - microseconds / 1e6
+                if wait <= 0:
+                    again = self.orders.read_again(sum(row[1] - row[0] + 1 for row in left))
+                    yield from self._send([again])
+                    self._add(again.reply)
+                    continue
+                if not is_told:
+                    is_told = True
+                    _log.info("messages of %r are pending elsewhere; they come before new ones", self.terms.key)
+                yield Wait(min(wait + 0.01, 1.0))
+        finally:
+            self._is_fetching = False
+            self.wake()
+
+    def _holds(self, first: int, last: int) -> bool:
+        return all(offset in self._held for offset in range(first, last + 1))
+
     def _longest_block(self) -> int:
         """Milliseconds that a read may wait, so that it does not outlast a retry or a batch that waits to be full."""
         block, now = self.terms.block_ms, self._clock()
@@ -222,6 +245,9 @@ class ConsumerCore:
                     held[row[0]].lease = lease
             rows = [row for row in rows if row[0] not in held]
             offsets = [row[0] for row in rows]
+        if self.retries_here:
+            rows.sort(key=itemgetter(0))  # retries come in the order in which they were due
+            offsets.sort()
         make = Delivered.of
         fresh = [make(row, lease) for row in rows]
         held.update(zip(offsets, fresh, strict=True))
@@ -397,6 +423,8 @@ class ConsumerCore:
             last: Exception | None = None
             for order, reply in zip(pending, replies, strict=True):
                 if isinstance(reply, Exception):
+                    if order.kind == "ask" and isinstance(reply, redis.ResponseError):
+                        continue  # there is no such group yet
                     if not may_pass(reply):
                         raise reply
                     order.is_repeated |= may_have_run(reply)
@@ -412,6 +440,9 @@ class ConsumerCore:
                 return
             elif self.is_stopping:
                 pending = [order for order in pending if order.settles]
+            elif self.retries_here and any(order.kind == "read" and order.is_repeated for order in pending):
+                self._is_order_sure = False  # what it may have fetched comes before new messages
+                pending = [order for order in pending if order.kind != "read"]
             self.counts.repeated += len(pending)
 
     def _interrupt(self, orders: Iterable[Order]) -> None:

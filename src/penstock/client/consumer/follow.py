@@ -21,8 +21,8 @@ from time import monotonic, sleep
 from typing import Any
 
 from penstock.client.api.streams import Message, read_options
-from penstock.client.consumer.core import Call, Wait
 from penstock.client.consumer.outages import Outages, may_pass
+from penstock.client.consumer.steps import Call, Wait
 
 
 class FollowedBatch(list[Message]):

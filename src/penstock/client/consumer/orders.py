@@ -12,7 +12,7 @@ from penstock.client.consumer.delivered import Delivered
 from penstock.client.consumer.terms import Terms
 from penstock.protocol.dead_letters import Letter, name_in_text
 
-Kind = Literal["read", "begin", "extend", "ack", "nack", "letter"]
+Kind = Literal["read", "begin", "extend", "ack", "nack", "letter", "ask"]
 Verdict = int | None | BaseException
 
 
@@ -49,6 +49,18 @@ class Orders:
         terms = self._terms
         block = () if block_ms is None else ("BLOCK", block_ms)
         return Order("read", ("TREAD", terms.key, terms.start, count, *block, *self._options))
+
+    def read_again(self, count: int) -> Order:
+        """Fetch messages that were delivered before, all at once."""
+        words = list(self._options)
+        if "MAXBYTES" in words:
+            at = words.index("MAXBYTES")
+            del words[at : at + 2]
+        return Order("read", ("TREAD", self._terms.key, self._terms.start, count, *words))
+
+    def ask_pending(self) -> tuple[Order, Order]:
+        """What the group holds, and what time it is on the server."""
+        return Order("ask", ("TGROUP", "PENDING", *self._place, "COUNT", 1_000_000)), Order("ask", ("TIME",))
 
     def begin(self, messages: list[Delivered]) -> list[Order]:
         """Count an attempt of each."""

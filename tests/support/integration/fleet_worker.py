@@ -1,0 +1,45 @@
+"""A worker of the fleet tests, in a process of its own: `python fleet_worker.py URL LOG OPTIONS`.
+
+The entry of a message says what its body does; a line in the log says when a body began and ended:
+
+    began|ended  offset  tag  process  seconds
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+from penstock import Client
+
+
+def main(url: str, log: str, options: dict[str, Any]) -> None:
+    file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def note(what: str, message: Any) -> None:
+        line = f"{what} {message.offset} {message.tag.decode()} {os.getpid()} {time.time():.4f}\n"
+        os.write(file, line.encode())  # whole, whatever kills the process
+
+    def body(message: Any) -> None:
+        note("began", message)
+        kind, _, seconds = message.entry.decode().partition(" ")
+        if kind == "poison":
+            os.kill(os.getpid(), 9)
+        if kind == "fails" or (kind == "flaky" and message.attempts == 1):
+            raise ValueError(kind)
+        if seconds:
+            time.sleep(float(seconds))
+        note("ended", message)
+
+    workers = options.pop("workers", 1)
+    # A silent connection counts as lost after half a second instead of five: the clock of these tests is scaled.
+    with Client.from_url(url, socket_timeout=0.5) as client:
+        consumer = client.consumer("s", "g", block_ms=100, **options)
+        consumer.run(body, workers=workers, on_error=lambda message, error: None)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], json.loads(sys.argv[3]))
