@@ -1,13 +1,14 @@
 """The rows of the bench, each with its target.
 
-Streams, the clients, LAZY, slow commands and Spark have files of their own. To add a row: an entry in ROWS. Targets are
-ratios of ours to the peer in the same run; docs/speed.md has the results.
+Streams, consumers, the clients, LAZY, slow commands and Spark have files of their own. To add a row: an entry in ROWS.
+Targets are ratios of ours to the peer in the same run; docs/speed.md has the results.
 """
 
 from __future__ import annotations
 
 from penstock.bench.client_rows import CLIENT_ROWS
 from penstock.bench.cluster_rows import CLUSTER_ROWS
+from penstock.bench.consumer_rows import CONSUMER_ROWS
 from penstock.bench.lazy_rows import LAZY_ROWS
 from penstock.bench.load import WORKS
 from penstock.bench.row import Row, throughput
@@ -54,7 +55,16 @@ def _rows() -> dict[str, Row]:
     )
     return {
         row.name: row
-        for row in (*rows, *STREAM_ROWS, *CLIENT_ROWS, *CLUSTER_ROWS, *LAZY_ROWS, *STALL_ROWS, *SPARK_ROWS)
+        for row in (
+            *rows,
+            *STREAM_ROWS,
+            *CONSUMER_ROWS,
+            *CLIENT_ROWS,
+            *CLUSTER_ROWS,
+            *LAZY_ROWS,
+            *STALL_ROWS,
+            *SPARK_ROWS,
+        )
     }
 
 

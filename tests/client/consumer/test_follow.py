@@ -6,11 +6,11 @@ import asyncio
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.background import in_background
 from tests.support.client.consuming import fill
 from tests.support.postgres import INSTALLED, running_postgres
 
@@ -38,9 +38,15 @@ def test_new_messages_are_followed_as_they_come_through_lost_connections(ours: S
     fill(ours.url, 5)
     with FaultProxy(("127.0.0.1", ours.port)) as proxy, Client.from_url(proxy.url) as client:
         batches = client.follow("s", start="$", block_ms=100)
-        proxy.cut_after_execution(b"TREAD", nth=2)
-        threading.Timer(0.3, lambda: client.twrite("s", "t", "new")).start()
-        batch = next(batches)
+        fault = proxy.cut_after_execution(b"TREAD", nth=2)  # the first has asked where the stream ends
+
+        def write() -> None:
+            assert fault.wait()
+            with Client.from_url(ours.url) as other:
+                other.twrite("s", "t", "new")
+
+        with in_background(write):
+            batch = next(batches)
         assert [message.entry for message in batch] == [b"new"] and batch.next_offset == 7
         batches.close()  # type: ignore[attr-defined]
 

@@ -11,7 +11,8 @@ way (the program, the acknowledgement) is delivered again, so the body must bear
 
     terms       what a consumer is told: Terms, Backoff, GIVE_UP
     core        the steps of workers and of the keeper, without I/O
-    orders      the commands; outages: a server that does not answer
+    orders      the commands; sender: how they are repeated; outages: a server that does not answer
+    steps       what a core asks of its driver
     queues      what is fetched and not begun; part: what is begun together; pace: how much of both
     delivered   a message with its attempts, that can be acknowledged
     sync, aio   threads and tasks that carry the steps out; handlers: how the body is called

@@ -14,9 +14,6 @@ them is processed, TEXTEND ... BEGIN counts the attempt; it travels with the TAC
 next TREAD, so there is one round trip for a part. All settlements name the token of their delivery: a member that was
 too slow changes nothing for the member that has the message now.
 
-A command without a reply is sent again for as long as the terms say: with a token, each has the same effect twice as
-once.
-
 Rejected: a thread that fetches while bodies run. A round trip is short beside what is fetched at a time, and a fetched
 message that waits in a queue is one that an idle member could process.
 """
@@ -30,15 +27,13 @@ from operator import itemgetter
 from time import monotonic
 from typing import Any
 
-import redis
-
 from penstock.client.consumer.counts import Counts
 from penstock.client.consumer.delivered import Delivered, Lease
 from penstock.client.consumer.orders import Order, Orders, Verdict
-from penstock.client.consumer.outages import Outages, may_have_run, may_pass
 from penstock.client.consumer.pace import Pace
 from penstock.client.consumer.part import Part
 from penstock.client.consumer.queues import Lanes, PlainQueue, Queue
+from penstock.client.consumer.sender import Sender
 from penstock.client.consumer.steps import Call, Wait
 from penstock.client.consumer.terms import Terms
 
@@ -49,6 +44,9 @@ STUCK = 0.25
 TICK = 0.1
 """Seconds between two looks at what is held."""
 
+
+_ASK_AGAIN = 0.1
+"""Seconds after which a server that stalled has also executed what stood in the buffers of lost connections."""
 
 Step = Call | Wait | Part
 Steps = Generator[Step, Any, None]
@@ -61,7 +59,7 @@ class ConsumerCore:
         self.terms = terms
         self.counts = Counts()
         self.orders = Orders(terms)
-        self.outages = Outages(repr(terms.key), terms.patience)
+        self._sender = Sender(terms, self.counts, clock)
         self.pace = Pace(terms.count)
         self.queue: Queue = Lanes() if terms.ordered_by else PlainQueue()
         self.retries_here = terms.ordered_by is not None
@@ -80,9 +78,8 @@ class ConsumerCore:
         self._finished: list[Delivered] = []  # done, and the server was not told yet
         self._settled: deque[tuple[Delivered, Verdict]] = deque()  # by message.ack() and so on
         self._manual: list[Delivered] = []  # the body has returned, and has not acknowledged them
-        self._interrupted: list[Order] = []  # settlements whose replies were not awaited
         self._is_fetching = False
-        self._is_order_sure = not self.retries_here  # lanes: no message is pending that is not held here
+        self._sender.has_lost_read = self.retries_here  # by a predecessor, perhaps
         self._idle = 0
         self._taken = clock()  # when a worker last came for messages
         self._oldest = clock()  # when the first of the messages that wait was fetched
@@ -103,6 +100,11 @@ class ConsumerCore:
         self.settle(message, error if delay is None else delay)
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether the server does not answer."""
+        return self._sender.outages.is_on
+
+    @property
     def held(self) -> int:
         """How many messages this consumer holds."""
         return len(self._held)
@@ -112,7 +114,8 @@ class ConsumerCore:
         if not self.is_stopping:
             grace = self.terms.grace_ms
             self._stop_at = None if grace is None else self._clock() + grace / 1000
-            self.is_stopping = True
+            self.is_stopping = self._sender.is_stopping = True
+            self._sender.stop_at = self._stop_at
         self.wake()
 
     def grace_left(self) -> float | None:
@@ -129,14 +132,14 @@ class ConsumerCore:
     def work(self) -> Steps:
         """The steps of one worker, until the consumer is stopped."""
         while not self.is_stopping:
-            if not self._is_order_sure and not self._is_fetching:
+            if self._sender.has_lost_read and not self._is_fetching:
                 yield from self._find_order()
             part = self._take()
             reads = self._reading(bool(part))
             orders = self._settlements()
             if not part and reads is None:
                 if orders:
-                    yield from self._send(orders)
+                    yield from self._sender.send(orders)
                 else:
                     yield from self._rest()
                 continue
@@ -145,7 +148,7 @@ class ConsumerCore:
             if reads is not None:
                 self._is_fetching = True
             try:
-                yield from self._send([*orders, *begins, *([] if reads is None else [reads])])
+                yield from self._sender.send([*orders, *begins, *([] if reads is None else [reads])])
             finally:
                 if reads is not None:
                     self._is_fetching = False
@@ -154,10 +157,10 @@ class ConsumerCore:
                 self._add(reads.reply)
             if part:
                 lost = yield from self._check(begins)
-                begun = [message for message in part if message.offset not in lost] if lost else part
+                begun = part if not lost else [message for message in part if message.is_open]
                 yield from self._process(begun, part)
         if orders := self._settlements():
-            yield from self._send(orders)
+            yield from self._sender.send(orders)
 
     def _take(self) -> list[Delivered]:
         now = self._taken = self._clock()
@@ -186,20 +189,27 @@ class ConsumerCore:
         left pending. New ones would overtake them. Messages of other members are waited for.
         """
         self._is_fetching = True
-        is_told = False
+        is_told = is_sure = False
         try:
             while not self.is_stopping:
                 pending, time = self.orders.ask_pending()
-                yield from self._send([pending, time])
+                yield from self._sender.send([pending, time])
                 left = [row for row in pending.reply or () if not self._holds(row[0], row[1])]
-                if not left or time.reply is None:
-                    self._is_order_sure = not left
-                    return
+                if not left:
+                    if is_sure:
+                        self._sender.has_lost_read = False
+                        return
+                    is_sure = True
+                    yield Wait(_ASK_AGAIN)
+                    continue
+                if time.reply is None:
+                    return  # the consumer stops
+                is_sure = False
                 seconds, microseconds = map(int, time.reply)
                 wait = max(row[4] for row in left) / 1000 - seconds - microseconds / 1e6
                 if wait <= 0:
                     again = self.orders.read_again(sum(row[1] - row[0] + 1 for row in left))
-                    yield from self._send([again])
+                    yield from self._sender.send([again])
                     self._add(again.reply)
                     continue
                 if not is_told:
@@ -263,6 +273,8 @@ class ConsumerCore:
         for order in begins:
             if order.reply is None:  # the consumer stops, and the server does not answer
                 lost |= {message.offset for message in order.messages}
+                for message in order.messages:
+                    message.is_open = False
                 continue
             if order.reply < len(order.messages):
                 lost |= yield from self._find_lost(order.messages)
@@ -271,7 +283,7 @@ class ConsumerCore:
     def _find_lost(self, messages: Sequence[Delivered]) -> Generator[Step, Any, set[int]]:
         """Ask for each message whether it is still held here, and forget those that are not."""
         questions = [self.orders.extend([message])[0] for message in messages if message.is_open]
-        yield from self._send(questions, once=True)
+        yield from self._sender.send(questions, once=True)
         lost: set[int] = set()
         for question in questions:
             (message,) = question.messages
@@ -280,8 +292,22 @@ class ConsumerCore:
                 lost.add(message.offset)
                 self._held.pop(message.offset, None)
         if lost:
-            self._note_stale(len(lost))
+            self._sender.note_stale(len(lost))
+            if self.retries_here:
+                self._fetch_again(messages, lost)
         return lost
+
+    def _fetch_again(self, messages: Sequence[Delivered], lost: set[int]) -> None:
+        """Forget what comes after lost messages in their lanes: it is fetched again together with them."""
+        first: dict[Any, int] = {}
+        for message in messages:
+            if message.offset in lost:
+                first[message.tag] = min(message.offset, first.get(message.tag, message.offset))
+        behind = [message for message in messages if message.offset > first.get(message.tag, message.offset)]
+        for message in [*behind, *self.queue.remove_tags(set(first))]:
+            message.is_open = False
+            self._held.pop(message.offset, None)
+        self._sender.has_lost_read = True
 
     def _process(self, messages: list[Delivered], taken: list[Delivered]) -> Steps:
         if messages:
@@ -331,7 +357,7 @@ class ConsumerCore:
                 return
             self._free()
             if orders := self._settlements():
-                yield from self._send(orders)
+                yield from self._sender.send(orders)
             yield from self._extend()
 
     def _extend(self) -> Steps:
@@ -346,7 +372,7 @@ class ConsumerCore:
             held = [*self._manual, *(message for part in self._parts for message in part.messages)]
         before = now + self.terms.retry_ms * 2 / 3000
         orders = self.orders.extend([message for message in held if message.is_open and message.lease.due < before])
-        yield from self._send(orders, once=True)
+        yield from self._sender.send(orders, once=True)
         for order in orders:
             if order.reply is not None:
                 self.counts.extended += order.reply
@@ -361,7 +387,7 @@ class ConsumerCore:
     def _free(self) -> None:
         """Give back what waits for slow bodies."""
         now = self._clock()
-        if now - self._taken > STUCK:
+        if now - self._taken > STUCK and not self._is_fetching:  # else a worker fills a batch
             self._give_back(self.queue.remove_waiting())
         if self.retries_here:
             return  # the order of a tag would be lost
@@ -375,11 +401,11 @@ class ConsumerCore:
 
     def finish(self) -> Steps:
         """Give back everything; after the last worker has ended, or the grace."""
-        self.is_stopping = self._is_over = True
+        self.is_stopping = self._sender.is_stopping = self._is_over = True
         self.wake()
         self._give_back([*self.queue.clear(), *self._held.values()])
         if orders := self._settlements():
-            yield from self._send(orders)
+            yield from self._sender.send(orders)
 
     # -- commands -------------------------------------------------------------------------------------------------
 
@@ -388,7 +414,7 @@ class ConsumerCore:
         done, self._finished = self._finished, []
         for part in self._parts:
             done += part.take_finished()
-        orders, self._interrupted = self._interrupted, []
+        orders, self._sender.interrupted = self._sender.interrupted, []
         settled: list[tuple[Delivered, Verdict]] = []
         while self._settled:
             settled.append(self._settled.popleft())
@@ -404,96 +430,3 @@ class ConsumerCore:
                 forget(message[0], None)
             orders += self.orders.settle(done, settled)
         return orders
-
-    def _send(self, orders: Sequence[Order], once: bool = False) -> Steps:
-        """Have commands executed; those without a reply again, unless `once`. After `stop`, only settlements are
-        repeated, and only until the grace is over.
-        """
-        pending = [order for order in orders if not order.letter]
-        for order in orders:
-            if order.letter:
-                yield from self._send_letter(order)
-        while pending:
-            try:
-                replies = yield Call([order.words for order in pending])
-            except BaseException:  # an interrupt, a cancellation
-                self._interrupt(pending)
-                raise
-            failed: list[Order] = []
-            last: Exception | None = None
-            for order, reply in zip(pending, replies, strict=True):
-                if isinstance(reply, Exception):
-                    if order.kind == "ask" and isinstance(reply, redis.ResponseError):
-                        continue  # there is no such group yet
-                    if not may_pass(reply):
-                        raise reply
-                    order.is_repeated |= may_have_run(reply)
-                    last = reply
-                    failed.append(order)
-                else:
-                    order.reply = reply
-                    self._note(order)
-            pending = failed
-            if last is None:
-                self.outages.answered(self._clock())
-            elif not (yield from self._may_repeat(last, once)):
-                return
-            elif self.is_stopping:
-                pending = [order for order in pending if order.settles]
-            elif self.retries_here and any(order.kind == "read" and order.is_repeated for order in pending):
-                self._is_order_sure = False  # what it may have fetched comes before new messages
-                pending = [order for order in pending if order.kind != "read"]
-            self.counts.repeated += len(pending)
-
-    def _interrupt(self, orders: Iterable[Order]) -> None:
-        for order in orders:
-            order.is_repeated = True
-            if order.settles:
-                self._interrupted.append(order)
-
-    def _may_repeat(self, error: Exception, once: bool) -> Generator[Step, Any, bool]:
-        now = self._clock()
-        try:
-            pause = self.outages.failed(error, now)
-        finally:
-            self.counts.outages = self.outages.count
-        if once:
-            return False
-        if self._stop_at is not None and now + pause >= self._stop_at:
-            _log.warning("the server does not answer, and the time to stop is over: messages held will come again")
-            return False
-        yield Wait(pause)
-        return True
-
-    def _send_letter(self, order: Order) -> Steps:
-        """Write a dead letter and acknowledge its message, both or neither; nothing if another member has it now."""
-        letter, order.letter = order.letter, ()
-        while True:
-            yield from self._send([order])
-            if not order.reply:
-                if not order.is_repeated:
-                    self._note_stale(1)
-                return
-            (outcome,) = yield Call(letter, atomic=True)
-            if not isinstance(outcome, Exception):
-                self.counts.given_up += 1
-                return
-            if not may_pass(outcome):
-                raise outcome
-            order.is_repeated |= may_have_run(outcome)
-            if not (yield from self._may_repeat(outcome, once=False)):
-                return
-
-    def _note(self, order: Order) -> None:
-        """Count what a settlement did. A repeated one may have been done by the first."""
-        if order.kind == "ack":
-            self.counts.done += len(order.messages)
-        if order.kind in ("ack", "nack") and not order.is_repeated and order.reply < len(order.messages):
-            self._note_stale(len(order.messages) - order.reply)
-
-    def _note_stale(self, count: int) -> None:
-        self.counts.stale += count
-        _log.warning(
-            "%d messages of %r were held for too long: other members of %r have them now",
-            count, self.terms.key, self.terms.group,
-        )  # fmt: skip

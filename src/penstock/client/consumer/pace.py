@@ -2,15 +2,16 @@
 
 What is fetched and not begun is kept from idle members, and what is begun together shares its fate if the process is
 killed. So both are bounded by time, and not by a number that is right for one body only: WINDOW for what is fetched,
-PART for what is begun. A round trip takes 0.2 to 1 ms, a tenth of PART at most. The first fetch is one message; the
+PART for what is begun. A round trip takes 0.2 to 1 ms, a twentieth of PART at
+most. The first fetch is one message; the
 numbers grow fourfold while the measured time allows it.
 """
 
 from __future__ import annotations
 
-WINDOW = 0.06
+WINDOW = 0.08
 """Seconds of work that a worker has fetched and not begun."""
-PART = 0.01
+PART = 0.02
 """Seconds of work that is begun in one command."""
 _WEIGHT = 0.2
 _GROWTH = 4

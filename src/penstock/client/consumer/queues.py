@@ -55,6 +55,10 @@ class Queue(ABC):
         """When a message that waits for a retry may be taken; None if none waits for a time."""
 
     @abstractmethod
+    def remove_tags(self, tags: set[Any]) -> list[Delivered]:
+        """Take out the messages of some tags, if the queue keeps their order."""
+
+    @abstractmethod
     def remove_waiting(self) -> list[Delivered]:
         """Take out what may be given back although the consumer goes on."""
 
@@ -116,6 +120,9 @@ class PlainQueue(Queue):
     def next_at(self) -> float | None:
         return None
 
+    def remove_tags(self, tags: set[Any]) -> list[Delivered]:
+        return []
+
     def remove_waiting(self) -> list[Delivered]:
         return self.clear()
 
@@ -156,11 +163,14 @@ class Lanes(Queue):
             _, _, tag = heapq.heappop(self._delayed)
             self._failed.discard(tag)
             self._ready.append(tag)
-        if not self._ready:
-            return []
-        part = _alone_or_together(self._lanes[self._ready.popleft()], most)
-        self._count -= len(part)
-        return part
+        while self._ready:
+            tag = self._ready.popleft()
+            if self._lanes[tag]:
+                part = _alone_or_together(self._lanes[tag], most)
+                self._count -= len(part)
+                return part
+            del self._lanes[tag]  # its messages were removed
+        return []
 
     def finish(self, part: Sequence[Delivered]) -> None:
         tag = part[0].tag
@@ -187,6 +197,13 @@ class Lanes(Queue):
 
     def next_at(self) -> float | None:
         return self._delayed[0][0] if self._delayed else None
+
+    def remove_tags(self, tags: set[Any]) -> list[Delivered]:
+        found = [message for tag in tags for message in self._lanes.get(tag, ())]
+        for tag in tags & self._lanes.keys():
+            self._lanes[tag].clear()
+        self._count -= len(found)
+        return found
 
     def remove_waiting(self) -> list[Delivered]:
         return []  # another member would process it while its predecessor is being processed here

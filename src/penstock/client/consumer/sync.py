@@ -116,7 +116,7 @@ class Consumer:
     @property
     def is_waiting(self) -> bool:
         """Whether it waits for a server that does not answer."""
-        return self._core.outages.is_on
+        return self._core.is_waiting
 
     def stop(self) -> None:
         """End the iteration, and all workers, after the message at hand. From any thread, or from the body."""

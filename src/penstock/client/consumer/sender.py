@@ -1,0 +1,133 @@
+"""How the commands of a consumer are sent: again, until the server answers, for as long as the terms say.
+
+All workers of a consumer, and its keeper, use one Sender. With a token each command has the same effect twice as once;
+only its reply may count less the second time, so what is repeated is not counted as stale.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any
+
+import redis
+
+from penstock.client.consumer.counts import Counts
+from penstock.client.consumer.orders import Order
+from penstock.client.consumer.outages import Outages, may_have_run, may_pass
+from penstock.client.consumer.steps import Call, Wait
+from penstock.client.consumer.terms import Terms
+
+_log = logging.getLogger("penstock.consumer")
+
+Calls = Generator[Call | Wait, Any, None]
+
+
+class Sender:
+    """See the top of this file."""
+
+    def __init__(self, terms: Terms, counts: Counts, clock: Callable[[], float]) -> None:
+        self._terms = terms
+        self._clock = clock
+        self.counts = counts
+        self.outages = Outages(repr(terms.key), terms.patience)
+        self.is_stopping = False
+        self.stop_at: float | None = None
+        """When settlements are not repeated any more; None: there is no such time."""
+        self.interrupted: list[Order] = []
+        """Settlements whose replies were not awaited: to be sent again."""
+        self.has_lost_read = False
+        """A read of a consumer that keeps order had no reply."""
+
+    def send(self, orders: Sequence[Order], once: bool = False) -> Calls:
+        """Have commands executed; those without a reply again, unless `once`. After `stop`, only settlements are
+        repeated, and only until the grace is over.
+        """
+        pending = [order for order in orders if not order.letter]
+        for order in orders:
+            if order.letter:
+                yield from self._send_letter(order)
+        while pending:
+            try:
+                replies = yield Call([order.words for order in pending])
+            except BaseException:  # an interrupt, a cancellation
+                self._interrupt(pending)
+                raise
+            failed: list[Order] = []
+            last: Exception | None = None
+            for order, reply in zip(pending, replies, strict=True):
+                if isinstance(reply, Exception):
+                    if order.kind == "ask" and isinstance(reply, redis.ResponseError):
+                        continue  # there is no such group yet
+                    if not may_pass(reply):
+                        raise reply
+                    order.is_repeated |= may_have_run(reply)
+                    last = reply
+                    failed.append(order)
+                else:
+                    order.reply = reply
+                    self._note(order)
+            pending = failed
+            if last is None:
+                self.outages.answered(self._clock())
+            elif not (yield from self._may_repeat(last, once)):
+                return
+            elif self.is_stopping:
+                pending = [order for order in pending if order.settles]
+            elif self._terms.ordered_by and any(order.kind == "read" and order.is_repeated for order in pending):
+                self.has_lost_read = True  # what it fetched, if it did, comes before new messages
+                pending = [order for order in pending if order.kind != "read"]
+            self.counts.repeated += len(pending)
+
+    def _interrupt(self, orders: Iterable[Order]) -> None:
+        for order in orders:
+            order.is_repeated = True
+            if order.settles:
+                self.interrupted.append(order)
+
+    def _may_repeat(self, error: Exception, once: bool) -> Generator[Call | Wait, Any, bool]:
+        now = self._clock()
+        try:
+            pause = self.outages.failed(error, now)
+        finally:
+            self.counts.outages = self.outages.count
+        if once:
+            return False
+        if self.stop_at is not None and now + pause >= self.stop_at:
+            _log.warning("the server does not answer, and the time to stop is over: messages held will come again")
+            return False
+        yield Wait(pause)
+        return True
+
+    def _send_letter(self, order: Order) -> Calls:
+        """Write a dead letter and acknowledge its message, both or neither; nothing if another member has it now."""
+        letter, order.letter = order.letter, ()
+        while True:
+            yield from self.send([order])
+            if not order.reply:
+                if not order.is_repeated:
+                    self.note_stale(1)
+                return
+            (outcome,) = yield Call(letter, atomic=True)
+            if not isinstance(outcome, Exception):
+                self.counts.given_up += 1
+                return
+            if not may_pass(outcome):
+                raise outcome
+            order.is_repeated |= may_have_run(outcome)
+            if not (yield from self._may_repeat(outcome, once=False)):
+                return
+
+    def _note(self, order: Order) -> None:
+        """Count what a settlement did. A repeated one may have been done by the first."""
+        if order.kind == "ack":
+            self.counts.done += len(order.messages)
+        if order.kind in ("ack", "nack") and not order.is_repeated and order.reply < len(order.messages):
+            self.note_stale(len(order.messages) - order.reply)
+
+    def note_stale(self, count: int) -> None:
+        self.counts.stale += count
+        _log.warning(
+            "%d messages of %r were held for too long: other members of %r have them now",
+            count, self._terms.key, self._terms.group,
+        )  # fmt: skip
