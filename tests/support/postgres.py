@@ -6,9 +6,9 @@ import os
 import pwd
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from penstock.testing.redis import free_port
 
@@ -25,25 +25,22 @@ def _other_user() -> str | None:
 
 
 @contextmanager
-def running_postgres(folder: Path) -> Iterator[str]:
+def running_postgres() -> Iterator[str]:
     """The URL of a server with an empty database."""
     user, port = _other_user(), free_port()
-    data = folder / "postgres"
-    data.mkdir()
-    if user is not None:
-        shutil.chown(data, user)
-        for parent in (folder, *folder.parents):  # pytest's folders are closed to others
-            if parent.owner() == "root" and "pytest" in str(parent):
-                parent.chmod(0o755)
+    # Not in a folder of pytest, which is closed to other users.
+    with tempfile.TemporaryDirectory(prefix="penstock-postgres-") as data:
+        if user is not None:
+            shutil.chown(data, user)
 
-    def run(*words: str) -> None:
-        done = subprocess.run(words, user=user, cwd="/", capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
+        def run(*words: str) -> None:
+            done = subprocess.run(words, user=user, cwd="/", capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stdout + done.stderr
 
-    run("initdb", "-D", str(data), "-U", "penstock", "-A", "trust", "--no-sync")
-    options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories='' -c fsync=off"
-    run("pg_ctl", "-D", str(data), "-w", "-l", str(data / "log"), "-o", options, "start")
-    try:
-        yield f"postgresql://penstock@127.0.0.1:{port}/postgres"
-    finally:
-        run("pg_ctl", "-D", str(data), "-m", "immediate", "stop")
+        run("initdb", "-D", data, "-U", "penstock", "-A", "trust", "--no-sync")
+        options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories='' -c fsync=off"
+        run("pg_ctl", "-D", data, "-w", "-l", f"{data}/log", "-o", options, "start")
+        try:
+            yield f"postgresql://penstock@127.0.0.1:{port}/postgres"
+        finally:
+            run("pg_ctl", "-D", data, "-m", "immediate", "stop")

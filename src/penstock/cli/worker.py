@@ -47,6 +47,9 @@ def worker(
     retry_delay_ms: int = typer.Option(1000, "--retry-delay-ms", min=0, help="How long a failed message waits."),
     max_attempts: int = typer.Option(None, "--max-attempts", min=1, help="Give a message up after so many attempts."),
     dead_letter: str = typer.Option(None, "--dead-letter", help="The stream for messages that are given up."),
+    release: bool = typer.Option(
+        False, "--release", help="Give the messages of a process back as soon as its connection ends."
+    ),
     grace_ms: int = typer.Option(20_000, "--grace-ms", min=0, help="How long functions may go on after SIGTERM."),
     health_port: int = typer.Option(
         0, "--health-port", min=0, max=65535, help="Serve /health and /metrics on this port of 127.0.0.1; 0: do not."
@@ -68,6 +71,7 @@ def worker(
         "max_attempts": max_attempts,
         "dead_letter": dead_letter,
         "grace_ms": grace_ms,
+        "release": release,
         "ordered_by": "tag" if ordered else None,
     }
     how = {"workers": workers, "batch": batch, "batch_ms": batch_ms, "table": table}

@@ -11,6 +11,7 @@ import importlib
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -109,6 +110,7 @@ def main() -> int:
     number = os.environ["PENSTOCK_WORKER_NUMBER"]
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s worker {number} %(levelname)s %(message)s")
     spec = json.loads(os.environ.pop("PENSTOCK_WORKER"))
+    spec["terms"]["name"] = f"{socket.gethostname()}-{os.getpid()}"
     pipe = int(sys.argv[1])
     os.set_blocking(pipe, False)
     try:

@@ -175,11 +175,11 @@ def test_every_message_is_in_a_database_of_sqlalchemy_once(ours: Server, tmp_pat
 
 
 @pytest.mark.skipif(not INSTALLED, reason="no Postgres is installed")
-def test_every_message_is_in_a_postgres_once(ours: Server, tmp_path: Path) -> None:
+def test_every_message_is_in_a_postgres_once(ours: Server) -> None:
     psycopg = pytest.importorskip("psycopg")
 
     fill(ours.url, 150)
-    with running_postgres(tmp_path) as place:
+    with running_postgres() as place:
         assert run_until_done(PSYCOPG, ours.url, place) >= 1
         with psycopg.connect(place) as database:
             found = sorted(int(entry) for (entry,) in database.execute("SELECT entry FROM orders"))

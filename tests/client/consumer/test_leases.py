@@ -236,6 +236,35 @@ def test_a_body_that_outlives_the_grace_loses_its_message_to_others(ours: Server
     thread.join()
 
 
+def test_a_killed_member_that_releases_keeps_nothing_from_others(ours: Server) -> None:
+    fill(ours.url, 5)
+    program = """
+import sys, time
+from penstock import Client
+with Client.from_url(sys.argv[1]) as client:
+    for message in client.consumer("s", "g", name="first", release=True, retry_ms=600_000):
+        print(message.offset, flush=True)
+        time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", program, ours.url], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"1\n"
+        with Client.from_url(ours.url) as client:
+            assert [member.name for member in client.tgroup_list("s")[0].consumers] == ["first"]
+        child.kill()
+    seen: list[int] = []
+    with Client.from_url(ours.url) as client:
+        consumer = client.consumer("s", "g", block_ms=50)
+
+        def body(message: Any) -> None:
+            seen.append(message.offset)
+            if len(seen) == 5:
+                consumer.stop()
+
+        consumer.run(body)
+    assert sorted(seen) == [1, 2, 3, 4, 5]
+
+
 def test_a_consumer_that_is_forgotten_holds_nothing(ours: Server) -> None:
     """Without `with`, nothing says that the loop was left: the leases must run out, and not be extended for ever."""
     fill(ours.url, 3)

@@ -51,7 +51,7 @@ class Terms:
     start: int | str = 0
     """Where the group begins if it does not exist yet: an offset, 0 for the first message there is, "$" for new ones.
     """
-    count: int = 1000
+    count: int = 500
     """The most messages to fetch at a time. How many are fetched depends on the time that the body takes."""
     max_bytes: int | None = 4 << 20
     """The most bytes to fetch at a time; one message is always fetched."""
