@@ -112,6 +112,29 @@ def test_a_key_of_another_type_refuses_all_before_anything_is_delivered(world: W
     assert world.run("TGROUP LIST high") == []
 
 
+def test_a_read_that_fails_at_a_later_stream_delivers_nothing(world: World) -> None:
+    given(world, READ.replace("0 3", "0 99"))
+    waiting = world.client(f"{READ} BLOCK 0")
+    for words in ("MULTI", "TWRITE high tag precious", "TGROUP DEL low g", "EXEC"):
+        world.run(words)
+    assert "UNBLOCKED" in str(waiting.replies[0])
+    assert given(world, READ)[0] == ("high", [5])
+
+
+def test_a_read_for_which_there_is_no_memory_at_a_later_stream_changes_and_logs_nothing(world: World) -> None:
+    given(world, "TREAD high 0 1 GROUP g RETRY 100 0 ALSO 1 middle")
+    world.run("TGROUP DEL middle g")
+    world.run("CONFIG SET maxmemory 1")
+    before, logged = visible(world, b"high"), len(world.logged)
+    for consumer in ("", "CONSUMER ada"):
+        assert "OOM" in world.error(f"TREAD high 0 3 GROUP g RETRY 100 0 {consumer} ALSO 1 middle")
+        assert (visible(world, b"high"), len(world.logged)) == (before, logged)
+    assert "OOM" in world.error("TREAD high 0 3 GROUP g RETRY 100 0 CONSUMER ada")
+    assert "OOM" in world.error("TREAD unknown 0 3 GROUP g")
+    assert world.run("EXISTS unknown") == 0
+    assert (visible(world, b"high"), len(world.logged)) == (before, logged)
+
+
 def test_dead_letters_of_all_streams_go_to_one(world: World) -> None:
     read = "TREAD high 0 5 GROUP g RETRY 100 100 DEADLETTER dead ALSO 1 low"
     assert given(world, read) == [("high", [1, 2, 3, 4]), ("low", [1])]

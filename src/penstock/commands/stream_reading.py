@@ -306,6 +306,7 @@ def _messages(
 
 
 def _read_group(session: Session, read: _Read) -> Reply:
+    _check(session, [read])
     part = _deliver(session, read)
     session.log(*part.effects)
     if not part.delivery.runs and read.deadline is not None and read.count:
@@ -315,14 +316,13 @@ def _read_group(session: Session, read: _Read) -> Reply:
 
 
 def _read_several(session: Session, read: _Read) -> Reply:
-    """Read several streams, each with what those before it left."""
+    """Read several streams, each with what those before it left. An error delivers nothing of any of them."""
     keys = [read.key, *read.also]
-    for name in keys:
-        session.db.find(name, Stream)  # an error before anything is delivered
     if read.fair:
         turn = session.engine.streams.turn(len(keys))
         keys = keys[turn:] + keys[:turn]
     reads = [replace(read, key=name, also=()) for name in keys]
+    _check(session, reads)
     count, left_bytes = read.count, read.max_bytes
     found: list[tuple[_Read, _Part]] = []
     effects: list[Argv] = []
@@ -401,24 +401,37 @@ class _Part(NamedTuple):
         return _array(reading.read_runs(messages, runs, stream_messages), self.size, info)
 
 
+def _check(session: Session, reads: Sequence[_Read]) -> None:
+    """Raise what these group reads can raise, before the first of them delivers anything."""
+    db, dead_letter, news = session.db, reads[0].dead_letter, []
+    for read in reads:
+        stream = db.find(read.key, Stream)
+        group = stream.groups.get(read.group or b"") if stream is not None else None
+        if group is None or (read.consumer is not None and read.consumer not in group.members.by_name):
+            news.append(read)
+    for read in news:
+        session.engine.require_memory([read.key, read.group or b"", read.consumer or b""])
+    if dead_letter is not None and type(db.get(dead_letter)) not in (Stream, type(None)):
+        raise ReplyError(f"DEADLETTER key '{dead_letter[:64].decode(errors='replace')}' holds no stream")
+    for read in reads if news else ():  # again, because LAZY commands may have run to make room
+        stream = db.find(read.key, Stream)
+        if stream is not None and read.group not in stream.groups and _still_waiting(session, stream):
+            name = (read.group or b"").decode(errors="replace")
+            raise Unblocked(f"the group '{name}' was deleted while this read waited")
+
+
 def _deliver(session: Session, read: _Read) -> _Part:
-    """Deliver messages of one stream to a group, which is made if it is new; the caller logs the effects."""
+    """Deliver messages of one stream to a group, which is made if it is new; the caller logs the effects.
+
+    It raises nothing after `_check`.
+    """
     engine, db = session.engine, session.db
     assert read.group is not None
-    if read.dead_letter is not None and type(db.get(read.dead_letter)) not in (Stream, type(None)):
-        raise ReplyError(f"DEADLETTER key '{read.dead_letter[:64].decode(errors='replace')}' holds no stream")
-    found = db.find(read.key, Stream)
-    known = found is not None and read.group in found.groups
-    if not known:
-        engine.require_memory([read.key, read.group])
-    stream = found or db.obtain_stream(read.key)
-    if not known and _still_waiting(session, stream):
-        raise Unblocked(f"the group '{read.group.decode(errors='replace')}' was deleted while this read waited")
+    stream = db.obtain_stream(read.key)
+    known = read.group in stream.groups
     group = stream.group(read.group, _place(session, stream, read))
     engine.streams.note(db, read.key, stream)
     if read.consumer is not None:
-        if read.consumer not in group.members.by_name:
-            engine.require_memory([read.key, read.consumer])
         engine.stream_members.asked(session, read.key, group, read.consumer, read.release)
     now = engine.streams.lease_time()
     delivery = group.deliver(
