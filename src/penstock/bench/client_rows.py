@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import statistics
 import threading
 import time
 from collections.abc import Callable
@@ -154,6 +155,36 @@ def _produced(server: Running, scale: float) -> float:
         return done / (time.perf_counter() - started)
 
 
+def _beside_large(connect: Connect) -> Measure:
+    """Milliseconds of a small GET, the median, while another thread of the same client reads 50 MB again and again."""
+
+    def measure(server: Running, scale: float) -> float:
+        with connect(_url(server)) as client:
+            client.set("large", b"x" * 50_000_000)
+            client.set("small", b"x")
+            is_over = threading.Event()
+
+            def read() -> None:
+                while not is_over.is_set():
+                    client.get("large")
+
+            reader = threading.Thread(target=read)
+            reader.start()
+            times = []
+            until = time.perf_counter() + max(5 * scale, 0.5)
+            while time.perf_counter() < until:
+                started = time.perf_counter()
+                client.get("small")
+                times.append((time.perf_counter() - started) * 1000)
+                time.sleep(0.001)
+            is_over.set()
+            reader.join()
+            client.delete("large")
+            return statistics.median(times)
+
+    return measure
+
+
 def _row(name: str, what: str, target: float | None, measure: Measure, baseline: Measure, on_peer: bool = True) -> Row:
     return Row(name, what, "cmd/s", target, measure, baseline=baseline, on_peer=on_peer)
 
@@ -189,6 +220,16 @@ CLIENT_ROWS = (
         1.0,
         _rate(_ours, _one_by_one),
         _rate(_theirs, _one_by_one),
+    ),
+    Row(
+        "client.large",
+        "median of a small GET beside GETs of 50 MB, one client, over redis-py's pool",
+        "ms",
+        3.0,
+        _beside_large(_ours),
+        smaller_is_better=True,
+        baseline=_beside_large(_theirs),
+        on_peer=True,
     ),
     Row("client.producer", "64 threads, producer.write(), over redis-py's XADD", "msg/s", 5.0, _produced),
     _row(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import enum
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from penstock.client.choice_by_name import chosen
@@ -110,12 +111,32 @@ def check_called(name: str, given: Any) -> None:
         )
 
 
+MOST_LARGE = 256
+"""Commands with large replies that are remembered."""
+
+
 @dataclass(slots=True)
 class ServerContact:
     """What all connections of a client, and of clients made from it, know of the server together."""
 
     was_reached: bool = False
     """One of them was open at some time: from then on commands wait for a server that is away."""
+    large: dict[Any, None] = field(default_factory=dict)
+    """Commands, by name and first argument, whose last reply was large: they step aside before it comes."""
+
+    def note_large(self, command: Sequence[Any]) -> None:
+        """A large reply to this command is coming in."""
+        with suppress(TypeError):  # an argument of some other type
+            self.large[tuple(command[:2])] = None
+            if len(self.large) > MOST_LARGE:
+                self.large.pop(next(iter(self.large)), None)
+
+    def was_large(self, commands: Sequence[Sequence[Any]]) -> bool:
+        """Whether the reply to such a command was large the last time."""
+        try:
+            return len(commands) == 1 and tuple(commands[0][:2]) in self.large
+        except TypeError:
+            return False
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import OrderedDict
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from penstock.client.errors import (
     reply_error,
 )
 from penstock.client.producer.core import EPOCH, ProducerCore
-from penstock.client.producer.terms import ANSWERS, Terms
+from penstock.client.producer.terms import ANSWERS, ProducerOptions, Terms
 
 LOST = OutcomeUnknown("the connection is gone", State.WRITTEN)
 
@@ -286,6 +287,10 @@ def test_a_failure_that_no_caller_waits_for_is_told_once() -> None:
 def test_terms_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Terms("s", **wrong)
+
+
+def test_type_checkers_know_every_option() -> None:
+    assert [*ProducerOptions.__annotations__] == [field.name for field in fields(Terms) if field.name != "key"]
 
 
 def test_messages_of_one_write_came_within_a_tenth_of_their_timeout() -> None:

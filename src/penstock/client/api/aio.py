@@ -40,7 +40,9 @@ from penstock.client.consumer.terms import Terms
 from penstock.client.drivers.aio import AioConnection, ClientProtocol
 from penstock.client.drivers.connecting import connection_maker
 from penstock.client.engine.batch import Batch
+from penstock.client.engine.replies import CLOGGED
 from penstock.client.producer.aio import AioProducer
+from penstock.client.producer.terms import ProducerOptions
 from penstock.client.producer.terms import Terms as ProducerTerms
 
 AWAITED_BYTES = 700
@@ -103,10 +105,13 @@ class Client(ClientBody[AioConnection], StreamCommands, QuickCommands, redis.asy
         """Have a batch finished, on a connection that suits it. No coroutine by itself: one less for each call that
         waits.
         """
-        if batch.blocks and self._is_shared:
+        shared = self._connection
+        large = self._contact.large and self._contact.was_large(batch.commands)
+        is_alone = large or batch.blocks or shared.core.reader.is_clogged or len(batch.data) >= CLOGGED
+        if is_alone and self.steps_aside(batch):
             return self._run_alone(batch)
         batch.size += AWAITED_BYTES if batch.lengths is None else AWAITED_MANY_BYTES
-        return self._connection.run(batch)
+        return shared.run(batch)
 
     async def _run_alone(self, batch: Batch) -> None:
         """It may hold the connection up for others."""
@@ -125,7 +130,7 @@ class Client(ClientBody[AioConnection], StreamCommands, QuickCommands, redis.asy
         """A stream in batches, from an offset that you keep in a transaction of your own; see penstock.Client."""
         return aio_follow(self.consumer_client(), send, Follow(key, start, **terms))
 
-    def producer(self, key: Any, **terms: Any) -> AioProducer:
+    def producer(self, key: Any, **terms: Unpack[ProducerOptions]) -> AioProducer:
         """Gathers messages of many tasks into few writes, each of them exactly once; producer.terms.Terms has the
         arguments.
         """

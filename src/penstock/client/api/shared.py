@@ -21,12 +21,15 @@ from penstock.client.api.streams import CALLBACKS
 from penstock.client.delivery import Counters, Delivery, ReplayFilter, ServerContact, Settings, check_called
 from penstock.client.drivers.connecting import SETTINGS, encoding_of, settings_from
 from penstock.client.drivers.pool_handoff import Driver, PoolHandoff
+from penstock.client.engine.batch import Batch
 from penstock.client.engine.connection import ConnectionCore
 from penstock.client.errors import ClientClosed, NotSent
 from penstock.client.events import Listeners
 from penstock.client.tracing.spans import follow_redis_py
 
 OPTIONS = (*SETTINGS, "on_reconnect", "on_replay")
+MOST_ASIDE = 16
+"""Connections that a client uses at a time so that small commands do not wait for large ones."""
 _CONTACT = "_contact"  # what a client gives to those that are made from it, and no other caller
 
 
@@ -172,6 +175,18 @@ class ClientBody(ABC, Generic[L]):
 
     def _connections(self) -> list[L]:
         return [self._connection, *self._own_connections]
+
+    def steps_aside(self, batch: Batch) -> bool:
+        """Whether a batch is to have a connection of its own: it blocks, or it is large, or a large reply is coming in
+        on the shared connection. For size alone no more than MOST_ASIDE do, and only while there is a connection: what
+        is held during an outage is held within its bounds, and so is a pipeline of many commands. What concerns the
+        shared connection stays there: SELECT and the like, and WAIT, which asks about its writes.
+        """
+        if batch.blocks or not self._is_shared:
+            return self._is_shared
+        is_bound = bool(batch.notable or batch.patience) or batch.count > MOST_ASIDE
+        is_free = len(self._own_connections) - len(self._idle_connections) < MOST_ASIDE
+        return is_free and not is_bound and self._connection.core.up
 
     @contextmanager
     def own_connection(self) -> Iterator[L]:

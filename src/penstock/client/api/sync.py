@@ -41,7 +41,9 @@ from penstock.client.drivers.connecting import connection_maker
 from penstock.client.drivers.socket_io import ClientSocket
 from penstock.client.drivers.sync import Reentered, SyncConnection
 from penstock.client.engine.batch import Batch
+from penstock.client.engine.replies import CLOGGED
 from penstock.client.producer.sync import Producer
+from penstock.client.producer.terms import ProducerOptions
 from penstock.client.producer.terms import Terms as ProducerTerms
 
 
@@ -101,9 +103,12 @@ class Client(ClientBody[SyncConnection], StreamCommands, QuickCommands, redis.Re
 
     def run(self, batch: Batch) -> None:
         """Have a batch finished, on a connection that suits it."""
-        if not (batch.blocks and self._is_shared):  # it does not hold the connection up for others
+        shared = self._connection
+        large = self._contact.large and self._contact.was_large(batch.commands)
+        is_alone = large or batch.blocks or shared.core.reader.is_clogged or len(batch.data) >= CLOGGED
+        if not (is_alone and self.steps_aside(batch)):  # it does not hold the connection up for others, nor they it
             try:
-                self._connection.run(batch)
+                shared.run(batch)
                 return
             except Reentered:
                 pass
@@ -125,7 +130,7 @@ class Client(ClientBody[SyncConnection], StreamCommands, QuickCommands, redis.Re
         """
         return follow(self.consumer_client(), send, Follow(key, start, **terms))
 
-    def producer(self, key: Any, **terms: Any) -> Producer:
+    def producer(self, key: Any, **terms: Unpack[ProducerOptions]) -> Producer:
         """Gathers messages of many threads into few writes, each of them exactly once; producer.terms.Terms has the
         arguments.
         """

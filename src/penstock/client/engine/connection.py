@@ -84,13 +84,14 @@ class ConnectionCore:
         self.settings = settings
         self.session = SessionState()
         self.pending = PendingBatches(settings)
-        self.reader = ReplyReader(encoding, encoding_errors)
+        contact = contact or ServerContact()
+        self.reader = ReplyReader(encoding, encoding_errors, contact)
         self._handshake = Handshake()  # nothing else is given out before its replies
         self.exactly_once = ExactlyOnce(self._handshake, settings)
         self.writer = RequestWriter(self.pending, self._handshake, self.exactly_once)
         self._awaiting = self.writer.awaiting
         self.timeouts = Timeouts(settings, self.pending, self._awaiting)
-        self._reconnecting = Reconnecting(settings, jitter, contact or ServerContact())
+        self._reconnecting = Reconnecting(settings, jitter, contact)
         self._backoff = self._reconnecting.backoff
         self._recovery = Recovery(
             settings, self.pending, self.writer, self.reader, self._handshake, self.session, self._reconnecting

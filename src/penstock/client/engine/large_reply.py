@@ -65,6 +65,10 @@ class LargeReply:
         large.take(memoryview(data)[1 + len(size) + 2 :])
         return large
 
+    @property
+    def size(self) -> int:
+        return len(self._view)
+
     def room(self) -> memoryview:
         """Where the next bytes go."""
         return self._view[self._at :]

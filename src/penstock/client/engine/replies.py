@@ -14,22 +14,28 @@ from typing import Any, Final
 import hiredis
 import redis
 
-from penstock.client.delivery import State
+from penstock.client.delivery import ServerContact, State
 from penstock.client.engine.batch import Batch
 from penstock.client.engine.large_reply import HINT, LargeReply
 from penstock.client.errors import reply_error, stated
 
+CLOGGED = 1 << 20
+"""Bytes of a reply behind which small ones should not wait."""
 _MORE: Final = object()
 
 
 class ReplyReader:
     """The reading side of a core."""
 
-    def __init__(self, encoding: str | None, encoding_errors: str) -> None:
+    def __init__(self, encoding: str | None, encoding_errors: str, contact: ServerContact) -> None:
+        self._contact = contact
         self._options = {"encoding": encoding, "errors": encoding_errors}
         self._reader: Any = None
         self._between = True  # the reader holds no part of a reply
         self._large: LargeReply | None = None  # of the reply that is coming in, if it is a large one
+        self._fed = 0  # bytes since the last batch was complete
+        self.is_clogged = False
+        """More than CLOGGED bytes of a reply, or of those of one batch, are coming in; others would wait long here."""
 
     def begin(self) -> None:
         """A new connection."""
@@ -41,6 +47,7 @@ class ReplyReader:
     def end(self) -> None:
         """The connection is gone, and with it what has come of a reply."""
         self._large = None
+        self._fed, self.is_clogged = 0, False
 
     def room(self) -> memoryview | None:
         """See ConnectionCore."""
@@ -65,8 +72,10 @@ class ReplyReader:
         if self._between and len(data) >= HINT and awaiting:
             self._large = LargeReply.of(data)
             if self._large is not None:
+                self._set_clogged(self._large.size, awaiting[0])
                 return
         self._between = False
+        fed = self._fed + len(data)
         reader = self._reader
         reader.feed(data)
         gets = reader.gets
@@ -77,6 +86,8 @@ class ReplyReader:
                 while True:
                     reply = gets() if batch.raw is None else gets(len(replies) not in batch.raw)
                     if reply is _MORE:
+                        self._fed = fed
+                        self._set_clogged(fed, batch)
                         return
                     if type(reply) is hiredis.PushNotification:
                         continue
@@ -95,9 +106,12 @@ class ReplyReader:
                     continue
             complete(batch)  # before it leaves the queue: an interrupt in between must find it there
             awaiting.popleft()
+            fed = 0
             if not reader.has_data():
                 self._between = True
+                self._fed, self.is_clogged = 0, False
                 return
+        self._fed, self.is_clogged = 0, False
         while reader.has_data():
             reply = gets()
             if reply is _MORE:
@@ -106,11 +120,19 @@ class ReplyReader:
                 raise redis.InvalidResponse(f"a reply to no command: {reply!r}")
         self._between = True
 
+    def _set_clogged(self, size: int, batch: Batch) -> None:
+        """So much of the replies of a batch is coming in."""
+        if size >= CLOGGED and not self.is_clogged:
+            self.is_clogged = True
+            if batch.count == 1:
+                self._contact.note_large(batch.commands[0])
+
     def _take_large(self, awaiting: deque[Batch], complete: Callable[[Batch], None]) -> None:
         """A large reply is whole: what `read` does with one of the reader's."""
         assert self._large is not None
         reply: Any = self._large.value()
         self._large = None
+        self.is_clogged = False
         batch = awaiting[0]
         encoding = self._options["encoding"]
         if encoding is not None and (batch.raw is None or len(batch.replies) not in batch.raw):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 ANSWERS = 8
 """So many answers the server remembers of a producer."""
@@ -41,3 +41,16 @@ class Terms:
             raise ValueError(f"in_flight={self.in_flight}: from 1 to {ANSWERS}, which is what the server remembers")
         if self.name is not None and not self.name:
             raise ValueError("name='': give a name, or None for a fresh one")
+
+
+class ProducerOptions(TypedDict, total=False):
+    """The options of `client.producer`, for type checkers: those of Terms."""
+
+    name: str | None
+    linger_ms: float
+    batch_bytes: int
+    max_bytes: int
+    timeout: float
+    in_flight: int
+    backoff_base: float
+    backoff_cap: float
