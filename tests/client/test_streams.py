@@ -12,7 +12,7 @@ import redis
 from tests.support.client.clients import Connect
 
 from penstock import Client, Server, aio
-from penstock.client.api.streams import Committed, Lease, LeasedMessage, Message, ProducerInfo, Reading
+from penstock.client.api.streams import Committed, Lease, LeasedMessage, Message, ProducerInfo, Reading, TimedMessage
 from penstock.protocol.errors import Fenced
 from penstock.testing.proxy import FaultProxy
 
@@ -114,6 +114,21 @@ def test_offsets_are_acknowledged_one_by_one_in_ranges_or_in_lists(streams: Any)
     offsets = [message.offset for message in streams.tread("s", group="g", retry_ms=60_000)]
     assert streams.tack("s", "g", offsets[:3], 5, range(6, 8), "9-10") == 8
     assert streams.tnack("s", "g", [4], delay_ms=60_000) == 1
+
+
+def test_groups_get_delayed_messages_later(streams: Any) -> None:
+    streams.twrite("s", "t", "now")
+    streams.twrite_many("s", [("t", "later")], delay_ms=600_000)
+    streams.write_arrow("s", pa.table({"tag": ["t"], "entry": ["then"]}), at_ms=4_000_000_000_000)
+    assert [message.offset for message in streams.tread("s", group="g")] == [1]
+    now, later, then = streams.tread("s", with_time=True)
+    assert isinstance(now, TimedMessage) and now.visible_at == 0
+    assert 590_000 < later.visible_at - now.time < 700_000
+    assert abs(then.visible_at - 4_000_000_000_000) < 1000
+    assert streams.tread("s", with_time=True, with_info=True).last == 3
+    assert (streams.tinfo("s").delayed, streams.tgroup_list("s")[0].delayed) == (2, 2)
+    with pytest.raises(ValueError, match="give one of them"):
+        streams.twrite_many("s", [("t", "x")], delay_ms=1, at_ms=1)
 
 
 def test_several_streams_are_read_as_one_group(streams: Any) -> None:

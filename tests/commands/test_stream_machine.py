@@ -66,6 +66,7 @@ class Member:
     lost: int = 0
     acknowledged: int = 0
     pending: dict[int, Pending] = field(default_factory=dict)
+    waiting: dict[int, int] = field(default_factory=dict)  # messages that it has passed by, and when they are visible
 
 
 class StreamCommands(RuleBasedStateMachine):
@@ -88,6 +89,7 @@ class StreamCommands(RuleBasedStateMachine):
         self.stages: dict[bytes, tuple[int, list[tuple[bytes, bytes]]]] = {}
         self.letters: list[tuple[str, int, int]] = []  # group, offset, attempts
         self.compact = False
+        self.visible_at: dict[int, int] = {}
         self.token = 0  # of the last delivery, in any group
         self.write([(b"", b"first")])
 
@@ -149,14 +151,27 @@ class StreamCommands(RuleBasedStateMachine):
             self.letters.append((name.decode(), offset, pending.attempts))
 
     def taken(self, group: Member, count: int) -> list[int]:
+        """What was passed by and is visible now, then new messages."""
         found: list[int] = []
-        if count > 0:
-            while group.position <= self.last and len(found) < count:
-                if group.position in self.messages:
-                    found.append(group.position)
-                else:
-                    group.lost += group.position < self.first
-                group.position += 1
+        for offset in [offset for offset in group.waiting if offset < self.first]:
+            del group.waiting[offset]
+            group.lost += 1
+        for at, offset in sorted((at, offset) for offset, at in group.waiting.items()):
+            if at > self.now or len(found) >= count:
+                break
+            del group.waiting[offset]
+            if offset in self.messages:
+                found.append(offset)
+        while group.position <= self.last and len(found) < count:
+            offset = group.position
+            if offset >= self.first and self.visible_at.get(offset, 0) > self.now:
+                group.waiting[offset] = self.visible_at[offset]
+            elif offset in self.messages:
+                found.append(offset)
+                group.waiting.pop(offset, None)
+            else:
+                group.lost += offset < self.first
+            group.position += 1
         return found
 
     def retried(self, name: bytes, count: int, terms: Pending | None) -> list[int]:
@@ -196,6 +211,23 @@ class StreamCommands(RuleBasedStateMachine):
             first = self.world.run("TWRITE", "k", "ENTRIES", *[word for pair in entries for word in pair])
         assert first == self.appended(entries)
         self.evicted()
+
+    @rule(entries=messages, delay=st.sampled_from([0, 50, 150, 1000]), absolute=st.booleans())
+    def write_delayed(self, entries: list[tuple[bytes, bytes]], delay: int, absolute: bool) -> None:
+        words: list[Word] = ["AT", self.now + delay] if absolute else ["DELAY", delay]
+        first = self.world.run("TWRITE", "k", *words, "ENTRIES", *[word for pair in entries for word in pair])
+        assert first == self.appended(entries)
+        self.visible_at |= dict.fromkeys(range(first, self.last + 1), self.now + delay)
+        self.evicted()
+
+    @rule(offset=offsets, count=counts)
+    def read_with_times(self, offset: int, count: int) -> None:
+        wanted = range(offset, min(offset + count, self.last + 1))
+        times = {at: time if time > self.now else 0 for at, time in self.visible_at.items()}
+        rows = self.world.run("TREAD", "k", offset, count, "WITHTIME")
+        assert [None if row is None else [*row[:3], row[4]] for row in rows] == [
+            [at, *self.messages[at], times.get(at, 0)] if at in self.messages else None for at in wanted
+        ]
 
     @rule(entries=messages, backlog=st.integers(1, 20))
     def write_arrow(self, entries: list[tuple[bytes, bytes]], backlog: int) -> None:
@@ -290,7 +322,7 @@ class StreamCommands(RuleBasedStateMachine):
         if retry is None:
             self.expired(name)
             expected = self.retried(name, count, None)
-            expected += self.taken(group, count - len(expected)) if len(group.pending) < CAP else []
+            expected += self.taken(group, count - len(expected) if len(group.pending) < CAP else 0)
             group.acknowledged += len(expected)
             assert self.world.run(*words) == [[offset, *self.messages[offset]] for offset in expected]
             return
@@ -304,7 +336,7 @@ class StreamCommands(RuleBasedStateMachine):
         terms = Pending(self.now + retry[0], -retry[1], self.now, 0, dead_letter, token, limit, reserve)
         self.expired(name)
         expected = self.retried(name, count, terms)
-        new = self.taken(group, min(count - len(expected), CAP - len(group.pending)))
+        new = self.taken(group, max(min(count - len(expected), CAP - len(group.pending)), 0))
         for offset in new:
             group.pending[offset] = replace(terms, reserved=True)
             if not reserve:
@@ -462,8 +494,9 @@ class StreamCommands(RuleBasedStateMachine):
                 b"position": group.position,
                 b"lag": len([offset for offset in self.messages if offset >= group.position]),
                 b"pending": len(group.pending),
+                b"delayed": len(group.waiting),
                 b"acknowledged": group.acknowledged,
-                b"done-through": min([group.position, *group.pending]) - 1,
+                b"done-through": min([group.position, *group.pending, *group.waiting]) - 1,
                 b"lost": group.lost,
                 b"next-retry": min((pending.retry_at for pending in group.pending.values()), default=None),
                 b"consumers": [],

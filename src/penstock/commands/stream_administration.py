@@ -48,6 +48,7 @@ def _describe(session: Session, name: bytes, group: Group, stream: Stream) -> di
         b"position": group.position,
         b"lag": group.lag(stream.messages),
         b"pending": group.pending_count,
+        b"delayed": group.waiting.messages,
         b"acknowledged": group.acknowledged,
         b"done-through": group.done_through,
         b"lost": group.lost,
@@ -65,7 +66,8 @@ def tinfo(session: Session, argv: Argv) -> Reply:
     A group's position is the next offset it delivers. Its lag is the exact number of available messages that were not
     delivered yet. `acknowledged` counts messages, those included that were delivered without RETRY. All messages up to
     the offset `done-through` are acknowledged, given up or lost. `lost` counts evicted offsets that the group had not
-    done. `consumers` is as in TGROUP LIST.
+    done. `delayed` counts messages that groups do not get yet; of a group, those that it has passed by. `consumers` is
+    as in TGROUP LIST.
     """
     stream = _existing(session, argv[1])
     info = stream.messages.info()
@@ -82,6 +84,7 @@ def tinfo(session: Session, argv: Argv) -> Reply:
         b"retention": {b"count": kept.count, b"age": kept.age_ms, b"bytes": kept.bytes, b"compact": int(kept.compact)},
         b"producers": len(stream.producers.by_id),
         b"stages": len(stream.stages.by_token),
+        b"delayed": stream.delays.count(session.engine.streams.lease_time()) if stream.delays is not None else 0,
         b"groups": [_describe(session, name, group, stream) for name, group in stream.groups.items()],
     }
 

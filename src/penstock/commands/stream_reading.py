@@ -22,13 +22,17 @@ from penstock.protocol.errors import ReplyError, Unblocked
 from penstock.protocol.resp import NULL_ARRAY, RawPieces
 from penstock.protocol.stream_messages import NULL2, NULL3
 from penstock.types.stream import reading
+from penstock.types.stream.arrow import TIMED_SCHEMA
+from penstock.types.stream.delays import Delays
 from penstock.types.stream.groups import Delivery, Group
-from penstock.types.stream.ipc import ArrowPart, Piece
+from penstock.types.stream.ipc import ArrowPart, Piece, stream_of
 from penstock.types.stream.messages import Messages
+from penstock.types.stream.nodes import Storage
 from penstock.types.stream.shelf import MOST_LIMIT
 from penstock.types.stream.stream import Stream
 
-_NOTHING = Messages()  # the result where there is no stream
+_NO_STREAM = Stream(Storage())  # the result where there is none
+_NOTHING = _NO_STREAM.messages
 MAX_NULLS = 1_000_000
 """The most evicted messages that one plain read reports: a stream may have lost more than a reply can hold."""
 
@@ -53,6 +57,7 @@ class _Read:
     also: tuple[bytes, ...] = ()  # more streams, read as members of groups of the same name
     fair: bool = False
     with_info: bool = False
+    with_time: bool = False
     arrow: bool = False
     compressed: bool = False  # Arrow only: nodes that are stored compressed may be sent compressed
     only_new: bool = False  # the offset was given as `$`
@@ -75,7 +80,7 @@ class _Read:
     def same(self) -> object:
         if self.group is None:
             at = id(self.origin()) if self.only_new and self.origin is not None else None
-            form = self.with_info, self.arrow, self.compressed
+            form = self.with_info, self.with_time, self.arrow, self.compressed
             return self.offset, self.count, self.max_bytes, form, self.only_new, at
         return self.group
 
@@ -101,8 +106,8 @@ class _Read:
         return False
 
     def wait_for_retry(self, session: Session, group: Group) -> None:
-        """Wake a blocked member when a retry falls due."""
-        due = group.next_deadline()
+        """Wake a blocked member when a retry falls due, or a message becomes visible."""
+        due = group.next_deadline(session.engine.config.stream_max_pending)
         if due is not None:
             session.engine.streams.wake_at(session.db, self.key, due)
 
@@ -175,6 +180,8 @@ class _Read:
             raise ReplyError("ALSO names a stream twice")
         if self.fair and not self.also:
             raise ReplyError("FAIR needs ALSO: it takes turns among several streams")
+        if self.with_time and self.group is not None:
+            raise ReplyError("WITHTIME is for reads without GROUP; WITHLEASE gives the time to a member")
         if self.compressed and not self.arrow:
             raise ReplyError("COMPRESSED needs FORMAT ARROW: only record batches may be compressed")
 
@@ -182,11 +189,11 @@ class _Read:
 _SIZES = {
     b"BLOCK": 2, b"GROUP": 2, b"RETRY": 3, b"MAXBYTES": 2, b"DEADLETTER": 2, b"WITHINFO": 1, b"FORMAT": 2,
     b"COMPRESSED": 1, b"MAXATTEMPTS": 2, b"RESERVE": 1, b"WITHLEASE": 1, b"CONSUMER": 2, b"RELEASE": 1,
-    b"FAIR": 1,
+    b"FAIR": 1, b"WITHTIME": 1,
 }  # fmt: skip
 _SWITCHES = {
     b"WITHINFO": "with_info", b"COMPRESSED": "compressed", b"RESERVE": "reserve", b"WITHLEASE": "with_lease",
-    b"RELEASE": "release", b"FAIR": "fair",
+    b"RELEASE": "release", b"FAIR": "fair", b"WITHTIME": "with_time",
 }  # fmt: skip
 _PLAIN = frozenset([b"BLOCK", b"GROUP", b"MAXBYTES", b"WITHINFO", b"FORMAT"])  # those that go with any others
 
@@ -235,7 +242,7 @@ def _also_keys(argv: Sequence[bytes]) -> Iterable[int]:
     ),
     group="stream",
     syntax="key offset count [BLOCK ms] [GROUP name] [RETRY retry-ms expire-ms] [MAXATTEMPTS count] "
-    "[CONSUMER name [RELEASE]] [RESERVE] [WITHLEASE] [MAXBYTES bytes] [DEADLETTER key] [WITHINFO] "
+    "[CONSUMER name [RELEASE]] [RESERVE] [WITHLEASE] [MAXBYTES bytes] [DEADLETTER key] [WITHINFO] [WITHTIME] "
     "[FORMAT ARROW [COMPRESSED]] [ALSO numkeys key [key ...] [FAIR]]",
     cost="O(1) to find the offset, at any length, and O(bytes) to send; a group adds O(leases touched)",
 )
@@ -252,7 +259,9 @@ def tread(session: Session, argv: Argv) -> Reply:
     TEXTEND ... BEGIN. CONSUMER is the name of the member, for TGROUP LIST. With RELEASE, what the name holds is given
     back at once when the connection that last read under it ends. WITHLEASE puts the token of the delivery in front,
     and each message is [offset, tag, entry, time, attempts]; in Arrow there is a column attempts, and the token is in
-    the schema's metadata. WITHINFO puts [first, last] in front (after the token). FORMAT ARROW answers one bulk string
+    the schema's metadata. WITHINFO puts [first, last] in front (after the token). WITHTIME, without GROUP, makes each
+    message [offset, tag, entry, time, visible-at]: when it was written, and when groups get it, 0 if they do already;
+    in Arrow it adds the column visible_at. FORMAT ARROW answers one bulk string
     that pyarrow.ipc.open_stream reads; WITHINFO then puts first, last and the stream's schema in the schema's metadata,
     and COMPRESSED sends record batches compressed as they are stored, which every Arrow with lz4 and zstd reads. ALSO
     reads more streams with groups of the same name, in the order given: a stream gets what those before it left of
@@ -278,6 +287,8 @@ def _read_plain(session: Session, read: _Read) -> Reply:
     if read.deadline is not None and read.count and read.offset > messages.last:
         read.origin = weakref.ref(stream) if stream is not None else None
         return session.block([read.key], read.deadline, NULL_ARRAY, read)
+    if read.with_time:
+        return _timed(session, stream if stream is not None else _NO_STREAM, read, read.offset)
     if read.arrow:
         fields = _fields(stream, read)
         return _bulk(
@@ -286,6 +297,34 @@ def _read_plain(session: Session, read: _Read) -> Reply:
             )
         )
     return _messages(session, messages, read.offset, read.count, read.max_bytes, read.with_info)
+
+
+def _timed(session: Session, stream: Stream, read: _Read, offset: int) -> RawPieces:
+    """The reply with the times of messages, and when groups get them."""
+    messages, clock = stream.messages, session.db.clock
+    now, lead = session.engine.streams.lease_time(), clock.lease_lead()
+    count = min(read.count, MAX_NULLS) if messages.first - offset > MAX_NULLS else read.count
+    if read.max_bytes is not None:
+        count = reading.read(messages, offset, count, stream_messages, NULL2, read.max_bytes)[1]
+    stop = min(offset + count, messages.last + 1)
+    delays = stream.hides(now) or Delays()
+    parts = [
+        (block, start, end, at - lead if at else 0)
+        for block, a, b in messages.runs(offset, stop)
+        for start, end, at in delays.parts(a, b, now)
+    ]
+    if read.arrow:
+        bounds = (messages.first, messages.last) if read.with_info else None
+        arrow = (block.arrow(start, end, more=at) for block, start, end, at in parts)
+        return _bulk(stream_of(arrow, bounds, _fields(stream, read), TIMED_SCHEMA))
+    null = NULL2 if session.protocol == 2 else NULL3
+    pieces: list[Piece] = []
+    at_offset = offset
+    for block, start, end, at in parts:
+        pieces += [null * (start - at_offset), stream_messages.encode_leased(*block.rows(start, end), at)]
+        at_offset = end
+    pieces.append(null * max(stop - at_offset, 0))
+    return _array(pieces, max(stop - offset, 0), messages if read.with_info else None)
 
 
 def _fields(stream: Stream | None, read: _Read) -> str | None:
@@ -386,8 +425,12 @@ class _Part(NamedTuple):
 
     def wait(self, session: Session, read: _Read) -> None:
         """Nothing was there: wait for it."""
+        engine = session.engine
         if session.may_block:
             read.wait_for_retry(session, self.group)
+            now = engine.streams.lease_time()
+            if self.group.has_work(self.stream.messages, now, engine.config.stream_max_pending):
+                engine.streams.wake_at(session.db, read.key, now)  # it passed by as many as one call may
         read.origin, read.offset = weakref.ref(self.stream), self.stream.messages.last + 1
 
     def reply(self, read: _Read) -> RawPieces:
@@ -445,12 +488,13 @@ def _deliver(session: Session, read: _Read) -> _Part:
         read.limit,
         read.reserve,
         engine.streams.token(now),
+        stream.hides(now),
     )
     if read.retry is not None and (read.retry[1] or read.limit):
         soonest = min(read.retry[1] or read.retry[0], read.retry[0]) if read.limit else read.retry[1]
         stream.expiry_from = min(stream.expiry_from, now + soonest)
-    if read.consumer is not None and delivery.change is not None:
-        group.members.by_name[read.consumer].got(delivery.change.leases, group.leases)
+    if read.consumer is not None and delivery.leases:
+        group.members.by_name[read.consumer].got(delivery.leases, group.leases)
     change = delivery.change or (None if known else group.change())
     effects: list[Argv] = []
     if change is not None:
@@ -461,7 +505,7 @@ def _deliver(session: Session, read: _Read) -> _Part:
 def _leased(stream: Stream, read: _Read, delivery: Delivery) -> RawPieces:
     """The reply with the token of a delivery, 0 if there is nothing in it, and the attempts of its messages."""
     messages = stream.messages
-    leases = delivery.change.leases if delivery.change is not None else ()
+    leases = delivery.leases
     token = leases[0].token if leases else 0
     if read.arrow:
         fields = _fields(stream, read)

@@ -107,6 +107,8 @@ class _Write:
     producer: tuple[bytes, int] | None = None
     entries: tuple[list[bytes], list[bytes]] | None = None
     batches: list[object] | None = None
+    visible_at: int = 0  # groups get the entries then, as lease time; 0 is now
+    delayed_by: int = 0  # the position of the option that says so
 
     @classmethod
     def parse(cls, session: Session, argv: Argv) -> _Write:
@@ -131,9 +133,18 @@ class _Write:
             elif word == b"PRODUCER" and at + 2 < len(argv):
                 write.producer = (argv[at + 1], to_number(argv[at + 2], "PRODUCER's sequence"))
                 at += 3
+            elif word in (b"DELAY", b"AT") and at + 1 < len(argv) and not write.delayed_by:
+                write.visible_at = _visible_at(session, word, to_number(argv[at + 1], word.decode()))
+                write.delayed_by = at
+                at += 2
             else:
                 raise ReplyError(f"unknown or incomplete option '{argv[at][:64].decode(errors='replace')}' of TWRITE")
         raise ReplyError("TWRITE needs 'tag entry', 'ENTRIES tag entry ...' or 'FORMAT ARROW payload'")
+
+    def logged(self, argv: Argv) -> Argv:
+        """The command for the log, in which the time is absolute."""
+        at = self.delayed_by
+        return [*argv[:at], b"AT", b"%d" % self.visible_at, *argv[at + 2 :]] if at else argv
 
     def rows(self) -> Iterable[tuple[bytes, bytes]]:
         return zip(*self.entries, strict=True) if self.entries is not None else rows_of(self.batches or [])
@@ -146,6 +157,14 @@ class _Write:
             self.entries = [self.entries[0][at] for at in kept], [self.entries[1][at] for at in kept]
         elif places:
             self.batches = without_rows(self.batches or [], places)
+
+
+def _visible_at(session: Session, word: bytes, number: int) -> int:
+    """The lease time that DELAY or AT says. In an effect that is applied, AT is the lease time itself."""
+    streams = session.engine.streams
+    if word == b"DELAY":
+        return min(streams.lease_time() + number, INT64_MAX)
+    return number if streams.replaying else min(max(number + session.db.clock.lease_lead(), 0), INT64_MAX)
 
 
 def _one_by_one(session: Session, run: list[Argv]) -> RawPieces:
@@ -192,8 +211,9 @@ def _twrite_together(session: Session, run: list[Argv]) -> int | RawPieces:
     flags=Flag.WRITE | Flag.DENYOOM | Flag.FAST | Flag.TIMED,
     keys=key(1, Access.UPDATE),
     group="stream",
-    syntax="key tag entry | key [BACKLOG count] [PRODUCER id sequence] ENTRIES tag entry [tag entry ...]"
-    " | key [BACKLOG count] [PRODUCER id sequence] FORMAT ARROW payload",
+    syntax="key tag entry"
+    " | key [BACKLOG count] [PRODUCER id sequence] [DELAY ms | AT ms] ENTRIES tag entry [tag entry ...]"
+    " | key [BACKLOG count] [PRODUCER id sequence] [DELAY ms | AT ms] FORMAT ARROW payload",
     cost="O(1) an entry; BACKLOG and retention add O(nodes freed)",
     together=_twrite_together,
     grows=_growth_of_twrite,
@@ -204,8 +224,9 @@ def twrite(session: Session, argv: Argv) -> Reply:
     Atomic: all entries get contiguous offsets, or none is appended. BACKLOG frees old nodes as long as count entries
     stay. FORMAT ARROW takes an Arrow IPC stream with the columns tag and entry, and optionally time; the word FORMAT
     may be left out after an option. A repeat of the same PRODUCER id and sequence appends nothing and gets the first
-    answer again. If the stream checks its schema (TSCHEMA SET ... CHECK), an entry that does not fit makes the command
-    fail, or goes to the dead-letter stream; the reply is null if all of them do.
+    answer again. With DELAY ms, or AT a time in milliseconds since 1970, groups get the entries then; plain reads see
+    them at once (TREAD ... WITHTIME shows the time). If the stream checks its schema (TSCHEMA SET ... CHECK), an entry
+    that does not fit makes the command fail, or goes to the dead-letter stream; the reply is null if all of them do.
     """
     db = session.db
     name = argv[1]
@@ -235,6 +256,7 @@ def twrite(session: Session, argv: Argv) -> Reply:
         messages = stream.messages
         first = messages.first
         offset = _append(session, stream, write)
+        argv = write.logged(argv)
     if offset != messages.last or not offset % NODE or stream.retention.bytes:
         retain(session, name, stream, offset)
     if session.engine.log is not None:
@@ -257,7 +279,8 @@ def _write_checked(session: Session, argv: Argv, stream: Stream, write: _Write) 
     elif write.producer is not None:
         stream.producers.remember(*write.producer, 0, db.clock.now)
     if session.engine.log is not None:
-        log_at(session, argv, stream.messages.first - 1 if stream.messages.first != first else 0, more=evictions)
+        evicted = stream.messages.first - 1 if stream.messages.first != first else 0
+        log_at(session, write.logged(argv), evicted, more=evictions)
     db.changed(name)
     return offset or None
 
@@ -278,7 +301,10 @@ def _append(session: Session, stream: Stream, write: _Write) -> int:
         offset = stream.messages.append_arrow(now, write.batches)
     if write.producer is not None:
         stream.producers.remember(*write.producer, offset, now)
-    if write.backlog is not None and not session.engine.streams.replaying:
+    streams = session.engine.streams
+    if write.visible_at:
+        stream.delay(offset, write.visible_at, 0 if streams.replaying else streams.lease_time())
+    if write.backlog is not None and not streams.replaying:
         keep_nodes(stream.messages, write.backlog)
     return offset
 

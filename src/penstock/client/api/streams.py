@@ -37,7 +37,17 @@ class LeasedMessage(NamedTuple):
     attempts: int
 
 
-class Reading(list["Message | LeasedMessage | None"]):
+class TimedMessage(NamedTuple):
+    """A message, when it was written, and when groups get it, 0 if they do already; milliseconds since 1970."""
+
+    offset: int
+    tag: Any
+    entry: Any
+    time: int
+    visible_at: int
+
+
+class Reading(list["Message | LeasedMessage | TimedMessage | None"]):
     """The messages of one TREAD, None where one is gone; with `first` and `last` offset of the stream if asked for.
 
     `token` is the number of the delivery, if asked for; 0 if there is nothing in it.
@@ -97,6 +107,8 @@ class GroupInfo:
     done_through: int = 0
     """All messages up to this offset are acknowledged, given up or lost."""
     consumers: tuple[ConsumerInfo, ...] = ()
+    delayed: int = 0
+    """Messages that it has passed by because they are not visible yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +137,8 @@ class StreamInfo:
     producers: int
     stages: int
     groups: tuple[GroupInfo, ...]
+    delayed: int = 0
+    """Messages that groups do not get yet."""
 
 
 class GroupOptions(TypedDict, total=False):
@@ -159,24 +173,34 @@ class StreamCommands(SchemaCommands):
         *,
         backlog: int | None = None,
         producer: tuple[Any, int] | None = None,
+        delay_ms: int | None = None,
+        at_ms: int | None = None,
     ) -> Any:
         """Append (tag, entry) pairs, all or none, at offsets in a row; the first one's offset.
 
         `backlog` lets all but about so many of the newest messages go. `producer` is an id and a number that grows with
-        each write: a repeat of one appends nothing and answers as the first time.
+        each write: a repeat of one appends nothing and answers as the first time. Groups get the messages after
+        `delay_ms`, or at `at_ms`, milliseconds since 1970.
         """
-        return self.execute_command("TWRITE", key, *_write_options(backlog, producer), "ENTRIES", *_flat(entries))
+        options = _write_options(backlog, producer, delay_ms, at_ms)
+        return self.execute_command("TWRITE", key, *options, "ENTRIES", *_flat(entries))
 
     def write_arrow(
-        self, key: Any, table: Any, *, backlog: int | None = None, producer: tuple[Any, int] | None = None
+        self,
+        key: Any,
+        table: Any,
+        *,
+        backlog: int | None = None,
+        producer: tuple[Any, int] | None = None,
+        delay_ms: int | None = None,
+        at_ms: int | None = None,
     ) -> Any:
         """Append the rows of a table with the columns tag and entry, and optionally time; the first one's offset.
 
         A pyarrow Table or RecordBatch, or anything that `pyarrow.table` takes: a data frame, a dict of columns.
         """
-        return self.execute_command(
-            "TWRITE", key, *_write_options(backlog, producer), "FORMAT", "ARROW", arrow_stream(table)
-        )
+        options = _write_options(backlog, producer, delay_ms, at_ms)
+        return self.execute_command("TWRITE", key, *options, "FORMAT", "ARROW", arrow_stream(table))
 
     def tread(
         self,
@@ -196,6 +220,7 @@ class StreamCommands(SchemaCommands):
         reserve: bool = False,
         with_lease: bool = False,
         with_info: bool = False,
+        with_time: bool = False,
     ) -> Any:
         """Up to `count` messages from an offset on (1 unless given), or the next ones of a group: a Reading.
 
@@ -205,6 +230,7 @@ class StreamCommands(SchemaCommands):
         `max_attempts` are the group's terms for what is not acknowledged with `tack`. `with_lease` gives LeasedMessages
         and the token of the delivery. `reserve` begins none of them: that is what `textend` is for. `consumer` is the
         name of the member; with `release` what it holds is given back when the connection of this read ends.
+        `with_time`, without a group, gives TimedMessages.
         """
         words = read_options(
             key,
@@ -222,9 +248,12 @@ class StreamCommands(SchemaCommands):
             reserve=reserve,
             with_lease=with_lease,
         )
+        if with_time:
+            words.append("WITHTIME")
         if with_info:
-            return self.execute_command(*words, "WITHINFO", reading="leased info" if with_lease else "info")
-        return self.execute_command(*words, reading="leased" if with_lease else "plain")
+            words.append("WITHINFO")
+        form = "leased " if with_lease else "timed " if with_time else ""
+        return self.execute_command(*words, reading=form + ("info" if with_info else "plain"))
 
     def tread_several(
         self, keys: Sequence[Any], offset: int | str | None = None, count: int = 100, *, fair: bool = False,
@@ -464,9 +493,15 @@ def _token(token: int | None) -> list[Any]:
     return [] if token is None else ["TOKEN", token]
 
 
-def _write_options(backlog: int | None, producer: tuple[Any, int] | None) -> list[Any]:
+def _write_options(
+    backlog: int | None, producer: tuple[Any, int] | None, delay_ms: int | None, at_ms: int | None
+) -> list[Any]:
+    if delay_ms is not None and at_ms is not None:
+        raise ValueError(f"delay_ms={delay_ms} and at_ms={at_ms}: give one of them")
     words: list[Any] = [] if backlog is None else ["BACKLOG", backlog]
-    return words if producer is None else [*words, "PRODUCER", *producer]
+    words += [] if producer is None else ["PRODUCER", *producer]
+    words += [] if delay_ms is None else ["DELAY", delay_ms]
+    return words if at_ms is None else [*words, "AT", at_ms]
 
 
 def read_options(
@@ -587,6 +622,8 @@ def _reading(reply: Any, reading: str | ArrowReading | SeveralReadings | None = 
     if reading.startswith("leased"):
         found.token, *reply = reply
         make = LeasedMessage._make
+    elif reading.startswith("timed"):
+        make = TimedMessage._make
     if reading.endswith("info"):
         (found.first, found.last), *reply = reply
     found.extend([None if row is None else make(row) for row in reply])
@@ -607,6 +644,7 @@ def _table(reply: bytes | None, with_lease: bool) -> Any:
 
 
 _GROUP_FIELDS = frozenset(GroupInfo.__slots__)
+_STREAM_FIELDS = frozenset(StreamInfo.__slots__)
 
 
 def _group(reply: Any) -> GroupInfo:
@@ -625,7 +663,7 @@ def _info(reply: Any) -> StreamInfo:
     kept = map_fields(fields["retention"])
     fields["retention"] = Retention(kept["count"], kept["age"], kept["bytes"], bool(kept["compact"]))
     fields["groups"] = tuple(_group(group) for group in fields["groups"])
-    return StreamInfo(**fields)
+    return StreamInfo(**{name: value for name, value in fields.items() if name in _STREAM_FIELDS})
 
 
 def _ok(reply: Any) -> bool:

@@ -27,6 +27,7 @@ LARGE_SCHEMA = pa.schema([("time", pa.int64()), ("tag", pa.large_binary()), ("en
 _PLAIN = pa.schema([("tag", pa.binary()), ("entry", pa.binary())])  # what most clients write; SCHEMA comes next
 READ_SCHEMA = pa.schema([("offset", pa.int64()), *SCHEMA])
 LEASED_SCHEMA = pa.schema([*READ_SCHEMA, ("attempts", pa.int64())])
+TIMED_SCHEMA = pa.schema([*READ_SCHEMA, ("visible_at", pa.int64())])
 
 INVALID = (pa.ArrowException, OSError, ValueError, EOFError, OverflowError, MemoryError, struct.error)
 """The errors of bytes that are not an Arrow stream."""

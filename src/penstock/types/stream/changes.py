@@ -30,7 +30,10 @@ MOST_TOKEN = 1 << 62  # far from where 64 bits end
 
 
 class Change(NamedTuple):
-    """A change of a group: drop `removed` from pending, add `leases`, set the position and the counters."""
+    """A change of a group: drop `removed` from pending, add `leases`, set the position and the counters.
+
+    Leases that are `delayed` are of messages that are not visible yet.
+    """
 
     position: int
     lost: int

@@ -8,6 +8,9 @@ Every delivery has a token, a number that grows and that the group never repeats
 whose messages were delivered to another one since changes nothing that is not its own any more. A message that is
 reserved is delivered, but not begun: its attempts and the time to its expiry do not count yet.
 
+Messages that are not visible yet (delays.py) are kept aside, in `waiting`, from when the group reaches them until their
+time. They are not pending, so however many there are, they do not fill the cap.
+
 Every change is a `Change` in absolute terms (changes.py). `deliver` and `expire` return it to be logged; `apply` makes
 it, both then and at a replay, where it must give the same state. So it depends on no clock and no counter.
 
@@ -25,6 +28,7 @@ from typing import NamedTuple, Self
 
 from penstock.types.packing import CorruptValue
 from penstock.types.stream.changes import Change
+from penstock.types.stream.delays import Delays
 from penstock.types.stream.leases import Leases
 from penstock.types.stream.members import Members
 from penstock.types.stream.messages import Messages
@@ -38,6 +42,9 @@ SLICE = 200
 For leases with a dead letter key it counts messages, because each becomes a letter.
 """
 
+_HIDDEN = 1000
+"""Runs of messages that are not visible yet that one call passes by, in about ten milliseconds."""
+
 
 class Delivery(NamedTuple):
     """The result of a group read: runs in the order of delivery, leases that expired, and the change to log."""
@@ -46,6 +53,7 @@ class Delivery(NamedTuple):
     expired: list[Lease]
     change: Change | None  # None when the read changed nothing
     left_bytes: int | None = None  # of the most bytes that it might take, if there was a limit
+    leases: tuple[Lease, ...] = ()  # of what was delivered, in the same order
 
 
 class Group:
@@ -60,7 +68,7 @@ class Group:
     (1, 2, 2, 1500)
     """
 
-    __slots__ = ("acknowledged", "leases", "lost", "members", "position", "token")
+    __slots__ = ("acknowledged", "leases", "lost", "members", "position", "token", "waiting")
 
     def __init__(self, position: int) -> None:
         self.position = position  # the next offset to deliver as new
@@ -68,6 +76,7 @@ class Group:
         self.acknowledged = 0  # messages
         self.token = 0  # of the last delivery
         self.leases = Leases()
+        self.waiting = Leases()  # messages that were passed by because they are not visible yet
         self.members = Members()
 
     @property
@@ -88,6 +97,7 @@ class Group:
         limit: int = 0,
         reserve: bool = False,
         token: int = 0,
+        delays: Delays | None = None,
     ) -> Delivery:
         """Deliver up to `count` messages: due retries first, then new ones while fewer than `cap` are pending.
 
@@ -95,15 +105,16 @@ class Group:
         messages are given up, and those that were begun `limit` times (0 is no limit) when they are due. A retry is
         never due in the millisecond of its delivery. Offsets without a message, pending or new, are skipped; those that
         were evicted count as lost. `reserve` begins no message. The token is `token`, or a larger one if that was given
-        out before. O((leases touched) log (leases)).
+        out before. What `delays` hides is delivered when it is visible. O((leases touched) log (leases)).
         """
-        if retry is None and not self.leases.messages:
+        if retry is None and delays is None and not self.leases.messages and not self.waiting.messages:
             return self._deliver_done(messages, count, max_bytes)
         before = (self.position, self.lost)
         leases: list[Lease] = []
+        hidden: list[Lease] = []
         expired: list[Lease] = []
         removed: list[Range] = []
-        terms, left_bytes, room = None, max_bytes, cap
+        terms, left_bytes = None, max_bytes
         if retry is not None:
             retry_at = min(now + max(retry[0], 1), LAST_TIME)
             expire_at = -retry[1] if reserve else min(now + retry[1], LAST_TIME) if retry[1] else 0
@@ -112,28 +123,86 @@ class Group:
         if self.leases.messages:
             self._make_room(messages, now, cap, expired, removed)
             leases, left_bytes = self._take_due(messages, now, terms, count, max_bytes, expired, removed)
-            room = cap - self.pending_count
         left = count - sum([lease.end - lease.start for lease in leases])
-        if left > 0 < room and (left_bytes is None or left_bytes > 0):
-            taken = take(messages, self.position, min(left, room) if terms is not None else left, left_bytes)
+        if self.waiting.messages:
+            more, left_bytes = self._take_visible(messages, now, terms, left, cap, left_bytes, removed)
+            leases += more
+            left -= sum([lease.end - lease.start for lease in more])
+        patience = _HIDDEN
+        while left > 0 and patience and (left_bytes is None or left_bytes > 0) and self.pending_count < cap:
+            run = delays.hidden(max(self.position, messages.first), now) if delays is not None else None
+            if run is not None and run[0] <= max(self.position, messages.first):
+                self.lost += max(messages.first - self.position, 0)
+                self.position = max(self.position, messages.first)
+                hidden.append(_pass_by(self, run))
+                patience -= 1
+                continue
+            room = min(left, cap - self.pending_count) if terms is not None else left
+            taken = take(messages, self.position, room, left_bytes, run[0] if run is not None else None)
             left_bytes = left_bytes - taken.cost if left_bytes is not None else None
             self.position = taken.next
             self.lost += taken.evicted
             for start, end in taken.runs:
-                if terms is not None:
-                    lease = Lease(start, end, *terms[2:])
-                    self.leases.put(lease)
-                else:
-                    lease = Lease(start, end, 0, 0, 0, 0, None)
-                    self.acknowledged += end - start
-                leases.append(lease)
-        if not leases and not removed and before == (self.position, self.lost):
+                leases.append(self._give(start, end, terms, removed))
+                left -= end - start
+            if run is None or self.position < run[0]:
+                break
+        if not leases and not removed and not hidden and before == (self.position, self.lost):
             return Delivery([], [], None, left_bytes)
         if terms is None:
-            return Delivery(_runs(leases), expired, self.change(removed), left_bytes)
+            return Delivery(_runs(leases), expired, self.change(removed, hidden), left_bytes)
         if leases:
             self.token = token
-        return Delivery(_runs(leases), expired, self.change(removed, leases), left_bytes)
+        change = self.change(removed, leases + hidden)
+        return Delivery(_runs(leases), expired, change, left_bytes, tuple(leases))
+
+    def _give(self, start: int, end: int, terms: Lease | None, removed: list[Range]) -> Lease:
+        """Deliver new messages, or those that became visible."""
+        waited = self.waiting.drop(start, end) if self.waiting.messages else 0
+        if terms is not None:
+            lease = Lease(start, end, *terms[2:])
+            self.leases.put(lease)
+            return lease
+        if waited:
+            removed.append((start, end))
+        self.acknowledged += end - start
+        return Lease(start, end, 0, 0, 0, 0, None)
+
+    def _take_visible(
+        self,
+        messages: Messages,
+        now: int,
+        terms: Lease | None,
+        count: int,
+        cap: int,
+        max_bytes: int | None,
+        removed: list[Range],
+    ) -> tuple[list[Lease], int | None]:
+        """Deliver messages that waited until they are visible, while there is room; the leases, and the bytes left."""
+        waited = self.waiting.messages
+        gone = self.waiting.drop_before(messages.first, SLICE)
+        if gone is not None:
+            self.lost += waited - self.waiting.messages + self.leases.drop(*gone)  # as a replay does
+            removed.append(gone)
+        leases: list[Lease] = []
+        patience = SLICE
+        while count > 0 and patience and self.pending_count < cap and (max_bytes is None or max_bytes > 0):
+            due = self.waiting.due(now)
+            if due is None:
+                break
+            room = min(count, cap - self.pending_count) if terms is not None else count
+            taken = take(messages, due.start, room, max_bytes, due.end)
+            reach = taken.next if taken.runs else due.end
+            self.lost += taken.evicted
+            for start, end in taken.runs:
+                leases.append(self._give(start, end, terms, removed))
+                count -= end - start
+            if self.waiting.drop(due.start, reach):  # what is not there any more
+                removed.append((due.start, reach))
+            patience -= not taken.runs
+            if max_bytes is not None:
+                max_bytes -= taken.cost
+        return leases, max_bytes
 
     def _deliver_done(self, messages: Messages, count: int, max_bytes: int | None) -> Delivery:
         """Deliver new messages that this acknowledges, while nothing is pending."""
@@ -157,7 +226,7 @@ class Group:
         """
         first = self.leases.first_offset
         return (
-            (self.position <= messages.last and self.pending_count < cap)
+            (self.pending_count < cap and (self.position <= messages.last or self.waiting.due(now) is not None))
             or self.leases.any_due(now)
             or (first is not None and first < messages.first)
         )
@@ -175,7 +244,7 @@ class Group:
             pending = leases.messages
             gone = leases.drop_before(messages.first, SLICE)
             if gone is not None:
-                self.lost += pending - leases.messages
+                self.lost += pending - leases.messages + self.waiting.drop(*gone)
                 removed.append(gone)
             if leases.messages < cap or not (given_up or gone):
                 return
@@ -211,7 +280,7 @@ class Group:
             done = taken.next if taken.runs else due.end
             for start, end in [*taken.runs, (done, done)]:
                 if at < start:
-                    self._drop_missing(messages, at, start)
+                    _drop_missing(self, messages, at, start)
                     removed.append((at, start))
                 at = end
             again = _again(due, terms, now) if terms is not None else due
@@ -252,14 +321,8 @@ class Group:
         reach = max(lease.start, messages.first) + limit
         if lease.dead_letter is not None and reach < min(lease.end, messages.last):
             lease = lease._replace(end=reach)
-        self._drop_missing(messages, lease.start, lease.end)
+        _drop_missing(self, messages, lease.start, lease.end)
         return lease
-
-    def _drop_missing(self, messages: Messages, start: int, end: int) -> None:
-        """Drop a range from pending; those that were evicted are lost, those that were compacted are not."""
-        first = min(max(messages.first, start), end)
-        self.lost += self.leases.drop(start, first)
-        self.leases.drop(first, end)
 
     # What clients say.
 
@@ -268,7 +331,7 @@ class Group:
 
         With a token, here and below, only what is still leased under it counts.
         """
-        count = sum([self.leases.drop(start, end) for start, end in self._held(ranges, token)])
+        count = sum([self.leases.drop(start, end) for start, end in _held(self.leases, ranges, token)])
         self.acknowledged += count
         return count
 
@@ -277,21 +340,16 @@ class Group:
 
         Their delivery holds them no longer.
         """
-        return sum([self.leases.postpone(start, end, at, True) for start, end in self._held(ranges, token)])
+        return sum([self.leases.postpone(start, end, at, True) for start, end in _held(self.leases, ranges, token)])
 
     def extend(self, ranges: Iterable[Range], at: int, token: int | None = None) -> int:
         """Deliver pending messages again not before a time; answers how many. The ranges must not overlap."""
-        return sum([self.leases.postpone(start, end, at) for start, end in self._held(ranges, token)])
+        return sum([self.leases.postpone(start, end, at) for start, end in _held(self.leases, ranges, token)])
 
     def begin(self, ranges: Iterable[Range], now: int, token: int | None = None) -> None:
         """Count an attempt for messages that are reserved, and start the time to their expiry. Once a delivery."""
-        for start, end in self._held(ranges, token):
+        for start, end in _held(self.leases, ranges, token):
             self.leases.begin(start, end, now)
-
-    def _held(self, ranges: Iterable[Range], token: int | None) -> Iterable[Range]:
-        if token is None:
-            return ranges
-        return [run for start, end in ranges for run in self.leases.held(start, end, token)]
 
     def set_position(self, offset: int) -> None:
         """Deliver from an offset on; pending messages stay pending."""
@@ -301,8 +359,13 @@ class Group:
         """Apply a logged change."""
         for start, end in change.removed:
             self.leases.drop(start, end)
+            self.waiting.drop(start, end)
         for lease in change.leases:
-            self.leases.put(lease)
+            if lease.delayed:
+                self.waiting.put(lease)
+            else:
+                self.leases.put(lease)
+                self.waiting.drop(lease.start, lease.end)
         self.position = change.position
         self.lost = change.lost
         self.token = max(self.token, change.token)
@@ -331,15 +394,20 @@ class Group:
     @property
     def done_through(self) -> int:
         """Every message up to it was acknowledged, given up or lost."""
-        first = self.leases.first_offset
-        return (self.position if first is None else min(self.position, first)) - 1
+        firsts = [first for first in (self.leases.first_offset, self.waiting.first_offset) if first is not None]
+        return min([self.position, *firsts]) - 1
 
     def next_retry(self) -> int | None:
         return self.leases.next_retry()
 
-    def next_deadline(self) -> int | None:
-        """When the next retry or expiry is: a blocked reader waits no longer than that. O(1)."""
-        return self.leases.next_deadline()
+    def next_deadline(self, cap: int = 1000) -> int | None:
+        """When the next retry or expiry is, or messages become visible that there is room for. O(1).
+
+        A blocked reader waits no longer than that.
+        """
+        deadline = self.leases.next_deadline()
+        visible = self.waiting.next_retry() if self.waiting.messages and self.pending_count < cap else None
+        return deadline if visible is None else min(visible, deadline if deadline is not None else visible)
 
     def next_expiry(self) -> int | None:
         """When the next lease is given up."""
@@ -350,16 +418,18 @@ class Group:
 
     def dump(self) -> bytes:
         """The whole group, as the change that makes it from nothing."""
-        return self.change(leases=self.leases).encode()
+        return self.change(leases=[*self.leases, *self.waiting]).encode()
 
     @classmethod
     def load(cls, data: bytes, last: int) -> Self:
         """The group that `dump` wrote, of a stream with a last offset; CorruptValue for anything else."""
         change = Change.decode(data)
-        bounds = [bound for lease in change.leases for bound in (lease.start, lease.end)]
-        disjoint = all(a < b for a, b in zip(bounds[::2], bounds[1::2], strict=True)) and bounds == sorted(bounds)
-        if change.removed or not disjoint:
-            raise CorruptValue("a group's leases are out of order")
+        for delayed in (False, True):
+            kept = [lease for lease in change.leases if lease.delayed == delayed]
+            bounds = [bound for lease in kept for bound in (lease.start, lease.end)]
+            disjoint = all(a < b for a, b in zip(bounds[::2], bounds[1::2], strict=True)) and bounds == sorted(bounds)
+            if change.removed or not disjoint:
+                raise CorruptValue("a group's leases are out of order")
         if not change.fits(last):
             raise CorruptValue("a group's leases are of messages that were never written")
         group = cls(change.position)
@@ -369,16 +439,41 @@ class Group:
     def copy(self) -> Group:
         group = Group(self.position)
         group.lost, group.acknowledged, group.token = self.lost, self.acknowledged, self.token
-        group.leases = self.leases.copy()
+        group.leases, group.waiting = self.leases.copy(), self.waiting.copy()
         return group
 
     def size(self) -> int:
         """About how many bytes of memory it takes."""
-        return 400 + self.leases.size() + self.members.size()
+        return 1000 + self.leases.size() + self.waiting.size() + self.members.size()
 
     def check(self) -> None:
         """Assert every invariant. O(leases)."""
         self.leases.check()
+        self.waiting.check()
+        assert all(lease.delayed for lease in self.waiting)
+        assert not any(lease.delayed for lease in self.leases)
+
+
+def _pass_by(group: Group, run: tuple[int, int, int]) -> Lease:
+    """Keep messages aside that the group has reached and that are not visible yet."""
+    start, end, at = run
+    lease = Lease(max(start, group.position), end, at, 0, -1, 0, None, 0, 0, True)
+    group.waiting.put(lease)
+    group.position = end
+    return lease
+
+
+def _drop_missing(group: Group, messages: Messages, start: int, end: int) -> None:
+    """Drop a range from pending; those that were evicted are lost, those that were compacted are not."""
+    first = min(max(messages.first, start), end)
+    group.lost += group.leases.drop(start, first)
+    group.leases.drop(first, end)
+
+
+def _held(leases: Leases, ranges: Iterable[Range], token: int | None) -> Iterable[Range]:
+    if token is None:
+        return ranges
+    return [run for start, end in ranges for run in leases.held(start, end, token)]
 
 
 def _again(due: Lease, terms: Lease, now: int) -> Lease:

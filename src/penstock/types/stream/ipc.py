@@ -53,16 +53,16 @@ def stream_of(
     messages: Iterable[ArrowPart],
     bounds: tuple[int, int] | None = None,
     fields: str | None = None,
+    schema: Any = READ_SCHEMA,
     token: int | None = None,
 ) -> ArrowPart:
     """A whole stream: its schema, some messages, its end.
 
-    The schema's metadata has the bounds, the fields of the entries and the token of the delivery, if given. With a
-    token, messages have one more column: the attempts.
+    The schema's metadata has the bounds, the fields of the entries and the token of the delivery, if given.
     """
-    if token is None and bounds is None:
+    if schema is READ_SCHEMA and bounds is None:
         head = _STREAM_HEAD
-    elif token is None and bounds is not None and fields is None:
+    elif schema is READ_SCHEMA and bounds is not None and fields is None:
         head = _head_with(*bounds)
     else:
         metadata = {} if token is None else {b"token": b"%d" % token}
@@ -70,7 +70,6 @@ def stream_of(
             metadata[b"first"], metadata[b"last"] = (b"%0*d" % (_DIGITS, bound) for bound in bounds)
         if fields is not None:
             metadata[b"schema"] = fields.encode()
-        schema = READ_SCHEMA if token is None else LEASED_SCHEMA
         head = schema.with_metadata(metadata).serialize().to_pybytes()
     sizes, pieces = zip(*messages, (len(_STREAM_END), [_STREAM_END]), strict=True)
     return ArrowPart(len(head) + sum(sizes), chain([head], *pieces))
@@ -157,10 +156,10 @@ def _codec(name: str) -> Any:
     return pa.Codec(name)
 
 
-def rows_part(offsets: Any, batch: Any, attempts: int | None = None) -> ArrowPart:
+def rows_part(offsets: Any, batch: Any, more: int | None = None) -> ArrowPart:
     """The message of any rows of a node, with the column of their offsets; several messages for a large node.
 
-    With `attempts` there is one more column, which has this number in every row.
+    With `more` there is one more column, which has this number in every row.
     """
     if batch.schema == LARGE_SCHEMA:
         # Rows of a large node are megabytes each; one row for each batch fits 32-bit offsets again.
@@ -173,9 +172,9 @@ def rows_part(offsets: Any, batch: Any, attempts: int | None = None) -> ArrowPar
         ]
     else:
         rows = [(offsets, batch.columns)] if batch.num_rows else []
-    if attempts is not None:
-        rows = [(at, [*columns, int64s(array("q", (attempts,)) * len(at))]) for at, columns in rows]
-    schema = READ_SCHEMA if attempts is None else LEASED_SCHEMA
+    if more is not None:
+        rows = [(at, [*columns, int64s(array("q", (more,)) * len(at))]) for at, columns in rows]
+    schema = READ_SCHEMA if more is None else LEASED_SCHEMA  # the message does not say what its columns are called
     pieces = [
         memoryview(pa.RecordBatch.from_arrays([places, *columns], schema=schema).serialize())
         for places, columns in rows

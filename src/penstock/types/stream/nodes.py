@@ -278,20 +278,20 @@ class Node:
             self.start, self.offsets, (tag_table, tags), (entry_table, entries), first, end, self.large
         )
 
-    def arrow(self, start: int, end: int, compressed: bool = False, attempts: int | None = None) -> ArrowPart:
+    def arrow(self, start: int, end: int, compressed: bool = False, more: int | None = None) -> ArrowPart:
         """The messages between two offsets in Arrow's form, compressed if they are stored so and it is allowed.
 
-        A cold node that is read as a whole stays cold. With `attempts` there is one more column, which has this number
+        A cold node that is read as a whole stays cold. With `more` there is one more column, which has this number
         in every row, and nothing is compressed.
         """
         a, b = self.row(start), self.row(end)
         known = self.offsets
-        if b - a == self.count and a < b and not self.large and attempts is None:
+        if b - a == self.count and a < b and not self.large and more is None:
             self.own()
             offsets = partial(counted, start, b - a) if known is None else known.tobytes
             return node_part(self.payload, offsets, compressed)
         column = offsets_from(start, b - a) if known is None else int64s(known).slice(a, b - a)
-        return rows_part(column, self.opened().slice(a, b - a), attempts)
+        return rows_part(column, self.opened().slice(a, b - a), more)
 
     def lists(self) -> tuple[list[int], list[int], list[bytes], list[bytes]]:
         """Offsets, times, tags and entries of all messages."""
@@ -497,10 +497,10 @@ class Active:
             encoding.encode_more(self.encoded, begins, self.start, self.tags, self.entries, b)
         return bytes(self.encoded[begins[a] : begins[b]])
 
-    def arrow(self, start: int, end: int, compressed: bool = False, attempts: int | None = None) -> ArrowPart:
+    def arrow(self, start: int, end: int, compressed: bool = False, more: int | None = None) -> ArrowPart:
         rows = slice(start - self.start, end - self.start)
         batch = message_batch(self.times[rows], self.tags[rows], self.entries[rows])
-        return rows_part(offsets_from(start, end - start), batch, attempts)
+        return rows_part(offsets_from(start, end - start), batch, more)
 
     def lists(self) -> tuple[list[int], list[int], list[bytes], list[bytes]]:
         offsets = list(range(self.start, self.start + len(self.entries)))

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from penstock.types.stream.arrow import LEASED_SCHEMA
 from penstock.types.stream.encoding import Encoding
 from penstock.types.stream.ipc import ArrowPart, Piece, stream_of
 from penstock.types.stream.messages import Messages
@@ -158,11 +159,11 @@ def read_arrow_leases(
 ) -> ArrowPart:
     """The messages of leases in Arrow, with a column of their attempts, and the token in the metadata."""
     parts = (
-        block.arrow(a, b, attempts=lease.attempts)
+        block.arrow(a, b, more=lease.attempts)
         for lease in leases
         for block, a, b in messages.blocks(lease.start, lease.end)
     )
-    return stream_of(parts, (messages.first, messages.last) if with_bounds else None, fields, token)
+    return stream_of(parts, (messages.first, messages.last) if with_bounds else None, fields, LEASED_SCHEMA, token)
 
 
 def _affordable(items: int, budget: int | None) -> tuple[int, int | None]:

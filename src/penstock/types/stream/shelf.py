@@ -34,12 +34,16 @@ class Lease(NamedTuple):
     end: int
     retry_at: int  # deliver again from then on
     expire_at: int  # give up from then on; 0 is never, -n is n milliseconds after they are begun
-    first_delivered: int
+    first_delivered: int  # -1: not yet, a group waits until the messages are visible
     attempts: int  # how often they were begun
     dead_letter: bytes | None  # the key that gets them when they are given up
     token: int = 0  # the delivery under which they are held; 0 if they were given back
     limit: int = 0  # give up instead of delivering again after so many attempts; 0 is never
     reserved: bool = False  # delivered, but not begun
+
+    @property
+    def delayed(self) -> bool:
+        return self.first_delivered < 0
 
     @property
     def end_at(self) -> int:

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from penstock.types.packing import CorruptValue, pack_many, unpack_many
 from penstock.types.registry import value_type
+from penstock.types.stream.delays import Delays
 from penstock.types.stream.groups import Group
 from penstock.types.stream.messages import Messages
 from penstock.types.stream.nodes import Active, Storage, check_unpacked, load_node
@@ -25,6 +26,14 @@ from penstock.types.stream.schemas import Check, Schemas
 
 _FORMAT = 1
 _WITH_SCHEMAS = 2  # one more part at the end; a stream without schemas is written in the older format
+_WITH_DELAYS = 3  # likewise
+_WITH_BOTH = 4  # schemas first
+_VERSIONS = {
+    (False, False): _FORMAT,
+    (True, False): _WITH_SCHEMAS,
+    (False, True): _WITH_DELAYS,
+    (True, True): _WITH_BOTH,
+}
 _HEAD = struct.Struct("<BIIIIqqq?")  # format; nodes, groups, producers, stages; retention
 _LOG = struct.Struct("<qqqqq")
 _NODE = struct.Struct("<qq???")
@@ -45,7 +54,8 @@ class Stream:
 
     # A client that waits for a stream at a key remembers which one it was, and must not keep a deleted one alive.
     __slots__ = (
-        "__weakref__", "checked", "expiry_from", "groups", "messages", "producers", "retention", "schemas", "stages",
+        "__weakref__", "checked", "delays", "expiry_from", "groups", "messages", "producers", "retention", "schemas",
+        "stages",
     )  # fmt: skip
 
     def __init__(self, storage: Storage) -> None:
@@ -54,6 +64,7 @@ class Stream:
         self.producers = Producers()
         self.stages = Stages()
         self.retention = Retention()
+        self.delays: Delays | None = None  # messages that groups get later, if there ever was one
         self.schemas: Schemas | None = None
         self.checked: Schemas | None = None  # the schemas, if entries are to be checked before they are written
         self.expiry_from = 0  # no lease of any group expires before; not dumped, and 0 until it is computed
@@ -77,6 +88,18 @@ class Stream:
         commit = Commit(self.messages.append_arrow(now, batches), sum(batch.num_rows for batch in batches))
         self.producers.remember_commit(producer, epoch, commit, now)
         return commit
+
+    def delay(self, first: int, at: int, now: int) -> None:
+        """Hide the messages from an offset on from groups until a time."""
+        if at > now:
+            if self.delays is None:
+                self.delays = Delays()
+            self.delays.add(first, self.messages.last + 1, at, now)
+
+    def hides(self, now: int) -> Delays | None:
+        """The delays, if some may not be over."""
+        delays = self.delays
+        return delays if delays is not None and delays.latest > now else None
 
     def retain(self, retention: Retention) -> None:
         """Set the retention; retention.py and compaction.py enforce it."""
@@ -109,7 +132,7 @@ class Stream:
         messages, kept = self.messages, self.retention
         active = messages.active
         counts = (len(messages.nodes), len(self.groups), len(self.producers.by_id), len(self.stages.by_token))
-        version = _FORMAT if self.schemas is None else _WITH_SCHEMAS
+        version = _VERSIONS[self.schemas is not None, self.delays is not None]
         yield _HEAD.pack(version, *counts, kept.count, kept.age_ms, kept.bytes, kept.compact)
         yield _LOG.pack(messages.first, messages.last, messages.lowest, active.start, active.before)
         for node in messages.nodes.values():
@@ -126,6 +149,8 @@ class Stream:
         yield from self.stages.dump()
         if self.schemas is not None:
             yield self.schemas.dump()
+        if self.delays is not None:
+            yield self.delays.dump()
 
     @classmethod
     def load(cls, data: bytes, limit: int | None = None, storage: Storage | None = None) -> Self:
@@ -148,7 +173,7 @@ class Stream:
         stream = cls(storage)
         messages = stream.messages
         version, nodes, groups, producers, stages, *kept = _HEAD.unpack(next(parts))
-        if version not in (_FORMAT, _WITH_SCHEMAS):
+        if version not in _VERSIONS.values():
             raise CorruptValue(f"a stream of format {version}")
         messages.first, messages.last, messages.lowest, start, before = _LOG.unpack(next(parts))
         for number in range(messages.lowest, messages.lowest + nodes):
@@ -176,8 +201,10 @@ class Stream:
         for _ in range(stages):
             stream.stages.load_one(next(parts), parts)
         stream.retain(Retention(*kept))
-        if version == _WITH_SCHEMAS:
+        if version in (_WITH_SCHEMAS, _WITH_BOTH):
             stream.set_schemas(Schemas.load(next(parts)))
+        if version in (_WITH_DELAYS, _WITH_BOTH):
+            stream.delays = Delays.load(next(parts), messages.last)
         return stream
 
     def copy(self) -> Stream:
@@ -192,12 +219,14 @@ class Stream:
             stream.stages.stage(token, stage.batches[:], stage.used)
         stream.retention = self.retention
         stream.set_schemas(self.schemas)
+        stream.delays = self.delays.copy() if self.delays is not None else None
         return stream
 
     def size(self) -> int:
         """About how many bytes of memory it takes."""
         groups = sum(len(name) + group.size() for name, group in self.groups.items())
         schemas = self.schemas.size() if self.schemas is not None else 0
+        schemas += self.delays.size() if self.delays is not None else 0
         return 500 + self.messages.size() + groups + self.producers.size() + self.stages.size() + schemas
 
     def size_of_copy(self) -> int:
@@ -214,6 +243,8 @@ class Stream:
                 group.check()
             self.producers.check()
             self.stages.check()
+            if self.delays is not None:
+                self.delays.check()
         except AssertionError as failure:
             failure.add_note(
                 f"messages: {self.messages.info()}, lowest {self.messages.lowest}, recent {[*self.messages.recent]}"
