@@ -107,6 +107,7 @@ EXAMPLES: dict[str, list[list[str | bytes]]] = {
         ["list", "ALPHA", "LIMIT", "0", "10", "STORE", "new"],
     ],
     "TWRITE": [["stream", "tag", "entry"], ["stream", "FORMAT", "ARROW", ZEROS]],
+    "TGIVEUP": [["stream", "g", "1-1000"]],
     "TSCHEMA SET": [
         ["stream", ", ".join(f"f{number} array<int>" for number in range(2000))],
         ["new", ", ".join(f"f{number} int" for number in range(2000))],
@@ -136,6 +137,7 @@ def full() -> Iterator[World]:
         _words("HSET", ["hash", *(f"f{number}" for number in range(COUNT))]),
         _words("ZADD", ["zset", *(word for number in range(COUNT) for word in (str(number), f"m{number}"))]),
         _words("TWRITE", ["stream", "ENTRIES", *["tag", "entry"] * 2500]),
+        _words("TREAD", ["stream", "0", "1000", "GROUP", "g", "RETRY", "1000000", "0", "DEADLETTER", "dead"]),
         _words("TSTAGE", ["stream", "token", "ENTRIES", *["tag", "entry"] * 10]),
         *(_words("XADD", ["xstream", f"{number}-1", "f", "v"]) for number in range(1, 2000)),
     ):  # fmt: skip

@@ -24,7 +24,7 @@ WRITES_THAT_MAY_NOT = {
     "depends on the clock": "expire expireat getex pexpire pexpireat psetex restore setex tcommit textend tnack "
     "tretain tstage twrite xadd",
     "has a random outcome, which the log must know at once": "spop",
-    "is logged by its effect, which is not known before it runs": "tgroup|set",
+    "is logged by its effect, which is not known before it runs": "tgiveup tgroup|set",
     "decides which of the next writes are refused": "tschema|del tschema|set",
     "is an operator's command": "tapply",
     "names no key": "flushall flushdb oncebegin onceend swapdb",

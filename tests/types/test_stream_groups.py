@@ -199,9 +199,9 @@ def test_lag_is_exact_whatever_was_evicted_or_added() -> None:
     assert group.lag(messages) == 15
     messages.evict_through(12)
     assert group.lag(messages) == 8
-    group.set_position(500)
+    group.position = 500
     assert group.lag(messages) == 0
-    group.set_position(1)
+    group.position = 1
     assert group.lag(messages) == 8
 
 
@@ -216,14 +216,14 @@ def test_a_refused_message_is_due_when_asked_for() -> None:
     messages, group = filled(5), Group(1)
     group.deliver(messages, 0, 5, (10_000, 0))
     assert group.nack([(2, 4), (9, 12)], at=50) == 2
-    assert group.next_retry() == 50
+    assert group.leases.next_retry() == 50
     assert group.deliver(messages, 50, 5, (10_000, 0)).runs == [(2, 4)]
 
 
 def test_a_rewound_group_delivers_again_and_counts_pending_once() -> None:
     messages, group = filled(10), Group(1)
     group.deliver(messages, 0, 6, (100, 0))
-    group.set_position(4)
+    group.position = 4
     assert group.deliver(messages, 10, 10, (100, 0)).runs == [(4, 11)]
     group.check()
     assert group.pending_count == 10

@@ -33,7 +33,7 @@ def _group_of(stream: Stream, name: bytes) -> Group:
 
 
 def _describe(session: Session, name: bytes, group: Group, stream: Stream) -> dict[bytes, object]:
-    next_retry = group.next_retry()
+    next_retry = group.leases.next_retry()
     now = session.engine.streams.lease_time()
     consumers = [
         {
@@ -220,7 +220,7 @@ def tgroup_set(session: Session, argv: Argv) -> Reply:
     if argv[3] not in stream.groups:
         session.engine.require_memory(argv)
     group = stream.group(argv[3], place)
-    group.set_position(place)
+    group.position = place
     session.engine.streams.note(session.db, argv[2], stream)
     session.db.changed(argv[2])
     session.log([b"TAPPLY", argv[2], b"GROUP", argv[3], group.change().encode()])
@@ -305,7 +305,7 @@ def tnack(session: Session, argv: Argv) -> Reply:
         delay = to_number(words[-1], "DELAY")
         words = words[:-2]
     ranges = merged(to_ranges(words))
-    found = _pending_group(session, argv)
+    found = pending_group(session, argv)
     if found is None:
         return 0
     stream, group = found
@@ -341,7 +341,7 @@ def textend(session: Session, argv: Argv) -> Reply:
     if begin and len(words) == 1:
         raise ReplyError("BEGIN needs offsets after it")
     ranges = merged(to_ranges(words[1:] if begin else words))
-    found = _pending_group(session, argv)
+    found = pending_group(session, argv)
     if found is None:
         return 0
     stream, group = found
@@ -358,7 +358,8 @@ def textend(session: Session, argv: Argv) -> Reply:
     return count
 
 
-def _pending_group(session: Session, argv: Argv) -> tuple[Stream, Group] | None:
+def pending_group(session: Session, argv: Argv) -> tuple[Stream, Group] | None:
+    """The stream and the group that `key group ...` names; None if there are none."""
     stream = session.db.find(argv[1], Stream)
     group = stream.groups.get(argv[2]) if stream is not None else None
     return (stream, group) if stream is not None and group is not None else None

@@ -246,15 +246,22 @@ class Streams:
             self._engine.propagate(database, [[b"TAPPLY", key, b"COMPACT", *[b"%d" % number for number in rewritten]]])
 
     def group_changed(
-        self, database: Database, key: bytes, name: bytes, stream: Stream, change: Change, expired: list[Lease]
+        self,
+        database: Database,
+        key: bytes,
+        name: bytes,
+        stream: Stream,
+        change: Change,
+        given_up: list[Lease],
+        why: str | None = None,
     ) -> list[Argv]:
-        """A group changed: write the dead letters of what expired; the commands to log for all of it."""
+        """A group changed: write the dead letters of what it gave up; the commands to log for all of it."""
         effects: list[Argv] = []
         if self._engine.log is not None:
             effects.append([b"TAPPLY", key, b"GROUP", name, change.encode()])
-        for lease in expired:
+        for lease in given_up:
             if lease.dead_letter is not None:
-                effects += self._dead_letter(database, key, name, stream, lease)
+                effects += self._dead_letter(database, key, name, stream, lease, why)
         if change.removed:
             database.changed(key)
         else:
@@ -268,24 +275,26 @@ class Streams:
         database.changed(key)
         del ready[before:]
 
-    def _dead_letter(self, database: Database, key: bytes, name: bytes, stream: Stream, lease: Lease) -> list[Argv]:
-        """Append the expired messages to the lease's dead letter stream; the commands that say so."""
+    def _dead_letter(
+        self, database: Database, key: bytes, name: bytes, stream: Stream, lease: Lease, why: str | None
+    ) -> list[Argv]:
+        """Append messages that were given up to the lease's dead letter stream; the commands that say so."""
         target = lease.dead_letter
         assert target is not None
         letters: list[TaggedEntry] = []
         for message in each(stream.messages, lease.start, lease.end - lease.start):
             if message.offset >= lease.end:
                 break
-            letter = Letter(key, message.entry, None, message.offset, name_in_text(name), lease.attempts)
+            letter = Letter(key, message.entry, why, message.offset, name_in_text(name), lease.attempts)
             letters.append((message.tag, letter.encode()))
         evictions = self.append_letters(database, target, letters) if target != key else None
         if evictions is None:
             # The key got another type since, or this stream, which would read its own dead letters without end. The
             # message stays in the stream, but the group is done with it.
-            why = "is the stream itself" if target == key else "holds no stream"
+            reason = "is the stream itself" if target == key else "holds no stream"
             log.warning(
                 "stream %s, group %s: no dead letters for %d-%d, %s %s",
-                *(name_in_text(key), name_in_text(name), lease.start, lease.end - 1, name_in_text(target), why),
+                *(name_in_text(key), name_in_text(name), lease.start, lease.end - 1, name_in_text(target), reason),
             )
             return []
         at = b"%d" % self._engine.clock.now

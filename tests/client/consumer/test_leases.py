@@ -18,8 +18,9 @@ from tests.support.background import in_background
 from tests.support.client.consuming import Consume, fill
 from tests.support.waiting import wait_until
 
-from penstock import Client, Server, aio
+from penstock import GIVE_UP, Client, Server, aio
 from penstock.client.api.streams import GroupInfo, Message
+from penstock.client.consumer import orders
 from penstock.protocol.dead_letters import Letter
 
 
@@ -351,3 +352,39 @@ def test_a_body_may_acknowledge_early_and_then_fail(ours: Server, consume: Consu
 
     consume(ours.url, body, {"on_error": lambda message, error: told.append(message.offset)})
     assert told == [1] and pending(ours.url) == [(2, 2, 1)]
+
+
+def test_a_letter_that_cannot_be_written_leaves_its_message_pending(ours: Server, consume: Consume) -> None:
+    fill(ours.url, 1)
+
+    def body(consumer: Any, message: Any) -> None:
+        with Client.from_url(ours.url) as client:
+            client.set("dead", "no stream")
+        raise ValueError("never")
+
+    with pytest.raises(redis.ResponseError, match="'dead', which holds no stream; the messages stay pending"):
+        consume(
+            ours.url, body, {"on_error": lambda *_: None}, dead_letter="dead", retry={ValueError: GIVE_UP}, block_ms=50
+        )
+    assert (group(ours.url).pending, group(ours.url).acknowledged) == (1, 0)
+
+
+def test_a_server_without_memory_for_a_letter_delays_the_message(
+    ours: Server, consume: Consume, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(orders, "NOT_GIVEN_UP", 100)
+    fill(ours.url, 1)
+    attempts: list[int] = []
+
+    def body(consumer: Any, message: Any) -> None:
+        attempts.append(message.attempts)
+        with Client.from_url(ours.url) as client:
+            client.config_set("maxmemory", 1 if len(attempts) == 1 else 0)
+        if len(attempts) == 2:
+            threading.Timer(0.5, consumer.stop).start()
+        raise ValueError("never")
+
+    consume(ours.url, body, {"on_error": lambda *_: None}, dead_letter="dead", retry={ValueError: GIVE_UP}, block_ms=50)
+    assert attempts == [1, 2]
+    assert [letter.why for letter in letters(ours.url)] == ["ValueError: never"]
+    assert len([each for each in caplog.records if "is not given up yet" in each.getMessage()]) == 1

@@ -6,6 +6,7 @@ import logging
 import signal
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import redis
 from tests.support.background import in_background
 from tests.support.client.consuming import Consume, fill
 from tests.support.server_process import Process
+from tests.support.waiting import wait_until
 
 from penstock import Client, Server
 from penstock.testing.proxy import FaultProxy
@@ -158,3 +160,25 @@ def test_a_consumer_that_stops_during_an_outage_ends_within_its_grace(
 
         consume(proxy.url, body, grace_ms=300)
     assert any("time to stop is over" in record.getMessage() for record in caplog.records)
+
+
+def test_leases_are_extended_again_after_an_outage_longer_than_the_patience(tmp_path: Path) -> None:
+    """The body does not meet the outage, and goes on: so do its leases."""
+    process = Process(tmp_path, free_port())
+    try:
+        fill(url_of(process.port), 1)
+        with Client.from_url(url_of(process.port), socket_timeout=0.5) as client:
+            consumer = client.consumer("s", "g", retry_ms=1500, patience=0.5, block_ms=50)
+            runs = 0
+            for _ in consumer:
+                runs += 1
+                process.kill()
+                time.sleep(1.5)
+                process = Process(tmp_path, process.port)
+                extended = consumer.counts.extended
+                wait_until(partial(lambda before: consumer.counts.extended > before + 1, extended))
+                assert client.tread("s", 0, 10, group="g", retry_ms=1500) == []
+                consumer.stop()
+        assert (runs, consumer.counts.done) == (1, 1)
+    finally:
+        process.kill()

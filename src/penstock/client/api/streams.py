@@ -370,6 +370,18 @@ class StreamCommands(SchemaCommands):
         words = [*_token(token), "BEGIN"] if begin else _token(token)
         return self.execute_command("TEXTEND", key, group, ms, *words, *_some(offsets))
 
+    def tgiveup(
+        self,
+        key: Any,
+        group: Any,
+        *offsets: int | str | range | Sequence[int],
+        token: int | None = None,
+        reason: str | None = None,
+    ) -> Any:
+        """Give up pending messages, which become dead letters with this reason; how many were pending."""
+        words = [*_token(token), "REASON", reason] if reason is not None else _token(token)
+        return self.execute_command("TGIVEUP", key, group, *words, *_some(offsets))
+
     def tproducer(self, key: Any, producer: Any) -> Any:
         """The last write of a producer to a stream: a ProducerInfo, or None if the stream does not know it."""
         return self.execute_command("TPRODUCER", key, producer)

@@ -30,6 +30,7 @@ from typing import Any
 from penstock.client.consumer.counts import Counts
 from penstock.client.consumer.delivered import Delivered, Lease
 from penstock.client.consumer.orders import Order, Orders, Verdict
+from penstock.client.consumer.outages import may_pass
 from penstock.client.consumer.pace import Pace
 from penstock.client.consumer.part import Part
 from penstock.client.consumer.queues import Lanes, PlainQueue, Queue
@@ -355,10 +356,15 @@ class ConsumerCore:
             yield Wait(min(TICK, self.terms.retry_ms / 4000))
             if self._is_over:
                 return
-            self._free()
-            if orders := self._settlements():
-                yield from self._sender.send(orders)
-            yield from self._extend()
+            try:
+                self._free()
+                if orders := self._settlements():
+                    yield from self._sender.send(orders)
+                yield from self._extend()
+            except Exception as error:
+                if not may_pass(error):
+                    raise
+                # The patience is over. A worker meets the same server at its next command, and its caller is told.
 
     def _extend(self) -> Steps:
         """Extend leases that have come to a third of their time, of messages that are begun. In lanes of all: they must

@@ -19,10 +19,8 @@ _log = logging.getLogger("penstock.consumer")
 
 
 def log_failure(message: Delivered, error: Exception) -> None:
-    """What `run` does about a body that fails, unless it is given an `on_error`: the log says why a message comes
-    again.
-    """
-    _log.error("the body failed on message %d, which comes again", message.offset, exc_info=error)
+    """What `run` does about a body that fails, unless it is given an `on_error`: the log says why."""
+    _log.error("the body failed on message %d, attempt %d", message.offset, message.attempts, exc_info=error)
 
 
 def is_coroutine(body: Any) -> bool:

@@ -10,30 +10,31 @@ from typing import Any, Literal
 from penstock.client.api.streams import spans
 from penstock.client.consumer.delivered import Delivered
 from penstock.client.consumer.terms import Terms
-from penstock.protocol.dead_letters import Letter, name_in_text
 
-Kind = Literal["read", "begin", "extend", "ack", "nack", "letter", "ask"]
+Kind = Literal["read", "begin", "extend", "ack", "nack", "give up", "ask"]
 Verdict = int | None | BaseException
+LONGEST_REASON = 4000
+"""Characters of an exception that a dead letter keeps."""
+NOT_GIVEN_UP = 5000
+"""Milliseconds after which a message is tried again for whose dead letter the server had no memory."""
 
 
 class Order:
     """One command."""
 
-    __slots__ = ("is_repeated", "kind", "letter", "messages", "reply", "words")
+    __slots__ = ("is_repeated", "kind", "messages", "reply", "words")
 
     def __init__(self, kind: Kind, words: tuple[Any, ...], messages: Sequence[Delivered] = ()) -> None:
         self.kind = kind
         self.words = words
         self.messages = messages
-        self.letter: Sequence[tuple[Any, ...]] = ()
-        """The commands of the transaction that writes a dead letter; `words` asks first whether the message is held."""
         self.reply: Any = None
         self.is_repeated = False
         """It may have been executed before, so its reply may count less than it did."""
 
     @property
     def settles(self) -> bool:
-        return self.kind in ("ack", "nack", "letter")
+        return self.kind in ("ack", "nack", "give up")
 
 
 class Orders:
@@ -82,7 +83,7 @@ class Orders:
             if verdict is None:
                 done.append(message)
             elif isinstance(verdict, BaseException):
-                orders.append(self._letter(message, verdict))
+                orders.append(self._give_up(message, verdict))
             else:
                 back.setdefault(verdict, []).append(message)
         for token, ranges, held in _by_token(done):
@@ -93,16 +94,17 @@ class Orders:
                 orders.append(Order("nack", ("TNACK", *self._place, "TOKEN", token, *ranges, *words), held))
         return orders
 
-    def _letter(self, message: Delivered, error: BaseException) -> Order:
-        key, group = (word if isinstance(word, bytes) else str(word).encode() for word in self._place)
-        entry = message.entry if isinstance(message.entry, bytes) else str(message.entry).encode()
-        why = f"{type(error).__name__}: {error}"
-        letter = Letter(key, entry, why, message.offset, name_in_text(group), message.attempts)
-        ack = ("TACK", *self._place, "TOKEN", message.lease.token, message.offset)
-        order = Order("letter", self._hold(message.lease.token, None, [message.offset]), [message])
-        written = ("TWRITE", self._terms.dead_letter, message.tag, letter.encode())
-        order.letter = [ack] if self._terms.dead_letter is None else [written, ack]
-        return order
+    def _give_up(self, message: Delivered, error: BaseException) -> Order:
+        """The server writes the dead letter, if this member still holds the message."""
+        why = f"{type(error).__name__}: {error}"[:LONGEST_REASON]
+        words = ("TGIVEUP", *self._place, "TOKEN", message.lease.token, "REASON", why, message.offset)
+        return Order("give up", words, [message])
+
+
+def give_back_later(order: Order) -> Order:
+    """In place of a message that could not be given up: it is tried again."""
+    _, key, group, *_, token, _, _, offset = order.words
+    return Order("nack", ("TNACK", key, group, "TOKEN", token, offset, "DELAY", NOT_GIVEN_UP), order.messages)
 
 
 def _read_options(terms: Terms) -> tuple[Any, ...]:

@@ -17,6 +17,8 @@ _log = logging.getLogger("penstock.consumer")
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 _REMIND = 30.0  # seconds after which the log says again that the server is away
 
+NO_MEMORY = (redis.OutOfMemoryError, protocol_errors.OutOfMemory)
+"""The server answers, and refuses what takes memory."""
 _PASSING = (
     redis.ConnectionError,
     redis.TimeoutError,
@@ -24,11 +26,10 @@ _PASSING = (
     redis.exceptions.ClusterDownError,
     redis.exceptions.MasterDownError,
     redis.exceptions.TryAgainError,
-    redis.OutOfMemoryError,
+    *NO_MEMORY,
     protocol_errors.Busy,
     protocol_errors.Loading,
     protocol_errors.Misconf,
-    protocol_errors.OutOfMemory,
     protocol_errors.ReadOnly,
 )
 _FINAL = (ClientClosed, redis.AuthenticationError, redis.exceptions.AuthorizationError)

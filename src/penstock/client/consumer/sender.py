@@ -13,8 +13,8 @@ from typing import Any
 import redis
 
 from penstock.client.consumer.counts import Counts
-from penstock.client.consumer.orders import Order
-from penstock.client.consumer.outages import Outages, may_have_run, may_pass
+from penstock.client.consumer.orders import Order, give_back_later
+from penstock.client.consumer.outages import NO_MEMORY, Outages, may_have_run, may_pass
 from penstock.client.consumer.steps import Call, Wait
 from penstock.client.consumer.terms import Terms
 
@@ -43,10 +43,7 @@ class Sender:
         """Have commands executed; those without a reply again, unless `once`. After `stop`, only settlements are
         repeated, and only until the grace is over.
         """
-        pending = [order for order in orders if not order.letter]
-        for order in orders:
-            if order.letter:
-                yield from self._send_letter(order)
+        pending = list(orders)
         while pending:
             try:
                 replies = yield Call([order.words for order in pending])
@@ -56,7 +53,10 @@ class Sender:
             failed: list[Order] = []
             last: Exception | None = None
             for order, reply in zip(pending, replies, strict=True):
-                if isinstance(reply, Exception):
+                if order.kind == "give up" and isinstance(reply, NO_MEMORY):
+                    _log.warning("message %d is not given up yet, and comes again: %s", order.messages[0].offset, reply)
+                    failed.append(give_back_later(order))
+                elif isinstance(reply, Exception):
                     if order.kind == "ask" and isinstance(reply, redis.ResponseError):
                         continue  # there is no such group yet
                     if not may_pass(reply):
@@ -70,9 +70,15 @@ class Sender:
             pending = failed
             if last is None:
                 self.outages.answered(self._clock())
-            elif not (yield from self._may_repeat(last, once)):
+                continue
+            try:
+                is_repeated = yield from self._may_repeat(last, once)
+            except BaseException:
+                self._interrupt(pending)
+                raise
+            if not is_repeated:
                 return
-            elif self.is_stopping:
+            if self.is_stopping:
                 pending = [order for order in pending if order.settles]
             elif self._terms.ordered_by and any(order.kind == "read" and order.is_repeated for order in pending):
                 self.has_lost_read = True  # what it fetched, if it did, comes before new messages
@@ -99,31 +105,19 @@ class Sender:
         yield Wait(pause)
         return True
 
-    def _send_letter(self, order: Order) -> Calls:
-        """Write a dead letter and acknowledge its message, both or neither; nothing if another member has it now."""
-        letter, order.letter = order.letter, ()
-        while True:
-            yield from self.send([order])
-            if not order.reply:
-                if not order.is_repeated:
-                    self.note_stale(1)
-                return
-            (outcome,) = yield Call(letter, atomic=True)
-            if not isinstance(outcome, Exception):
-                self.counts.given_up += 1
-                return
-            if not may_pass(outcome):
-                raise outcome
-            order.is_repeated |= may_have_run(outcome)
-            if not (yield from self._may_repeat(outcome, once=False)):
-                return
-
     def _note(self, order: Order) -> None:
         """Count what a settlement did. A repeated one may have been done by the first."""
+        if not order.settles:
+            return
+        count = len(order.messages) if order.is_repeated else order.reply
         if order.kind == "ack":
-            self.counts.done += len(order.messages)
-        if order.kind in ("ack", "nack") and not order.is_repeated and order.reply < len(order.messages):
-            self.note_stale(len(order.messages) - order.reply)
+            self.counts.done += count
+        elif order.kind == "give up" and count:
+            self.counts.given_up += count
+            (message,) = order.messages
+            _log.warning("message %d is given up after %d attempts", message.offset, message.attempts)
+        if count < len(order.messages):
+            self.note_stale(len(order.messages) - count)
 
     def note_stale(self, count: int) -> None:
         self.counts.stale += count

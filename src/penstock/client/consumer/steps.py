@@ -9,10 +9,9 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Send commands in one go; `atomic`: as a transaction."""
+    """Send commands in one go."""
 
     commands: Sequence[tuple[Any, ...]]
-    atomic: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,16 +44,10 @@ class _Bell:
 def send(link: Any, step: Call) -> list[Any]:
     """The replies; errors stand in their place."""
     try:
-        if step.atomic:
-            with link.pipeline(transaction=True) as pipe:
-                for words in step.commands:
-                    pipe.execute_command(*words)
-                pipe.execute()
-            return [None]
         replies: list[Any] = link.execute_many(step.commands, raise_on_error=False)
         return replies
     except (redis.RedisError, OSError) as error:
-        return [error] * (1 if step.atomic else len(step.commands))
+        return [error] * len(step.commands)
 
 
 def _drive(bell: _Bell, link: Any, steps: Steps, is_keeper: bool = False) -> Part | None:

@@ -351,9 +351,21 @@ class Group:
         for start, end in _held(self.leases, ranges, token):
             self.leases.begin(start, end, now)
 
-    def set_position(self, offset: int) -> None:
-        """Deliver from an offset on; pending messages stay pending."""
-        self.position = offset
+    def held(self, ranges: Iterable[Range], token: int | None, count: int) -> list[Lease]:
+        """The leases in ranges, or parts of them, up to `count` messages."""
+        found: list[Lease] = []
+        for start, end in _held(self.leases, ranges, token):
+            parts = self.pending(start, end, count)
+            count -= sum(lease.end - lease.start for lease in parts)
+            found += parts
+        return found
+
+    def give_up(self, messages: Messages, leases: Iterable[Lease]) -> Change:
+        """Deliver these messages no more; answer the change to log. The leases are those of `held`."""
+        removed = [(lease.start, lease.end) for lease in leases]
+        for start, end in removed:
+            _drop_missing(self, messages, start, end)
+        return self.change(removed)
 
     def apply(self, change: Change) -> None:
         """Apply a logged change."""
@@ -396,9 +408,6 @@ class Group:
         """Every message up to it was acknowledged, given up or lost."""
         firsts = [first for first in (self.leases.first_offset, self.waiting.first_offset) if first is not None]
         return min([self.position, *firsts]) - 1
-
-    def next_retry(self) -> int | None:
-        return self.leases.next_retry()
 
     def next_deadline(self, cap: int = 1000) -> int | None:
         """When the next retry or expiry is, or messages become visible that there is room for. O(1).

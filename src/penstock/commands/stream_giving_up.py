@@ -1,0 +1,101 @@
+"""TGIVEUP: a member of a group that knows that a message will never succeed says so, and why.
+
+The server takes the message from the member and writes its dead letter in one step, as it does for a message that
+expires. So a member that holds the message no longer (TOKEN) writes no letter, and a letter that cannot be written
+leaves the message pending.
+
+Rejected: TWRITE and TACK in a MULTI of the client. EXEC has no way back: if the letter is refused, the TACK counts all
+the same and the message is lost; and the client cannot know whether it still holds the message when EXEC runs.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from penstock.commands.stream_administration import pending_group
+from penstock.commands.streams import to_ranges, to_token
+from penstock.engine.declarations import Access, Argv, Flag, NotLazy, Reply, command, key
+from penstock.engine.session import Session
+from penstock.protocol.dead_letters import name_in_text
+from penstock.protocol.errors import ReplyError
+from penstock.types.stream.groups import merged
+from penstock.types.stream.nodes import Range
+from penstock.types.stream.reading import take
+from penstock.types.stream.shelf import Lease
+from penstock.types.stream.stream import Stream
+
+MOST = 1000
+"""Messages that one command gives up: each becomes a letter, on the loop."""
+LETTER = 500
+"""Bytes of memory that a letter takes beside the message in it."""
+
+
+def _parse(argv: Argv) -> tuple[int | None, str | None, list[Range]]:
+    token, words = to_token(argv[3:])
+    reason = None
+    if words[0].upper() == b"REASON":
+        if len(words) < 3:
+            raise ReplyError("REASON takes a text, and offsets follow it")
+        reason, words = words[1].decode(errors="replace"), words[2:]
+    return token, reason, merged(to_ranges(words))
+
+
+def _growth(session: Session, argv: Argv) -> int:
+    """The bytes of the letters: an entry that is no text takes a third more, and most of a message is its entry."""
+    try:
+        token, _, ranges = _parse(argv)
+        found = pending_group(session, argv)
+    except ReplyError:
+        return 0
+    if found is None:
+        return 0
+    stream, group = found
+    growth = 0
+    for lease in group.held(ranges, token, MOST):
+        count = lease.end - lease.start
+        growth += LETTER * count + 2 * take(stream.messages, lease.start, count, sys.maxsize, lease.end).cost
+    return growth
+
+
+@command(
+    "TGIVEUP",
+    arity=-4,
+    flags=Flag.WRITE | Flag.DENYOOM,
+    keys=key(1, Access.UPDATE),
+    group="stream",
+    syntax="key group [TOKEN token] [REASON text] offset | start-end [...]",
+    cost="O(log L) a range with L leases pending, and O(bytes) of the letters",
+    not_lazy=NotLazy("is logged by its effect, which is not known before it runs"),
+    grows=_growth,
+)
+def tgiveup(session: Session, argv: Argv) -> Reply:
+    """Give up pending messages: write their dead letters, and deliver them no more; answer how many were pending.
+
+    A letter goes to the stream that DEADLETTER named when the message was first delivered; without one there is no
+    letter. REASON is the `why` of the letters. With TOKEN, only messages that are still leased under this delivery. One
+    call gives up at most 1000 messages. If the letters cannot be written, the messages stay pending.
+    """
+    token, reason, ranges = _parse(argv)
+    found = pending_group(session, argv)
+    if found is None:
+        return 0
+    stream, group = found
+    leases = group.held(ranges, token, MOST)
+    if not leases:
+        return 0
+    _check_targets(session, argv[1], leases)
+    count = sum(lease.end - lease.start for lease in leases)
+    change = group.give_up(stream.messages, leases)
+    db, streams = session.db, session.engine.streams
+    session.log(*streams.group_changed(db, argv[1], argv[2], stream, change, leases, reason))
+    return count
+
+
+def _check_targets(session: Session, name: bytes, leases: list[Lease]) -> None:
+    """Refuse if a letter could not be written."""
+    for target in {lease.dead_letter for lease in leases if lease.dead_letter is not None}:
+        if target == name or type(session.db.get(target)) not in (Stream, type(None)):
+            raise ReplyError(
+                f"the dead letters go to '{name_in_text(target[:64])}', which "
+                f"{'is the stream itself' if target == name else 'holds no stream'}; the messages stay pending"
+            )
