@@ -45,14 +45,6 @@ def pip(python: Path, *words: object, **environment: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def source_distribution(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    to = tmp_path_factory.mktemp("sdist")
-    run(sys.executable, "-m", "build", "--sdist", "--outdir", to, ROOT)
-    (path,) = to.iterdir()
-    return path
-
-
-@pytest.fixture(scope="module")
 def builder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The python of an environment that has what pyproject.toml says a build needs, and nothing else."""
     at = tmp_path_factory.mktemp("builder")
@@ -60,6 +52,16 @@ def builder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     python = at / "bin" / "python"
     pip(python, "install", *tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"])
     return python
+
+
+@pytest.fixture(scope="module")
+def source_distribution(builder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Made as `python -m build --sdist` makes it, in an environment that the builds share."""
+    to = tmp_path_factory.mktemp("sdist")
+    make = f"import os; os.chdir({str(ROOT)!r}); from setuptools import build_meta; build_meta.build_sdist({str(to)!r})"
+    run(builder, "-c", make)
+    (path,) = to.iterdir()
+    return path
 
 
 def built(builder: Path, source_distribution: Path, to: Path, **environment: str) -> Path:
