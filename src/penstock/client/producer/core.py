@@ -7,7 +7,9 @@ kept, and the server, which remembers the last answers of a producer, writes not
 window has no more.)
 
 The numbers begin at 1. A producer with a name of its own asks for its last number (TPRODUCER) and begins well above it,
-with the next EPOCH: from its first write on, a predecessor that is still at work is refused with FENCED.
+somewhere in the next EPOCH: from its first write on, a predecessor that is still at work is refused with FENCED. Where
+it begins is random, because two producers of one name may begin at the same time. If both began at the same number, the
+server would take the write of one for a repeat of the other's.
 
 Every message is finished once: with its offset, or with the error that says how far it came. The driver has a lock, if
 it has threads. `add` is called by the threads of the callers, which may be interrupted at any step: it appends one
@@ -238,9 +240,11 @@ class ProducerCore:
             if isinstance(last, Exception):
                 self.fail_all(last)
                 return
+            before = 0
             if last:
                 self.last = last[0], last[1]
-                self._next = (self.last[0] // EPOCH + 1) * EPOCH + 1
+                before = (last[0] // EPOCH + 1) * EPOCH
+            self._next = before + secrets.randbelow(EPOCH // 2) + 1
         self._is_begun = True
 
     def _lost(self, error: Any, now: float) -> None:
