@@ -124,7 +124,8 @@ class Group:
             self._make_room(messages, now, cap, expired, removed)
             leases, left_bytes = self._take_due(messages, now, terms, count, max_bytes, expired, removed)
         left = count - sum([lease.end - lease.start for lease in leases])
-        if self.waiting.messages:
+        waits = self.waiting.messages > 0
+        if waits:
             more, left_bytes = self._take_visible(messages, now, terms, left, cap, left_bytes, removed)
             leases += more
             left -= sum([lease.end - lease.start for lease in more])
@@ -143,7 +144,12 @@ class Group:
             self.position = taken.next
             self.lost += taken.evicted
             for start, end in taken.runs:
-                leases.append(self._give(start, end, terms, removed))
+                if terms is None or waits:
+                    leases.append(self._give(start, end, terms, removed))
+                else:
+                    lease = Lease(start, end, *terms[2:])
+                    self.leases.put(lease)
+                    leases.append(lease)
                 left -= end - start
             if run is None or self.position < run[0]:
                 break
@@ -153,8 +159,16 @@ class Group:
             return Delivery(_runs(leases), expired, self.change(removed, hidden), left_bytes)
         if leases:
             self.token = token
-        change = self.change(removed, leases + hidden)
-        return Delivery(_runs(leases), expired, change, left_bytes, tuple(leases))
+        given = tuple(leases)
+        change = Change(
+            self.position,
+            self.lost,
+            tuple(removed),
+            (*given, *hidden) if hidden else given,
+            self.token,
+            self.acknowledged,
+        )
+        return Delivery(_runs(leases), expired, change, left_bytes, given)
 
     def _give(self, start: int, end: int, terms: Lease | None, removed: list[Range]) -> Lease:
         """Deliver new messages, or those that became visible."""
