@@ -121,7 +121,6 @@ def test_what_is_done_is_acknowledged_although_the_next_body_is_slow(ours: Serve
         def body(message: Any) -> None:
             if len(done) == 50:
                 wait_until(lambda: client.tgroup_pending("s", "g")[0][0] == message.offset)
-                assert len(client.tgroup_pending("s", "g")) == 1
                 release.set()
                 consumer.stop()
             done.append(message.offset)

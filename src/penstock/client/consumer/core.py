@@ -248,7 +248,7 @@ class ConsumerCore:
             return
         token, *rows = reply
         now = self._clock()
-        lease, held = Lease(token, now + self.terms.retry_ms / 1000, self.settle), self._held
+        lease, held = Lease(token, now + self.terms.reserve_ms / 1000, self.settle), self._held
         offsets = [row[0] for row in rows]
         if not held.keys().isdisjoint(offsets):  # a lease had run out, and now it is ours again: it is processed once
             for row in rows:
@@ -277,11 +277,13 @@ class ConsumerCore:
                 for message in order.messages:
                     message.is_open = False
                 continue
+            for lease in {message.lease for message in order.messages}:
+                lease.due = self._clock() + self.terms.retry_ms / 1000
             if order.reply < len(order.messages):
-                lost |= yield from self._find_lost(order.messages)
+                lost |= yield from self._find_lost(order.messages, begun=False)
         return lost
 
-    def _find_lost(self, messages: Sequence[Delivered]) -> Generator[Step, Any, set[int]]:
+    def _find_lost(self, messages: Sequence[Delivered], begun: bool = True) -> Generator[Step, Any, set[int]]:
         """Ask for each message whether it is still held here, and forget those that are not."""
         questions = [self.orders.extend([message])[0] for message in messages if message.is_open]
         yield from self._sender.send(questions, once=True)
@@ -293,7 +295,10 @@ class ConsumerCore:
                 lost.add(message.offset)
                 self._held.pop(message.offset, None)
         if lost:
-            self._sender.note_stale(len(lost))
+            if begun:
+                self._sender.note_stale(len(lost))
+            else:
+                self.counts.given_back += len(lost)
             if self.retries_here:
                 self._fetch_again(messages, lost)
         return lost

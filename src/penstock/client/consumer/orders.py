@@ -108,7 +108,7 @@ def give_back_later(order: Order) -> Order:
 
 
 def _read_options(terms: Terms) -> tuple[Any, ...]:
-    words: list[Any] = ["GROUP", terms.group, "RETRY", terms.retry_ms, terms.expire_ms]
+    words: list[Any] = ["GROUP", terms.group, "RETRY", terms.reserve_ms, terms.expire_ms]
     if terms.max_attempts is not None:
         words += ["MAXATTEMPTS", terms.max_attempts]
     releases = terms.release

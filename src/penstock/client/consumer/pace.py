@@ -46,7 +46,7 @@ class Pace:
         """How many messages so many workers should have fetched and not begun; 0 for slow bodies."""
         if self.average is None or self.average >= WINDOW:
             return 0
-        return min(int(workers * WINDOW / self.average), self._reach * workers, self._most)
+        return min(int(workers * WINDOW / self.average), self._reach * _GROWTH * workers, self._most)
 
     def _within(self, seconds: float) -> int:
         if self.average is None:

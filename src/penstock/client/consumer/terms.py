@@ -42,6 +42,10 @@ Delay = int | Backoff | GiveUp
 """What follows a failure: a retry after milliseconds, one after a growing delay, or none."""
 
 
+RESERVE_MS = 3000
+"""Many times as long as fetched messages wait for their body."""
+
+
 @dataclass(frozen=True, slots=True)
 class Terms:
     """What a consumer reads, and on what terms."""
@@ -122,6 +126,13 @@ class Terms:
             if not isinstance(delay, int | Backoff | GiveUp):
                 raise TypeError(f"retry={{...: {delay!r}}}: its values are milliseconds, a Backoff or GIVE_UP")
         return GIVE_UP in self.retry.values()
+
+    @property
+    def reserve_ms(self) -> int:
+        """How long messages are held that are fetched and not begun. A read whose reply is lost costs so much, and not
+        `retry_ms`. In order they wait in their lanes for longer, so that they are held as the others.
+        """
+        return self.retry_ms if self.ordered_by else min(self.retry_ms, RESERVE_MS)
 
     def after(self, error: BaseException, attempts: int) -> int | None:
         """Milliseconds until the next attempt; None: give it up."""

@@ -1,0 +1,121 @@
+"""The parts of a consumer without I/O: how much it fetches, what may begin together, what it asks to be sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import redis
+
+from penstock.client.consumer.core import ConsumerCore
+from penstock.client.consumer.delivered import Delivered, Lease
+from penstock.client.consumer.outages import may_pass
+from penstock.client.consumer.pace import PART, WINDOW, Pace
+from penstock.client.consumer.part import Part
+from penstock.client.consumer.queues import Lanes, PlainQueue
+from penstock.client.consumer.steps import Call
+from penstock.client.consumer.terms import Terms
+from penstock.client.delivery import State
+from penstock.client.errors import ClientClosed, NotSent, OutcomeUnknown
+
+
+def messages(*attempted: int, tags: str = "") -> list[Delivered]:
+    """Messages 1, 2, ... with so many attempts before, and tags."""
+    lease = Lease(7, 0.0, lambda message, delay: None)
+    letters = tags or "t" * len(attempted)
+    return [
+        Delivered.of([offset, letters[offset - 1], b"", 0, attempts], lease)
+        for offset, attempts in enumerate(attempted, start=1)
+    ]
+
+
+def offsets(part: list[Delivered]) -> list[int]:
+    return [message.offset for message in part]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "part", "window"),
+    [(0.2, 1, 0), (0.02, 1, int(WINDOW / 0.02)), (0.001, int(PART / 0.001), int(WINDOW / 0.001)), (1e-6, 500, 500)],
+)
+def test_what_is_fetched_is_bounded_by_the_time_of_a_body(seconds: float, part: int, window: int) -> None:
+    pace = Pace(500)
+    assert (pace.part(), pace.window(1)) == (1, 0), "one message tells how long a body takes"
+    for _ in range(20):
+        pace.note(seconds * pace.part(), pace.part())
+    assert (pace.part(), pace.window(1)) == (pytest.approx(part, abs=1), pytest.approx(window, abs=1))
+
+
+def test_one_slow_body_does_not_change_the_pace_for_good() -> None:
+    pace = Pace(500)
+    for _ in range(20):
+        pace.note(0.001 * pace.part(), pace.part())
+    pace.note(30, 1)
+    for _ in range(10):
+        pace.note(0.001 * pace.part(), pace.part())
+    assert pace.part() >= 10
+
+
+def test_a_message_that_was_attempted_before_begins_alone() -> None:
+    for queue in (PlainQueue(), Lanes()):
+        queue.add(messages(0, 0, 1, 2, 0, 0))
+        taken = []
+        while part := queue.take(10, now=0):
+            taken.append(offsets(part))
+            queue.finish(part)
+        assert taken == [[1, 2], [3], [4], [5, 6]] and len(queue) == 0
+
+
+def test_a_lane_gives_out_nothing_while_one_of_its_messages_is_processed() -> None:
+    lanes = Lanes()
+    lanes.add(messages(0, 0, 0, 0, 0, tags="abaab"))
+    first, second = lanes.take(1, 0), lanes.take(9, 0)
+    assert (offsets(first), offsets(second), lanes.take(9, 0)) == ([1], [2, 5], [])
+    lanes.retry(first[0], at=5.0)
+    lanes.finish(first)
+    assert lanes.take(9, now=4.9) == [] and lanes.next_at() == 5.0
+    assert offsets(lanes.take(1, now=5.0)) == [1]
+
+
+def test_what_is_removed_from_lanes_is_not_given_out() -> None:
+    lanes = Lanes()
+    lanes.add(messages(0, 0, 0, 0, tags="abab"))
+    assert offsets(lanes.remove_tags({"a"})) == [1, 3] and len(lanes) == 2
+    assert offsets(lanes.take(9, 0)) == [2, 4] and lanes.take(9, 0) == []
+
+
+def drive(core: ConsumerCore, steps: Any, replies: list[list[Any]]) -> tuple[list[Any], Any]:
+    """The commands that were asked for, and the first step that is no call."""
+    asked = []
+    step = next(steps)
+    while isinstance(step, Call):
+        asked.append([words[0] for words in step.commands])
+        step = steps.send(replies.pop(0))
+    return asked, step
+
+
+def test_a_part_costs_one_round_trip_when_bodies_are_quick() -> None:
+    core = ConsumerCore(Terms("s", "g"), clock=lambda: 0.0)
+    steps = core.work()
+    row = [b"t", b"e", 0, 0]
+    asked, part = drive(core, steps, [[[9, [1, *row]]], [1]])
+    assert asked == [["TREAD"], ["TEXTEND"]] and isinstance(part, Part)
+    for message in part.each():
+        part.done(message)
+    asked, part = drive(core, steps, [[1, [9, *([n, *row] for n in (2, 3, 4))]], [3, [10, [5, *row]]]])
+    assert asked == [["TACK", "TREAD"], ["TEXTEND", "TREAD"]]
+    for message in part.each():
+        part.done(message)
+    asked, part = drive(core, steps, [[3, 1, [0]]])
+    assert asked == [["TACK", "TEXTEND", "TREAD"]], "all in one go"
+
+
+@pytest.mark.parametrize(
+    ("error", "passes"),
+    [
+        (OutcomeUnknown("lost", State.WRITTEN), True), (NotSent("away"), True), (redis.BusyLoadingError("l"), True),
+        (redis.ReadOnlyError("r"), True), (ClientClosed("closed"), False), (redis.AuthenticationError("a"), False),
+        (redis.ResponseError("WRONGTYPE"), False),
+    ],
+)  # fmt: skip
+def test_only_what_may_pass_is_waited_for(error: Exception, passes: bool) -> None:
+    assert may_pass(error) is passes
