@@ -9,6 +9,7 @@ import inspect
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ import penstock
 from penstock.client.api import options
 from penstock.client.api.shared import OPTIONS
 from penstock.client.cluster.core import ClusterCore
+from penstock.client.consumer.follow import Follow, FollowOptions
+from penstock.client.consumer.terms import ConsumerOptions
+from penstock.client.consumer.terms import Terms as ConsumerTerms
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -30,6 +34,7 @@ import penstock
 from penstock import aio
 from penstock.client.api.schemas import SchemaInfo
 from penstock.client.api.sync import Pipeline
+from penstock.client.consumer.delivered import Delivered
 
 client = penstock.Client("localhost", 6379, db=1, delivery="exactly-once", socket_timeout=3.5)
 assert_type(client, penstock.Client)
@@ -39,6 +44,20 @@ assert_type(client.set("key", 1), bool | str | bytes | None)
 assert_type(client.tschema_set("orders", "item string"), int)
 assert_type(client.tschema_get("orders"), SchemaInfo | None)
 assert_type(client.pipeline().tschema_del("orders"), Pipeline)
+assert_type(client.twrite("orders", "ada", "tea"), int | None)
+assert_type(client.tinfo("orders").length, int)
+assert_type(client.pipeline().twrite("orders", "ada", "tea").tevict("orders", 1), Pipeline)
+for message in client.tread("orders", 1):
+    if message is not None:
+        assert_type(message.offset, int)
+        assert_type(message.entry, bytes | str)
+
+
+def cook(message: Delivered) -> None:
+    assert_type(message.attempts, int)
+
+
+assert_type(client.consumer("orders", "kitchen", retry_ms=1000).run(cook, workers=4), None)
 cluster = penstock.Cluster("localhost", 7000, patience=3, password="secret")
 assert_type(cluster.tschema_versions("orders"), list[SchemaInfo])
 assert_type(cluster.get("key"), bytes | str | None)
@@ -54,6 +73,7 @@ async def tasks() -> None:
     assert_type(await client.get("key"), bytes | str | None)
     assert_type(client.pipeline(), aio.Pipeline)
     assert_type(await client.tschema_set("orders", "item string"), int)
+    assert_type(await client.tack("orders", "kitchen", 1), int)
     assert_type(client.pipeline().tschema_del("orders"), aio.Pipeline)
     assert_type(aio.Cluster.from_url("redis://localhost:7000", read_from_replicas=True), aio.Cluster)
 """
@@ -71,6 +91,10 @@ aio.Cluster("localhost", 7000, split="yes")
 penstock.NotSend
 penstock.Client().get("key").upper()
 penstock.Client().tschema_set("orders", "item string", chek="refuse")
+penstock.Client().twrite("orders", "ada")
+penstock.Client().tread("orders", retry=5)
+penstock.Client().consumer("orders", "kitchen", retri_ms=5)
+penstock.Client().producer("orders", linger=5)
 """
 FIRST_MISTAKE = 4
 
@@ -115,6 +139,14 @@ def _arguments(constructor: Any) -> set[str]:
 )
 def test_a_checker_is_told_of_every_option(named: Any, taken: set[str]) -> None:
     assert named.__optional_keys__ == taken
+
+
+@pytest.mark.parametrize(
+    ("named", "taken", "given"),
+    [(ConsumerOptions, ConsumerTerms, {"key", "group"}), (FollowOptions, Follow, {"key", "start"})],
+)
+def test_a_checker_is_told_of_every_option_of_a_consumer(named: Any, taken: Any, given: set[str]) -> None:
+    assert named.__optional_keys__ == {field.name for field in fields(taken)} - given
 
 
 def test_every_public_name_is_there() -> None:

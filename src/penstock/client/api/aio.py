@@ -29,14 +29,15 @@ from penstock.client.api.pipeline import (
     results_of,
     told_of_all,
 )
+from penstock.client.api.reply_types import Key
 from penstock.client.api.scripts import AioRegisteredScript
 from penstock.client.api.shared import ClientBody, shown_with_arguments_of, take_options
 from penstock.client.api.shortcuts import QuickCommands
 from penstock.client.api.streams import StreamCommands
 from penstock.client.api.tables import Span, Words, aio_read_tables, table_of, table_read
 from penstock.client.consumer.aio import AioConsumer, send
-from penstock.client.consumer.follow import Follow, FollowedBatch, aio_follow
-from penstock.client.consumer.terms import Terms
+from penstock.client.consumer.follow import Follow, FollowedBatch, FollowOptions, aio_follow
+from penstock.client.consumer.terms import ConsumerOptions, Terms
 from penstock.client.drivers.aio import AioConnection, ClientProtocol
 from penstock.client.drivers.connecting import connection_maker
 from penstock.client.engine.batch import Batch
@@ -122,15 +123,15 @@ class Client(ClientBody[AioConnection], StreamCommands, QuickCommands, redis.asy
         """A script to be called, with its keys and arguments, here or in a pipeline."""
         return AioRegisteredScript(self, script)
 
-    def consumer(self, key: Any, group: Any, **terms: Any) -> AioConsumer:
+    def consumer(self, key: Key, group: Key, **terms: Unpack[ConsumerOptions]) -> AioConsumer:
         """A member of a group that acknowledges what it has done; consumer.terms.Terms has the arguments."""
         return AioConsumer(self, Terms(key, group, **terms))
 
-    def follow(self, key: Any, start: int | str = 1, **terms: Any) -> AsyncIterator[FollowedBatch]:
+    def follow(self, key: Key, start: int | str = 1, **terms: Unpack[FollowOptions]) -> AsyncIterator[FollowedBatch]:
         """A stream in batches, from an offset that you keep in a transaction of your own; see penstock.Client."""
         return aio_follow(self.consumer_client(), send, Follow(key, start, **terms))
 
-    def producer(self, key: Any, **terms: Unpack[ProducerOptions]) -> AioProducer:
+    def producer(self, key: Key, **terms: Unpack[ProducerOptions]) -> AioProducer:
         """Gathers messages of many tasks into few writes, each of them exactly once; producer.terms.Terms has the
         arguments.
         """

@@ -4,11 +4,11 @@ As in redis-py, a command method returns what `execute_command` returns: the rep
 A method says what the reply is, and `command_method` tells the rest:
 
     @command_method
-    def twrite(self, key: Key, tag: Value, entry: Value) -> int: ...
+    def twrite(self, key: Key, tag: Value, entry: Value) -> int | None: ...
 
-    client.twrite(...)         int
-    await aio_client.twrite()  int
-    pipe.twrite(...)           the pipeline
+    client.twrite(...)              int | None
+    await aio_client.twrite(...)    int | None
+    pipe.twrite(...)                the pipeline
 
 At run time the decorator returns the function as it is.
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Required, TypedDict, Unpack
 from redis.client import NEVER_DECODE
 
 from penstock.client.api.reply_fields import map_fields, text
+from penstock.client.api.reply_types import Key, Value, command_method
 from penstock.client.api.schemas import SCHEMA_CALLBACKS, SchemaCommands
 from penstock.client.api.typed import TypedColumns
 
@@ -23,16 +24,16 @@ class Message(NamedTuple):
     """One message of a stream; tag and entry are bytes, or text if the client decodes replies."""
 
     offset: int
-    tag: Any
-    entry: Any
+    tag: bytes | str
+    entry: bytes | str
 
 
 class LeasedMessage(NamedTuple):
     """A message of a delivery that knows its lease: when it was written (milliseconds since 1970), and its attempts."""
 
     offset: int
-    tag: Any
-    entry: Any
+    tag: bytes | str
+    entry: bytes | str
     time: int
     attempts: int
 
@@ -41,8 +42,8 @@ class TimedMessage(NamedTuple):
     """A message, when it was written, and when groups get it, 0 if they do already; milliseconds since 1970."""
 
     offset: int
-    tag: Any
-    entry: Any
+    tag: bytes | str
+    entry: bytes | str
     time: int
     visible_at: int
 
@@ -162,20 +163,22 @@ class StreamCommands(SchemaCommands):
 
     execute_command: Callable[..., Any]
 
-    def twrite(self, key: Any, tag: Any, entry: Any) -> Any:
+    @command_method
+    def twrite(self, key: Key, tag: Value, entry: Value) -> int | None:
         """Append a message; its offset."""
         return self.execute_command("TWRITE", key, tag, entry)
 
+    @command_method
     def twrite_many(
         self,
-        key: Any,
-        entries: Iterable[tuple[Any, Any]],
+        key: Key,
+        entries: Iterable[tuple[Value, Value]],
         *,
         backlog: int | None = None,
-        producer: tuple[Any, int] | None = None,
+        producer: tuple[Key, int] | None = None,
         delay_ms: int | None = None,
         at_ms: int | None = None,
-    ) -> Any:
+    ) -> int | None:
         """Append (tag, entry) pairs, all or none, at offsets in a row; the first one's offset.
 
         `backlog` lets all but about so many of the newest messages go. `producer` is an id and a number that grows with
@@ -185,16 +188,17 @@ class StreamCommands(SchemaCommands):
         options = _write_options(backlog, producer, delay_ms, at_ms)
         return self.execute_command("TWRITE", key, *options, "ENTRIES", *_flat(entries))
 
+    @command_method
     def write_arrow(
         self,
-        key: Any,
+        key: Key,
         table: Any,
         *,
         backlog: int | None = None,
-        producer: tuple[Any, int] | None = None,
+        producer: tuple[Key, int] | None = None,
         delay_ms: int | None = None,
         at_ms: int | None = None,
-    ) -> Any:
+    ) -> int | None:
         """Append the rows of a table with the columns tag and entry, and optionally time; the first one's offset.
 
         A pyarrow Table or RecordBatch, or anything that `pyarrow.table` takes: a data frame, a dict of columns.
@@ -202,26 +206,27 @@ class StreamCommands(SchemaCommands):
         options = _write_options(backlog, producer, delay_ms, at_ms)
         return self.execute_command("TWRITE", key, *options, "FORMAT", "ARROW", arrow_stream(table))
 
+    @command_method
     def tread(
         self,
-        key: Any,
+        key: Key,
         offset: int | str | None = None,
         count: int = 100,
         *,
         block_ms: int | None = None,
-        group: Any = None,
+        group: Key | None = None,
         retry_ms: int | None = None,
         expire_ms: int = 0,
         max_bytes: int | None = None,
-        dead_letter: Any = None,
+        dead_letter: Key | None = None,
         max_attempts: int | None = None,
-        consumer: Any = None,
+        consumer: Key | None = None,
         release: bool = False,
         reserve: bool = False,
         with_lease: bool = False,
         with_info: bool = False,
         with_time: bool = False,
-    ) -> Any:
+    ) -> Reading:
         """Up to `count` messages from an offset on (1 unless given), or the next ones of a group: a Reading.
 
         Without a group its items are the messages at offset, offset + 1 ..., None where one is gone. `block_ms` waits
@@ -255,10 +260,11 @@ class StreamCommands(SchemaCommands):
         form = "leased " if with_lease else "timed " if with_time else ""
         return self.execute_command(*words, reading=form + ("info" if with_info else "plain"))
 
+    @command_method
     def tread_several(
-        self, keys: Sequence[Any], offset: int | str | None = None, count: int = 100, *, fair: bool = False,
+        self, keys: Sequence[Key], offset: int | str | None = None, count: int = 100, *, fair: bool = False,
         with_info: bool = False, **options: Unpack[GroupOptions],
-    ) -> Any:  # fmt: skip
+    ) -> list[tuple[Any, Reading]]:  # fmt: skip
         """The next messages of a group in several streams: a list of pairs (key, Reading).
 
         A stream gives what those before it left of `count`; `fair` has each read begin with another one. Streams that
@@ -271,20 +277,21 @@ class StreamCommands(SchemaCommands):
         form = ("leased " if options.get("with_lease") else "") + ("info" if with_info else "plain")
         return self.execute_command(*words, reading=SeveralReadings(form, None if others else first))
 
+    @command_method
     def read_arrow(
         self,
-        key: Any,
+        key: Key,
         offset: int | str | None = None,
         count: int | None = None,
         *,
         block_ms: int | None = None,
-        group: Any = None,
+        group: Key | None = None,
         retry_ms: int | None = None,
         expire_ms: int = 0,
         max_bytes: int | None = None,
-        dead_letter: Any = None,
+        dead_letter: Key | None = None,
         max_attempts: int | None = None,
-        consumer: Any = None,
+        consumer: Key | None = None,
         release: bool = False,
         reserve: bool = False,
         with_lease: bool = False,
@@ -334,7 +341,8 @@ class StreamCommands(SchemaCommands):
         reading = ArrowReading(columns, None if is_bounded else words[2], with_info, with_lease)
         return self.execute_command(*words, reading=reading, **{NEVER_DECODE: True})
 
-    def tack(self, key: Any, group: Any, *offsets: int | str | range | Sequence[int], token: int | None = None) -> Any:
+    @command_method
+    def tack(self, key: Key, group: Key, *offsets: int | str | range | Sequence[int], token: int | None = None) -> int:
         """Acknowledge messages: offsets, ranges such as "5-9", Python ranges, or lists of offsets; how many were
         pending.
 
@@ -342,27 +350,29 @@ class StreamCommands(SchemaCommands):
         """
         return self.execute_command("TACK", key, group, *_token(token), *_some(offsets))
 
+    @command_method
     def tnack(
         self,
-        key: Any,
-        group: Any,
+        key: Key,
+        group: Key,
         *offsets: int | str | range | Sequence[int],
         delay_ms: int = 0,
         token: int | None = None,
-    ) -> Any:
+    ) -> int:
         """Have pending messages delivered again, at once or after a delay; how many were pending."""
         delay = ("DELAY", delay_ms) if delay_ms else ()
         return self.execute_command("TNACK", key, group, *_token(token), *_some(offsets), *delay)
 
+    @command_method
     def textend(
         self,
-        key: Any,
-        group: Any,
+        key: Key,
+        group: Key,
         ms: int,
         *offsets: int | str | range | Sequence[int],
         token: int | None = None,
         begin: bool = False,
-    ) -> Any:
+    ) -> int:
         """Hold pending messages for so long from now; how many were pending.
 
         `begin` counts an attempt for those that are reserved, once in a delivery.
@@ -370,38 +380,44 @@ class StreamCommands(SchemaCommands):
         words = [*_token(token), "BEGIN"] if begin else _token(token)
         return self.execute_command("TEXTEND", key, group, ms, *words, *_some(offsets))
 
+    @command_method
     def tgiveup(
         self,
-        key: Any,
-        group: Any,
+        key: Key,
+        group: Key,
         *offsets: int | str | range | Sequence[int],
         token: int | None = None,
         reason: str | None = None,
-    ) -> Any:
+    ) -> int:
         """Give up pending messages, which become dead letters with this reason; how many were pending."""
         words = [*_token(token), "REASON", reason] if reason is not None else _token(token)
         return self.execute_command("TGIVEUP", key, group, *words, *_some(offsets))
 
-    def tproducer(self, key: Any, producer: Any) -> Any:
+    @command_method
+    def tproducer(self, key: Key, producer: Key) -> ProducerInfo | None:
         """The last write of a producer to a stream: a ProducerInfo, or None if the stream does not know it."""
         return self.execute_command("TPRODUCER", key, producer)
 
-    def tevict(self, key: Any, offset: int) -> Any:
+    @command_method
+    def tevict(self, key: Key, offset: int) -> int:
         """Remove messages up to an offset, or all but the last n if it is -n; how many went."""
         return self.execute_command("TEVICT", key, offset)
 
-    def tinfo(self, key: Any) -> Any:
+    @command_method
+    def tinfo(self, key: Key) -> StreamInfo:
         """All about a stream: a StreamInfo."""
         return self.execute_command("TINFO", key)
 
-    def tseek(self, key: Any, time_ms: int) -> Any:
+    @command_method
+    def tseek(self, key: Key, time_ms: int) -> int:
         """The first offset written at or after a time, in milliseconds since 1970."""
         return self.execute_command("TSEEK", key, "TIME", time_ms)
 
+    @command_method
     def tretain(
-        self, key: Any, *, count: int | None = None, age_ms: int | None = None, max_bytes: int | None = None,
+        self, key: Key, *, count: int | None = None, age_ms: int | None = None, max_bytes: int | None = None,
         compact: bool | None = None,
-    ) -> Any:  # fmt: skip
+    ) -> bool:  # fmt: skip
         """Say what a stream keeps; None leaves a limit as it is, 0 takes it away."""
         limits = (("COUNT", count), ("AGE", age_ms), ("BYTES", max_bytes))
         words = [word for name, value in limits if value is not None for word in (name, value)]
@@ -409,33 +425,42 @@ class StreamCommands(SchemaCommands):
             words += ["COMPACT", "yes" if compact else "no"]
         return self.execute_command("TRETAIN", key, *words)
 
-    def tstage(self, key: Any, token: Any, entries: Iterable[tuple[Any, Any]]) -> Any:
+    @command_method
+    def tstage(self, key: Key, token: Key, entries: Iterable[tuple[Value, Value]]) -> int:
         """Put (tag, entry) pairs aside under a token until `tcommit`; how many the token has now."""
         return self.execute_command("TSTAGE", key, token, "ENTRIES", *_flat(entries))
 
-    def stage_arrow(self, key: Any, token: Any, table: Any) -> Any:
+    @command_method
+    def stage_arrow(self, key: Key, token: Key, table: Any) -> int:
         """As `tstage`, the rows of a table; see `write_arrow`."""
         return self.execute_command("TSTAGE", key, token, "ARROW", arrow_stream(table))
 
-    def tcommit(self, key: Any, producer: Any, epoch: int, *tokens: Any) -> Any:
+    @command_method
+    def tcommit(self, key: Key, producer: Key, epoch: int, *tokens: Key) -> Committed:
         """Make what was staged visible, in the order of the tokens, if the epoch is newer than the producer's last:
         Committed.
         """
         return self.execute_command("TCOMMIT", key, producer, epoch, *tokens)
 
-    def tgroup_list(self, key: Any) -> Any:
+    @command_method
+    def tgroup_list(self, key: Key) -> list[GroupInfo]:
         """A stream's groups: a list of GroupInfo."""
         return self.execute_command("TGROUP LIST", key)
 
-    def tgroup_set(self, key: Any, group: Any, offset: int | str) -> Any:
+    @command_method
+    def tgroup_set(self, key: Key, group: Key, offset: int | str) -> bool:
         """Let a group go on from an offset, "$" or 0, creating it."""
         return self.execute_command("TGROUP SET", key, group, offset)
 
-    def tgroup_del(self, key: Any, group: Any) -> Any:
+    @command_method
+    def tgroup_del(self, key: Key, group: Key) -> int:
         """Forget a group; whether it was there."""
         return self.execute_command("TGROUP DEL", key, group)
 
-    def tgroup_pending(self, key: Any, group: Any, span: str | range | None = None, count: int | None = None) -> Any:
+    @command_method
+    def tgroup_pending(
+        self, key: Key, group: Key, span: str | range | None = None, count: int | None = None
+    ) -> list[Lease]:
         """What a group was given and has not acknowledged: a list of Lease."""
         words: list[Any] = spans([span]) if span is not None else []
         if count is not None:

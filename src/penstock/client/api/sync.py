@@ -29,14 +29,15 @@ from penstock.client.api.pipeline import (
     results_of,
     told_of_all,
 )
+from penstock.client.api.reply_types import Key
 from penstock.client.api.scripts import RegisteredScript
 from penstock.client.api.shared import ClientBody, shown_with_arguments_of, take_options
 from penstock.client.api.shortcuts import QuickCommands
 from penstock.client.api.streams import StreamCommands
 from penstock.client.api.tables import Span, Words, read_tables, table_of, table_read
-from penstock.client.consumer.follow import Follow, FollowedBatch, follow
+from penstock.client.consumer.follow import Follow, FollowedBatch, FollowOptions, follow
 from penstock.client.consumer.sync import Consumer, send
-from penstock.client.consumer.terms import Terms
+from penstock.client.consumer.terms import ConsumerOptions, Terms
 from penstock.client.drivers.connecting import connection_maker
 from penstock.client.drivers.socket_io import ClientSocket
 from penstock.client.drivers.sync import Reentered, SyncConnection
@@ -119,18 +120,18 @@ class Client(ClientBody[SyncConnection], StreamCommands, QuickCommands, redis.Re
         """A script to be called, with its keys and arguments, here or in a pipeline."""
         return RegisteredScript(self, script)
 
-    def consumer(self, key: Any, group: Any, **terms: Any) -> Consumer:
+    def consumer(self, key: Key, group: Key, **terms: Unpack[ConsumerOptions]) -> Consumer:
         """A member of a group that acknowledges what it has done; consumer.terms.Terms has the arguments."""
         return Consumer(self, Terms(key, group, **terms))
 
-    def follow(self, key: Any, start: int | str = 1, **terms: Any) -> Iterator[FollowedBatch]:
+    def follow(self, key: Key, start: int | str = 1, **terms: Unpack[FollowOptions]) -> Iterator[FollowedBatch]:
         """A stream in batches, from an offset that you keep in a transaction of your own.
 
         consumer.follow.Follow has the arguments. Like a consumer it waits for a server that does not answer.
         """
         return follow(self.consumer_client(), send, Follow(key, start, **terms))
 
-    def producer(self, key: Any, **terms: Unpack[ProducerOptions]) -> Producer:
+    def producer(self, key: Key, **terms: Unpack[ProducerOptions]) -> Producer:
         """Gathers messages of many threads into few writes, each of them exactly once; producer.terms.Terms has the
         arguments.
         """

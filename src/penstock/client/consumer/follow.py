@@ -18,7 +18,7 @@ import asyncio
 from collections.abc import AsyncIterator, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, TypedDict
 
 from penstock.client.api.streams import Message, read_options
 from penstock.client.consumer.outages import Outages, may_pass
@@ -37,6 +37,15 @@ class FollowedBatch(list[Message]):
 
 
 Steps = Generator[Call | Wait | FollowedBatch, Any, None]
+
+
+class FollowOptions(TypedDict, total=False):
+    """The options of `client.follow`, for type checkers: those of Follow."""
+
+    count: int
+    max_bytes: int | None
+    block_ms: int | None
+    patience: float | None
 
 
 @dataclass(frozen=True, slots=True)

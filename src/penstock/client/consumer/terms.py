@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
+
+from penstock.client.api.reply_types import Key
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,3 +146,24 @@ class Terms:
         if isinstance(delay, GiveUp) or (self.max_attempts is not None and attempts >= self.max_attempts):
             return None
         return delay.delay_ms(attempts) if isinstance(delay, Backoff) else delay
+
+
+class ConsumerOptions(TypedDict, total=False):
+    """The options of `client.consumer`, for type checkers: those of Terms."""
+
+    start: int | str
+    count: int
+    max_bytes: int | None
+    retry_ms: int
+    expire_ms: int
+    max_attempts: int | None
+    dead_letter: Key | None
+    retry_delay_ms: int | Backoff
+    retry: Mapping[type[Exception], Delay]
+    block_ms: int
+    patience: float | None
+    grace_ms: int | None
+    ordered_by: Literal["tag"] | None
+    manual: bool
+    name: str | None
+    release: bool
