@@ -99,17 +99,19 @@ class _Read:
         if group is None:
             return True  # the read creates it
         engine = session.engine
-        now = engine.streams.lease_time()
-        if group.has_work(stream.messages, now, engine.config.stream_max_pending):
+        streams = engine.streams
+        now, due_by = streams.lease_time(), streams.due_by()
+        if group.has_work(stream.messages, now, engine.config.stream_max_pending, due_by):
             return True
         self.wait_for_retry(session, group)
         return False
 
     def wait_for_retry(self, session: Session, group: Group) -> None:
         """Wake a blocked member when a retry falls due, or a message becomes visible."""
-        due = group.next_deadline(session.engine.config.stream_max_pending)
+        streams = session.engine.streams
+        due = group.next_deadline(session.engine.config.stream_max_pending, streams.grace.until)
         if due is not None:
-            session.engine.streams.wake_at(session.db, self.key, due)
+            streams.wake_at(session.db, self.key, due)
 
     @classmethod
     def parse(cls, argv: Argv, now: int) -> _Read:
@@ -428,8 +430,8 @@ class _Part(NamedTuple):
         engine = session.engine
         if session.may_block:
             read.wait_for_retry(session, self.group)
-            now = engine.streams.lease_time()
-            if self.group.has_work(self.stream.messages, now, engine.config.stream_max_pending):
+            now, due_by = engine.streams.lease_time(), engine.streams.due_by()
+            if self.group.has_work(self.stream.messages, now, engine.config.stream_max_pending, due_by):
                 engine.streams.wake_at(session.db, read.key, now)  # it passed by as many as one call may
         read.origin, read.offset = weakref.ref(self.stream), self.stream.messages.last + 1
 
@@ -489,6 +491,7 @@ def _deliver(session: Session, read: _Read) -> _Part:
         read.reserve,
         engine.streams.token(now),
         stream.hides(now),
+        engine.streams.due_by(),
     )
     if read.retry is not None and (read.retry[1] or read.limit):
         soonest = min(read.retry[1] or read.retry[0], read.retry[0]) if read.limit else read.retry[1]

@@ -9,7 +9,8 @@ were delivered after its time of day, because the clock was set back since, begi
 (`catch_up`), however far it is. So no client may write a lease (TAPPLY, RESTORE) that was delivered far in the future
 (`is_far_ahead`): after a restart it would make all others due. Only first deliveries are kept, so a message that was
 delivered again may wait longer than its retry time, by as much as had passed between the two. A clock that was set
-forward while the server was down looks like a server that was down for long.
+forward while the server was down looks like a server that was down for long. Lease time goes on while the server is
+down or stands still; what its members could not extend meanwhile has a grace (lease_grace.py).
 
 Rejected: shifting all leases when the clock jumps. A million of them take seconds, each shift must be logged, and
 deliveries before the jump is noticed are wrong. Rejected: storing how long each has left, which changes all the time.

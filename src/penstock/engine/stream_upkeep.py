@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from penstock.engine.arguments import INT64_MAX
 from penstock.engine.declarations import Argv
+from penstock.engine.lease_grace import LeaseGrace
 from penstock.engine.stream_members import FORGOTTEN, Place
 from penstock.protocol.dead_letters import Letter, name_in_text
 from penstock.protocol.errors import ReplyError
@@ -53,6 +54,7 @@ class Streams:
         self._noted: OrderedDict[Place, None] = OrderedDict()  # streams with groups, stages or retention
         self.replaying = False  # an effect is being applied; what was evicted with it is an effect of its own
         self._timers: dict[Place, tuple[int, object]] = {}  # when the readers of a stream are to be woken
+        self.grace = LeaseGrace()
         self._token = 0  # of the last delivery in any group
         self._turns = 0  # reads that took turns
         self._tick_planned = False  # there is more to expire, or to compact, than one tick took
@@ -93,6 +95,13 @@ class Streams:
                         self._engine.clock.catch_up(group.leases.last_delivery())
                         self._token = max(self._token, group.token)
 
+    def started(self) -> None:
+        """The server has loaded its data, and goes on with it."""
+        self.find_all()
+        streams = [value for database, key in self._noted if type(value := database.data.get(key)) is Stream]
+        has_leases = any(group.pending_count for stream in streams for group in stream.groups.values())
+        self.grace.started(self.lease_time(), has_leases)
+
     def check_from_client(self, group: Group | Change, deliveries: Iterable[int]) -> None:
         """Refuse a group that a client writes if no server can have made it. `deliveries` are those of its leases.
 
@@ -111,6 +120,10 @@ class Streams:
     def lease_time(self) -> int:
         """The time that leases go by; that of an effect which is being applied is the one it happened at."""
         return self._engine.clock.now if self.replaying else self._engine.clock.lease_time()
+
+    def due_by(self) -> int:
+        """What falls due until this lease time is due now: after an outage, only what was due before it."""
+        return self.grace.due_by(self.lease_time())
 
     def may_end(self, database: Database, key: bytes, when: int) -> None:
         """A lease of a stream may have to be given up from a time on."""
@@ -163,6 +176,7 @@ class Streams:
         Streams take turns, so that thousands of them hold no client up, and each has its turn. All of these are writes,
         so they wait while CLIENT PAUSE lasts.
         """
+        self.grace.look(self.lease_time(), 1000 // self._engine.config.hz)
         if self._engine.pause.until:
             return
         self._engine.stream_members.give_back()
@@ -188,7 +202,7 @@ class Streams:
 
     def _expire_leases(self, database: Database, key: bytes, stream: Stream, until: int) -> None:
         """Expire messages in all groups; skipped while no lease of any group can have expired."""
-        now = self.lease_time()
+        now = self.due_by()
         if now < stream.expiry_from:
             return
         for name, group in stream.groups.items():

@@ -119,7 +119,7 @@ class App:
         self.listeners.open(self._choose_port)
         try:
             await self.persistence.start(self.stop_requested.is_set)
-            self.engine.streams.find_all()
+            self.engine.streams.started()
         except BaseException:
             self.listeners.close()
             raise

@@ -98,6 +98,7 @@ class Group:
         reserve: bool = False,
         token: int = 0,
         delays: Delays | None = None,
+        due_by: int | None = None,
     ) -> Delivery:
         """Deliver up to `count` messages: due retries first, then new ones while fewer than `cap` are pending.
 
@@ -105,7 +106,8 @@ class Group:
         messages are given up, and those that were begun `limit` times (0 is no limit) when they are due. A retry is
         never due in the millisecond of its delivery. Offsets without a message, pending or new, are skipped; those that
         were evicted count as lost. `reserve` begins no message. The token is `token`, or a larger one if that was given
-        out before. What `delays` hides is delivered when it is visible. O((leases touched) log (leases)).
+        out before. What `delays` hides is delivered when it is visible. Retries and expiries up to `due_by` are due,
+        now if it is None. O((leases touched) log (leases)).
         """
         if retry is None and delays is None and not self.leases.messages and not self.waiting.messages:
             return self._deliver_done(messages, count, max_bytes)
@@ -121,8 +123,9 @@ class Group:
             token, attempts = max(token, self.token + 1), 0 if reserve else 1
             terms = Lease(0, 0, retry_at, expire_at, now, attempts, dead_letter, token, limit, reserve)
         if self.leases.messages:
-            self._make_room(messages, now, cap, expired, removed)
-            leases, left_bytes = self._take_due(messages, now, terms, count, max_bytes, expired, removed)
+            due_by = now if due_by is None else due_by
+            self._make_room(messages, due_by, cap, expired, removed)
+            leases, left_bytes = self._take_due(messages, due_by, terms, count, max_bytes, expired, removed)
         left = count - sum([lease.end - lease.start for lease in leases])
         waits = self.waiting.messages > 0
         if waits:
@@ -233,7 +236,7 @@ class Group:
         """What leads to this position and these counters, and takes ranges out and puts leases in."""
         return Change(self.position, self.lost, tuple(removed), tuple(leases), self.token, self.acknowledged)
 
-    def has_work(self, messages: Messages, now: int, cap: int = 1000) -> bool:
+    def has_work(self, messages: Messages, now: int, cap: int = 1000, due_by: int | None = None) -> bool:
         """Whether `deliver` would do anything. O(1) amortised.
 
         It may be wrong once, if the messages were evicted; the next call says no.
@@ -241,7 +244,7 @@ class Group:
         first = self.leases.first_offset
         return (
             (self.pending_count < cap and (self.position <= messages.last or self.waiting.due(now) is not None))
-            or self.leases.any_due(now)
+            or self.leases.any_due(now if due_by is None else due_by)
             or (first is not None and first < messages.first)
         )
 
@@ -297,7 +300,7 @@ class Group:
                     _drop_missing(self, messages, at, start)
                     removed.append((at, start))
                 at = end
-            again = _again(due, terms, now) if terms is not None else due
+            again = _again(due, terms) if terms is not None else due
             for start, end in taken.runs:
                 lease = again._replace(start=start, end=end)
                 if terms is None:
@@ -423,12 +426,13 @@ class Group:
         firsts = [first for first in (self.leases.first_offset, self.waiting.first_offset) if first is not None]
         return min([self.position, *firsts]) - 1
 
-    def next_deadline(self, cap: int = 1000) -> int | None:
-        """When the next retry or expiry is, or messages become visible that there is room for. O(1).
+    def next_deadline(self, cap: int = 1000, not_before: int = 0) -> int | None:
+        """When the next retry or expiry is, or `not_before`, or messages become visible that have room. O(1).
 
         A blocked reader waits no longer than that.
         """
         deadline = self.leases.next_deadline()
+        deadline = max(deadline, not_before) if deadline is not None else None
         visible = self.waiting.next_retry() if self.waiting.messages and self.pending_count < cap else None
         return deadline if visible is None else min(visible, deadline if deadline is not None else visible)
 
@@ -499,11 +503,11 @@ def _held(leases: Leases, ranges: Iterable[Range], token: int | None) -> Iterabl
     return [run for start, end in ranges for run in leases.held(start, end, token)]
 
 
-def _again(due: Lease, terms: Lease, now: int) -> Lease:
+def _again(due: Lease, terms: Lease) -> Lease:
     """A lease that is due, for the next delivery."""
     limit = terms.limit or due.limit
     again = due._replace(retry_at=terms.retry_at, token=terms.token, limit=limit, reserved=True)
-    return again if terms.reserved else again.begun(now)
+    return again if terms.reserved else again.begun(terms.first_delivered)
 
 
 def _trouble(given_up: Lease) -> int:
