@@ -18,8 +18,10 @@ import psutil
 import pytest
 import redis
 from tests.support.waiting import wait_until
+from typer.testing import CliRunner
 
 from penstock import Server
+from penstock.cli.main import app
 from penstock.testing.redis import free_port
 
 HANDLERS = """
@@ -161,6 +163,13 @@ def test_a_handler_that_cannot_be_loaded_ends_the_program(project: Path, url: st
     with worker(project, url, handler, "--processes", "2") as process:
         _, said = process.communicate(timeout=100)
         assert process.returncode == 2 and why in said
+
+
+def test_order_is_refused_for_several_processes() -> None:
+    words = ["worker", "handlers:work", "--stream", "s", "--group", "g", "--ordered", "--processes", "2"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 2
+    assert "--ordered keeps the order within one process, and --processes is 2" in done.stderr
 
 
 def test_a_server_that_refuses_ends_the_program(project: Path, url: str) -> None:

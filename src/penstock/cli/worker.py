@@ -42,7 +42,7 @@ def worker(
     batch: int = typer.Option(0, "--batch", min=0, help="Call the function with lists of up to so many messages."),
     batch_ms: int = typer.Option(0, "--batch-ms", min=0, help="How long to wait for a batch to be full."),
     table: bool = typer.Option(False, "--table", help="With --batch: a pyarrow Table instead of a list."),
-    ordered: bool = typer.Option(False, "--ordered", help="Process the messages of a tag in order."),
+    ordered: bool = typer.Option(False, "--ordered", help="Process the messages of a tag in order; for --processes 1."),
     retry_ms: int = typer.Option(30_000, "--retry-ms", min=1, help="When others get the messages of a dead process."),
     retry_delay_ms: int = typer.Option(1000, "--retry-delay-ms", min=0, help="How long a failed message waits."),
     max_attempts: int = typer.Option(None, "--max-attempts", min=1, help="Give a message up after so many attempts."),
@@ -64,6 +64,8 @@ def worker(
         _fail(2, "--table needs --batch, the most messages to call the function with")
     if dead_letter is not None and max_attempts is None:
         _fail(2, "--dead-letter needs --max-attempts: without it no message is ever given up")
+    if ordered and processes > 1:
+        _fail(2, f"--ordered keeps the order within one process, and --processes is {processes}: use --processes 1")
     terms = {
         "start": start if start == "$" else _offset(start),
         "retry_ms": retry_ms,
