@@ -348,3 +348,17 @@ def test_changes_without_tokens_are_replayed_and_leave_the_counters(world: World
     world.run("TAPPLY", "k", "GROUP", "g", OLD_CHANGE)
     assert (group.token, group.acknowledged, group.position) == (before, 1, 4)
     assert world.run("TGROUP PENDING k g 2")[0][2:] == [2, 1700000000000, 1700000000300, 1700000005000]
+
+
+@pytest.mark.parametrize("retry", ["RETRY 60000 0", ""])
+def test_a_group_that_was_moved_back_delivers_a_message_once_in_a_reply(world: World, retry: str) -> None:
+    world.write("k", *"abcdef")
+    world.run("TREAD k 0 4 GROUP g RETRY 60000 0")
+    world.run("TNACK k g 2 3")
+    world.run("TGROUP SET k g 1")
+    before = world.group()[b"acknowledged"]
+    assert world.offsets(f"TREAD k 0 9 GROUP g {retry}") == [2, 3, 1, 4, 5, 6]
+    assert world.group()[b"acknowledged"] - before == (0 if retry else 6)
+    attempts = {first: count for first, _, count, *_ in world.run("TGROUP PENDING k g")}
+    assert not retry or attempts[2] == 2
+    assert visible(world.restarted(later=0)) == visible(world)

@@ -322,7 +322,10 @@ class StreamCommands(RuleBasedStateMachine):
         if retry is None:
             self.expired(name)
             expected = self.retried(name, count, None)
-            expected += self.taken(group, count - len(expected) if len(group.pending) < CAP else 0)
+            new = self.taken(group, count - len(expected) if len(group.pending) < CAP else 0)
+            expected += [
+                offset for offset in dict.fromkeys(new) if offset not in expected
+            ]  # of a group that was moved back
             group.acknowledged += len(expected)
             assert self.world.run(*words) == [[offset, *self.messages[offset]] for offset in expected]
             return
@@ -337,6 +340,7 @@ class StreamCommands(RuleBasedStateMachine):
         self.expired(name)
         expected = self.retried(name, count, terms)
         new = self.taken(group, max(min(count - len(expected), CAP - len(group.pending)), 0))
+        new = [offset for offset in dict.fromkeys(new) if offset not in expected]
         for offset in new:
             group.pending[offset] = replace(terms, reserved=True)
             if not reserve:

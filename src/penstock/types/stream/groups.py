@@ -23,7 +23,9 @@ ones are not removed (with a million leases some call has to sweep a million sta
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import NamedTuple, Self
 
 from penstock.types.packing import CorruptValue
@@ -105,9 +107,10 @@ class Group:
         With retry = (retry_ms, expire_ms, 0 for never) they are leased; without it this acknowledges them. Expired
         messages are given up, and those that were begun `limit` times (0 is no limit) when they are due. A retry is
         never due in the millisecond of its delivery. Offsets without a message, pending or new, are skipped; those that
-        were evicted count as lost. `reserve` begins no message. The token is `token`, or a larger one if that was given
-        out before. What `delays` hides is delivered when it is visible. Retries and expiries up to `due_by` are due,
-        now if it is None. O((leases touched) log (leases)).
+        were evicted count as lost. A group that was moved back has each message once in a delivery. `reserve` begins no
+        message. The token is `token`, or a larger one if that was given out before. What `delays` hides is delivered
+        when it is visible. Retries and expiries up to `due_by` are due, now if it is None. O((leases touched) log
+        (leases)).
         """
         if retry is None and delays is None and not self.leases.messages and not self.waiting.messages:
             return self._deliver_done(messages, count, max_bytes)
@@ -133,6 +136,7 @@ class Group:
             leases += more
             left -= sum([lease.end - lease.start for lease in more])
         patience = _HIDDEN
+        again = leases[:]
         while left > 0 and patience and (left_bytes is None or left_bytes > 0) and self.pending_count < cap:
             run = delays.hidden(max(self.position, messages.first), now) if delays is not None else None
             if run is not None and run[0] <= max(self.position, messages.first):
@@ -146,14 +150,14 @@ class Group:
             left_bytes = left_bytes - taken.cost if left_bytes is not None else None
             self.position = taken.next
             self.lost += taken.evicted
-            for start, end in taken.runs:
+            left -= sum([end - start for start, end in taken.runs])
+            for start, end in _without(taken.runs, again) if again else taken.runs:
                 if terms is None or waits:
                     leases.append(self._give(start, end, terms, removed))
                 else:
                     lease = Lease(start, end, *terms[2:])
                     self.leases.put(lease)
                     leases.append(lease)
-                left -= end - start
             if run is None or self.position < run[0]:
                 break
         if not leases and not removed and not hidden and before == (self.position, self.lost):
@@ -528,6 +532,26 @@ def merged(ranges: Iterable[Range]) -> list[Range]:
         else:
             result.append((start, end))
     return result
+
+
+def _without(runs: list[Range], leases: list[Lease]) -> list[Range]:
+    """The parts of runs, which are in order, that have no lease among these."""
+    if (
+        not runs or max([lease.end for lease in leases], default=0) <= runs[0][0]
+    ):  # the position is behind all that is leased
+        return runs
+    taken = merged([(lease.start, lease.end) for lease in leases])
+    rest: list[Range] = []
+    for start, end in runs:
+        for first, stop in taken[bisect_right(taken, start, key=itemgetter(1)) :]:
+            if first >= end:
+                break
+            if start < first:
+                rest.append((start, first))
+            start = min(stop, end)
+        if start < end:
+            rest.append((start, end))
+    return rest
 
 
 def _runs(leases: Iterable[Lease]) -> list[Range]:
