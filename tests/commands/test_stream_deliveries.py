@@ -331,7 +331,7 @@ def test_dumps_without_tokens_are_loaded(world: World) -> None:
     times = [1700000000000, 1700000000300, 1700000005000]
     assert world.run("TGROUP PENDING k g") == [[2, 2, 2, *times], [3, 3, 1, 1700000000000, 1700000001000, 0]]
     assert world.group(b"h")[b"position"] == 3
-    assert world.run("TACK k g TOKEN 0 3") == 1
+    assert world.run("TACK k g 3") == 1
     world.pass_time(200)
     token, messages = lease(world, "TREAD k 0 1 GROUP g RETRY 100 0")
     assert (messages, token >= 1700000000000000) == ([[2, 3]], True)
@@ -362,3 +362,13 @@ def test_a_group_that_was_moved_back_delivers_a_message_once_in_a_reply(world: W
     attempts = {first: count for first, _, count, *_ in world.run("TGROUP PENDING k g")}
     assert not retry or attempts[2] == 2
     assert visible(world.restarted(later=0)) == visible(world)
+
+
+@pytest.mark.parametrize("words", ["TACK k g TOKEN 0 1", "TNACK k g TOKEN 0 1", "TEXTEND k g 100 TOKEN 0 1"])
+def test_the_token_of_an_empty_reply_settles_nothing(world: World, words: str) -> None:
+    world.write("k", "a")
+    world.run(READ)
+    world.run("TNACK k g 1 DELAY 1000")
+    assert lease(world) == (0, [])
+    assert "TOKEN must be at least 1" in world.error(words)
+    assert world.group()[b"pending"] == 1

@@ -360,7 +360,9 @@ class StreamCommands(RuleBasedStateMachine):
     def a_token(self, data: st.DataObject, name: bytes) -> int | None:
         """One that a member may have, or none."""
         pending = self.groups[name].pending.values() if name in self.groups else ()
-        return data.draw(st.none() | st.sampled_from(sorted({0, self.token, *(each.token for each in pending)})))
+        return data.draw(
+            st.none() | st.sampled_from(sorted({max(self.token, 1), *(each.token for each in pending if each.token)}))
+        )
 
     @rule(data=st.data(), name=group_names, start=offsets, length=st.integers(0, 5))
     def acknowledge(self, data: st.DataObject, name: bytes, start: int, length: int) -> None:

@@ -64,7 +64,7 @@ def to_token(words: Argv) -> tuple[int | None, Argv]:
         return None, words
     if len(words) < 3:
         raise ReplyError("TOKEN takes a number, and offsets follow it")
-    return to_number(words[1], "TOKEN"), words[2:]
+    return to_number(words[1], "TOKEN", 1), words[2:]  # 0 is what is given back, and no delivery
 
 
 def parse_entries(argv: Argv, at: int) -> tuple[list[bytes], list[bytes]]:
