@@ -41,6 +41,13 @@ def test_in_turns_each_read_begins_with_another_stream(world: World) -> None:
     assert set(firsts[:3]) == {"high", "middle", "low"}
 
 
+def test_groups_that_read_alternately_all_get_messages_of_all_streams(world: World) -> None:
+    read = "TREAD high 0 1 GROUP {} ALSO 1 low FAIR"
+    firsts = [(group, given(world, read.format(group))[0][0]) for _ in range(4) for group in "xy"]
+    for group in "xy":
+        assert sorted(key for reader, key in firsts if reader == group) == ["high", "high", "low", "low"]
+
+
 def test_retries_of_all_streams_come_again(world: World) -> None:
     assert given(world, READ.replace("0 3", "0 6")) == [("high", [1, 2, 3, 4]), ("middle", [1, 2])]
     world.run("TACK high g 1-4")

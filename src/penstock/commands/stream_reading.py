@@ -360,7 +360,9 @@ def _read_several(session: Session, read: _Read) -> Reply:
     """Read several streams, each with what those before it left. An error delivers nothing of any of them."""
     keys = [read.key, *read.also]
     if read.fair:
-        turn = session.engine.streams.turn(len(keys))
+        # By group: with one counter for all, groups that read alternately would begin with the same stream each time.
+        group = _known_group(session, read)
+        turn = group.turns % len(keys) if group is not None else 0
         keys = keys[turn:] + keys[:turn]
     reads = [replace(read, key=name, also=()) for name in keys]
     _check(session, reads)
@@ -377,6 +379,8 @@ def _read_several(session: Session, read: _Read) -> Reply:
         if count <= 0 or (left_bytes is not None and left_bytes <= 0):
             break
     session.log(*effects)
+    if (group := _known_group(session, read)) is not None:
+        group.turns += 1
     given = [(each, part) for each, part in found if part.delivery.runs]
     if not given and read.deadline is not None and read.count:
         for each, part in found:
@@ -450,8 +454,7 @@ def _check(session: Session, reads: Sequence[_Read]) -> None:
     """Raise what these group reads can raise, before the first of them delivers anything."""
     db, dead_letter, news = session.db, reads[0].dead_letter, []
     for read in reads:
-        stream = db.find(read.key, Stream)
-        group = stream.groups.get(read.group or b"") if stream is not None else None
+        group = _known_group(session, read)
         if group is None or (read.consumer is not None and read.consumer not in group.members.by_name):
             news.append(read)
     for read in news:
@@ -463,6 +466,11 @@ def _check(session: Session, reads: Sequence[_Read]) -> None:
         if stream is not None and read.group not in stream.groups and _still_waiting(session, stream):
             name = (read.group or b"").decode(errors="replace")
             raise Unblocked(f"the group '{name}' was deleted while this read waited")
+
+
+def _known_group(session: Session, read: _Read) -> Group | None:
+    stream = session.db.find(read.key, Stream)
+    return stream.groups.get(read.group or b"") if stream is not None else None
 
 
 def _deliver(session: Session, read: _Read) -> _Part:

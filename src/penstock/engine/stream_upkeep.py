@@ -56,7 +56,6 @@ class Streams:
         self._timers: dict[Place, tuple[int, object]] = {}  # when the readers of a stream are to be woken
         self.grace = LeaseGrace()
         self._token = 0  # of the last delivery in any group
-        self._turns = 0  # reads that took turns
         self._tick_planned = False  # there is more to expire, or to compact, than one tick took
         engine.config.on_change("stream-max-pending", lambda _: self._wake_all())
 
@@ -138,11 +137,6 @@ class Streams:
         """
         self._token = max(self._token + 1, now * 1000)
         return self._token
-
-    def turn(self, streams: int) -> int:
-        """Which of some streams is first in a read that takes turns."""
-        self._turns += 1
-        return self._turns % streams
 
     def wake_at(self, database: Database, key: bytes, when: int) -> None:
         """Run those blocked on a stream again at a time, unless something wakes them before."""

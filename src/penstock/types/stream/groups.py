@@ -70,7 +70,7 @@ class Group:
     (1, 2, 2, 1500)
     """
 
-    __slots__ = ("acknowledged", "leases", "lost", "members", "position", "token", "waiting")
+    __slots__ = ("acknowledged", "leases", "lost", "members", "position", "token", "turns", "waiting")
 
     def __init__(self, position: int) -> None:
         self.position = position  # the next offset to deliver as new
@@ -80,6 +80,7 @@ class Group:
         self.leases = Leases()
         self.waiting = Leases()  # messages that were passed by because they are not visible yet
         self.members = Members()
+        self.turns = 0  # reads that began with one stream after the other; not dumped
 
     @property
     def pending_count(self) -> int:
