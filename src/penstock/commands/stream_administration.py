@@ -292,7 +292,8 @@ def tgroup_pending(session: Session, argv: Argv) -> Reply:
     keys=key(1, Access.UPDATE),
     group="stream",
     syntax="key group [TOKEN token] offset | start-end [...] [DELAY ms]",
-    cost="O(log L) a range with L leases pending, and 0.05 microseconds a lease in it",
+    cost="O(log L) a range with L leases pending, and 0.05 microseconds a lease in it; with TOKEN a range counts as "
+    "often as leases of another delivery interrupt it",
 )
 def tnack(session: Session, argv: Argv) -> Reply:
     """Deliver pending messages again at once, or after a delay; answer how many were pending.
@@ -326,7 +327,8 @@ def tnack(session: Session, argv: Argv) -> Reply:
     keys=key(1, Access.UPDATE),
     group="stream",
     syntax="key group ms [TOKEN token] [BEGIN] offset | start-end [...]",
-    cost="O(log L) a range with L leases pending, and 0.05 microseconds a lease in it; BEGIN 5 microseconds a lease",
+    cost="O(log L) a range with L leases pending, and 0.05 microseconds a lease in it; with TOKEN a range counts as "
+    "often as leases of another delivery interrupt it; BEGIN 5 microseconds a lease",
 )
 def textend(session: Session, argv: Argv) -> Reply:
     """Hold pending messages for ms from now, before they are delivered again; answer how many were pending.

@@ -505,7 +505,7 @@ def _drop_missing(group: Group, messages: Messages, start: int, end: int) -> Non
 def _held(leases: Leases, ranges: Iterable[Range], token: int | None) -> Iterable[Range]:
     if token is None:
         return ranges
-    return [run for start, end in ranges for run in leases.held(start, end, token)]
+    return [span for start, end in ranges for span in leases.spans(start, end, token)]
 
 
 def _again(due: Lease, terms: Lease) -> Lease:
