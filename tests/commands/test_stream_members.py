@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import perf_counter
+
 import pytest
 import redis
 from tests.support.commands.stream_world import Client, World, visible
@@ -204,3 +206,24 @@ def test_another_worker_gets_at_once_what_a_worker_held_whose_socket_closed(ours
     holder.close()
     assert other.execute_command(*read, "bob", "BLOCK", 60_000) == [[1, b"t", b"e"]]
     other.close()
+
+
+def test_the_end_of_a_connection_costs_the_same_however_many_names_others_have() -> None:
+    """A look at all names of a group made the end of 10,000 connections take minutes."""
+
+    def cost(names: int) -> float:
+        world = World()
+        world.write("k", *range(10))
+        for number in range(names):
+            world.run(f"TREAD k 0 0 GROUP g RETRY 60000 0 CONSUMER n{number} RELEASE")
+        costs = []
+        for number in range(10):
+            leaving = world.client()
+            leaving.run(f"TREAD k 0 1 GROUP g RETRY 60000 0 CONSUMER leaving{number} RELEASE")
+            begin = perf_counter()
+            leaving.leave()
+            costs.append(perf_counter() - begin)
+        assert world.offsets("TREAD k 0 1 GROUP g RETRY 60000 0") == [1]  # all were given back
+        return min(costs)
+
+    assert cost(9000) < 6 * cost(5)

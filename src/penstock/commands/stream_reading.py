@@ -485,7 +485,7 @@ def _deliver(session: Session, read: _Read) -> _Part:
     group = stream.group(read.group, _place(session, stream, read))
     engine.streams.note(db, read.key, stream)
     if read.consumer is not None:
-        engine.stream_members.asked(session, read.key, group, read.consumer, read.release)
+        engine.stream_members.asked(session, read.key, read.group, group, read.consumer, read.release)
     now = engine.streams.lease_time()
     delivery = group.deliver(
         stream.messages,

@@ -3,17 +3,19 @@
 With RELEASE, what a name holds is given back when the connection that last read under it ends, as by TNACK, and logged
 as one. That is a write: while writes are paused or a thread reads the stream, it waits for the next round of upkeep.
 
-A stream may have got another name since (RENAME, MOVE, SWAPDB). Then it is searched for among those with groups.
+A stream may have got another name since (RENAME, MOVE, SWAPDB). Then it is searched for among those with groups. The
+end of a connection costs nothing for names that others have, nor for its own that another connection took over.
 
 Owned by the loop thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from penstock.types.stream.groups import Group, merged
+from penstock.types.stream.members import Member
 from penstock.types.stream.stream import Stream
 
 if TYPE_CHECKING:
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from penstock.engine.session import Session
 
 Place = tuple["Database", bytes]
+Name = tuple["Database", bytes, bytes, bytes]
+"""Where a stream was, its group, and the name of a member in it."""
 FORGOTTEN = 3_600_000
 """Milliseconds after which a name is forgotten that holds nothing and did not ask."""
 
@@ -31,66 +35,61 @@ class StreamMembers:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._read: dict[int, dict[Place, None]] = {}  # by connection: where it read under a name with RELEASE
-        self._ended: dict[int, dict[Place, None]] = {}  # the same of connections that ended, until all is given back
+        self._read: dict[int, dict[Name, Member]] = {}  # by connection: the names under which it read with RELEASE
+        self._ended: dict[int, dict[Name, Member]] = {}  # the same of connections that ended, until all is given back
 
-    def asked(self, session: Session, key: bytes, group: Group, name: bytes, release: bool) -> None:
+    def asked(self, session: Session, key: bytes, group_name: bytes, group: Group, name: bytes, release: bool) -> None:
         """A connection reads under a name. In a script it is no connection, and there is nothing to release."""
         release = release and not session.scripted
-        group.members.asked(name, self._engine.streams.lease_time(), session.id, release)
+        member = group.members.asked(name, self._engine.streams.lease_time(), session.id, release)
         if release:
-            self._read.setdefault(session.id, {})[session.db, key] = None
+            self._read.setdefault(session.id, {})[session.db, key, group_name, name] = member
 
     def ended(self, session: Session) -> None:
         """A connection ended: give back what it holds under names."""
-        places = self._read.pop(session.id, None)
-        if places is not None:
-            self._ended[session.id] = places
+        names = self._read.pop(session.id, None)
+        if names is not None:
+            self._ended[session.id] = names
             self.give_back()
 
     def give_back(self) -> None:
         """Give back what connections held that ended, as far as it is possible now."""
         if not self._ended or self._engine.pause.until:
             return
-        for reader, places in list(self._ended.items()):
-            for place in self._found(reader, places):
-                if place[1] in place[0].locked:
-                    break  # a thread may be reading it
-                self._give_back(reader, *place)
-            else:
+        for reader, names in list(self._ended.items()):
+            for name, member in list(names.items()):
+                place = self._find(name, member) if member.reader == reader and member.release else None
+                if place is not None and place[1] in place[0].locked:
+                    continue  # a thread may be reading it
+                del names[name]
+                if place is not None:
+                    self._give_back(*place, name[2], name[3])
+            if not names:
                 del self._ended[reader]
         if self._engine.keyspace.ready:
             self._engine.blocking.serve()
 
-    def _found(self, reader: int, places: dict[Place, None]) -> list[Place]:
-        """Where a connection has names, if a stream is no longer where it was then too."""
-        if all(any(self._names(reader, *place)) for place in places):
-            return list(places)
-        return [place for place in self._engine.streams.noted() if any(self._names(reader, *place))]
+    def _find(self, name: Name, member: Member) -> Place | None:
+        """Where a member's stream is now."""
+        places = chain([name[:2]], self._engine.streams.noted())
+        return next((place for place in places if _member(*place, *name[2:]) is member), None)
 
-    def _names(self, reader: int, database: Database, key: bytes) -> Iterator[tuple[bytes, Group, bytes]]:
-        """The groups of a stream and the names in them under which a connection was the last to read."""
-        stream = database.get(key)
-        if type(stream) is Stream:
-            for group_name, group in stream.groups.items():
-                for name, member in group.members.by_name.items():
-                    if member.reader == reader and member.release:
-                        yield group_name, group, name
-
-    def _give_back(self, reader: int, database: Database, key: bytes) -> None:
+    def _give_back(self, database: Database, key: bytes, group_name: bytes, name: bytes) -> None:
         engine = self._engine
         engine.lazy.run_for(database, key, to_write=True)
-        now = engine.streams.lease_time()
-        for group_name, group, name in list(self._names(reader, database, key)):
-            member = group.members.by_name[name]
-            ranges = merged(member.holds(group.leases))
-            member.runs, member.release = [], False
-            if ranges:
-                group.nack(ranges, now)
-                engine.streams.may_end(database, key, now)
-                words = [b"%d-%d" % (start, end - 1) for start, end in ranges]
-                engine.propagate(database, [[b"TAPPLY", key, b"AT", b"%d" % now, b"TNACK", key, group_name, *words]])
-                database.changed(key)
+        stream = database.get(key)
+        member = _member(database, key, group_name, name)
+        if type(stream) is not Stream or member is None:
+            return
+        group, now = stream.groups[group_name], engine.streams.lease_time()
+        ranges = merged(member.holds(group.leases))
+        member.runs, member.release = [], False
+        if ranges:
+            group.nack(ranges, now)
+            engine.streams.may_end(database, key, now)
+            words = [b"%d-%d" % (start, end - 1) for start, end in ranges]
+            engine.propagate(database, [[b"TAPPLY", key, b"AT", b"%d" % now, b"TNACK", key, group_name, *words]])
+            database.changed(key)
 
     def stop(self) -> None:
         """The server stops. Its clients go on with what they hold when it is back, so nothing is given back."""
@@ -101,3 +100,9 @@ class StreamMembers:
         """Whether a connection waits for messages."""
         session = self._engine.sessions.get(reader)
         return session is not None and session.waiter is not None
+
+
+def _member(database: Database, key: bytes, group_name: bytes, name: bytes) -> Member | None:
+    stream = database.get(key)
+    group = stream.groups.get(group_name) if type(stream) is Stream else None
+    return group.members.by_name.get(name) if group is not None else None

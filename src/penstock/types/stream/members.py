@@ -65,7 +65,7 @@ class Members:
         self.by_name[name] = member
         member.asked, member.reader, member.release = now, reader, release
         if len(self.by_name) > MOST:
-            del self.by_name[next(iter(self.by_name))]
+            self.by_name.pop(next(iter(self.by_name))).release = False
         return member
 
     def forget(self, before: int, pending: Leases, is_waiting: Callable[[int], bool]) -> None:
