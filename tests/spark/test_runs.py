@@ -176,6 +176,14 @@ def test_a_flow_that_is_renamed_is_refused_until_its_table_of_files_is_emptied(t
     assert runs.count("renamed") == 300
 
 
+def test_a_setting_that_a_running_spark_cannot_change_does_no_harm(tmp_path: Path, runs: Runs) -> None:
+    folder = project(tmp_path, a_table("set", read("option('stream', 'in')")))
+    with (folder / "spark-pipeline.yml").open("a") as spec:
+        spec.write("configuration:\n  spark.log.level: WARN\n  spark.sql.shuffle.partitions: '2'\n")
+    write(runs.client, 0)
+    assert runs.run(folder) == {"set": 100}
+
+
 def test_tables_are_updated_and_emptied_by_name(tmp_path: Path, runs: Runs) -> None:
     folder = project(
         tmp_path, a_table("emptied", read("option('stream', 'in')")) + a_table("kept", read("option('stream', 'in')"))

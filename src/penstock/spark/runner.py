@@ -109,7 +109,9 @@ class Runner:
         """Run what is selected; what the engine ran."""
         spark, spec = self._session.spark, self._project.spec
         try:
-            graph = create_dataflow_graph(spark, spec.catalog, spec.database, spec.configuration)
+            # Spark was started with all of it. Only what a session may change can be said again for the graph.
+            changeable = {name: value for name, value in spec.configuration.items() if spark.conf.isModifiable(name)}
+            graph = create_dataflow_graph(spark, spec.catalog, spec.database, changeable)
             try:
                 registry = SparkConnectGraphElementRegistry(spark, graph)
                 declarations = declare(self._project, spark, graph, registry)
