@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -670,3 +671,22 @@ def test_lazy_is_refused_with_the_reason(once: Numbered) -> None:
     with pytest.raises(redis.ResponseError, match="LAZY cannot run under ONCE: the reply that is kept"):
         once.send("LAZY", "SADD", "s", "a")
     assert not once.client.exists("s")
+
+
+def test_many_clients_are_forgotten_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """100,000 of them held the server up for a second."""
+    monkeypatch.setattr("penstock.engine.concurrency.once.SLICE", 10)
+    world = Connected()
+    session = world.connect()
+    for number in range(35):
+        world.run(session, b"ONCEBEGIN", b"me%d" % number)
+    world.engine.forget(session)
+    known = [35]
+    for _ in range(4):  # the connection is taken from some at a time, too
+        world.engine.once.tick()
+    while known[-1]:
+        world.clock.advance(5000)
+        world.engine.once.tick()
+        known.append(world.known)
+    assert all(before - after <= 10 for before, after in pairwise(known))
+    assert {35, 25, 15, 5} <= set(known)

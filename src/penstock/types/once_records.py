@@ -18,6 +18,7 @@ that was cut off and comes back in time must find its replies.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 
 from penstock.types.packing import CorruptValue, pack_many, unpack_many
 
@@ -171,23 +172,28 @@ class OnceRecords:
             record.bytes -= _cost(replies.pop(number))
         self.bytes += record.bytes - before
 
-    def forget_idle(self, before: int) -> int:
-        """Forget clients that sent nothing since `before`; how many they were."""
+    def forget_idle(self, before: int, among: Iterable[bytes] | None = None) -> int:
+        """Forget clients, all or some of them, that sent nothing since `before`; how many they were."""
         return self._forget_all(
-            [client for client, record in self.clients.items() if record.last_used < before],
+            [client for client, record in self._some(among) if record.last_used < before],
             "it was idle for longer than once-idle-timeout",
         )
 
-    def forget_gone(self, now: int, timeout: int) -> int:
+    def forget_gone(self, now: int, timeout: int, among: Iterable[bytes] | None = None) -> int:
         """Forget clients without a connection, after their patience or `timeout`, whichever is longer; how many."""
         return self._forget_all(
             [
                 client
-                for client, record in self.clients.items()
+                for client, record in self._some(among)
                 if record.connection is None and now - record.last_used > max(timeout, record.patience)
             ],
             "its connection had ended, and it did not come back within its patience, nor within once-gone-timeout",
         )
+
+    def _some(self, among: Iterable[bytes] | None) -> Iterable[tuple[bytes, ClientRecord]]:
+        if among is None:
+            return self.clients.items()
+        return [(client, record) for client in among if (record := self.clients.get(client)) is not None]
 
     def _forget_all(self, clients: list[bytes], why: str) -> int:
         for client in clients:

@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from penstock.types.once_records import ClientRecord, OnceRecords
 
 LOOK_EVERY = 1000
-"""Milliseconds between looks for idle clients: a look visits all of them."""
+"""Milliseconds between looks for idle clients: a look visits all of them, some with each tick."""
+SLICE = 4000
+"""Clients that one tick visits, in about a millisecond, or in a few if it forgets them all."""
 STOOD_STILL = 10_000
-"""Milliseconds without a look after which the clock was set, or the server was suspended: that time does not count as
+"""Milliseconds without a tick after which the clock was set, or the server was suspended: that time does not count as
 idle.
 """
 MANY = 64
@@ -32,8 +34,11 @@ class Once:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._looked = 0
-        self._records: OnceRecords | None = None  # those at the last look
+        self._seen = 0  # when the last tick was
+        self._looked = 0  # when the last look began
+        self._to_visit: list[bytes] = []  # clients that the look under way did not visit yet
+        self._leaving: list[tuple[Session, list[bytes], int]] = []  # connections that ended: their clients, and when
+        self._records: OnceRecords | None = None  # those at the last tick
         self.repeated = 0  # commands answered with a reply that was kept
         self.forgotten = 0  # clients
 
@@ -47,25 +52,43 @@ class Once:
         session.once_clients.add(client)
 
     def disconnected(self, session: Session) -> None:
-        for client in session.once_clients:
-            self._engine.keyspace.once_records.disconnected(client, session, self._engine.clock.now)
+        if session.once_clients:
+            self._leaving.append((session, list(session.once_clients), self._engine.clock.now))
+            if len(session.once_clients) <= SLICE:
+                self._leave()
 
     def tick(self) -> None:
         now, config, records = self._engine.clock.now, self._engine.config, self._engine.keyspace.once_records
-        passed = now - self._looked
-        if 0 <= passed < LOOK_EVERY or self._engine.loading:
+        if self._engine.loading:
             return
         if records is not self._records:
             self._loaded(records, now)
-        if self._looked and not 0 <= passed <= STOOD_STILL:  # the server was suspended, or the clock was set
+        passed = now - self._seen
+        if self._seen and not 0 <= passed <= STOOD_STILL:  # the server was suspended, or the clock was set
             records.postpone(passed)
-        self._looked = now
-        self.forgotten += records.forget_idle(now - config.once_idle_timeout)
-        self.forgotten += records.forget_gone(now, config.once_gone_timeout)
+        self._seen = now
+        self._leave()
+        if not self._to_visit and not 0 <= now - self._looked < LOOK_EVERY:
+            self._looked, self._to_visit = now, list(records.clients)
+        some = self._to_visit[-SLICE:]
+        del self._to_visit[-SLICE:]
+        self.forgotten += records.forget_idle(now - config.once_idle_timeout, some)
+        self.forgotten += records.forget_gone(now, config.once_gone_timeout, some)
+
+    def _leave(self) -> None:
+        """Note for some clients of connections that ended that they have none."""
+        left = SLICE
+        while self._leaving and left > 0:
+            session, clients, when = self._leaving[-1]
+            for client in clients[-left:]:
+                self._engine.keyspace.once_records.disconnected(client, session, when)
+            clients[-left:], left = [], left - len(clients)
+            if not clients:
+                self._leaving.pop()
 
     def _loaded(self, records: OnceRecords, now: int) -> None:
-        """These records were loaded since the last look, and do not know the connections."""
-        self._records = records
+        """These records were loaded since the last tick, and do not know the connections."""
+        self._records, self._to_visit = records, []
         for session in self._engine.sessions.values():
             for client in session.once_clients & records.clients.keys():
                 records.clients[client].connection = session
