@@ -19,7 +19,8 @@ from penstock.engine.config import Config
 from penstock.engine.declarations import REGISTRY, Flag, command
 from penstock.engine.dispatch import Engine
 from penstock.engine.session import Session
-from penstock.protocol.errors import OnceUnknown, ReplyError
+from penstock.protocol.errors import OnceFull, OnceUnknown, ReplyError
+from penstock.protocol.resp import OK
 from penstock.testing.clock import ManualClock
 from penstock.types.once_records import ClientRecord
 
@@ -690,3 +691,20 @@ def test_many_clients_are_forgotten_some_at_a_time(monkeypatch: pytest.MonkeyPat
         known.append(world.known)
     assert all(before - after <= 10 for before, after in pairwise(known))
     assert {35, 25, 15, 5} <= set(known)
+
+
+def test_a_user_with_many_clients_locks_no_other_user_out() -> None:
+    world = Connected(once_max_bytes=100_000)
+    eve, bob = world.connect(), world.connect()
+    for session, name in ((eve, b"eve"), (bob, b"bob")):
+        world.run(session, b"ACL", b"SETUSER", name, b"on", b"nopass", b"+@all", b"~*")
+        world.run(session, b"AUTH", name, b"x")
+    with pytest.raises(OnceFull, match="more than its share"):
+        for number in range(1000):
+            world.run(eve, b"ONCEBEGIN", b"id%d" % number)
+    assert world.known > 100
+    assert world.run(bob, b"ONCEBEGIN", b"me") == OK
+    assert world.run(bob, b"ONCE", b"me", b"2", b"2", b"INCR", b"n")
+    with pytest.raises(OnceUnknown, match="client other:"):
+        world.run(bob, b"ONCE", b"other", b"2", b"2", b"INCR", b"n")
+    world.engine.keyspace.once_records.check()

@@ -18,7 +18,8 @@ never runs twice.
 
 A client that is done says goodbye with ONCEEND, and its record is gone at once. Until then the record stays while the
 client has a connection, and for its patience after that (engine/concurrency/once.py). However much one client keeps,
-others go on: at once-max-bytes only those are refused that keep more than their share (`OnceRecords.has_room`).
+others go on, and however many clients a user has: at once-max-bytes only those are refused that keep more than their
+share of their user's share (`OnceRecords.has_room`).
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def once(session: Session, argv: Argv) -> Reply:
         raise OnceStale(f"{error}: this client has said that it has the reply") from None
     except UnknownClient:
         raise OnceUnknown(
-            f"nothing is known of client {shown(client)}: {records.why_unknown(client)}; start with a new client-id"
+            f"nothing is known of client {shown(argv[1])}: {records.why_unknown(client)}; start with a new client-id"
         ) from None
     session.log()
     if (record := records.clients.get(client)) is not None and record.connection is not session:

@@ -18,6 +18,7 @@ that was cut off and comes back in time must find its replies.
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Iterable
 
 from penstock.types.packing import CorruptValue, pack_many, unpack_many
@@ -65,6 +66,7 @@ class OnceRecords:
     def __init__(self) -> None:
         self.clients: dict[bytes, ClientRecord] = {}
         self.bytes = 0
+        self._of_user: Counter[bytes] = Counter()  # how many clients each user has
         self._reasons: dict[bytes, str] = {}  # why clients were forgotten, the oldest first
 
     @property
@@ -103,13 +105,16 @@ class OnceRecords:
     def has_room(self, client: bytes, most: int) -> bool:
         """Whether a command of this client may run: below `most` bytes any, then those of clients within their share.
 
-        A share is `most` divided by the number of clients. So no client is refused for what others keep, and all
-        together keep less than twice `most`, and one reply each.
+        Each user has the same share of `most`, and each client of a user the same part of that. So no client is refused
+        for what others keep, no user for the clients of others, and all together keep less than twice `most`, and one
+        reply each.
         """
         return self.bytes < most or self.kept_for(client) <= self.share(client, most)
 
     def share(self, client: bytes, most: int) -> int:
-        return most // (len(self.clients) + (client not in self.clients))
+        user, is_new = _user(client), client not in self.clients
+        users = len(self._of_user) + (user not in self._of_user)
+        return most // users // (self._of_user[user] + is_new)
 
     def kept_for(self, client: bytes) -> int:
         """The memory of a client, or that of a new one."""
@@ -124,6 +129,7 @@ class OnceRecords:
     def _enter(self, client: bytes, floor: int, now: int) -> ClientRecord:
         record = self.clients[client] = ClientRecord(floor, now)
         self.bytes += CLIENT_COST + len(client)
+        self._of_user[_user(client)] += 1
         return record
 
     def keep(self, client: bytes, number: int, floor: int, reply: tuple[bytes, bytes], now: int) -> None:
@@ -231,6 +237,10 @@ class OnceRecords:
     def _forget(self, client: bytes, why: str) -> None:
         record = self.clients.pop(client)
         self.bytes -= CLIENT_COST + len(client) + record.bytes
+        user = _user(client)
+        self._of_user[user] -= 1
+        if not self._of_user[user]:
+            del self._of_user[user]
         self._reasons.pop(client, None)
         self._reasons[client] = why
         if len(self._reasons) > MOST_REASONS:
@@ -273,6 +283,7 @@ class OnceRecords:
         self._reasons.pop(client, None)
         self.clients[client] = record
         self.bytes += CLIENT_COST + len(client) + record.bytes
+        self._of_user[_user(client)] += 1
 
     def check(self) -> None:
         """Assert every invariant; for tests."""
@@ -285,6 +296,12 @@ class OnceRecords:
             assert record.bytes == sum(map(_cost, record.replies.values())), client
             total += CLIENT_COST + len(client) + record.bytes
         assert self.bytes == total, (self.bytes, total)
+        assert dict(self._of_user) == Counter(map(_user, self.clients))
+
+
+def _user(client: bytes) -> bytes:
+    """The user whose client it is: its name in front of a NUL, nothing for the default user (commands/once.py)."""
+    return client.rpartition(b"\0")[0]
 
 
 def _cost(reply: tuple[bytes, bytes]) -> int:
