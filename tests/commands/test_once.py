@@ -703,8 +703,9 @@ def test_a_user_with_many_clients_locks_no_other_user_out() -> None:
         for number in range(1000):
             world.run(eve, b"ONCEBEGIN", b"id%d" % number)
     assert world.known > 100
-    assert world.run(bob, b"ONCEBEGIN", b"me") == OK
-    assert world.run(bob, b"ONCE", b"me", b"2", b"2", b"INCR", b"n")
+    longer = b"a-client-that-takes-more-than-one-of-eves"
+    assert world.run(bob, b"ONCEBEGIN", longer) == OK
+    assert world.run(bob, b"ONCE", longer, b"2", b"2", b"INCR", b"n")
     with pytest.raises(OnceUnknown, match="client other:"):
         world.run(bob, b"ONCE", b"other", b"2", b"2", b"INCR", b"n")
     world.engine.keyspace.once_records.check()
