@@ -199,7 +199,8 @@ class OnceRecords:
     def _some(self, among: Iterable[bytes] | None) -> Iterable[tuple[bytes, ClientRecord]]:
         if among is None:
             return self.clients.items()
-        return [(client, record) for client in among if (record := self.clients.get(client)) is not None]
+        # No list: so many tuples that stay for a while make the collector of cyclic garbage walk all clients.
+        return ((client, record) for client in among if (record := self.clients.get(client)) is not None)
 
     def _forget_all(self, clients: list[bytes], why: str) -> int:
         for client in clients:
