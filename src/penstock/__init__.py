@@ -13,7 +13,7 @@ __all__ = [
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from penstock.client.api.streams import Message
+    from penstock.client.api.stream_replies import Message
     from penstock.client.api.sync import Client
     from penstock.client.cluster.sync import Cluster
     from penstock.client.consumer.terms import GIVE_UP, Backoff
@@ -40,7 +40,7 @@ _HOMES = {
     "Client": "penstock.client.api.sync",
     "Cluster": "penstock.client.cluster.sync",
     "Delivery": "penstock.client.delivery",
-    "Message": "penstock.client.api.streams",
+    "Message": "penstock.client.api.stream_replies",
     "Server": "penstock.server.embedded",
     "State": "penstock.client.delivery",
 }

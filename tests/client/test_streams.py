@@ -12,7 +12,15 @@ import redis
 from tests.support.client.clients import Connect
 
 from penstock import Client, Server, aio
-from penstock.client.api.streams import Committed, Lease, LeasedMessage, Message, ProducerInfo, Reading, TimedMessage
+from penstock.client.api.stream_replies import (
+    Committed,
+    Lease,
+    LeasedMessage,
+    Message,
+    ProducerInfo,
+    Reading,
+    TimedMessage,
+)
 from penstock.protocol.errors import Fenced
 from penstock.testing.proxy import FaultProxy
 

@@ -19,7 +19,7 @@ from tests.support.client.clients import Connect
 
 import penstock
 from penstock import Server, aio, tracing
-from penstock.client.api.streams import Message
+from penstock.client.api.stream_replies import Message
 from penstock.testing.cluster import RedisCluster
 
 

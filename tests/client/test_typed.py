@@ -11,7 +11,7 @@ from tests.support.client.clients import Connect
 
 from penstock import Client, Server
 from penstock.client.api import streams as stream_commands
-from penstock.client.api.streams import IncompleteRead
+from penstock.client.api.stream_replies import IncompleteRead
 from penstock.client.api.typed import BadEntry
 
 

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from penstock import Client, Server, aio
-from penstock.client.api.streams import Message
+from penstock.client.api.stream_replies import Message
 
 
 class Interrupt(BaseException):

@@ -31,7 +31,7 @@ what is imported:
         terms, writes, outcomes, futures
       ^
     api/        sync, aio: the two clients; shared: what they have in common; options: what they take, for checkers
-        calls, pipeline, shortcuts, scripts, streams, schemas, reply_fields, reply_types, tables, typed
+        calls, pipeline, shortcuts, scripts, streams, stream_replies, schemas, reply_fields, reply_types, tables, typed
         consumer         the old home of what is in consumer/
       ^
     consumer/   members of groups; imported by the clients of api/, imports their streams

@@ -19,7 +19,7 @@ from tests.support.client.consuming import Consume, fill
 from tests.support.waiting import wait_until
 
 from penstock import GIVE_UP, Client, Server, aio
-from penstock.client.api.streams import GroupInfo, Message
+from penstock.client.api.stream_replies import GroupInfo, Message
 from penstock.client.consumer import orders
 from penstock.protocol.dead_letters import Letter
 

@@ -17,7 +17,7 @@ from inspect import Parameter
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from penstock.client.api.pipeline import total
-from penstock.client.api.streams import CALLBACKS
+from penstock.client.api.stream_replies import CALLBACKS
 from penstock.client.delivery import Counters, Delivery, ReplayFilter, ServerContact, Settings, check_called
 from penstock.client.drivers.connecting import SETTINGS, encoding_of, settings_from
 from penstock.client.drivers.pool_handoff import Driver, PoolHandoff

@@ -24,7 +24,8 @@ from typing import Any
 from redis.client import NEVER_DECODE
 
 from penstock.client.api.calls import answer, call
-from penstock.client.api.streams import DEFAULT_ROWS, ArrowReading, read_options
+from penstock.client.api.stream_replies import DEFAULT_ROWS, ArrowReading
+from penstock.client.api.streams import read_options
 from penstock.client.api.typed import TypedColumns
 from penstock.client.engine.batch import Batch
 

@@ -19,7 +19,7 @@ from redis.exceptions import ExecAbortError
 
 from penstock.client.api.calls import read_reply
 from penstock.client.api.pipeline import decoded_alone
-from penstock.client.api.streams import CALLBACKS
+from penstock.client.api.stream_replies import CALLBACKS
 from penstock.client.cluster.bounds import Bounds, ClusterCounters, Hold, held_bytes
 from penstock.client.cluster.effects import Effect, NodeBatch, Outcome, Refresh, Room, Rules
 from penstock.client.cluster.errors import NotRoutable

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from penstock.client.api.streams import Message
+from penstock.client.api.stream_replies import Message
 
 
 class Lease:

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from time import monotonic, sleep
 from typing import Any, TypedDict
 
-from penstock.client.api.streams import Message, read_options
+from penstock.client.api.stream_replies import Message
+from penstock.client.api.streams import read_options
 from penstock.client.consumer.outages import Outages, may_pass
 from penstock.client.consumer.steps import Call, Wait
 
