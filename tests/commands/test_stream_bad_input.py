@@ -111,7 +111,7 @@ def world() -> World:
         ("TACK k g TOKEN 5", "TOKEN takes a number, and offsets follow it"),
         ("TACK k g TOKEN x 5", "TOKEN is not an integer or out of range"),
         ("TACK k g 5 TOKEN 5", "offset 'TOKEN' is not an integer or out of range"),
-        ("TNACK k g TOKEN -1 5", "TOKEN must be at least 0"),
+        ("TNACK k g TOKEN -1 5", "TOKEN must be at least 1"),
         ("TEXTEND k g 0 5", "ms must be at least 1"),
         ("TEXTEND k g x 5", "ms is not an integer or out of range"),
         ("TEXTEND k g 5 BEGIN", "BEGIN needs offsets after it"),

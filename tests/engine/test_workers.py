@@ -299,7 +299,7 @@ def test_what_threads_left_is_not_searched_for_cycles_when_they_are_done() -> No
     gc.callbacks.append(note)
     try:
         thread_switching.end()
-        more = [[number] for number in range(young // 2)]
+        more = [[number] for number in range(young // 50)]  # few: other threads of this process make objects too
         assert not looks and gc.isenabled()
     finally:
         gc.callbacks.remove(note)
