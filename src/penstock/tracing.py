@@ -2,24 +2,5 @@
 
 from __future__ import annotations
 
-from penstock.client.tracing import (
-    Instrumentor,
-    aio_middleware,
-    carry,
-    context_of,
-    instrument,
-    middleware,
-    process_span,
-    uninstrument,
-)
-
-__all__ = [
-    "Instrumentor",
-    "aio_middleware",
-    "carry",
-    "context_of",
-    "instrument",
-    "middleware",
-    "process_span",
-    "uninstrument",
-]
+from penstock.client.tracing import *  # noqa: F403 (what it exports is what this is)
+from penstock.client.tracing import __all__ as __all__

@@ -18,8 +18,8 @@ from typing import Any, Self
 
 import redis
 
+from penstock.client.consumer.body import ConsumerBody, Iteration
 from penstock.client.consumer.core import ConsumerCore, Step, Steps
-from penstock.client.consumer.counts import Counts
 from penstock.client.consumer.delivered import Delivered
 from penstock.client.consumer.handlers import Handler, Middleware, OnError, log_failure
 from penstock.client.consumer.part import Part
@@ -102,46 +102,22 @@ def _stopped_by_sigterm(stop: Callable[[], object]) -> Iterator[None]:
         loop.remove_signal_handler(signal.SIGTERM)
 
 
-class _Iteration:
-    """A loop over a consumer: its steps, and the message that the loop is at."""
+class _Iteration(Iteration):
+    """With the task that extends leases."""
 
     def __init__(self, steps: Steps, link: Any, keeper: asyncio.Task[None]) -> None:
-        self.steps = steps
-        self.link = link
+        super().__init__(steps, link)
         self.keeper = keeper
-        self.part: Part | None = None
-        self.message: Delivered | None = None
 
 
-class AioConsumer:
+class AioConsumer(ConsumerBody):
     """For penstock.aio.Client."""
 
     def __init__(self, client: Any, terms: Terms) -> None:
-        self._client = client
-        self._core = ConsumerCore(terms)
         self._bell = _Bell()
-        self._core.wake = self._bell.ring
+        super().__init__(client, terms, self._bell.ring)
         self._iteration: _Iteration | None = None
         weakref.finalize(self, self._core.abandon)
-
-    @property
-    def counts(self) -> Counts:
-        """What this consumer has done."""
-        return self._core.counts
-
-    @property
-    def held(self) -> int:
-        """How many messages it holds."""
-        return self._core.held
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether it waits for a server that does not answer."""
-        return self._core.is_waiting
-
-    def stop(self) -> None:
-        """End the iteration, and all workers, after the message at hand. From any thread, or from the body."""
-        self._core.stop()
 
     # -- iteration ------------------------------------------------------------------------------------------------
 
@@ -161,11 +137,7 @@ class AioConsumer:
         run, self._iteration = self._iteration, None
         if run is None:
             return
-        if run.part is not None and run.message is not None:
-            if error is None:
-                run.part.done(run.message)
-            else:
-                run.part.failed(run.message, error)
+        run.leave(error)
         try:
             if run.part is not None:
                 await _drive(self._bell, run.link, run.steps)

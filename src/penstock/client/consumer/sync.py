@@ -17,8 +17,8 @@ from typing import Any, Self
 
 import redis
 
+from penstock.client.consumer.body import ConsumerBody, Iteration
 from penstock.client.consumer.core import ConsumerCore, Step, Steps
-from penstock.client.consumer.counts import Counts
 from penstock.client.consumer.delivered import Delivered
 from penstock.client.consumer.handlers import Handler, Middleware, OnError, log_failure
 from penstock.client.consumer.part import Part
@@ -75,46 +75,15 @@ def _drive(bell: _Bell, link: Any, steps: Steps, is_keeper: bool = False) -> Par
         raise
 
 
-class _Iteration:
-    """A loop over a consumer: its steps, and the message that the loop is at."""
-
-    def __init__(self, steps: Steps, link: Any) -> None:
-        self.steps = steps
-        self.link = link
-        self.part: Part | None = None
-        self.message: Delivered | None = None
-
-
-class Consumer:
+class Consumer(ConsumerBody):
     """For penstock.Client."""
 
     def __init__(self, client: Any, terms: Terms) -> None:
-        self._client = client
-        self._core = ConsumerCore(terms)
         self._bell = _Bell()
-        self._core.wake = self._bell.ring
-        self._iteration: _Iteration | None = None
+        super().__init__(client, terms, self._bell.ring)
+        self._iteration: Iteration | None = None
         self._signals = ExitStack()
         weakref.finalize(self, _forget, self._core, self._bell)
-
-    @property
-    def counts(self) -> Counts:
-        """What this consumer has done."""
-        return self._core.counts
-
-    @property
-    def held(self) -> int:
-        """How many messages it holds."""
-        return self._core.held
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether it waits for a server that does not answer."""
-        return self._core.is_waiting
-
-    def stop(self) -> None:
-        """End the iteration, and all workers, after the message at hand. From any thread, or from the body."""
-        self._core.stop()
 
     # -- iteration ------------------------------------------------------------------------------------------------
 
@@ -136,11 +105,7 @@ class Consumer:
         run, self._iteration = self._iteration, None
         if run is None:
             return
-        if run.part is not None and run.message is not None:
-            if error is None:
-                run.part.done(run.message)
-            else:
-                run.part.failed(run.message, error)
+        run.leave(error)
         try:
             if run.part is not None:
                 _drive(self._bell, run.link, run.steps)
@@ -148,7 +113,7 @@ class Consumer:
             self._finish(run.link)
 
     def __iter__(self) -> Iterator[Delivered]:
-        run = self._iteration = _Iteration(self._core.work(), self._client.consumer_client())
+        run = self._iteration = Iteration(self._core.work(), self._client.consumer_client())
         keeper = self._start_keeper(None)
         try:
             while (part := _drive(self._bell, run.link, run.steps)) is not None:

@@ -1,0 +1,58 @@
+"""What the consumers of both clients share: the core, what it tells, and how a loop over it is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.client.consumer.core import ConsumerCore, Steps
+from penstock.client.consumer.counts import Counts
+from penstock.client.consumer.delivered import Delivered
+from penstock.client.consumer.part import Part
+from penstock.client.consumer.terms import Terms
+
+
+class Iteration:
+    """A loop over a consumer: its steps, and the message that the loop is at."""
+
+    def __init__(self, steps: Steps, link: Any) -> None:
+        self.steps = steps
+        self.link = link
+        self.part: Part | None = None
+        self.message: Delivered | None = None
+
+    def leave(self, error: BaseException | None) -> None:
+        """The message that the loop is at is done, or failed."""
+        if self.part is not None and self.message is not None:
+            if error is None:
+                self.part.done(self.message)
+            else:
+                self.part.failed(self.message, error)
+
+
+class ConsumerBody:
+    """See the top of this file."""
+
+    def __init__(self, client: Any, terms: Terms, wake: Callable[[], None]) -> None:
+        self._client = client
+        self._core = ConsumerCore(terms)
+        self._core.wake = wake
+
+    @property
+    def counts(self) -> Counts:
+        """What this consumer has done."""
+        return self._core.counts
+
+    @property
+    def held(self) -> int:
+        """How many messages it holds."""
+        return self._core.held
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it waits for a server that does not answer."""
+        return self._core.is_waiting
+
+    def stop(self) -> None:
+        """End the iteration, and all workers, after the message at hand. From any thread, or from the body."""
+        self._core.stop()
