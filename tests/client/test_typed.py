@@ -10,6 +10,7 @@ import pytest
 from tests.support.client.clients import Connect
 
 from penstock import Client, Server
+from penstock.client.api import stream_replies
 from penstock.client.api import streams as stream_commands
 from penstock.client.api.stream_replies import IncompleteRead
 from penstock.client.api.typed import BadEntry
@@ -111,7 +112,8 @@ def test_a_schema_comes_with_the_info_of_a_read(streams: Any) -> None:
 
 
 def test_a_read_that_its_default_ends_early_says_so(streams: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_commands, "DEFAULT_ROWS", 3)
+    for module in (stream_commands, stream_replies):
+        monkeypatch.setattr(module, "DEFAULT_ROWS", 3)
     streams.twrite_many("s", [("", "x")] * 5)
     with pytest.warns(IncompleteRead, match="default of 3 messages, before offset 4; the stream goes on to 5"):
         assert streams.read_arrow("s").num_rows == 3

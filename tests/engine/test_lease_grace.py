@@ -57,6 +57,18 @@ def test_what_was_due_before_a_standstill_is_due_after_it(world: World) -> None:
     assert world.offsets(READ) == [1]
 
 
+def test_pending_messages_show_when_they_really_come_again(world: World) -> None:
+    """A consumer that keeps order waits for that time before it reads: a read in the grace would give new messages."""
+    assert world.offsets(READ) == [1]
+    world.clock.advance(4000)
+    ((_, _, _, _, retry, _),) = world.run("TGROUP PENDING k g")
+    assert retry - world.clock.now == 4000
+    work(world, 4000)
+    ((_, _, _, _, retry, _),) = world.run("TGROUP PENDING k g")
+    assert retry <= world.clock.now
+    assert world.offsets(READ) == [1]
+
+
 def test_new_messages_do_not_wait(world: World) -> None:
     world.pass_time(10 * LONGEST)
     assert world.offsets(READ) == [1]

@@ -272,13 +272,15 @@ def tgroup_pending(session: Session, argv: Argv) -> Reply:
         count = to_number(words[1], "COUNT")
     lead = session.db.clock.lease_lead()
     group = _group_of(_existing(session, argv[2]), argv[3])
+    streams = session.engine.streams
+    now = streams.lease_time()
     return [
         [
             lease.start,
             lease.end - 1,
             lease.attempts,
             lease.first_delivered - lead,
-            lease.retry_at - lead,
+            streams.grace.retry_at(now, lease.retry_at) - lead,
             lease.expire_at - lead if lease.expire_at > 0 else 0,
         ]
         for lease in group.pending(*bounds, count)

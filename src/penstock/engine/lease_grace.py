@@ -60,3 +60,7 @@ class LeaseGrace:
             self.until = max(self.until, now + min(now - self._seen, LONGEST))
             self._seen = now
         return self._before if now < self.until else now
+
+    def retry_at(self, now: int, retry_at: int) -> int:
+        """When a message whose retry time is this comes again: not before the grace is over, unless it was due."""
+        return max(retry_at, self.until) if self.due_by(now) < retry_at and now < self.until else retry_at
