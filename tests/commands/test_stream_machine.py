@@ -12,6 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.support.commands.stream_world import Word, World, arrow, visible
+from tests.support.model_lease import ModelLease
 
 from penstock.commands import streams
 from penstock.protocol.errors import Fenced, ReplyError
@@ -34,38 +35,13 @@ offsets = st.integers(1, 40)
 
 
 @dataclass
-class Pending:
-    """A delivery that waits to be acknowledged."""
-
-    retry_at: int
-    expire_at: int
-    first: int
-    attempts: int
-    dead_letter: bool
-    token: int = 0
-    limit: int = 0
-    reserved: bool = False
-
-    def begin(self, now: int) -> None:
-        self.attempts += 1
-        self.reserved = False
-        if self.expire_at < 0:
-            self.expire_at = now - self.expire_at
-
-    def is_over(self, now: int, limit: int = 0) -> bool:
-        """Whether it is to be given up."""
-        exhausted = any(0 < most <= self.attempts for most in (limit, self.limit)) and self.retry_at <= now
-        return exhausted or 0 < self.expire_at <= now
-
-
-@dataclass
 class Member:
     """A group."""
 
     position: int
     lost: int = 0
     acknowledged: int = 0
-    pending: dict[int, Pending] = field(default_factory=dict)
+    pending: dict[int, ModelLease] = field(default_factory=dict)
     waiting: dict[int, int] = field(default_factory=dict)  # messages that it has passed by, and when they are visible
 
 
@@ -174,7 +150,7 @@ class StreamCommands(RuleBasedStateMachine):
             group.position += 1
         return found
 
-    def retried(self, name: bytes, count: int, terms: Pending | None) -> list[int]:
+    def retried(self, name: bytes, count: int, terms: ModelLease | None) -> list[int]:
         group = self.groups[name]
         for offset in [offset for offset in group.pending if offset < self.first]:
             del group.pending[offset]
@@ -336,7 +312,7 @@ class StreamCommands(RuleBasedStateMachine):
         token, *rows = self.world.run(*words)
         assert (token > self.token) if rows else token == 0
         self.token = max(self.token, token)
-        terms = Pending(self.now + retry[0], -retry[1], self.now, 0, dead_letter, token, limit, reserve)
+        terms = ModelLease(self.now + retry[0], -retry[1], self.now, 0, dead_letter, token, limit, reserve)
         self.expired(name)
         expected = self.retried(name, count, terms)
         new = self.taken(group, max(min(count - len(expected), CAP - len(group.pending)), 0))
@@ -522,7 +498,7 @@ class StreamCommands(RuleBasedStateMachine):
                 for offset in range(first, last + 1)
             }
             expected = {
-                offset: (pending.attempts, pending.first, pending.retry_at, max(pending.expire_at, 0))
+                offset: (pending.attempts, pending.first_delivered, pending.retry_at, max(pending.expire_at, 0))
                 for offset, pending in group.pending.items()
             }
             assert listed == expected

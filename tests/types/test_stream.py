@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.support.model_lease import ModelLease
 from tests.support.stream_reading import NULL, read, read_runs
 
 from penstock.types.packing import CorruptValue, pack_many, unpack_many
@@ -36,29 +37,6 @@ def batch_of(tags: list[bytes], entries: list[bytes]) -> Any:
 
 def resp(offset: int, tag: bytes, entry: bytes) -> bytes:
     return b"*3\r\n:%d\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (offset, len(tag), tag, len(entry), entry)
-
-
-@dataclass
-class ModelLease:
-    retry_at: int
-    expire_at: int
-    first_delivered: int
-    attempts: int
-    dead_letter: bytes | None
-    token: int = 0
-    limit: int = 0
-    reserved: bool = False
-
-    def begin(self, now: int) -> None:
-        self.attempts += 1
-        self.reserved = False
-        if self.expire_at < 0:
-            self.expire_at = now - self.expire_at
-
-    def is_over(self, now: int, limit: int = 0) -> bool:
-        """Whether it is to be given up."""
-        exhausted = any(0 < most <= self.attempts for most in (limit, self.limit)) and self.retry_at <= now
-        return exhausted or 0 < self.expire_at <= now
 
 
 @dataclass

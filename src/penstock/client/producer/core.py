@@ -106,6 +106,12 @@ class ProducerCore:
             f"{self.terms.max_bytes} ({self._why})"
         )
 
+    def counters(self) -> dict[str, int]:
+        """Messages that were written, failed and are held, and the writes that were sent."""
+        outcomes = self.outcomes
+        held = self.accepted - outcomes.ended
+        return {"written": outcomes.written, "failed": outcomes.failed, "held": held, "writes": self.writes}
+
     def add(self, tag: bytes, entry: bytes, slot: Any, size: int, now: float) -> bool:
         """Take a message for which there is room. Whether the driver is to look when to act."""
         self.refuse()

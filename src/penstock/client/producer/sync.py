@@ -69,15 +69,8 @@ class Producer:
     @property
     def counters(self) -> dict[str, int]:
         """Messages that were written, failed and are held, and the writes that were sent."""
-        core = self._core
         with self._lock:
-            held = core.accepted - core.outcomes.ended
-            return {
-                "written": core.outcomes.written,
-                "failed": core.outcomes.failed,
-                "held": held,
-                "writes": core.writes,
-            }
+            return self._core.counters()
 
     # -- for callers ------------------------------------------------------------------------------------------
 

@@ -104,15 +104,19 @@ class Leases:
         for each, first, stop in self._shelves.between(start, end):
             yield from each.leases(first, stop)
 
+    def _as_delivered(self, start: int, end: int, token: int) -> list[Range] | None:
+        """The answer if the range is exactly one lease, which is the common case, or empty; None otherwise."""
+        found = self._shelves.find(start, end)
+        if found is None:
+            return None if start < end else []
+        at, row = found
+        return [(start, end)] if self._shelves.all[at].cells[row * WIDTH + TOKEN] == token else []
+
     def held(self, start: int, end: int, token: int) -> list[Range]:
         """The parts of a range that are leased under a token, neighbours joined. O(leases in the range)."""
+        if (whole := self._as_delivered(start, end, token)) is not None:
+            return whole
         shelves = self._shelves
-        found = shelves.find(start, end)
-        if found is not None:  # as delivered: the common case
-            at, row = found
-            return [(start, end)] if shelves.all[at].cells[row * WIDTH + TOKEN] == token else []
-        if start >= end:
-            return []
         runs: list[Range] = []
         shelf, row = shelves.last_before(start)
         if shelf is not None:
@@ -135,13 +139,9 @@ class Leases:
         What is done with them costs the same however many leases there are between two of another delivery. O(1) a
         shelf that has one token, and O(leases) of others.
         """
+        if (whole := self._as_delivered(start, end, token)) is not None:
+            return whole
         shelves = self._shelves
-        found = shelves.find(start, end)
-        if found is not None:  # as delivered: the common case
-            at, row = found
-            return [(start, end)] if shelves.all[at].cells[row * WIDTH + TOKEN] == token else []
-        if start >= end:
-            return []
         spans: list[Range] = []
         is_open = False  # no lease of another delivery came since the last one
         shelf, row = shelves.last_before(start)
