@@ -4,6 +4,7 @@ ours, and some on a real Redis.
 
 from __future__ import annotations
 
+import select
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +17,9 @@ from tests.support.server_process import Process
 
 from penstock import Server
 from penstock.engine.lua import interpreter
+from penstock.engine.session import Session
+from penstock.protocol.errors import ReplyError
+from penstock.server.app import App
 from penstock.testing.redis import RedisServer, find_redis, free_port
 
 WORDS_OF_7 = find_redis().version >= (7, 0)
@@ -166,6 +170,47 @@ def test_a_kill_in_the_middle_of_a_call_has_its_words() -> None:
     with Server(busy_reply_threshold=1) as server:
         for _ in range(20):
             assert "Script killed by user with SCRIPT KILL" in _killed(server, "while 1 do redis.call('ping') end")
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_client_that_has_no_connection_yet_is_served(begun: bool) -> None:
+    """Whether or not the loop has begun to make its connection when the script starts."""
+    with Server(busy_reply_threshold=1) as server, redis.Redis.from_url(server.url, socket_timeout=60) as late:
+        answers: list[str] = []
+
+        def ask() -> None:
+            answers.append(_until_busy(late))
+            late.script_kill()
+
+        def arrive_and_run(app: App) -> None:
+            """In the loop's thread: the client is accepted, and a script runs before anything else does."""
+            (listener,) = app.listeners.all
+            asking.start()
+            assert select.select([listener.socket], [], [], 60)[0]
+            app.acceptor._accept_all(listener)
+            if begun:
+                app.loop.call_soon(run, app)  # behind the first step of the task that makes the connection
+            else:
+                run(app)
+
+        def run(app: App) -> None:
+            with pytest.raises(ReplyError, match="Script killed by user"):
+                app.engine.execute(Session(app.engine), [b"EVAL", b"while 1 do end", b"0"])
+
+        asking = threading.Thread(target=ask)
+        server.call(arrive_and_run)
+        asking.join(60)
+        assert not asking.is_alive()
+        assert "BUSY" in answers[0] or "busy" in answers[0]
+        assert late.ping(), "it stays connected"
+
+
+def test_stopping_an_embedded_server_ends_a_busy_script() -> None:
+    with Server(busy_reply_threshold=1) as server:
+        with redis.Redis.from_url(server.url) as other:
+            runaway = Runaway(server.url, "while true do end")
+            assert "busy" in _until_busy(other).lower()
+    assert isinstance(runaway.end(), redis.RedisError)
 
 
 def test_a_signal_ends_a_busy_script_that_has_written_nothing(tmp_path: Path) -> None:

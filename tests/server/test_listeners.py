@@ -179,7 +179,7 @@ def test_clients_that_have_no_connection_yet_are_closed_when_the_server_stops(be
             else:
                 accepted = [app.acceptor.accept(listener) for _ in clients]
                 arriving = [connection.socket for connection in accepted if connection is not None]
-                app.acceptor._accepted.extend((listener, connection) for connection in accepted if connection)
+                app.acceptor._accepted.extend(connection for connection in accepted if connection)
             app.halt()
             return arriving
 

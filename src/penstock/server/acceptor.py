@@ -17,6 +17,7 @@ import socket
 from collections import deque
 from typing import TYPE_CHECKING
 
+from penstock.server.busy_script_io import Unadopted
 from penstock.server.connection import Connection
 from penstock.server.limits import is_local
 from penstock.server.listeners import Listener, shown_address
@@ -39,8 +40,8 @@ class Acceptor:
     def __init__(self, app: App) -> None:
         self._app = app
         self.arriving: set[Connection] = set()  # clients that were accepted and are not among the connections yet
-        self._accepted: deque[tuple[Listener, Connection]] = deque()  # accepted, and nothing more done yet
-        self._tasks: set[asyncio.Task[None]] = set()  # a task that nothing refers to may be collected
+        self._accepted: deque[Connection] = deque()  # accepted, and nothing more done yet
+        self._making: dict[asyncio.Task[None], Connection] = {}  # a task that nothing refers to may be collected
 
     # -- for Listeners ----------------------------------------------------------------------------------------
 
@@ -51,12 +52,13 @@ class Acceptor:
         self._app.loop.remove_reader(listener.socket)
 
     def close(self) -> None:
-        """Close the clients that have no connection yet."""
+        """Close the clients that have no connection yet. One that a busy script served has one: making it ends it."""
+        for task, connection in self._making.items():
+            if connection in self.arriving:
+                task.cancel()  # one that did not begin runs no line of `_make`
+        self._accepted = deque(each for each in self._accepted if each not in self.arriving)
         for connection in self.arriving:
             connection.socket.close()  # a transport that has it already closes it with itself
-        self._accepted.clear()
-        for task in self._tasks:
-            task.cancel()  # one that did not begin runs no line of `_make`
         self.arriving.clear()
 
     # -- accepting --------------------------------------------------------------------------------------------
@@ -80,13 +82,22 @@ class Acceptor:
         self.arriving.add(connection)
         return connection
 
+    def accept_later(self, listener: Listener) -> Connection | None:
+        """The same, and the loop makes its connection when it comes to it."""
+        connection = self.accept(listener)
+        if connection is not None:
+            if not self._accepted:
+                self._app.loop.call_soon(self._make_some)
+            self._accepted.append(connection)
+        return connection
+
     def _accept_all(self, listener: Listener) -> None:
         idle = not self._accepted
         try:
             for _ in range(ACCEPTED_IN_A_TURN):
                 connection = self.accept(listener)
                 if connection is not None:
-                    self._accepted.append((listener, connection))
+                    self._accepted.append(connection)
         except (BlockingIOError, ConnectionAbortedError):
             pass
         except OSError as error:
@@ -102,31 +113,46 @@ class Acceptor:
 
     # -- making connections -----------------------------------------------------------------------------------
 
-    def take(self) -> list[Connection]:
-        """Plain connections that the loop has not begun with: a busy script serves them itself (busy_script_io.py)."""
-        plain = [connection for listener, connection in self._accepted if not listener.encrypted]
-        self._accepted = deque(pair for pair in self._accepted if pair[0].encrypted)
-        return plain
-
     def _make_some(self) -> None:
         for _ in range(min(MADE_IN_A_TURN, len(self._accepted))):
-            task = self._app.loop.create_task(self._make(*self._accepted.popleft()))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            connection = self._accepted.popleft()
+            task = self._app.loop.create_task(self._make(connection))
+            self._making[task] = connection
+            task.add_done_callback(self._making.__delitem__)
         if self._accepted:
             self._app.loop.call_soon(self._make_some)
 
-    async def _make(self, listener: Listener, connection: Connection) -> None:
+    async def _make(self, connection: Connection) -> None:
+        loop = self._app.loop
         try:
-            if listener.encrypted:
-                await self._app.loop.connect_accepted_socket(
+            if connection.encrypted:
+                await loop.connect_accepted_socket(
                     lambda: connection, connection.socket, ssl=self._app.listeners.context,
                     ssl_handshake_timeout=HANDSHAKE_SECONDS,
                 )  # fmt: skip
+            elif connection.session.closing:  # a busy script served it, and it is over
+                connection.socket.close()
+                connection.connection_lost(None)
             else:
-                await self._app.loop.connect_accepted_socket(lambda: connection, connection.socket)
+                await loop.connect_accepted_socket(lambda: Arrival(connection), connection.socket)
         except OSError as error:  # the client went away, or cannot speak TLS
             log.info("closing client %s: %s", connection.session.peer, error)
             connection.socket.close()
         finally:
             self.arriving.discard(connection)
+
+
+class Arrival(asyncio.Protocol):
+    """Brings the loop's transport to a connection, which a busy script may have served without the loop."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        connection = self._connection
+        transport.set_protocol(connection)
+        early = connection.transport
+        if isinstance(early, Unadopted):
+            connection.move_to(transport, early.unsent)
+        else:
+            connection.connection_made(transport)

@@ -2,8 +2,9 @@
 
 A script runs in the loop thread, and uvloop's loop cannot be run from inside one of its own callbacks. So while a
 script is busy (engine/scripting.py) its ticks come here, and the sockets are read and written directly. The loop looks
-at them again only after the script, and finds them as if less had arrived. Connections that were accepted during the
-script are given to the loop then.
+at them again only after the script, and finds them as if less had arrived. A client that the loop has not made a
+connection for, because it came during the script or just before, is served too; the acceptor gives it to the loop
+afterwards.
 
 Limits: a TLS client gets no answer before the script ends, because only the loop can decrypt its input. Replies that
 must wait for the disk (appendfsync always) also wait for the end of the script.
@@ -33,8 +34,6 @@ class BusyScriptSockets:
     def __init__(self, app: App) -> None:
         self._app = app
         self._selector: selectors.BaseSelector | None = None
-        self._adopting: list[asyncio.Task[None]] = []  # a task without a reference may be collected
-        self._accepted: list[tuple[Connection, Unadopted]] = []
 
     def look(self) -> None:
         """Read what has arrived, run it, and send the replies; waits for nothing."""
@@ -56,7 +55,7 @@ class BusyScriptSockets:
             if number >= 0 and not (connection.encrypted or connection.running or connection.transport.is_closing()):
                 with contextlib.suppress(OSError, KeyError):  # closed a moment ago; the loop does not know yet
                     self._selector.register(number, selectors.EVENT_READ, connection)
-        for connection in self._app.acceptor.take():
+        for connection in [each for each in self._app.acceptor.arriving if not each.encrypted]:
             self._take(connection)
         for listener in self._app.listeners.all:
             if not listener.encrypted:
@@ -86,7 +85,7 @@ class BusyScriptSockets:
 
     def _accept(self, listener: Listener) -> None:
         try:
-            connection = self._app.acceptor.accept(listener)
+            connection = self._app.acceptor.accept_later(listener)
         except OSError:
             return
         if connection is not None:
@@ -96,25 +95,13 @@ class BusyScriptSockets:
         """Serve a client that the loop does not know yet."""
         assert self._selector is not None
         connection.socket.setblocking(False)
-        transport = Unadopted(connection.socket)
-        connection.connection_made(transport)
-        self._accepted.append((connection, transport))
+        connection.connection_made(Unadopted(connection.socket))
         self._selector.register(connection.socket, selectors.EVENT_READ, connection)
 
     def _end(self) -> None:
         selector, self._selector = self._selector, None
         assert selector is not None
         selector.close()
-        accepted, self._accepted = self._accepted, []
-        self._adopting = [self._app.loop.create_task(self._adopt(*both)) for both in accepted]
-
-    async def _adopt(self, connection: Connection, early: Unadopted) -> None:
-        loop = self._app.loop
-        if connection.session.closing:
-            early.socket.close()
-            connection.connection_lost(None)
-        else:
-            await loop.connect_accepted_socket(lambda: Handover(connection, early.unsent), early.socket)
 
 
 class Direct(asyncio.Transport):
@@ -191,20 +178,3 @@ class Unadopted(asyncio.Transport):
         self._closing = True
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
-
-
-class Handover(asyncio.Protocol):
-    """The loop made a transport for a socket that was accepted without it: give it to its connection."""
-
-    def __init__(self, connection: Connection, unsent: bytearray) -> None:
-        self._connection = connection
-        self._unsent = unsent
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        connection = self._connection
-        connection.transport = transport
-        transport.set_protocol(connection)
-        if self._unsent:
-            transport.write(bytes(self._unsent))
-        if connection.session.closing:  # the server stopped in between
-            transport.close()

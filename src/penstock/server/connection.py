@@ -69,6 +69,15 @@ class Connection(Replies):
             self.reader.limit(*UNAUTHENTICATED)
         self.app.connected(self)
 
+    def move_to(self, transport: asyncio.Transport, unsent: bytearray) -> None:
+        """The loop's transport takes over from the one that a busy script gave it, with what that could not send."""
+        self.transport = transport
+        self.unsent = transport.get_write_buffer_size
+        if unsent:
+            transport.write(bytes(unsent))
+        if self.session.closing:  # the server stopped in between
+            transport.close()
+
     def eof_received(self) -> None:
         """The client has disconnected; `connection_lost` comes a turn of the loop later.
 

@@ -63,8 +63,12 @@ class Server:
         return self
 
     def stop(self) -> None:
-        """Shut down cleanly: finish replies, flush and sync. Safe to call twice."""
+        """Shut down cleanly: finish replies, flush and sync. Safe to call twice.
+
+        Like a signal it ends a busy script that has written nothing, and waits for one that has.
+        """
         if self._loop is not None and self._app is not None and self._thread is not None:
+            self._app.engine.scripting.interrupt()  # the loop hears nothing while a script blocks it
             with contextlib.suppress(RuntimeError):  # SHUTDOWN may have closed the loop already
                 self._loop.call_soon_threadsafe(self._app.stop_requested.set)
             self._thread.join()
