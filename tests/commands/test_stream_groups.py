@@ -7,10 +7,11 @@ from tests.support.commands.stream_world import BLOCKED, World, visible
 
 from penstock.commands.dumping import to_payload
 from penstock.engine import stream_upkeep as upkeep
+from penstock.types.stream.active import Active
 from penstock.types.stream.changes import Change
 from penstock.types.stream.groups import Group
 from penstock.types.stream.messages import MOST
-from penstock.types.stream.nodes import Active, Storage
+from penstock.types.stream.nodes import Storage
 from penstock.types.stream.shelf import Lease
 from penstock.types.stream.stream import Stream
 

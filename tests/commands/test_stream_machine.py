@@ -18,7 +18,7 @@ from penstock.commands import streams
 from penstock.protocol.errors import Fenced, ReplyError
 from penstock.storage import snapshot
 from penstock.types import codec
-from penstock.types.stream import compaction, nodes, reading, retention
+from penstock.types.stream import active, compaction, nodes, reading, retention
 from penstock.types.stream import messages as messages_by_offset
 from penstock.types.stream.compaction import compact
 from penstock.types.stream.stream import Stream
@@ -51,7 +51,7 @@ class StreamCommands(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.patch = pytest.MonkeyPatch()
-        for module in (compaction, messages_by_offset, nodes, reading, retention, streams):
+        for module in (active, compaction, messages_by_offset, nodes, reading, retention, streams):
             self.patch.setattr(module, "NODE", SMALL_NODE)
         self.folder = tempfile.TemporaryDirectory()
         self.base: Path | None = None

@@ -23,6 +23,8 @@ both = pytest.mark.parametrize("kind", KINDS)
 LARGEST = 2**63 - 1
 words = st.one_of(st.binary(max_size=12), st.integers(0, 1200).map(lambda size: b"x" * size))
 messages = st.lists(st.tuples(words, words), max_size=12)
+numbers = st.one_of(st.integers(-(2**63), LARGEST), st.sampled_from([0, 9, 10, -1, -10, -(2**63), LARGEST]))
+leased = st.lists(st.tuples(words, words, numbers), max_size=12)
 starts = st.one_of(
     st.integers(1, 2000), st.integers(1, LARGEST - 20), st.integers(0, 18).map(lambda power: max(10**power - 3, 1))
 )
@@ -40,6 +42,12 @@ def _columns(rows: list[tuple[bytes, bytes]], wide: bool) -> list[tuple[Any, Any
     arrays = [pa.array([row[at] for row in rows], kind) for at in (0, 1)]
     payload = pa.RecordBatch.from_arrays(arrays, schema=schema).serialize().to_pybytes()
     return [tuple(column.buffers()[1:]) for column in pa.ipc.read_record_batch(payload, schema).columns]
+
+
+def _expected_leased(offsets: list[int], rows: list[tuple[bytes, bytes, int]], more: int) -> bytes:
+    return b"".join(
+        encode([offset, tag, entry, time, more]) for offset, (tag, entry, time) in zip(offsets, rows, strict=True)
+    )
 
 
 def test_the_compiled_functions_are_built_where_there_is_a_compiler() -> None:
@@ -94,6 +102,42 @@ def test_any_rows_of_columns_are_formatted_with_offsets_that_are_listed(
 
 
 @both
+@given(start=starts, rows=leased, part=st.tuples(st.integers(0, 12), st.integers(0, 12)), more=numbers)
+def test_any_rows_of_lists_are_encoded_with_their_times(
+    kind: str, start: int, rows: list[tuple[bytes, bytes, int]], part: tuple[int, int], more: int
+) -> None:
+    first, end = sorted(min(bound, len(rows)) for bound in part)
+    tags, entries, times = ([row[at] for row in rows] for at in range(3))
+    data = KINDS[kind].encode_leased(start, array("q", times), tags, entries, first, end, more)
+    assert type(data) is bytes
+    assert data == _expected_leased(list(range(start + first, start + end)), rows[first:end], more)
+
+
+@both
+@given(
+    start=starts, rows=leased, part=st.tuples(st.integers(0, 12), st.integers(0, 12)), more=numbers,
+    gaps=st.one_of(st.none(), st.lists(st.integers(1, 10**17), min_size=12, max_size=12)), wide=st.booleans(),
+)  # fmt: skip
+def test_any_rows_of_columns_are_encoded_with_their_times(
+    kind: str,
+    start: int,
+    rows: list[tuple[bytes, bytes, int]],
+    part: tuple[int, int],
+    more: int,
+    gaps: list[int] | None,
+    wide: bool,
+) -> None:
+    first, end = sorted(min(bound, len(rows)) for bound in part)
+    offsets = [start + at if gaps is None else sum(gaps[: at + 1]) for at in range(len(rows))]
+    times = pa.array([time for _, _, time in rows], pa.int64()).buffers()[1] if rows else b""
+    columns = _columns([(tag, entry) for tag, entry, _ in rows], wide)
+    listed = None if gaps is None else array("q", offsets)
+    data = KINDS[kind].encode_leased_columns(start, listed, times, *columns, first, end, wide, more)
+    assert type(data) is bytes
+    assert data == _expected_leased(offsets[first:end], rows[first:end], more)
+
+
+@both
 def test_large_messages_are_formatted(kind: str) -> None:
     rows = [(b"t" * 70_000, b"e" * 3_000_000), (b"", b""), (b"tag", b"e" * 100_000)]
     data, begins = KINDS[kind].encode_columns(999, None, *_columns(rows, False), 0, 3, False)
@@ -128,3 +172,16 @@ def test_nothing_is_read_outside_of_what_is_given(kind: str) -> None:
         functions.encode_columns(1, None, (array("i", [0, 9]), b"tag"), good[1], 0, 1, False)
     with pytest.raises(ValueError):
         functions.encode_more(bytearray(), array("Q", [0]), 1, [b"tag"], [], 1)
+    with pytest.raises(ValueError):
+        functions.encode_leased(1, array("q", [5]), [b"tag"], [], 0, 1, 0)
+    with pytest.raises(ValueError):
+        functions.encode_leased(1, array("q"), [b"tag"], [b"entry"], 0, 1, 0)
+    times = array("q", [5])
+    with pytest.raises(ValueError):
+        functions.encode_leased_columns(1, None, times, *good, 0, 2, False, 0)
+    with pytest.raises(ValueError):
+        functions.encode_leased_columns(1, None, array("q"), *good, 0, 1, False, 0)
+    with pytest.raises(ValueError):
+        functions.encode_leased_columns(1, array("q"), times, *good, 0, 1, False, 0)
+    with pytest.raises(ValueError, match="outside"):
+        functions.encode_leased_columns(1, None, times, (array("i", [0, 9]), b"tag"), good[1], 0, 1, False, 0)

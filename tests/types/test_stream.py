@@ -17,12 +17,13 @@ from tests.support.model_lease import ModelLease
 from tests.support.stream_reading import NULL, read, read_runs
 
 from penstock.types.packing import CorruptValue, pack_many, unpack_many
-from penstock.types.stream import compaction, messages, nodes, reading, retention
+from penstock.types.stream import active, compaction, messages, nodes, reading, retention
+from penstock.types.stream.active import Active
 from penstock.types.stream.changes import Change
 from penstock.types.stream.compaction import compact
 from penstock.types.stream.groups import Group
 from penstock.types.stream.messages import MOST
-from penstock.types.stream.nodes import NODE, Active, Storage
+from penstock.types.stream.nodes import NODE, Storage
 from penstock.types.stream.producers import ProducerFenced, UnknownStage
 from penstock.types.stream.reading import each, read_arrow, read_arrow_runs
 from penstock.types.stream.retention import Retention, apply_retention, keep_last
@@ -59,7 +60,7 @@ class StreamMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.patch = pytest.MonkeyPatch()
-        for module in (compaction, messages, nodes, reading, retention):
+        for module in (active, compaction, messages, nodes, reading, retention):
             self.patch.setattr(module, "NODE", SMALL_NODE)
         self.now = 1000
         self.first, self.last = 1, 0

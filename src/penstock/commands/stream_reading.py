@@ -323,7 +323,7 @@ def _timed(session: Session, stream: Stream, read: _Read, offset: int) -> RawPie
     pieces: list[Piece] = []
     at_offset = offset
     for block, start, end, at in parts:
-        pieces += [null * (start - at_offset), stream_messages.encode_leased(*block.rows(start, end), at)]
+        pieces += [null * (start - at_offset), block.leased(start, end, at, stream_messages)]
         at_offset = end
     pieces.append(null * max(stop - at_offset, 0))
     return _array(pieces, max(stop - offset, 0), messages if read.with_info else None)
@@ -524,11 +524,7 @@ def _leased(stream: Stream, read: _Read, delivery: Delivery) -> RawPieces:
     head = b":%d\r\n" % token
     if read.with_info:
         head += b"*2\r\n:%d\r\n:%d\r\n" % (messages.first, messages.last)
-    pieces = [
-        stream_messages.encode_leased(*rows, lease.attempts)
-        for lease in leases
-        for rows in reading.rows_of_runs(messages, [(lease.start, lease.end)])
-    ]
+    pieces = reading.read_leases(messages, leases, stream_messages)
     count = sum(lease.end - lease.start for lease in leases) + (2 if read.with_info else 1)
     return RawPieces([b"*%d\r\n" % count, head, *pieces])
 

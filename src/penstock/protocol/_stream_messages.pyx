@@ -11,7 +11,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport INT64_MAX, int32_t, int64_t
 from libc.string cimport memcpy
 
-from penstock.protocol._resp cimport bulk_size, header_size, put_bulk, put_header
+from penstock.protocol._resp cimport bulk_size, digits, header_size, put_bulk, put_header, put_line_end, put_number
 
 import array as _array
 
@@ -19,14 +19,32 @@ cdef array.array _BEGINS = _array.array("Q")
 
 
 cdef inline char *put_message(
-    char *at, int64_t offset, const char *tag, Py_ssize_t tag_size, const char *entry, Py_ssize_t entry_size
+    char *at, const char *head, int64_t offset, const char *tag, Py_ssize_t tag_size, const char *entry,
+    Py_ssize_t entry_size
 ) noexcept nogil:
-    memcpy(at, b"*3\r\n", 4)
+    memcpy(at, head, 4)
     return put_bulk(put_bulk(put_header(at + 4, 58, offset), tag, tag_size), entry, entry_size)
 
 
 cdef inline Py_ssize_t size_of(int64_t offset, Py_ssize_t tag_size, Py_ssize_t entry_size) noexcept nogil:
     return 4 + header_size(offset) + bulk_size(tag_size) + bulk_size(entry_size)
+
+
+cdef inline unsigned long long magnitude(int64_t number) noexcept nogil:
+    return 0 - <unsigned long long>number if number < 0 else <unsigned long long>number
+
+
+cdef inline Py_ssize_t number_size(int64_t number) noexcept nogil:
+    return 3 + (number < 0) + digits(magnitude(number))
+
+
+cdef inline char *put_signed(char *at, int64_t number) noexcept nogil:
+    """A number, a line of its own."""
+    at[0] = 58
+    if number < 0:
+        at += 1
+        at[0] = 45
+    return put_line_end(put_number(at + 1, magnitude(number)))
 
 
 def encode_more(bytearray encoded, array.array begins, int64_t start, list tags, list entries, Py_ssize_t end):
@@ -51,6 +69,7 @@ def encode_more(bytearray encoded, array.array begins, int64_t start, list tags,
         tag, entry = tags[row], entries[row]
         at = put_message(
             at,
+            b"*3\r\n",
             start + row,
             PyBytes_AS_STRING(tag), PyBytes_GET_SIZE(tag),
             PyBytes_AS_STRING(entry), PyBytes_GET_SIZE(entry),
@@ -95,6 +114,33 @@ cdef class Table:
         return <const char *>self.data.buf + self.begin(row)
 
 
+cdef long long *listed_offsets(array.array offsets, Py_ssize_t rows) except NULL:
+    """The offsets of so many rows."""
+    if offsets.ob_descr.typecode != c"q" or len(offsets) < rows:
+        raise ValueError("there are fewer offsets than that")
+    return offsets.data.as_longlongs
+
+
+cdef class Times:
+    """A column of 64-bit numbers."""
+
+    cdef Py_buffer numbers
+    cdef bint is_held
+
+    def __cinit__(self, numbers, Py_ssize_t rows):
+        PyObject_GetBuffer(numbers, &self.numbers, PyBUF_SIMPLE)
+        self.is_held = True
+        if self.numbers.len < rows * 8:
+            raise ValueError("there are fewer messages than that")
+
+    def __dealloc__(self):
+        if self.is_held:
+            PyBuffer_Release(&self.numbers)
+
+    cdef inline int64_t at(self, Py_ssize_t row) noexcept nogil:
+        return (<const int64_t *>self.numbers.buf)[row]
+
+
 def encode_columns(
     int64_t start, offsets, tuple tag_column, tuple entry_column, Py_ssize_t first, Py_ssize_t end, bint wide
 ):
@@ -110,9 +156,7 @@ def encode_columns(
     if end <= first:
         return b"", begins
     if known is not None:
-        if known.ob_descr.typecode != c"q" or len(known) < end:
-            raise ValueError("there are fewer offsets than that")
-        listed = known.data.as_longlongs
+        listed = listed_offsets(known, end)
     if first < 0 or not 0 <= start <= INT64_MAX - end:
         raise OverflowError("an offset does not fit")
     tags = Table(tag_column[0], tag_column[1], wide, end)
@@ -127,9 +171,89 @@ def encode_columns(
     for row in range(first, end):
         at = put_message(
             at,
+            b"*3\r\n",
             start + row if listed is NULL else listed[row],
             tags.value(row), tags.begin(row + 1) - tags.begin(row),
             entries.value(row), entries.begin(row + 1) - entries.begin(row),
         )
         begins.data.as_ulonglongs[row + 1 - first] = at - PyBytes_AS_STRING(encoded)
     return encoded, begins
+
+
+def encode_leased(int64_t start, times, list tags, list entries, Py_ssize_t first, Py_ssize_t end, int64_t more):
+    cdef Py_ssize_t row, size = 0
+    cdef Times written
+    cdef bytes tag, entry, encoded
+    cdef char *at
+    if end <= first:
+        return b""
+    if not (0 <= first and end <= len(tags) and end <= len(entries)):
+        raise ValueError("there are fewer messages than that")
+    if not 0 <= start <= INT64_MAX - end:
+        raise OverflowError("an offset does not fit")
+    written = Times(times, end)
+    for row in range(first, end):
+        tag, entry = tags[row], entries[row]
+        if tag is None or entry is None:
+            raise TypeError("a message is bytes")
+        size += size_of(start + row, PyBytes_GET_SIZE(tag), PyBytes_GET_SIZE(entry)) + number_size(written.at(row))
+    encoded = PyBytes_FromStringAndSize(NULL, size + (end - first) * number_size(more))
+    at = PyBytes_AS_STRING(encoded)
+    for row in range(first, end):
+        tag, entry = tags[row], entries[row]
+        at = put_message(
+            at,
+            b"*5\r\n",
+            start + row,
+            PyBytes_AS_STRING(tag), PyBytes_GET_SIZE(tag),
+            PyBytes_AS_STRING(entry), PyBytes_GET_SIZE(entry),
+        )
+        at = put_signed(put_signed(at, written.at(row)), more)
+    return encoded
+
+
+def encode_leased_columns(
+    int64_t start,
+    offsets,
+    times,
+    tuple tag_column,
+    tuple entry_column,
+    Py_ssize_t first,
+    Py_ssize_t end,
+    bint wide,
+    int64_t more,
+):
+    cdef Py_ssize_t row, size = 0
+    cdef array.array known = offsets
+    cdef long long *listed = NULL
+    cdef int64_t offset
+    cdef Table tags, entries
+    cdef Times written
+    cdef bytes encoded
+    cdef char *at
+    if end <= first:
+        return b""
+    if known is not None:
+        listed = listed_offsets(known, end)
+    if first < 0 or not 0 <= start <= INT64_MAX - end:
+        raise OverflowError("an offset does not fit")
+    written = Times(times, end)
+    tags = Table(tag_column[0], tag_column[1], wide, end)
+    entries = Table(entry_column[0], entry_column[1], wide, end)
+    for row in range(first, end):
+        offset = start + row if listed is NULL else listed[row]
+        if offset < 0:
+            raise OverflowError("an offset does not fit")
+        size += size_of(offset, tags.size(row), entries.size(row)) + number_size(written.at(row))
+    encoded = PyBytes_FromStringAndSize(NULL, size + (end - first) * number_size(more))
+    at = PyBytes_AS_STRING(encoded)
+    for row in range(first, end):
+        at = put_message(
+            at,
+            b"*5\r\n",
+            start + row if listed is NULL else listed[row],
+            tags.value(row), tags.begin(row + 1) - tags.begin(row),
+            entries.value(row), entries.begin(row + 1) - entries.begin(row),
+        )
+        at = put_signed(put_signed(at, written.at(row)), more)
+    return encoded

@@ -63,14 +63,40 @@ def encode_columns(
 
 
 def encode_leased(
-    offsets: Sequence[int], times: Sequence[int], tags: list[bytes], entries: list[bytes], attempts: int
+    start: int, times: array[int], tags: list[bytes], entries: list[bytes], first: int, end: int, more: int
 ) -> bytes:
-    """Messages with their time and one more number, which is the same for all.
+    """The rows from `first` to before `end`, each with its time and one more number, which is the same for all; row 0
+    has the offset `start`.
 
-    >>> encode_leased([7], [1000], [b"tag"], [b""], 2)
+    >>> encode_leased(7, array("q", [1000]), [b"tag"], [b""], 0, 1, 2)
     b'*5\\r\\n:7\\r\\n$3\\r\\ntag\\r\\n$0\\r\\n\\r\\n:1000\\r\\n:2\\r\\n'
     """
-    rows = zip(offsets, map(len, tags), tags, map(len, entries), entries, times, repeat(attempts), strict=False)
+    return _leased(range(start + first, start + end), times[first:end], tags[first:end], entries[first:end], more)
+
+
+def encode_leased_columns(
+    start: int,
+    offsets: array[int] | None,
+    times: Any,
+    tags: Column,
+    entries: Column,
+    first: int,
+    end: int,
+    wide: bool,
+    more: int,
+) -> bytes:
+    """The same of columns as encode_columns takes them; `times` is a buffer of 64 bits a number."""
+    if end <= first:
+        return b""
+    places = range(start + first, start + end) if offsets is None else offsets[first:end]
+    written = memoryview(times).cast("B").cast("q")[first:end]
+    return _leased(places, written, _values(tags, first, end, wide), _values(entries, first, end, wide), more)
+
+
+def _leased(offsets: Sequence[int], times: Sequence[int], tags: list[bytes], entries: list[bytes], more: int) -> bytes:
+    rows = zip(
+        offsets, map(len, tags), tags, map(len, entries), entries, times, repeat(more, len(offsets)), strict=True
+    )
     return b"".join(map(_LEASED.__mod__, rows))
 
 
@@ -98,10 +124,25 @@ def _values(column: Column, first: int, end: int, wide: bool) -> list[bytes]:
 COMPILED = False
 if not TYPE_CHECKING and not os.environ.get("PENSTOCK_PURE"):
     try:
-        from penstock.protocol._stream_messages import encode_columns, encode_more
+        from penstock.protocol._stream_messages import (
+            encode_columns,
+            encode_leased,
+            encode_leased_columns,
+            encode_more,
+        )
 
         COMPILED = True
     except ImportError:
         pass
 
-__all__ = ["COMPILED", "NULL2", "NULL3", "Column", "Encoded", "encode_columns", "encode_leased", "encode_more"]
+__all__ = [
+    "COMPILED",
+    "NULL2",
+    "NULL3",
+    "Column",
+    "Encoded",
+    "encode_columns",
+    "encode_leased",
+    "encode_leased_columns",
+    "encode_more",
+]

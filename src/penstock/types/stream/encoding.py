@@ -18,7 +18,7 @@ Column = tuple[Any, Any]  # Arrow's two buffers of a binary column that is no sl
 
 
 class Encoding(Protocol):
-    """Two functions of a module or an object. They must always encode a message in the same way."""
+    """Functions of a module or an object. They must always encode a message in the same way."""
 
     def encode_more(
         self, encoded: bytearray, begins: array[int], start: int, tags: list[bytes], entries: list[bytes], end: int, /
@@ -33,11 +33,41 @@ class Encoding(Protocol):
         The columns' tables have 64 bits a place if `wide`, else 32.
         """
 
+    def encode_leased(
+        self,
+        start: int,
+        times: array[int],
+        tags: list[bytes],
+        entries: list[bytes],
+        first: int,
+        end: int,
+        more: int,
+        /,
+    ) -> bytes:
+        """The rows from `first` to before `end`, each with its time and one more number, which is the same for all; row
+        0 has the offset `start`.
+        """
+
+    def encode_leased_columns(
+        self,
+        start: int,
+        offsets: array[int] | None,
+        times: Any,
+        tags: Column,
+        entries: Column,
+        first: int,
+        end: int,
+        wide: bool,
+        more: int,
+        /,
+    ) -> bytes:
+        """The same of columns as encode_columns takes them; `times` is a buffer of 64 bits a number."""
+
 
 def encoded_one_by_one(
     encoding: Encoding, offsets: list[int], tags: list[bytes], entries: list[bytes]
 ) -> tuple[bytes, list[int]]:
-    """Messages, and where each begins, made without either of the two optimised functions; for checks."""
+    """Messages, and where each begins, made one by one; for checks."""
     pieces = [bytearray() for _ in offsets]
     for piece, offset, tag, entry in zip(pieces, offsets, tags, entries, strict=True):
         encoding.encode_more(piece, array("Q", (0,)), offset, [tag], [entry], 1)

@@ -22,9 +22,10 @@ from typing import Any, NamedTuple
 
 import pyarrow.compute as pc
 
+from penstock.types.stream.active import Active, Block
 from penstock.types.stream.compaction import Compactor
 from penstock.types.stream.cooling import Cooling
-from penstock.types.stream.nodes import NODE, Active, Block, Node, Storage, raw_of, tables_of
+from penstock.types.stream.nodes import NODE, Node, Storage, raw_of, tables_of
 
 MOST = 1 << 53  # messages: three centuries of a million a second, and far from where 64 bits end
 

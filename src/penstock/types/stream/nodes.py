@@ -5,13 +5,12 @@ snapshot writes what memory holds. Arrow's variable-length binary layout is one 
 offsets. A node may also hold the decoded `batch` (a view of an uncompressed payload costs nothing) and its messages as
 readers get them (`encoded`), with a table of ends, so that any range is one slice. A new node has no payload yet: it
 holds the batch it was sealed from, or its place in the upload that it was cut from (`source`), until it goes cold or,
-in the latter case, is read or told to copy its rows. `Active` is the node being written: plain lists, because appending
-to them is the fastest operation in Python.
+in the latter case, is read or told to copy its rows. active.py has the node being written.
 
 Invariant: node n covers offsets n * 1000 + 1 to (n + 1) * 1000. Offsets are arithmetic unless rows are missing
 (compacted away, or evicted before the node was sealed); then `offsets` lists those that exist, sorted.
 
-Rejected: one object for each message (250 B more a message); one growing Arrow builder (cannot be read while it grows).
+Rejected: one object for each message (250 B more a message).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any, Literal, Self, cast
 
 import pyarrow as pa
@@ -31,7 +30,7 @@ import pyarrow.compute as pc
 from penstock.types.packing import CorruptValue, OversizedValue
 from penstock.types.stream.arrow import LARGE_SCHEMA, SCHEMA, binaries, int64s, offsets_from
 from penstock.types.stream.arrow_size import unpacked_size
-from penstock.types.stream.column_buffers import column_of, counted, latest
+from penstock.types.stream.column_buffers import column_of, counted
 from penstock.types.stream.encoding import Encoded, Encoding, encoded_one_by_one
 from penstock.types.stream.ipc import ArrowPart, Layout, Piece, decoded, messages, node_part, rows_part
 
@@ -191,7 +190,7 @@ class Node:
         self.payload = batch.serialize().to_pybytes()
         self.compressed, self.source = False, None
         self.batch = pa.ipc.read_record_batch(self.payload, batch.schema)
-        self.raw = self._cost(self.count) if self.count else 0
+        self.raw = raw_of(tables_of(self.batch), 0, self.count) if self.count else 0
 
     # Where things are. Positions and ranges are offsets; a row is an index inside the node.
 
@@ -228,14 +227,13 @@ class Node:
         a, b = self.row(start), self.row(end)
         if b - a == self.count and self.raw < budget:
             return end, self.raw  # a cold node is not decoded for this
-        before = self._cost(a)
-        b = min(b, a + 1 + bisect_left(range(a + 1, b + 1), before + budget, key=self._cost))
-        return start + b - a, self._cost(b) - before
-
-    def _cost(self, rows: int) -> int:
-        """Bytes of the messages before a row."""
-        batch = self.opened()
-        return int(_table(batch.column(1))[rows] + _table(batch.column(2))[rows]) + OVERHEAD * rows
+        batch, places = self.opened(), "q" if self.large else "i"
+        tables = [(memoryview(batch.column(at).buffers()[1]).cast(places), 0) for at in (1, 2)]
+        cost = raw_of(tables, a, b)
+        if cost > budget:
+            b = min(b, a + 1 + bisect_left(range(a + 1, b + 1), budget, key=lambda row: raw_of(tables, a, row)))
+            cost = raw_of(tables, a, b)
+        return start + b - a, cost
 
     # Forms.
 
@@ -277,6 +275,18 @@ class Node:
         return encoding.encode_columns(
             self.start, self.offsets, (tag_table, tags), (entry_table, entries), first, end, self.large
         )
+
+    def leased(self, start: int, end: int, more: int, encoding: Encoding) -> bytes:
+        """A run of messages with their times and one more number, encoded. These bytes are not kept: each message goes
+        to one member of a group.
+        """
+        batch = self.opened()
+        times = batch.column(0).buffers()[1]
+        _, tag_table, tags = batch.column(1).buffers()
+        _, entry_table, entries = batch.column(2).buffers()
+        columns = (tag_table, tags), (entry_table, entries)
+        rows = self.row(start), self.row(end)
+        return encoding.encode_leased_columns(self.start, self.offsets, times, *columns, *rows, self.large, more)
 
     def arrow(self, start: int, end: int, compressed: bool = False, more: int | None = None) -> ArrowPart:
         """The messages between two offsets in Arrow's form, compressed if they are stored so and it is allowed.
@@ -419,7 +429,7 @@ def load_node(
         if found != (compressed, batch.num_rows, sizes, 0):
             raise CorruptValue(f"stream node {number} is not laid out as its header says")
         node.count = batch.num_rows
-        node.raw = node._cost(node.count) if node.count else 0
+        node.raw = raw_of(tables_of(batch), 0, node.count) if node.count else 0
         newest = pc.max(batch.column(0)).as_py()
     except (pa.ArrowException, OSError, ValueError, IndexError, TypeError, MemoryError, struct.error) as error:
         raise CorruptValue(f"stream node {number} is damaged: {error}") from error
@@ -432,118 +442,3 @@ def load_node(
         raise CorruptValue(f"stream node {number} has offsets of another")
     node.rest()
     return node
-
-
-class Active:
-    """The node being written. Its encoded messages grow when it is read: each message is encoded once."""
-
-    __slots__ = ("before", "begins", "encoded", "encoding", "entries", "start", "tags", "times")
-
-    def __init__(self, start: int, before: int) -> None:
-        self.start = start  # offset of the first message in the lists
-        self.before = before  # as in Node
-        self.times = array("q")
-        self.tags: list[bytes] = []
-        self.entries: list[bytes] = []
-        self.encoding: Encoding | None = None  # of the last reader
-        self.encoded = bytearray()  # the first messages, as it makes them
-        self.begins = array("Q", (0,))  # where each begins in it (one more: the end)
-
-    @property
-    def number(self) -> int:
-        return (self.start - 1) // NODE
-
-    @property
-    def count(self) -> int:
-        return len(self.entries)
-
-    @property
-    def newest(self) -> int:
-        return max(self.times, default=self.before)
-
-    @property
-    def raw(self) -> int:
-        return sum(map(len, self.tags)) + sum(map(len, self.entries)) + OVERHEAD * len(self.entries)
-
-    def extend(self, times: array[int], tags: list[bytes], entries: list[bytes]) -> None:
-        self.times += times
-        self.tags += tags
-        self.entries += entries
-
-    def row(self, offset: int) -> int:
-        return max(offset - self.start, 0)
-
-    def offset_at(self, row: int) -> int:
-        return self.start + row
-
-    def runs(self, start: int, end: int) -> Iterator[Range]:
-        yield start, end
-
-    def fit(self, start: int, end: int, budget: int) -> tuple[int, int]:
-        cost = 0
-        for row in range(start - self.start, end - self.start):
-            cost += len(self.tags[row]) + len(self.entries[row]) + OVERHEAD
-            if cost >= budget:
-                return self.start + row + 1, cost
-        return end, cost
-
-    def encoded_slice(self, start: int, end: int, encoding: Encoding) -> bytes:
-        """A run of messages as readers get them. A copy, because a view would keep the buffer from growing."""
-        a, b = start - self.start, end - self.start
-        if encoding is not self.encoding:
-            self.encoding, self.encoded, self.begins = encoding, bytearray(), array("Q", (0,))
-        begins = self.begins
-        if b >= len(begins):
-            encoding.encode_more(self.encoded, begins, self.start, self.tags, self.entries, b)
-        return bytes(self.encoded[begins[a] : begins[b]])
-
-    def arrow(self, start: int, end: int, compressed: bool = False, more: int | None = None) -> ArrowPart:
-        rows = slice(start - self.start, end - self.start)
-        batch = message_batch(self.times[rows], self.tags[rows], self.entries[rows])
-        return rows_part(offsets_from(start, end - start), batch, more)
-
-    def lists(self) -> tuple[list[int], list[int], list[bytes], list[bytes]]:
-        offsets = list(range(self.start, self.start + len(self.entries)))
-        return offsets, list(self.times), self.tags[:], self.entries[:]
-
-    def rows(self, start: int, end: int) -> Rows:
-        part = slice(start - self.start, end - self.start)
-        return range(start, end), self.times[part], self.tags[part], self.entries[part]
-
-    def row_at_time(self, ms: int) -> int:
-        return bisect_left([*accumulate(self.times, max, initial=self.before)], ms, 1) - 1
-
-    def seal(self) -> Node:
-        """The finished node; it is encoded already if a reader follows the stream."""
-        end = (self.number + 1) * NODE + 1
-        whole = len(self.entries) == NODE
-        node = Node.of(
-            self.number,
-            message_batch(self.times, self.tags, self.entries),
-            self.before,
-            latest(self.times),
-            None if whole else array("q", range(self.start, end)),
-        )
-        if self.encoding is not None:
-            self.encoding.encode_more(self.encoded, self.begins, self.start, self.tags, self.entries, len(self.entries))
-            node.encoded = self.encoding, memoryview(bytes(self.encoded)), self.begins
-        return node
-
-    def copy(self) -> Active:
-        active = Active(self.start, self.before)
-        active.extend(self.times, self.tags, self.entries)
-        return active
-
-    def size(self) -> int:
-        """Bytes of memory."""
-        return self.raw + len(self.encoded) + (2 * 41 + 8) * len(self.entries) + 8 * len(self.begins) + 400
-
-    def check(self) -> None:
-        assert len(self.times) == len(self.tags) == len(self.entries) < NODE
-        known = len(self.begins) - 1
-        offsets, tags, entries = [*range(self.start, self.start + known)], self.tags[:known], self.entries[:known]
-        expected = (b"", [0]) if self.encoding is None else encoded_one_by_one(self.encoding, offsets, tags, entries)
-        assert (bytes(self.encoded), self.begins.tolist()) == expected
-
-
-Block = Node | Active

@@ -15,7 +15,7 @@ from penstock.types.stream.arrow import LEASED_SCHEMA
 from penstock.types.stream.encoding import Encoding
 from penstock.types.stream.ipc import ArrowPart, Piece, stream_of
 from penstock.types.stream.messages import Messages
-from penstock.types.stream.nodes import NODE, OVERHEAD, Range, Rows
+from penstock.types.stream.nodes import NODE, OVERHEAD, Range
 from penstock.types.stream.shelf import Lease
 
 
@@ -109,9 +109,13 @@ def read_runs(messages: Messages, runs: Iterable[Range], encoding: Encoding) -> 
     return [block.encoded_slice(a, b, encoding) for run in runs for block, a, b in messages.blocks(*run)]
 
 
-def rows_of_runs(messages: Messages, runs: Iterable[Range]) -> Iterator[Rows]:
-    """As read_runs, as columns of Python values."""
-    return (block.rows(a, b) for run in runs for block, a, b in messages.blocks(*run))
+def read_leases(messages: Messages, leases: Iterable[Lease], encoding: Encoding) -> list[Piece]:
+    """The messages of leases with their times and attempts, in pieces to be joined."""
+    return [
+        block.leased(a, b, lease.attempts, encoding)
+        for lease in leases
+        for block, a, b in messages.blocks(lease.start, lease.end)
+    ]
 
 
 def each(messages: Messages, offset: int, count: int, max_bytes: int | None = None) -> Iterator[Message]:

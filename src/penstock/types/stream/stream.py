@@ -16,10 +16,11 @@ from typing import Any, Self
 
 from penstock.types.packing import CorruptValue, pack_many, unpack_many
 from penstock.types.registry import value_type
+from penstock.types.stream.active import Active
 from penstock.types.stream.delays import Delays
 from penstock.types.stream.groups import Group
 from penstock.types.stream.messages import Messages
-from penstock.types.stream.nodes import Active, Storage, check_unpacked, load_node
+from penstock.types.stream.nodes import Storage, check_unpacked, load_node
 from penstock.types.stream.producers import Commit, Producers, Stages
 from penstock.types.stream.retention import Retention
 from penstock.types.stream.schemas import Check, Schemas
