@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from penstock.client.delivery import State
 from penstock.client.errors import ClientClosed, NotSent, OutcomeUnknown
 
 
-def messages(*attempted: int, tags: str = "") -> list[Delivered]:
+def messages(*attempted: int, tags: Sequence[Any] = "") -> list[Delivered]:
     """Messages 1, 2, ... with so many attempts before, and tags."""
     lease = Lease(7, 0.0, lambda message, delay: None)
     letters = tags or "t" * len(attempted)
@@ -63,6 +64,31 @@ def test_a_message_that_was_attempted_before_begins_alone() -> None:
             taken.append(offsets(part))
             queue.finish(part)
         assert taken == [[1, 2], [3], [4], [5, 6]] and len(queue) == 0
+
+
+def test_what_was_fetched_one_by_one_begins_together() -> None:
+    queue = PlainQueue()
+    for message in messages(0, 0, 3, 0, 0):
+        queue.add([message])
+    assert [offsets(queue.take(10, 0.0)) for _ in range(4)] == [[1, 2], [3], [4, 5], []]
+    for message in messages(0, 0, 0):
+        queue.add([message])
+    assert [offsets(queue.take(2, 0.0)) for _ in range(2)] == [[1, 2], [3]]
+
+
+@pytest.mark.parametrize("ordered_by", [None, "tag"])
+def test_a_batch_that_is_not_full_waits_for_its_oldest_message_and_no_longer(ordered_by: Any) -> None:
+    now = 0.0
+    core = ConsumerCore(Terms("s", "g", ordered_by=ordered_by), lambda: now)
+    core.batch, core.batch_ms = 2, 1000
+    for now in (1.0, 1.25, 1.5):
+        core._add([7, [int(now * 100), b"t", b"", 0, 0]])
+    assert offsets(core._take()) == [100, 125]
+    core.queue.finish(messages(0, tags=[b"t"]))
+    now = 2.25
+    assert core._take() == [] and core._longest_block() == 250
+    now = 2.5
+    assert offsets(core._take()) == [150]
 
 
 def test_a_lane_gives_out_nothing_while_one_of_its_messages_is_processed() -> None:

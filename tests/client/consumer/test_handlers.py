@@ -111,6 +111,25 @@ def test_middleware_of_tasks_awaits_the_body(ours: Server) -> None:
     assert said == ["before", "body", "after"]
 
 
+@pytest.mark.parametrize("how", [{}, {"batch": 5}, {"middleware": ["async"]}])
+def test_a_message_whose_body_must_be_awaited_is_not_acknowledged_by_threads(ours: Server, how: dict[str, Any]) -> None:
+    """A decorator hides that a function is a coroutine function: threads would acknowledge what never ran."""
+    fill(ours.url, 3)
+
+    async def body(_: Any) -> None: ...
+
+    async def layer(_: Any, call: Any) -> None: ...
+
+    decorated = (lambda _: None) if "middleware" in how else (lambda message: body(message))
+    how = {**how, "middleware": [layer]} if "middleware" in how else how
+    with Client.from_url(ours.url) as client:
+        with pytest.raises(TypeError, match="must be awaited"):
+            client.consumer("s", "g").run(decorated, **how)
+        assert client.tgroup_list("s")[0].acknowledged == 0
+        again = client.tread("s", 0, 10, group="g")
+    assert [message.offset for message in again] == [1, 2, 3]
+
+
 def test_what_follows_a_failure_depends_on_the_exception(ours: Server, consume: Consume) -> None:
     fill(ours.url, 3)
     raised = {1: ZeroDivisionError("never"), 2: ConnectionError("later"), 3: KeyError("soon")}

@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import signal
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -24,7 +23,7 @@ from penstock.client.consumer.delivered import Delivered
 from penstock.client.consumer.handlers import Handler, Middleware, OnError, log_failure
 from penstock.client.consumer.part import Part
 from penstock.client.consumer.steps import Call, Wait
-from penstock.client.consumer.stop_signals import may_handle_sigterm
+from penstock.client.consumer.stop_signals import stopped_by_first_interrupt, stopped_by_sigterm
 from penstock.client.consumer.terms import Terms
 
 _log = logging.getLogger("penstock.consumer")
@@ -88,20 +87,6 @@ async def _drive(bell: _Bell, link: Any, steps: Steps, is_keeper: bool = False) 
         raise
 
 
-@contextmanager
-def _stopped_by_sigterm(stop: Callable[[], object]) -> Iterator[None]:
-    """As stop_signals.py, by the loop."""
-    if not may_handle_sigterm():
-        yield
-        return
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        loop.remove_signal_handler(signal.SIGTERM)
-
-
 class _Iteration(Iteration):
     """With the task that extends leases."""
 
@@ -117,12 +102,18 @@ class AioConsumer(ConsumerBody):
         self._bell = _Bell()
         super().__init__(client, terms, self._bell.ring)
         self._iteration: _Iteration | None = None
+        self._signals = ExitStack()
         weakref.finalize(self, self._core.abandon)
 
     # -- iteration ------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
+        self._signals.enter_context(self._stopped_by_sigterm())
         return self
+
+    def _stopped_by_sigterm(self) -> AbstractContextManager[None]:
+        loop = asyncio.get_running_loop()
+        return stopped_by_sigterm(lambda: loop.call_soon_threadsafe(self.stop))  # it wakes the loop, which may sleep
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -133,6 +124,7 @@ class AioConsumer(ConsumerBody):
         """Acknowledge what is done, also what the body left with `break`; give back the rest, and what it failed on
         with `error`.
         """
+        self._signals.close()
         self.stop()
         run, self._iteration = self._iteration, None
         if run is None:
@@ -206,7 +198,7 @@ class AioConsumer(ConsumerBody):
             raise ValueError(f"workers={workers}: at least 1 is needed to do anything")
         core = self._core
         core.workers, core.batch, core.batch_ms = workers, handler.batch, handler.batch_ms
-        with _stopped_by_sigterm(self.stop):
+        with self._stopped_by_sigterm(), stopped_by_first_interrupt():
             await self._run(handler, workers, on_error)
 
     async def _run(self, handler: Handler, workers: int, on_error: OnError) -> None:
@@ -224,10 +216,12 @@ class AioConsumer(ConsumerBody):
         finally:
             for task in tasks:
                 task.cancel()
-            results = await asyncio.gather(*tasks, return_exceptions=True)
-            if keeper.done():
-                results.append(keeper.exception())
-            await self._finish(self._client.consumer_client(), keeper)
+            try:
+                results = await asyncio.gather(*tasks, return_exceptions=True)
+                if keeper.done() and not keeper.cancelled():
+                    results.append(keeper.exception())
+            finally:  # also if it is cancelled again
+                await self._finish(self._client.consumer_client(), keeper)
         for result in results:
             if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):
                 raise result
@@ -262,12 +256,12 @@ class AioConsumer(ConsumerBody):
                 result = handler.call(message)
                 if inspect.isawaitable(result):
                     await result
-            except Exception as error:
-                part.failed(message, error)
-                await _tell(on_error, message, error)
             except BaseException as error:
-                part.failed(message, error)
-                raise
+                failure = _failure_within(error)
+                part.failed(message, failure or error)
+                if failure is None:
+                    raise
+                await _tell(on_error, message, failure)
             else:
                 part.done(message)
 
@@ -279,15 +273,26 @@ class AioConsumer(ConsumerBody):
             if inspect.isawaitable(result):
                 await result
         except BaseException as error:
+            failure = _failure_within(error)
             for message in messages:
-                part.failed(message, error)
-            if not isinstance(error, Exception):
+                part.failed(message, failure or error)
+            if failure is None:
                 raise
             for message in messages:
-                await _tell(on_error, message, error)
+                await _tell(on_error, message, failure)
         else:
             for message in messages:
                 part.done(message)
+
+
+def _failure_within(error: BaseException) -> Exception | None:
+    """What a body failed with; None if the worker is to end. A body may await a task that others cancelled."""
+    task = asyncio.current_task()
+    if isinstance(error, asyncio.CancelledError) and task is not None and not task.cancelling():
+        failure = RuntimeError("the body awaited something that was cancelled")
+        failure.__cause__ = error
+        return failure
+    return error if isinstance(error, Exception) else None
 
 
 async def _tell(on_error: OnError, message: Delivered, error: Exception) -> None:

@@ -83,7 +83,6 @@ class ConsumerCore:
         self._sender.has_lost_read = self.retries_here  # by a predecessor, perhaps
         self._idle = 0
         self._taken = clock()  # when a worker last came for messages
-        self._oldest = clock()  # when the first of the messages that wait was fetched
 
     # -- the messages that are held -------------------------------------------------------------------------------
 
@@ -166,9 +165,14 @@ class ConsumerCore:
     def _take(self) -> list[Delivered]:
         now = self._taken = self._clock()
         if self.batch:
-            is_full = len(self.queue) >= self.batch or now >= self._oldest + self.batch_ms / 1000
-            return self.queue.take(self.batch, now) if is_full else []
+            is_due = len(self.queue) >= self.batch or now >= self._batch_at(now)
+            return self.queue.take(self.batch, now) if is_due else []
         return self.queue.take(1 if self.terms.max_attempts == 1 else self.pace.part(), now)
+
+    def _batch_at(self, now: float) -> float:
+        """When a batch is processed although it is not full."""
+        fetched = self.queue.oldest(now)
+        return (now if fetched is None else fetched) + self.batch_ms / 1000
 
     def _reading(self, has_work: bool) -> Order | None:
         """A TREAD, if more should be fetched now."""
@@ -230,7 +234,7 @@ class ConsumerCore:
         if (at := self.queue.next_at()) is not None:
             block = min(block, int((at - now) * 1000))
         if self.batch and len(self.queue):
-            block = min(block, int((self._oldest - now) * 1000) + self.batch_ms)
+            block = min(block, int((self._batch_at(now) - now) * 1000))
         return max(block, 1)
 
     def _rest(self) -> Steps:
@@ -248,7 +252,7 @@ class ConsumerCore:
             return
         token, *rows = reply
         now = self._clock()
-        lease, held = Lease(token, now + self.terms.reserve_ms / 1000, self.settle), self._held
+        lease, held = Lease(token, now + self.terms.reserve_ms / 1000, self.settle, now), self._held
         offsets = [row[0] for row in rows]
         if not held.keys().isdisjoint(offsets):  # a lease had run out, and now it is ours again: it is processed once
             for row in rows:
@@ -263,8 +267,6 @@ class ConsumerCore:
         fresh = [make(row, lease) for row in rows]
         held.update(zip(offsets, fresh, strict=True))
         self.counts.fetched += len(fresh)
-        if not len(self.queue):
-            self._oldest = now
         self.queue.add(fresh)
         self.wake()
 
@@ -389,7 +391,7 @@ class ConsumerCore:
                 self.counts.extended += order.reply
                 # Those that were not extended have their own lease from now on.
                 lease = order.messages[0].lease
-                extended = Lease(lease.token, now + self.terms.retry_ms / 1000, lease.settle)
+                extended = Lease(lease.token, now + self.terms.retry_ms / 1000, lease.settle, lease.fetched)
                 for message in order.messages:
                     message.lease = extended
                 if order.reply < len(order.messages):

@@ -15,10 +15,14 @@ from penstock.client.api.stream_replies import Message
 class Lease:
     """What the messages of one read have in common."""
 
-    __slots__ = ("due", "settle", "token")
+    __slots__ = ("due", "fetched", "settle", "token")
 
-    def __init__(self, token: int, due: float, settle: Callable[[Delivered, int | None], None]) -> None:
+    def __init__(
+        self, token: int, due: float, settle: Callable[[Delivered, int | None], None], fetched: float = 0.0
+    ) -> None:
         self.token = token
+        self.fetched = fetched
+        """When they were read."""
         self.due = due
         """When the server gives them to another member, unless the lease is extended."""
         self.settle = settle

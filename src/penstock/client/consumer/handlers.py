@@ -29,6 +29,17 @@ def is_coroutine(body: Any) -> bool:
     return inspect.iscoroutinefunction(body) or inspect.iscoroutinefunction(called)
 
 
+def refuse_awaitable(result: Any) -> None:
+    """A body of threads whose work would begin only if its result were awaited has done nothing: raise TypeError."""
+    if inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        raise TypeError(
+            f"the body, or its middleware, answered {result!r}, which must be awaited: use the consumer of a "
+            "penstock.aio.Client (penstock worker: make the function `async def`)"
+        )
+
+
 class Handler:
     """A body, and how it is called."""
 

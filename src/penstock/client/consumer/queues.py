@@ -55,6 +55,10 @@ class Queue(ABC):
         """When a message that waits for a retry may be taken; None if none waits for a time."""
 
     @abstractmethod
+    def oldest(self, now: float) -> float | None:
+        """When the message was fetched that is taken next; None if none may be taken now."""
+
+    @abstractmethod
     def remove_tags(self, tags: set[Any]) -> list[Delivered]:
         """Take out the messages of some tags, if the queue keeps their order."""
 
@@ -103,6 +107,8 @@ class PlainQueue(Queue):
         if not self._runs:
             return []
         run = self._runs.popleft()
+        while self._runs and len(run) < most and run[0].attempts == 1 == self._runs[0][0].attempts:
+            run += self._runs.popleft()
         if len(run) > most:
             run, rest = run[:most], run[most:]
             self._runs.appendleft(rest)
@@ -119,6 +125,9 @@ class PlainQueue(Queue):
 
     def next_at(self) -> float | None:
         return None
+
+    def oldest(self, now: float) -> float | None:
+        return self._runs[0][0].lease.fetched if self._runs else None
 
     def remove_tags(self, tags: set[Any]) -> list[Delivered]:
         return []
@@ -159,10 +168,7 @@ class Lanes(Queue):
             self._count += 1
 
     def take(self, most: int, now: float) -> list[Delivered]:
-        while self._delayed and self._delayed[0][0] <= now:
-            _, _, tag = heapq.heappop(self._delayed)
-            self._failed.discard(tag)
-            self._ready.append(tag)
+        self._end_delays(now)
         while self._ready:
             tag = self._ready.popleft()
             if self._lanes[tag]:
@@ -171,6 +177,12 @@ class Lanes(Queue):
                 return part
             del self._lanes[tag]  # its messages were removed
         return []
+
+    def _end_delays(self, now: float) -> None:
+        while self._delayed and self._delayed[0][0] <= now:
+            _, _, tag = heapq.heappop(self._delayed)
+            self._failed.discard(tag)
+            self._ready.append(tag)
 
     def finish(self, part: Sequence[Delivered]) -> None:
         tag = part[0].tag
@@ -197,6 +209,10 @@ class Lanes(Queue):
 
     def next_at(self) -> float | None:
         return self._delayed[0][0] if self._delayed else None
+
+    def oldest(self, now: float) -> float | None:
+        self._end_delays(now)
+        return next((self._lanes[tag][0].lease.fetched for tag in self._ready if self._lanes[tag]), None)
 
     def remove_tags(self, tags: set[Any]) -> list[Delivered]:
         found = [message for tag in tags for message in self._lanes.get(tag, ())]

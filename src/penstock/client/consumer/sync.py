@@ -20,7 +20,7 @@ import redis
 from penstock.client.consumer.body import ConsumerBody, Iteration
 from penstock.client.consumer.core import ConsumerCore, Step, Steps
 from penstock.client.consumer.delivered import Delivered
-from penstock.client.consumer.handlers import Handler, Middleware, OnError, log_failure
+from penstock.client.consumer.handlers import Handler, Middleware, OnError, log_failure, refuse_awaitable
 from penstock.client.consumer.part import Part
 from penstock.client.consumer.steps import Call, Wait
 from penstock.client.consumer.stop_signals import stopped_by_sigterm
@@ -258,7 +258,7 @@ class Consumer(ConsumerBody):
         body, done = handler.call, part.done
         for message in part.each():
             try:
-                body(message)
+                result = body(message)
             except Exception as error:
                 part.failed(message, error)
                 on_error(message, error)
@@ -266,13 +266,15 @@ class Consumer(ConsumerBody):
                 part.failed(message, error)
                 raise
             else:
+                if result is not None:
+                    refuse_awaitable(result)
                 done(message)
 
     def _process_batch(self, part: Part, handler: Handler, on_error: OnError) -> None:
         if not (messages := list(part.each())):
             return
         try:
-            handler.call(handler.argument(messages))
+            result = handler.call(handler.argument(messages))
         except BaseException as error:
             for message in messages:
                 part.failed(message, error)
@@ -281,6 +283,7 @@ class Consumer(ConsumerBody):
             for message in messages:
                 on_error(message, error)
         else:
+            refuse_awaitable(result)
             for message in messages:
                 part.done(message)
 

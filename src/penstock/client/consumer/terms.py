@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -44,6 +45,8 @@ Delay = int | Backoff | GiveUp
 """What follows a failure: a retry after milliseconds, one after a growing delay, or none."""
 
 
+_INTERRUPTS = (asyncio.CancelledError, KeyboardInterrupt)
+"""The body was interrupted. The message is as good as it was, and another member may have it at once."""
 RESERVE_MS = 3000
 """Many times as long as fetched messages wait for their body."""
 
@@ -138,7 +141,7 @@ class Terms:
 
     def after(self, error: BaseException, attempts: int) -> int | None:
         """Milliseconds until the next attempt; None: give it up."""
-        delay: Delay = self.retry_delay_ms
+        delay: Delay = 0 if isinstance(error, _INTERRUPTS) else self.retry_delay_ms
         for kind in type(error).__mro__:
             if kind in self.retry:
                 delay = self.retry[kind]
