@@ -3,6 +3,9 @@
 The bystanders, a few connections that GET, SET and PING one request at a time, are driven here. A process of its own
 sends the slow command, so that reading a reply of forty megabytes does not look like a stall of the server. The
 measurement continues for a second after the reply, because work that a server defers also affects others.
+
+Other programs on the machine make a wait longer. They do not change the processor time that the server used during
+it, which is how long the client would have waited on a quiet machine, so that is measured too.
 """
 
 from __future__ import annotations
@@ -50,6 +53,7 @@ class Notice:
 
     idle: float  # the worst before that: the machine's own delays
     worst: float
+    busy: float  # the most processor time of the server during one request
     nearly_worst: float  # 99.9 per cent of the requests took no longer
     rate: float  # requests a second
     command: float  # how long the slow command itself took
@@ -67,23 +71,27 @@ def watch(server: Running, request: bytes, reply_size: int) -> Notice:
         slow.stdin.flush()
         slow.stdout.readline()
         spans, sent_at, seconds = _bystand(server, slow)
-    took = sorted(end - start for start, end in spans if end > sent_at)
+    took = sorted(end - start for start, end, _ in spans if end > sent_at)
     return Notice(
-        idle=max((end - start for start, end in spans if end <= sent_at), default=0.0) * 1e3,
+        idle=max((end - start for start, end, _ in spans if end <= sent_at), default=0.0) * 1e3,
         worst=took[-1] * 1e3,
+        busy=max(busy for _, end, busy in spans if end > sent_at) * 1e3,
         nearly_worst=took[int(len(took) * 0.999)] * 1e3,
         rate=len(took) / (spans[-1][1] - sent_at),
         command=seconds * 1e3,
     )
 
 
-def _bystand(server: Running, slow: subprocess.Popen[bytes]) -> tuple[list[tuple[float, float]], float, float]:
-    """The start and end of every request, when the slow command was sent, and how many seconds it took."""
+def _bystand(server: Running, slow: subprocess.Popen[bytes]) -> tuple[list[tuple[float, float, float]], float, float]:
+    """Every request, when the slow command was sent, and how many seconds it took.
+
+    A request has its start, its end, and the processor time that the server used in between.
+    """
     assert slow.stdin is not None and slow.stdout is not None
     clock = time.perf_counter
     sockets = {sock.fileno(): (sock, request) for sock, request in ((connect(server.port), one) for one in REQUESTS)}
-    started = dict.fromkeys(sockets, clock())
-    spans: list[tuple[float, float]] = []
+    started = dict.fromkeys(sockets, (clock(), server.processor_time()))
+    spans: list[tuple[float, float, float]] = []
     seconds = sent_at = 0.0
     send_at, stop_at = clock() + BEFORE, clock() + 10 * PATIENCE
     with select.epoll() as poll:
@@ -107,9 +115,10 @@ def _bystand(server: Running, slow: subprocess.Popen[bytes]) -> tuple[list[tuple
                     continue
                 sock, request = sockets[descriptor]
                 sock.recv(1 << 10)
-                now = clock()
-                spans.append((started[descriptor], now))
-                started[descriptor] = now
+                now, used = clock(), server.processor_time()
+                since, before = started[descriptor]
+                spans.append((since, now, used - before))
+                started[descriptor] = now, used
                 sock.sendall(request)
     for sock, _ in sockets.values():
         sock.close()

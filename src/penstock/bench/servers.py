@@ -33,6 +33,10 @@ class Running:
     def client(self) -> redis.Redis:
         return redis.Redis(port=self.port, protocol=2)
 
+    def processor_time(self) -> float:
+        """Seconds of all threads of the process, as Linux's clock of that process has them."""
+        return time.clock_gettime(~self.pid << 3 | 2)  # clock_getcpuclockid(3), which Python does not have
+
     def resident_memory(self) -> int:
         """Bytes of memory the process has in use, as the kernel counts them."""
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():

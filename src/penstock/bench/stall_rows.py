@@ -2,7 +2,8 @@
 
 The figure of a row is the worst wait of any bystander; below it are the other waits and the time of the slow command
 itself, which is the price. `idle` is the worst wait in the second before: a tenth of Redis's wait may be less than
-that, and then no server can show it on this machine. A wait no longer than `idle` counts as none.
+that, and then no server can show it on this machine. A wait no longer than `idle` counts as none. `busy` is the most
+processor time that the server used while a bystander waited: what remains of `worst` on a quiet machine.
 """
 
 from __future__ import annotations
@@ -129,12 +130,14 @@ class Stall:
         return notice.worst
 
     def report(self) -> str:
-        lines = [f"{'median of rounds, ms':>22} {'idle':>9} {'worst':>9} {'p99.9':>9} {'others/s':>9} {'command':>9}"]
+        titles = ("idle", "worst", "busy", "p99.9", "others/s", "command")
+        lines = [f"{'median of rounds, ms':>22}" + "".join(f" {title:>9}" for title in titles)]
         for name, notices in self._notices.items():
-            idle, worst, nearly, rate, command = (
+            idle, worst, busy, nearly, rate, command = (
                 statistics.median(getattr(notice, figure) for notice in notices) for figure in Notice.__slots__
             )
-            lines.append(f"{name:>22} {idle:>9.1f} {worst:>9.1f} {nearly:>9.2f} {rate:>9,.0f} {command:>9,.0f}")
+            figures = f"{idle:>9.1f} {worst:>9.1f} {busy:>9.1f} {nearly:>9.2f} {rate:>9,.0f} {command:>9,.0f}"
+            lines.append(f"{name:>22} {figures}")
         return "\n".join(lines)
 
 
