@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from tests.support.commands.stream_world import World, arrow, rows
 
 from penstock import Client, Server
 from penstock.types.packing import CorruptValue
+from penstock.types.stream.schemas import Schemas
 from penstock.types.stream.stream import Stream
 
 FITS = '{"user":"ada","n":1}'
@@ -297,3 +301,72 @@ def test_a_user_who_may_only_read_sees_the_schema(world: World) -> None:
 def test_nothing_is_lazy_about_schemas(world: World) -> None:
     assert "may not be LAZY" in world.error("LAZY", "TSCHEMA", "SET", "k", "a int")
     assert "may not be LAZY" in world.error("LAZY", "TSCHEMA", "DEL", "k")
+
+
+# -- long entries --------------------------------------------------------------------------------------------------
+
+LONG_FIT = json.dumps({"user": "ada", "n": 1, "more": list(range(4000))})
+LONG_MISFIT = json.dumps({"user": "ada", "n": "one", "more": list(range(4000))})
+ADA = "user string NOT NULL, n int"
+
+
+@pytest.fixture
+def checked_in(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The names of the threads that checked entries."""
+    names: set[str] = set()
+    misfit = Schemas.misfit
+
+    def noting(self: Schemas, entry: bytes) -> str | None:
+        names.add(threading.current_thread().name)
+        return misfit(self, entry)
+
+    monkeypatch.setattr(Schemas, "misfit", noting)
+    return names
+
+
+def test_long_entries_are_checked_in_a_thread(checked_in: set[str]) -> None:
+    with Server() as server, Client.from_url(server.url) as client:
+        client.execute_command("TSCHEMA", "SET", "k", ADA, "CHECK", "refuse")
+        assert client.execute_command("TWRITE", "k", "t", LONG_FIT) == 1
+        with pytest.raises(redis.ResponseError, match=r"entry 2 does not fit version 1 .*: n must be of type int"):
+            client.execute_command("TWRITE", "k", "ENTRIES", "t", LONG_FIT, "t", LONG_MISFIT)
+        payload = arrow([b"t", b"t"], [LONG_FIT.encode(), FITS.encode()])
+        assert client.execute_command("TWRITE", "k", "FORMAT", "ARROW", payload) == 2
+        assert client.execute_command("TSTAGE", "k", "token", "ENTRIES", "t", LONG_FIT) == 1
+        assert client.execute_command("TSTAGE", "k", "token", "ARROW", payload) == 3
+        with pytest.raises(redis.ResponseError, match="entry 1 does not fit"):
+            client.execute_command("TSTAGE", "k", "token", "ENTRIES", "t", LONG_MISFIT)
+        assert checked_in == {"penstock-worker"}
+        assert client.execute_command("TCOMMIT", "k", "p", 1, "token").first == 4
+        assert client.execute_command("TWRITE", "k", "t", FITS) == 7
+        assert len(checked_in) == 2, "a short one is checked on the loop"
+
+
+def test_long_entries_that_do_not_fit_go_to_the_dead_letters(checked_in: set[str]) -> None:
+    with Server() as server, Client.from_url(server.url) as client:
+        client.execute_command("TSCHEMA", "SET", "k", ADA, "CHECK", "deadletter", "bad")
+        words = ("ENTRIES", "a", LONG_FIT, "b", LONG_MISFIT, "c", FITS)
+        assert client.execute_command("TWRITE", "k", "PRODUCER", "p", 1, *words) == 1
+        assert client.execute_command("TWRITE", "k", "PRODUCER", "p", 1, *words) == 1, "a repeat"
+        assert client.execute_command("TWRITE", "k", "b", LONG_MISFIT) is None
+        assert [message.tag for message in client.tread("k")] == [b"a", b"c"]
+        assert [message.tag for message in client.tread("bad")] == [b"b", b"b"]
+        assert checked_in == {"penstock-worker"}
+
+
+@pytest.mark.parametrize("log", ["no", "yes"])
+def test_a_pipeline_with_long_entries_is_answered_in_order(tmp_path: Path, log: str) -> None:
+    entries = [FITS, LONG_FIT, FITS, "no JSON", LONG_MISFIT, FITS, FITS, LONG_FIT]
+    with Server(dir=str(tmp_path), appendonly=log) as server, Client.from_url(server.url) as client:
+        client.execute_command("TSCHEMA", "SET", "k", ADA, "CHECK", "refuse")
+        with client.pipeline(transaction=False) as pipeline:
+            for entry in entries:
+                pipeline.execute_command("TWRITE", "k", "t", entry)
+            replies = pipeline.execute(raise_on_error=False)
+        answered = [reply if isinstance(reply, int) else "refused" for reply in replies]
+        assert answered == [1, 2, 3, "refused", "refused", 4, 5, 6]
+        written = [entry.encode() for entry in entries if entry not in ("no JSON", LONG_MISFIT)]
+        assert [message.entry for message in client.tread("k")] == written
+    if log == "yes":
+        with Server(dir=str(tmp_path), appendonly=log) as server, Client.from_url(server.url) as client:
+            assert [message.entry for message in client.tread("k")] == written

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
 from datetime import date, datetime
 from decimal import Decimal
+from types import FrameType
 from typing import Any
 
 import pyarrow as pa
@@ -13,9 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.schema import fitting
 from penstock.schema.arrow_types import arrow_schema
 from penstock.schema.fields import Field, InvalidSchema, Schema, Type
-from penstock.schema.fitting import misfit
+from penstock.schema.fitting import LONG, misfit
 from penstock.schema.json_entries import JsonEntries
 from penstock.schema.parser import MAX_DEPTH, MAX_FIELDS, parse
 from penstock.schema.widening import narrowing
@@ -258,8 +261,31 @@ def test_entries_that_fit(fields: str, entry: bytes) -> None:
 
 
 @given(st.binary(max_size=60) | st.text(alphabet='{}[]",:0123456789.eE-ab \\untrf', max_size=40).map(str.encode))
-def test_any_bytes_fit_or_do_not(entry: bytes) -> None:
-    misfit(parse("a int, b array<struct<a decimal(5,2)>>, e double"), entry)
+def test_any_bytes_fit_or_do_not_however_they_are_read(entry: bytes) -> None:
+    schema = parse("a int, b array<struct<a decimal(5,2)>>, e double")
+    found = misfit(schema, entry)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fitting, "LONG", 0)  # as a long entry is read
+        assert misfit(schema, entry) == found
+
+
+@pytest.mark.parametrize("item", [b"7", b"7.25", b"{}", b'{"x":[]}'])
+def test_other_threads_can_run_while_a_long_entry_is_read(item: bytes) -> None:
+    count = LONG
+    calls = 0
+
+    def profile(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"  # the interpreter may switch to another thread there
+
+    entry = b'{"a":[' + b",".join([item] * count) + b"]}"
+    sys.setprofile(profile)
+    try:
+        found = misfit(parse("b int"), entry)
+    finally:
+        sys.setprofile(None)
+    assert found is None
+    assert calls >= count
 
 
 # -- versions ------------------------------------------------------------------------------------------------------

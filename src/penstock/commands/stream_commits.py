@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from penstock.commands.stream_checks import find_misfits, refused
+from penstock.commands.stream_checks import check_aside, find_misfits, refused
 from penstock.commands.streams import log_at, parse_entries, retain, size_of_batches, to_batches, to_number
 from penstock.engine.declarations import REGISTRY, Access, Argv, Flag, Reply, command, key
 from penstock.engine.run_handler import INNER, run_handler
@@ -12,7 +12,7 @@ from penstock.engine.session import Session
 from penstock.protocol.errors import Fenced, ReplyError
 from penstock.protocol.resp import OK
 from penstock.types.packing import CorruptValue
-from penstock.types.stream.arrow import rows_of
+from penstock.types.stream.arrow import rows_of, size_of_rows
 from penstock.types.stream.changes import Change
 from penstock.types.stream.compaction import compact_nodes
 from penstock.types.stream.producers import ProducerFenced, UnknownStage
@@ -37,30 +37,45 @@ def tstage(session: Session, argv: Argv) -> Reply:
     committed whole.
     """
     form = argv[3].upper()
-    db, now = session.db, session.engine.streams.lease_time()
-    found = db.find(argv[1], Stream)
+    token = argv[2]
     if form == b"ENTRIES":
         tags, entries = parse_entries(argv, 4)
-        _check(argv[1], found, entries)
-        stream = found if found is not None else db.obtain_stream(argv[1])
-        count = stream.stages.stage_entries(argv[2], tags, entries, now)
-    elif form == b"ARROW" and len(argv) == 5:
+        size = sum(map(len, entries))
+        return _stage(
+            session, argv, size, entries, lambda stream, now: stream.stages.stage_entries(token, tags, entries, now)
+        )
+    if form == b"ARROW" and len(argv) == 5:
         batches = to_batches(session, argv[4])
-        _check(argv[1], found, (entry for _, entry in rows_of(batches)))
-        stream = found if found is not None else db.obtain_stream(argv[1])
-        count = stream.stages.stage(argv[2], batches, now)
-    else:
-        raise ReplyError("TSTAGE takes ENTRIES tag entry ..., or ARROW and one payload")
-    session.engine.streams.note(db, argv[1], stream)
-    log_at(session, argv, moment=now)
-    db.changed(argv[1])
-    return count
+        rows = (entry for _, entry in rows_of(batches))
+        size = size_of_rows(batches)
+        return _stage(session, argv, size, rows, lambda stream, now: stream.stages.stage(token, batches, now))
+    raise ReplyError("TSTAGE takes ENTRIES tag entry ..., or ARROW and one payload")
 
 
-def _check(key: bytes, stream: Stream | None, entries: Iterable[bytes]) -> None:
-    if stream is not None and stream.checked is not None:
-        for misfit in find_misfits(key, stream, entries):
-            raise refused(key, stream, misfit)
+def _stage(
+    session: Session, argv: Argv, size: int, entries: Iterable[bytes], add: Callable[[Stream, int], int]
+) -> Reply:
+    """Check entries of so many bytes, and `add` them to a stream at a time; what `add` answers."""
+    db, name = session.db, argv[1]
+    found = db.find(name, Stream)
+
+    def check() -> None:
+        assert found is not None
+        for misfit in find_misfits(name, found, entries):
+            raise refused(name, found, misfit)
+
+    def commit(_: None = None) -> int:
+        now = session.engine.streams.lease_time()
+        stream = db.obtain_stream(name)
+        count = add(stream, now)
+        session.engine.streams.note(db, name, stream)
+        log_at(session, argv, moment=now)
+        db.changed(name)
+        return count
+
+    if found is None or found.checked is None:
+        return commit()
+    return check_aside(session, size, check, commit)
 
 
 @command(

@@ -10,14 +10,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from penstock.commands.stream_checks import find_misfits, write_letters
+from penstock.commands.stream_checks import Misfit, check_aside, find_misfits, write_letters
 from penstock.engine.arguments import INT64_MAX, to_integer
 from penstock.engine.declarations import Access, Argv, Flag, NotLazy, Reply, command, key
 from penstock.engine.keyspace.databases import Database
 from penstock.engine.session import Session
 from penstock.protocol.errors import Fenced, ReplyError
 from penstock.protocol.resp import RawPieces, encode
-from penstock.types.stream.arrow import INVALID, InvalidArrow, parse_arrow, rows_of, without_rows
+from penstock.types.kernels import listed
+from penstock.types.stream.arrow import INVALID, InvalidArrow, parse_arrow, rows_of, size_of_rows, without_rows
 from penstock.types.stream.arrow_size import unpacked_size
 from penstock.types.stream.messages import Messages
 from penstock.types.stream.nodes import NODE, Range
@@ -146,6 +147,13 @@ class _Write:
         at = self.delayed_by
         return [*argv[:at], b"AT", b"%d" % self.visible_at, *argv[at + 2 :]] if at else argv
 
+    @property
+    def size(self) -> int:
+        """About how many bytes its rows have."""
+        if self.entries is not None:
+            return sum(map(len, self.entries[1]))
+        return size_of_rows(self.batches or [])
+
     def rows(self) -> Iterable[tuple[bytes, bytes]]:
         return zip(*self.entries, strict=True) if self.entries is not None else rows_of(self.batches or [])
 
@@ -267,9 +275,23 @@ def twrite(session: Session, argv: Argv) -> Reply:
 
 def _write_checked(session: Session, argv: Argv, stream: Stream, write: _Write) -> Reply:
     """A write to a stream that checks entries. Null if all of them went to its dead-letter stream."""
+
+    def check() -> tuple[list[tuple[bytes, bytes]], list[Misfit]]:
+        rows = listed(write.rows())
+        return rows, find_misfits(argv[1], stream, (entry for _, entry in rows))
+
+    return check_aside(session, write.size, check, lambda found: _commit_checked(session, argv, stream, write, *found))
+
+
+def _commit_checked(
+    session: Session,
+    argv: Argv,
+    stream: Stream,
+    write: _Write,
+    rows: list[tuple[bytes, bytes]],
+    misfits: list[Misfit],
+) -> Reply:
     db, name = session.db, argv[1]
-    rows = list(write.rows())
-    misfits = find_misfits(name, stream, (entry for _, entry in rows))
     evictions = write_letters(session, name, stream, [(*rows[at], why) for at, why in misfits]) if misfits else []
     write.leave_out([at for at, _ in misfits])
     first = stream.messages.first

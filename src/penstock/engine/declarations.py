@@ -31,7 +31,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.protocol.command_digest import command_digest
 from penstock.protocol.errors import ReplyError, shown, wrong_arity
@@ -50,8 +50,10 @@ before each call while there is a maxmemory. May raise a ReplyError for argument
 Together = Callable[["Session", list[Argv]], int | RawPieces]
 """Runs several calls of a command that came in a row, each with the fewest arguments it may have and all with the same
 key. It answers the first one's reply, an integer, and the others' count up from it; or the encoded replies of all. An
-error is copied for each.
+error is copied for each. No last argument is longer than LONG_ARGUMENT: there is no work for a thread.
 """
+LONG_ARGUMENT: Final = 8192
+"""Bytes of an argument from which reading it may take so long that a thread does it."""
 
 
 class Flag(enum.Flag):

@@ -23,6 +23,7 @@ from penstock.protocol._requests cimport RequestReader, iovec
 from penstock.engine.clock import Clock
 from penstock.engine.observe import statistics
 from penstock.engine.observe.slow_log import QUICKEST_TIMED
+from penstock.engine.declarations import LONG_ARGUMENT
 from penstock.engine.fast_path import FastCommand
 from penstock.engine.concurrency.workers import LongWay
 from penstock.protocol.errors import ProtocolError, ReplyError, wrong_arity
@@ -46,6 +47,7 @@ cdef enum:
     LONGEST_RUN = 1000
     GULP = 1048576
 
+cdef Py_ssize_t LONGEST_TOGETHER = LONG_ARGUMENT
 cdef Py_ssize_t RELIEF = buffer_sizes.RELIEF
 cdef Py_ssize_t WORTH_COPYING = buffer_sizes.WORTH_COPYING
 
@@ -149,10 +151,16 @@ cdef int put_number(Block *block, char mark, long long number) except -1:
     return put(block, digits + at, 24 - at)
 
 
+cdef inline bint is_short(list argv):
+    """Whether the last argument is: see declarations.LONG_ARGUMENT."""
+    return PyBytes_GET_SIZE(<object>PyList_GET_ITEM(argv, PyList_GET_SIZE(argv) - 1)) <= LONGEST_TOGETHER
+
+
 cdef inline bint follows(list argv, list next):
-    """Whether the next command is the same one, about the same key, with as many arguments."""
+    """Whether the next command is the same one, about the same key, with as many arguments and no long one."""
     return (
         PyList_GET_SIZE(argv) == PyList_GET_SIZE(next)
+        and is_short(next)
         and PyList_GET_ITEM(argv, 0) == PyList_GET_ITEM(next, 0)  # the reader gives a name that comes again as it was
         and <bytes>PyList_GET_ITEM(argv, 1) == <bytes>PyList_GET_ITEM(next, 1)
     )
@@ -364,7 +372,9 @@ cdef class InnerLoop:
                 rejected = size < low or size > high
                 if rejected and size > high and <bint>entry[BRIEF]:
                     return argv
-                run = self.gather(argv) if size == low and entry[TOGETHER] is not None and reader.holds_more() else None
+                run = None
+                if size == low and entry[TOGETHER] is not None and reader.holds_more() and is_short(argv):
+                    run = self.gather(argv)
                 copies = 1 if run is None else PyList_GET_SIZE(run)
                 ran += copies
                 counters = (<array.array>entry[COUNTERS]).data.as_longlongs

@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.types.packing import CHUNK
 from penstock.types.stream.arrow_size import message_size
 
 SCHEMA = pa.schema([("time", pa.int64()), ("tag", pa.binary()), ("entry", pa.binary())])
@@ -60,7 +61,14 @@ def parse_arrow(data: bytes, limit: int | None = None) -> list[Any]:
 def rows_of(batches: list[Any]) -> Iterator[tuple[bytes, bytes]]:
     """The tag and the entry of each row."""
     for batch in batches:
-        yield from zip(batch.column("tag").to_pylist(), batch.column("entry").to_pylist(), strict=True)
+        for at in range(0, batch.num_rows, CHUNK):  # one call that makes a list of all rows would block other threads
+            some = batch.slice(at, CHUNK)
+            yield from zip(some.column("tag").to_pylist(), some.column("entry").to_pylist(), strict=True)
+
+
+def size_of_rows(batches: list[Any]) -> int:
+    """About how many bytes the entries have."""
+    return sum(batch.column("entry").nbytes for batch in batches)
 
 
 def without_rows(batches: list[Any], places: Iterable[int]) -> list[Any]:
