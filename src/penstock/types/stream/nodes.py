@@ -227,8 +227,8 @@ class Node:
         a, b = self.row(start), self.row(end)
         if b - a == self.count and self.raw < budget:
             return end, self.raw  # a cold node is not decoded for this
-        batch, places = self.opened(), "q" if self.large else "i"
-        tables = [(memoryview(batch.column(at).buffers()[1]).cast(places), 0) for at in (1, 2)]
+        batch = self.opened()
+        tables = [(memoryview(batch.column(at).buffers()[1]).cast("q" if self.large else "i"), 0) for at in (1, 2)]
         cost = raw_of(tables, a, b)
         if cost > budget:
             b = min(b, a + 1 + bisect_left(range(a + 1, b + 1), budget, key=lambda row: raw_of(tables, a, row)))
