@@ -22,6 +22,8 @@ from typer.testing import CliRunner
 
 from penstock import Server
 from penstock.cli.main import app
+from penstock.cli.worker_fleet import Fleet
+from penstock.cli.worker_report import Report, serve_report
 from penstock.testing.redis import free_port
 
 HANDLERS = """
@@ -41,6 +43,9 @@ async def record_async(message):
 def record_batch(batch):
     for message in batch:
         record(message)
+
+def record_later(message):
+    return record_async(message)
 
 value = 3
 """
@@ -157,19 +162,86 @@ def test_a_changed_file_is_loaded(project: Path, url: str) -> None:
         ("handlers:nothing", "cannot load handlers:nothing"),
         ("nothing:record", "No module named 'nothing'"),
         ("handlers:value", "is not a function"),
+        ("leaves:record", "cannot load leaves:record: SystemExit: 3"),
+        ("handlers:record_later", "which must be awaited"),
     ],
 )
 def test_a_handler_that_cannot_be_loaded_ends_the_program(project: Path, url: str, handler: str, why: str) -> None:
+    (project / "leaves.py").write_text("import sys\nsys.exit(3)\n")
+    fill(url, 1)
     with worker(project, url, handler, "--processes", "2") as process:
         _, said = process.communicate(timeout=100)
         assert process.returncode == 2 and why in said
+    assert seen(project) == []
 
 
-def test_order_is_refused_for_several_processes() -> None:
-    words = ["worker", "handlers:work", "--stream", "s", "--group", "g", "--ordered", "--processes", "2"]
-    done = CliRunner().invoke(app, words)
-    assert done.exit_code == 2
-    assert "--ordered keeps the order within one process, and --processes is 2" in done.stderr
+def test_a_file_that_cannot_be_loaded_is_waited_for(project: Path, url: str) -> None:
+    fill(url, 5)
+    with worker(project, url, "handlers:record", "--reload") as process:
+        wait_until(lambda: done(project) == 5)
+        (project / "handlers.py").write_text("def record(message:")
+        assert process.stderr is not None
+        while "waits for a file to change" not in process.stderr.readline():
+            assert process.poll() is None
+        (project / "handlers.py").write_text(HANDLERS.replace(" one", " two"))
+        fill(url, 1)
+        wait_until(lambda: done(project) == 6)
+        assert seen(project)[-1][2] == "two"
+        process.terminate()
+        process.communicate(timeout=100)
+        assert process.returncode == 0
+
+
+def test_a_process_that_dies_after_a_change_while_there_was_none_is_counted() -> None:
+    fleet = Fleet({}, 1, 1.0, lambda text: None)  # of a spec that no process can run
+    fleet.restart()
+    fleet.start()
+    wait_until(lambda: fleet.tend() and fleet.report().restarts == 1)
+    fleet.kill()
+
+
+def test_a_signal_while_processes_are_started_stops_them_all() -> None:
+    said: list[str] = []
+    fleet = Fleet({}, 2, 60.0, said.append)
+    fleet.asked = 1
+    fleet.start()
+    wait_until(lambda: not fleet.tend())
+    assert (said, fleet.code) == ([], 0)
+
+
+def test_two_signals_end_processes_at_once_and_start_none() -> None:
+    fleet = Fleet({}, 2, 60.0, lambda text: None)
+    fleet.start()
+    fleet.asked = 2
+    assert not fleet.tend()
+    assert fleet.report().alive == 0
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
+def test_health_is_served_on_any_address(host: str) -> None:
+    with serve_report(Report, host, free_port()) as address:
+        assert address is not None
+        with urllib.request.urlopen(f"{address}/metrics", timeout=30) as reply:
+            assert reply.status == 200
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("--ordered --processes 2", "--ordered keeps the order within one process, and --processes is 2"),
+        ("--batch-ms 5", "--batch-ms needs --batch"),
+        ("--health-port 1 --health-host 192.0.2.1", "cannot serve --health-port 1 on 192.0.2.1"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(words: str, why: str) -> None:
+    done = CliRunner().invoke(app, ["worker", "handlers:work", "--stream", "s", "--group", "g", *words.split()])
+    assert done.exit_code == 2 and why in done.stderr
+
+
+def test_a_url_that_is_none_ends_the_program(project: Path) -> None:
+    with worker(project, "gopher://nowhere", "handlers:record") as process:
+        _, said = process.communicate(timeout=100)
+        assert process.returncode == 2 and "cannot run handlers:record: Redis URL must" in said
 
 
 def test_a_server_that_refuses_ends_the_program(project: Path, url: str) -> None:

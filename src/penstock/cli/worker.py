@@ -10,6 +10,7 @@ had to be killed; 2, the handler cannot be loaded or the command line is wrong.
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 import time
@@ -25,6 +26,8 @@ from penstock.cli.worker_report import Report, serve_report
 from penstock.protocol.address import without_secrets
 
 _PAUSE = 0.1
+_OTHERS_FOLDERS = ("venv", "site-packages", "node_modules", "__pycache__")
+"""Folders whose files --reload does not watch."""
 
 
 def register(app: typer.Typer) -> None:
@@ -62,6 +65,8 @@ def worker(
         _fail(2, f"'{handler}' names no function; it looks like package.module:function")
     if table and not batch:
         _fail(2, "--table needs --batch, the most messages to call the function with")
+    if batch_ms and not batch:
+        _fail(2, "--batch-ms needs --batch, the most messages to call the function with")
     if dead_letter is not None and max_attempts is None:
         _fail(2, "--dead-letter needs --max-attempts: without it no message is ever given up")
     if ordered and processes > 1:
@@ -78,9 +83,14 @@ def worker(
     }
     how = {"workers": workers, "batch": batch, "batch_ms": batch_ms, "table": table}
     spec = {"handler": handler, "url": url, "stream": stream, "group": group, "terms": terms, "how": how}
-    fleet = Fleet(spec, processes, grace_ms / 1000, _say)
+    fleet = Fleet(spec, processes, grace_ms / 1000, _say, waits_for_change=reload)
     _say(f"{handler}: {processes} processes for '{stream}' in group '{group}' of {without_secrets(url)}")
-    with _asked_to_stop(fleet), serve_report(fleet.report, health_host, health_port) as address:
+    with contextlib.ExitStack() as around:
+        around.enter_context(_asked_to_stop(fleet))
+        try:
+            address = around.enter_context(serve_report(fleet.report, health_host, health_port))
+        except OSError as error:
+            _fail(2, f"cannot serve --health-port {health_port} on {health_host}: {error}")
         if address:
             _say(f"health and metrics at {address}")
         code = _look_after(fleet, Path.cwd() if reload else None)
@@ -121,11 +131,13 @@ def _changed_at(folder: Path | None) -> dict[str, int]:
     if folder is None:
         return {}
     found: dict[str, int] = {}
-    for path in folder.rglob("*.py"):
-        parts = path.relative_to(folder).parts
-        if not any(part.startswith(".") or part in ("venv", "site-packages", "node_modules") for part in parts):
-            with contextlib.suppress(OSError):  # it was just deleted
-                found[str(path)] = path.stat().st_mtime_ns
+    for place, folders, files in os.walk(folder):  # which passes over folders that were just deleted
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in _OTHERS_FOLDERS]
+        for name in files:
+            if name.endswith(".py") and not name.startswith("."):
+                path = Path(place, name)
+                with contextlib.suppress(OSError):  # it was just deleted
+                    found[str(path)] = path.stat().st_mtime_ns
     return found
 
 
@@ -133,13 +145,10 @@ def _changed_at(folder: Path | None) -> dict[str, int]:
 def _asked_to_stop(fleet: Fleet) -> Iterator[None]:
     """The first signal asks the processes to stop, the second kills them."""
 
-    def stop(number: int, frame: Any) -> None:
-        if fleet.is_stopping:
-            fleet.kill()
-        else:
-            fleet.stop()
+    def ask(number: int, frame: Any) -> None:
+        fleet.asked += 1  # and no more: a process may be half started at this moment
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:

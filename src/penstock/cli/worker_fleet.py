@@ -2,7 +2,7 @@
 
 A process gets a pipe for its reports, and its standard input is a pipe that ends with the parent: so a parent that is
 killed leaves no process behind. A process that cannot load the handler, or that the server refuses, ends the fleet:
-another one would fare no better.
+another one would fare no better. If files are watched, the fleet waits for one to change instead.
 
 Rejected: multiprocessing. Its children import the parent's main module, and their life hangs on its queues.
 """
@@ -10,6 +10,7 @@ Rejected: multiprocessing. Its children import the parent's main module, and the
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -46,8 +47,18 @@ class _Worker:
 class Fleet:
     """See the top of this file."""
 
-    def __init__(self, spec: dict[str, Any], processes: int, grace: float, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        spec: dict[str, Any],
+        processes: int,
+        grace: float,
+        say: Callable[[str], None],
+        waits_for_change: bool = False,
+    ) -> None:
         self._spec = json.dumps(spec)
+        self._waits_for_change = waits_for_change
+        self.asked = 0
+        """How many signals asked to stop; `tend` follows them."""
         self._grace = grace
         self._say = say
         self._workers = [_Worker(number) for number in range(processes)]
@@ -74,8 +85,9 @@ class Fleet:
     def restart(self) -> None:
         """Ask all processes to end, and start new ones."""
         for worker in self._workers:
-            worker.pause, worker.start_at, worker.is_restarting = _FIRST_PAUSE, 0.0, True
+            worker.pause, worker.start_at = _FIRST_PAUSE, 0.0
             if worker.process is not None:
+                worker.is_restarting = True
                 worker.process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -91,6 +103,10 @@ class Fleet:
     def tend(self) -> bool:
         """Look after the processes; False when all have ended."""
         now = time.monotonic()
+        if self.asked and not self.is_stopping:
+            self.stop()
+        if self.asked > 1:
+            self.kill()
         for worker in self._workers:
             self._read(worker, now)
             if worker.process is not None and (code := worker.process.poll()) is not None:
@@ -145,6 +161,10 @@ class Fleet:
             return
         if worker.is_restarting:
             worker.is_restarting = False
+            return
+        if code == CANNOT_LOAD and self._waits_for_change:
+            worker.start_at = math.inf
+            self._say(f"process {worker.number} waits for a file to change")
             return
         if code in (CANNOT_LOAD, REFUSED):
             self.code = 2 if code == CANNOT_LOAD else 1

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 CANNOT_LOAD, REFUSED = 64, 65
-"""Exit codes: the handler cannot be loaded; the server refuses."""
+"""Exit codes: the handler cannot be loaded, or not on these terms; the server refuses."""
 _REPORT = 0.5
 
 
@@ -35,7 +35,7 @@ def load(name: str) -> Callable[[Any], Any]:
         found: Any = importlib.import_module(module)
         for part in path.split("."):
             found = getattr(found, part)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise NotLoaded(f"cannot load {name}: {type(error).__name__}: {error}") from error
     if not callable(found):
         raise NotLoaded(f"{name} is not a function but {found!r}")
@@ -126,6 +126,9 @@ def main() -> int:
     except redis.RedisError as error:
         logging.getLogger("penstock.worker").error("the server refuses: %s", error)
         return REFUSED
+    except (TypeError, ValueError) as error:  # no error of the handler: those are about one message
+        logging.getLogger("penstock.worker").error("cannot run %s: %s", spec["handler"], error)
+        return CANNOT_LOAD
     return 0
 
 

@@ -5,6 +5,7 @@ Prometheus.
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -83,12 +84,17 @@ def serve_report(report: Callable[[], Report], host: str, port: int) -> Iterator
 
         def log_message(self, format: str, *args: object) -> None: ...
 
-    server = ThreadingHTTPServer((host, port), Handler)
+    family, *_, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+
+    class Listener(ThreadingHTTPServer):
+        address_family = family
+
+    server = Listener((str(place[0]), port), Handler)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        yield f"http://{host}:{server.server_port}"
+        yield f"http://{f'[{host}]' if ':' in host else host}:{server.server_port}"
     finally:
         server.shutdown()
         server.server_close()
