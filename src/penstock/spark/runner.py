@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectGraphElementRegistry
 from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph, start_run
 
+from penstock.spark.catalog_file import CatalogNotKept
 from penstock.spark.problems import Finding, Place, Problem, RunFailed, finding, sentence
 from penstock.spark.progress import Progress
 from penstock.spark.project import Declarations, Project, declare
@@ -79,6 +80,10 @@ class Runner:
         """
         self._progress.begin_run()
         executions = self._run_again(selection)
+        try:
+            self._session.check_catalog()
+        except CatalogNotKept as error:
+            raise RunFailed(Finding(str(error), lasting=True)) from error
         self.streaming = [each for each in executions if each.isStreaming()]
         batches = [each for each in executions if not each.isStreaming()]
         whole = [each for each in batches if each.flow().getClass().getSimpleName() == "CompleteFlow"]

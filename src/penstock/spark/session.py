@@ -4,8 +4,7 @@ Declarative pipelines speak Spark Connect, so a session here is two: the classic
 runs in it, and a client of the Connect server inside that JVM, which the project's files get. The server listens on
 127.0.0.1, on a port that the system chooses, and takes only clients with a token made for this start.
 
-The catalog is Hive's, on Derby, in the project's own folder: Spark's in-memory catalog forgets its tables, and a second
-run would find their files in the way. Everything the JVM says goes to a file, since hundreds of lines of it would bury
+Everything the JVM says goes to a file, since hundreds of lines of it would bury
 the one line that matters.
 
 The JVM ends with this process, however that ends: it reads a pipe that we hold.
@@ -32,14 +31,17 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from penstock.spark import class_archive, local_files
+from penstock.spark import catalog_file, class_archive, local_files
+from penstock.spark.catalog_file import IMPLEMENTATION, CatalogFile
 from penstock.spark.class_archive import JAVA_OPTIONS
 from penstock.spark.java import set_java_home
 from penstock.spark.worker_python import use_worker_python
 
 SECONDS_TO_END = 30
-METASTORE, WAREHOUSE = "metastore", "warehouse"
-"""Folders of a session: which tables there are, and their files."""
+CATALOG, WAREHOUSE = "catalog.json", "warehouse"
+"""Which tables there are, and the folder of their files."""
+METASTORE = "metastore"
+"""The folder of Hive's catalog, which projects of earlier versions have."""
 
 
 class SparkDidNotStart(RuntimeError):
@@ -80,7 +82,6 @@ def settings(folder: Path) -> dict[str, str]:
         "spark.driver.host": "127.0.0.1",
         "spark.local.dir": str(folder / "tmp"),
         "spark.sql.warehouse.dir": str(folder / WAREHOUSE),
-        "spark.sql.catalogImplementation": "hive",
         "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={folder / METASTORE};create=true",
         "spark.driver.extraJavaOptions": " ".join(
             [
@@ -163,7 +164,7 @@ class Session:
         self._names: dict[Path, Path] = {}  # other names of folders
         self._temporary.mkdir(exist_ok=True)
         os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = str(uuid.uuid4())
-        chosen = {**settings(folder), **configuration}
+        chosen = {**settings(folder), **catalog_file.settings(configuration, folder / METASTORE), **configuration}
         chosen |= local_files.settings(chosen)
         self._start = class_archive.Start()
         if JAVA_OPTIONS not in configuration:
@@ -196,6 +197,7 @@ class Session:
             with _handlers_kept():
                 self._context = SparkContext(gateway=self._gateway, conf=conf)
             self.classic = SparkSession(self._context)
+            self._catalog = self._keep_catalog(folder) if chosen[IMPLEMENTATION] == "in-memory" else None
             self.spark: Any = self._connect()
         except Py4JError as error:
             self._end_java()
@@ -203,6 +205,14 @@ class Session:
         except BaseException:
             self._end_java()
             raise
+
+    def _keep_catalog(self, folder: Path) -> CatalogFile:
+        return CatalogFile(folder / CATALOG, self._gateway, self.classic._jsparkSession.sharedState())
+
+    def check_catalog(self) -> None:
+        """CatalogNotKept if tables were made that the next start would not know."""
+        if self._catalog is not None:
+            self._catalog.check()
 
     def _popen_words(self, log: IO[bytes]) -> dict[str, Any]:
         words: dict[str, Any] = {"stdout": log, "stderr": log}
@@ -281,7 +291,7 @@ class Session:
 
     def _end_java(self, leave: bool = False) -> None:
         """End the JVM. One that makes the archive of classes goes on when it is left to itself."""
-        if leave:
+        if leave and self._catalog is None:
             with contextlib.suppress(Py4JError):  # Derby says by an exception that it is shut down
                 self.jvm.java.sql.DriverManager.getConnection("jdbc:derby:;shutdown=true")
         self._gateway.shutdown()
