@@ -9,7 +9,8 @@ import pytest
 import redis
 
 from penstock.client.consumer.core import ConsumerCore
-from penstock.client.consumer.delivered import Delivered, Lease
+from penstock.client.consumer.delivered import Delivered, Row
+from penstock.client.consumer.holdings import Holdings, Lease
 from penstock.client.consumer.outages import may_pass
 from penstock.client.consumer.pace import PART, WINDOW, Pace
 from penstock.client.consumer.part import Part
@@ -20,18 +21,14 @@ from penstock.client.delivery import State
 from penstock.client.errors import ClientClosed, NotSent, OutcomeUnknown
 
 
-def messages(*attempted: int, tags: Sequence[Any] = "") -> list[Delivered]:
+def messages(*attempted: int, tags: Sequence[Any] = "") -> list[Row]:
     """Messages 1, 2, ... with so many attempts before, and tags."""
-    lease = Lease(7, 0.0, lambda message, delay: None)
     letters = tags or "t" * len(attempted)
-    return [
-        Delivered.of([offset, letters[offset - 1], b"", 0, attempts], lease)
-        for offset, attempts in enumerate(attempted, start=1)
-    ]
+    return [[offset, letters[offset - 1], b"", 0, attempts] for offset, attempts in enumerate(attempted, start=1)]
 
 
-def offsets(part: list[Delivered]) -> list[int]:
-    return [message.offset for message in part]
+def offsets(part: list[Row]) -> list[int]:
+    return [row[0] for row in part]
 
 
 @pytest.mark.parametrize(
@@ -126,11 +123,11 @@ def test_a_part_costs_one_round_trip_when_bodies_are_quick() -> None:
     asked, part = drive(core, steps, [[[9, [1, *row]]], [1]])
     assert asked == [["TREAD"], ["TEXTEND"]] and isinstance(part, Part)
     for message in part.each():
-        part.done(message)
+        part.done(message.row)
     asked, part = drive(core, steps, [[1, [9, *([n, *row] for n in (2, 3, 4))]], [3, [10, [5, *row]]]])
     assert asked == [["TACK", "TREAD"], ["TEXTEND", "TREAD"]]
     for message in part.each():
-        part.done(message)
+        part.done(message.row)
     asked, part = drive(core, steps, [[3, 1, [0]]])
     assert asked == [["TACK", "TEXTEND", "TREAD"]], "all in one go"
 
@@ -145,3 +142,37 @@ def test_a_part_costs_one_round_trip_when_bodies_are_quick() -> None:
 )  # fmt: skip
 def test_only_what_may_pass_is_waited_for(error: Exception, passes: bool) -> None:
     assert may_pass(error) is passes
+
+
+def test_a_message_that_came_again_is_not_settled_by_its_former_delivery() -> None:
+    holdings = Holdings()
+    (former,) = holdings.add(Lease(1, 0.0, 0.0), messages(0))
+    message = Delivered.of(former, holdings)
+    message.nack()
+    assert not message.is_open
+    assert holdings.take_settled([]) == [(former, 0)]
+    holdings.forget([former])
+    (later,) = holdings.add(Lease(2, 0.0, 0.0), messages(1))
+    message.ack()
+    assert holdings.take_settled([]) == [] and holdings.is_open(later)
+    assert (message.attempts, Delivered.of(later, holdings).attempts) == (1, 2)
+
+
+def test_a_message_is_settled_once() -> None:
+    holdings = Holdings()
+    first, second = holdings.add(Lease(1, 0.0, 0.0), messages(0, 0))
+    Delivered.of(first, holdings).ack()
+    Delivered.of(first, holdings).nack()
+    done = holdings.open_ones([first, second])
+    Delivered.of(second, holdings).ack()  # by another thread, while the end of its body is noticed
+    assert (done, holdings.take_settled(done)) == ([second], [(first, None)])
+
+
+def test_what_is_delivered_again_to_the_same_member_is_processed_once_under_its_new_lease() -> None:
+    holdings = Holdings()
+    (row,) = holdings.add(Lease(1, 0.0, 0.0), messages(0))
+    fresh = holdings.add(Lease(2, 0.0, 0.0), messages(0, 0))
+    assert offsets(fresh) == [2]
+    assert (holdings.is_open(row), holdings.leases[1].token) == (True, 2)
+    holdings.renew([row], Lease(1, 9.0, 0.0))
+    assert holdings.leases[1].token == 2, "an extension of the old lease does not touch the new one"

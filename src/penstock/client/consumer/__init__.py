@@ -14,7 +14,7 @@ way (the program, the acknowledgement) is delivered again, so the body must bear
     orders      the commands; sender: how they are repeated; outages: a server that does not answer
     steps       what a core asks of its driver
     queues      what is fetched and not begun; part: what is begun together; pace: how much of both
-    delivered   a message with its attempts, that can be acknowledged
+    delivered   a message with its attempts, that can be acknowledged; holdings: all that are held, and their leases
     sync, aio   threads and tasks that carry the steps out; handlers: how the body is called
     follow      a stream from an offset that the caller keeps, in a transaction of its own
 """

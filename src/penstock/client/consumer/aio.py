@@ -146,7 +146,7 @@ class AioConsumer(ConsumerBody):
                     run.message = message
                     yield message
                     run.message = None
-                    part.done(message)
+                    part.done(message.row)
                 run.part = None
         except GeneratorExit:
             raise  # `aclose` is told whether the message is done
@@ -263,7 +263,7 @@ class AioConsumer(ConsumerBody):
                     raise
                 await _tell(on_error, message, failure)
             else:
-                part.done(message)
+                part.done(message.row)
 
     async def _process_batch(self, part: Part, handler: Handler, on_error: OnError) -> None:
         if not (messages := list(part.each())):
@@ -282,7 +282,7 @@ class AioConsumer(ConsumerBody):
                 await _tell(on_error, message, failure)
         else:
             for message in messages:
-                part.done(message)
+                part.done(message.row)
 
 
 def _failure_within(error: BaseException) -> Exception | None:

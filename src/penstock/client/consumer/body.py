@@ -25,7 +25,7 @@ class Iteration:
         """The message that the loop is at is done, or failed."""
         if self.part is not None and self.message is not None:
             if error is None:
-                self.part.done(self.message)
+                self.part.done(self.message.row)
             else:
                 self.part.failed(self.message, error)
 

@@ -7,7 +7,7 @@
     Part             process its messages, and say of each how it went
 
 The drivers (sync.py, aio.py) carry the steps out. They hold a lock while a generator runs, and not while they wait, so
-everything here except `settle` is used by one thread at a time.
+everything here is used by one thread at a time.
 
 Messages are fetched with RESERVE: no attempt is counted for them, and their time does not run. Just before a part of
 them is processed, TEXTEND ... BEGIN counts the attempt; it travels with the TACK of the messages before and with the
@@ -21,15 +21,15 @@ message that waits in a queue is one that an idle member could process.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from operator import itemgetter
 from time import monotonic
 from typing import Any
 
 from penstock.client.consumer.counts import Counts
-from penstock.client.consumer.delivered import Delivered, Lease
-from penstock.client.consumer.orders import Order, Orders, Verdict
+from penstock.client.consumer.delivered import Row
+from penstock.client.consumer.holdings import Holdings, Lease
+from penstock.client.consumer.orders import Order, Orders
 from penstock.client.consumer.outages import may_pass
 from penstock.client.consumer.pace import Pace
 from penstock.client.consumer.part import Part
@@ -59,7 +59,8 @@ class ConsumerCore:
     def __init__(self, terms: Terms, clock: Callable[[], float] = monotonic) -> None:
         self.terms = terms
         self.counts = Counts()
-        self.orders = Orders(terms)
+        self.holdings = Holdings()
+        self.orders = Orders(terms, self.holdings.leases)
         self._sender = Sender(terms, self.counts, clock)
         self.pace = Pace(terms.count)
         self.queue: Queue = Lanes() if terms.ordered_by else PlainQueue()
@@ -74,11 +75,10 @@ class ConsumerCore:
         self._clock = clock
         self._stop_at: float | None = None
         self._is_over = False
-        self._held: dict[int, Delivered] = {}
         self._parts: set[Part] = set()
-        self._finished: list[Delivered] = []  # done, and the server was not told yet
-        self._settled: deque[tuple[Delivered, Verdict]] = deque()  # by message.ack() and so on
-        self._manual: list[Delivered] = []  # the body has returned, and has not acknowledged them
+        self._finished: list[Row] = []  # done, and the server was not told yet
+        self._manual: list[Row] = []  # the body has returned, and has not acknowledged them
+        self._begun: set[int] = set()  # offsets of messages that were begun, and then put back into their lane
         self._is_fetching = False
         self._sender.has_lost_read = self.retries_here  # by a predecessor, perhaps
         self._idle = 0
@@ -86,18 +86,13 @@ class ConsumerCore:
 
     # -- the messages that are held -------------------------------------------------------------------------------
 
-    def settle(self, message: Delivered, verdict: Verdict) -> None:
-        """Acknowledge a message (None), give it back after milliseconds, or give it up with an error. From any
-        thread; the next command of a worker or of the keeper tells the server.
-        """
-        if message.is_open:
-            message.is_open = False
-            self._settled.append((message, verdict))
-
-    def settle_failure(self, message: Delivered, error: BaseException) -> None:
+    def settle_failure(self, row: Row, error: BaseException) -> None:
         """Give a message back, or up, that a body failed on."""
-        delay = self.terms.after(error, message.attempts)
-        self.settle(message, error if delay is None else delay)
+        delay = self._delay_after(row, error)
+        self.holdings.settle(row, error if delay is None else delay)
+
+    def _delay_after(self, row: Row, error: BaseException) -> int | None:
+        return self.terms.after(error, row[4] + 1)
 
     @property
     def is_waiting(self) -> bool:
@@ -107,7 +102,7 @@ class ConsumerCore:
     @property
     def held(self) -> int:
         """How many messages this consumer holds."""
-        return len(self._held)
+        return len(self.holdings)
 
     def stop(self) -> None:
         """Let workers end after the message at hand."""
@@ -143,7 +138,7 @@ class ConsumerCore:
                 else:
                     yield from self._rest()
                 continue
-            fresh = [message for message in part if not message.is_begun] if self.retries_here else part
+            fresh = [row for row in part if row[0] not in self._begun] if self._begun else part
             begins = self.orders.begin(fresh)
             if reads is not None:
                 self._is_fetching = True
@@ -157,12 +152,12 @@ class ConsumerCore:
                 self._add(reads.reply)
             if part:
                 lost = yield from self._check(begins)
-                begun = part if not lost else [message for message in part if message.is_open]
+                begun = self.holdings.open_ones(part) if lost else part
                 yield from self._process(begun, part)
         if orders := self._settlements():
             yield from self._sender.send(orders)
 
-    def _take(self) -> list[Delivered]:
+    def _take(self) -> list[Row]:
         now = self._taken = self._clock()
         if self.batch:
             is_due = len(self.queue) >= self.batch or now >= self._batch_at(now)
@@ -171,8 +166,8 @@ class ConsumerCore:
 
     def _batch_at(self, now: float) -> float:
         """When a batch is processed although it is not full."""
-        fetched = self.queue.oldest(now)
-        return (now if fetched is None else fetched) + self.batch_ms / 1000
+        row = self.queue.following(now)
+        return (now if row is None else self.holdings.leases[row[0]].fetched) + self.batch_ms / 1000
 
     def _reading(self, has_work: bool) -> Order | None:
         """A TREAD, if more should be fetched now."""
@@ -182,7 +177,7 @@ class ConsumerCore:
         window = max(self.pace.window(self.workers), self.batch)
         if has_work and 2 * ready >= window:
             return None
-        held = len(self._held) if self.terms.manual else len(self.queue)
+        held = len(self.holdings) if self.terms.manual else len(self.queue)
         idle = self._idle + (not has_work)
         count = min(max(idle, window - ready), max(self.terms.count, self.batch) - held)
         if count <= 0:
@@ -226,7 +221,7 @@ class ConsumerCore:
             self.wake()
 
     def _holds(self, first: int, last: int) -> bool:
-        return all(offset in self._held for offset in range(first, last + 1))
+        return all(offset in self.holdings.rows for offset in range(first, last + 1))
 
     def _longest_block(self) -> int:
         """Milliseconds that a read may wait, so that it does not outlast a retry or a batch that waits to be full."""
@@ -252,20 +247,9 @@ class ConsumerCore:
             return
         token, *rows = reply
         now = self._clock()
-        lease, held = Lease(token, now + self.terms.reserve_ms / 1000, self.settle, now), self._held
-        offsets = [row[0] for row in rows]
-        if not held.keys().isdisjoint(offsets):  # a lease had run out, and now it is ours again: it is processed once
-            for row in rows:
-                if row[0] in held:
-                    held[row[0]].lease = lease
-            rows = [row for row in rows if row[0] not in held]
-            offsets = [row[0] for row in rows]
+        fresh = self.holdings.add(Lease(token, now + self.terms.reserve_ms / 1000, now), rows)
         if self.retries_here:
-            rows.sort(key=itemgetter(0))  # retries come in the order in which they were due
-            offsets.sort()
-        make = Delivered.of
-        fresh = [make(row, lease) for row in rows]
-        held.update(zip(offsets, fresh, strict=True))
+            fresh.sort(key=itemgetter(0))  # retries come in the order in which they were due
         self.counts.fetched += len(fresh)
         self.queue.add(fresh)
         self.wake()
@@ -275,51 +259,50 @@ class ConsumerCore:
         lost: set[int] = set()
         for order in begins:
             if order.reply is None:  # the consumer stops, and the server does not answer
-                lost |= {message.offset for message in order.messages}
-                for message in order.messages:
-                    message.is_open = False
+                lost |= {row[0] for row in order.rows}
+                self.holdings.forget(order.rows)
                 continue
-            for lease in {message.lease for message in order.messages}:
-                lease.due = self._clock() + self.terms.retry_ms / 1000
-            if order.reply < len(order.messages):
-                lost |= yield from self._find_lost(order.messages, begun=False)
+            if order.lease is not None:
+                order.lease.due = self._clock() + self.terms.retry_ms / 1000
+            if order.reply < len(order.rows):
+                lost |= yield from self._find_lost(order.rows, begun=False)
         return lost
 
-    def _find_lost(self, messages: Sequence[Delivered], begun: bool = True) -> Generator[Step, Any, set[int]]:
+    def _find_lost(self, rows: list[Row], begun: bool = True) -> Generator[Step, Any, set[int]]:
         """Ask for each message whether it is still held here, and forget those that are not."""
-        questions = [self.orders.extend([message])[0] for message in messages if message.is_open]
+        questions = [order for row in self.holdings.open_ones(rows) for order in self.orders.extend([row])]
         yield from self._sender.send(questions, once=True)
-        lost: set[int] = set()
+        lost: list[Row] = []
         for question in questions:
-            (message,) = question.messages
-            if question.reply == 0 and message.is_open and message.lease.token in question.words:
-                message.is_open = False
-                lost.add(message.offset)
-                self._held.pop(message.offset, None)
+            (row,) = question.rows
+            lease = self.holdings.leases.get(row[0])
+            is_same = lease is not None and question.lease is not None and lease.token == question.lease.token
+            if question.reply == 0 and is_same and self.holdings.is_open(row):
+                lost.append(row)
+        self.holdings.forget(lost)
+        offsets = {row[0] for row in lost}
         if lost:
             if begun:
                 self._sender.note_stale(len(lost))
             else:
                 self.counts.given_back += len(lost)
             if self.retries_here:
-                self._fetch_again(messages, lost)
-        return lost
+                self._fetch_again(rows, offsets)
+        return offsets
 
-    def _fetch_again(self, messages: Sequence[Delivered], lost: set[int]) -> None:
+    def _fetch_again(self, rows: Sequence[Row], lost: set[int]) -> None:
         """Forget what comes after lost messages in their lanes: it is fetched again together with them."""
         first: dict[Any, int] = {}
-        for message in messages:
-            if message.offset in lost:
-                first[message.tag] = min(message.offset, first.get(message.tag, message.offset))
-        behind = [message for message in messages if message.offset > first.get(message.tag, message.offset)]
-        for message in [*behind, *self.queue.remove_tags(set(first))]:
-            message.is_open = False
-            self._held.pop(message.offset, None)
+        for offset, tag, *_ in rows:
+            if offset in lost:
+                first[tag] = min(offset, first.get(tag, offset))
+        behind = [row for row in rows if row[0] > first.get(row[1], row[0])]
+        self.holdings.forget([*behind, *self.queue.remove_tags(set(first))])
         self._sender.has_lost_read = True
 
-    def _process(self, messages: list[Delivered], taken: list[Delivered]) -> Steps:
-        if messages:
-            part = Part(self, messages, self._clock)
+    def _process(self, rows: list[Row], taken: list[Row]) -> Steps:
+        if rows:
+            part = Part(self, rows, self._clock)
             if self.terms.manual:
                 part.done = self._manual.append
             self._parts.add(part)
@@ -331,29 +314,33 @@ class ConsumerCore:
             if part.ran:
                 self.pace.note(self._clock() - part.began, part.ran)
             self._put_back(list(part.waiting))
-            for message, error in part.failures:
-                self._retry(message, error)
+            for row, error in part.failures:
+                self._retry(row, error)
         self.queue.finish(taken)
 
-    def _put_back(self, unprocessed: list[Delivered]) -> None:
-        if unprocessed and (self.is_stopping or not self.queue.put_back(unprocessed)):
-            self._give_back(unprocessed)
-
-    def _give_back(self, messages: Iterable[Delivered]) -> None:
-        for message in messages:
-            if message.is_open:
-                self.counts.given_back += 1
-                self.settle(message, 0)
-
-    def _retry(self, message: Delivered, error: BaseException) -> None:
-        """Try a message again in its lane. Its attempts are counted here: the server counts one a delivery."""
-        delay = self.terms.after(error, message.attempts)
-        if delay is None or self.is_stopping:
-            self.settle(message, error if delay is None else 0)
+    def _put_back(self, unprocessed: list[Row]) -> None:
+        if not unprocessed:
             return
-        message.is_begun = True
-        message.row[4] += 1
-        self.queue.retry(message, self._clock() + delay / 1000)
+        if self.is_stopping or not self.queue.put_back(unprocessed):
+            self._give_back(unprocessed)
+        else:
+            self._begun.update([row[0] for row in unprocessed])
+
+    def _give_back(self, rows: Iterable[Row]) -> None:
+        for row in rows:
+            if self.holdings.is_open(row):
+                self.counts.given_back += 1
+                self.holdings.settle(row, 0)
+
+    def _retry(self, row: Row, error: BaseException) -> None:
+        """Try a message again in its lane. Its attempts are counted here: the server counts one a delivery."""
+        delay = self._delay_after(row, error)
+        if delay is None or self.is_stopping:
+            self.holdings.settle(row, error if delay is None else 0)
+            return
+        self._begun.add(row[0])
+        row[4] += 1
+        self.queue.retry(row, self._clock() + delay / 1000)
 
     # -- the keeper -----------------------------------------------------------------------------------------------
 
@@ -377,25 +364,22 @@ class ConsumerCore:
         """Extend leases that have come to a third of their time, of messages that are begun. In lanes of all: they must
         come due in the order of their offsets if this process dies.
         """
-        now = self._clock()
-        self._manual = [message for message in self._manual if message.is_open]
+        now, holdings = self._clock(), self.holdings
+        self._manual = holdings.open_ones(self._manual)
         if self.retries_here:
-            held = list(self._held.values())
+            held = list(holdings.rows.values())
         else:
-            held = [*self._manual, *(message for part in self._parts for message in part.messages)]
+            held = [*self._manual, *(row for part in self._parts for row in part.rows)]
         before = now + self.terms.retry_ms * 2 / 3000
-        orders = self.orders.extend([message for message in held if message.is_open and message.lease.due < before])
+        orders = self.orders.extend([row for row in holdings.open_ones(held) if holdings.leases[row[0]].due < before])
         yield from self._sender.send(orders, once=True)
         for order in orders:
-            if order.reply is not None:
+            if order.reply is not None and order.lease is not None:
                 self.counts.extended += order.reply
                 # Those that were not extended have their own lease from now on.
-                lease = order.messages[0].lease
-                extended = Lease(lease.token, now + self.terms.retry_ms / 1000, lease.settle, lease.fetched)
-                for message in order.messages:
-                    message.lease = extended
-                if order.reply < len(order.messages):
-                    yield from self._find_lost(order.messages)
+                holdings.renew(order.rows, order.lease.extended(now + self.terms.retry_ms / 1000))
+                if order.reply < len(order.rows):
+                    yield from self._find_lost(order.rows)
 
     def _free(self) -> None:
         """Give back what waits for slow bodies."""
@@ -407,7 +391,8 @@ class ConsumerCore:
         limit = self.terms.max_attempts
         for part in self._parts:
             # Their attempt is counted: those that have few left wait.
-            if now - part.at > STUCK and (limit is None or part.messages[0].attempts + 1 < limit):
+            is_stuck = part.seconds_without_progress(now) > STUCK - TICK
+            if is_stuck and (limit is None or part.rows[0][4] + 2 < limit):
                 self._give_back(part.take_back())
 
     # -- the end --------------------------------------------------------------------------------------------------
@@ -416,7 +401,7 @@ class ConsumerCore:
         """Give back everything; after the last worker has ended, or the grace."""
         self.is_stopping = self._sender.is_stopping = self._is_over = True
         self.wake()
-        self._give_back([*self.queue.clear(), *self._held.values()])
+        self._give_back([*self.queue.clear(), *self.holdings.rows.values()])
         if orders := self._settlements():
             yield from self._sender.send(orders)
 
@@ -428,18 +413,12 @@ class ConsumerCore:
         for part in self._parts:
             done += part.take_finished()
         orders, self._sender.interrupted = self._sender.interrupted, []
-        settled: list[tuple[Delivered, Verdict]] = []
-        while self._settled:
-            settled.append(self._settled.popleft())
-        if done:
-            done = [message for message in done if message.is_open]
-            for message in done:
-                message.is_open = False
+        done = self.holdings.open_ones(done)
+        settled = self.holdings.take_settled(done)
         if done or settled:
-            forget = self._held.pop
-            for message in done:
-                forget(message[0], None)
-            for message, _ in settled:
-                forget(message[0], None)
             orders += self.orders.settle(done, settled)
+            self.holdings.forget(done)
+            self.holdings.forget([row for row, _ in settled])
+            if self._begun:
+                self._begun.intersection_update(self.holdings.rows)
         return orders

@@ -1,49 +1,43 @@
 """A message as a consumer gets it: a Message that knows its attempts, and can be acknowledged.
 
-It is a tuple of offset, tag and entry, as every Message, so code that takes a Message takes it. The rest are
-attributes, as few as possible: hundreds of thousands of messages are made in a second.
+It is a tuple of offset, tag and entry, as every Message, so code that takes a Message takes it. It is made when its
+body begins. Until then, and after its body, the consumer keeps the row of the reply alone: hundreds of thousands come
+in a second, and Python's garbage collector looks at every object that lives long.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from penstock.client.api.stream_replies import Message
 
+Row = list[Any]
+"""A message in a reply: offset, tag, entry, time, and attempts before this one. Its identity is that of the delivery:
+when the message comes again, it is another list.
+"""
 
-class Lease:
-    """What the messages of one read have in common."""
 
-    __slots__ = ("due", "fetched", "settle", "token")
+class Holder(Protocol):
+    """What a message tells its consumer."""
 
-    def __init__(
-        self, token: int, due: float, settle: Callable[[Delivered, int | None], None], fetched: float = 0.0
-    ) -> None:
-        self.token = token
-        self.fetched = fetched
-        """When they were read."""
-        self.due = due
-        """When the server gives them to another member, unless the lease is extended."""
-        self.settle = settle
+    def is_open(self, row: Row) -> bool:
+        """Whether the message is held and neither acknowledged nor given back."""
+
+    def settle(self, row: Row, verdict: int | None) -> None:
+        """Acknowledge a message (None), or give it back after milliseconds."""
 
 
 class Delivered(Message):
     """A message that this consumer holds."""
 
-    row: list[Any]
-    lease: Lease
-    is_open: bool = True
-    """Whether it is held and neither acknowledged nor given back."""
-    is_begun: bool = False
-    """Whether it was begun, and then put back into the queue."""
+    row: Row
+    holder: Holder
 
     @classmethod
-    def of(cls, row: list[Any], lease: Lease) -> Delivered:
-        """A message from a row of a reply: offset, tag, entry, time, and attempts before this one."""
+    def of(cls, row: Row, holder: Holder) -> Delivered:
         message = tuple.__new__(cls, row[:3])
         message.row = row
-        message.lease = lease
+        message.holder = holder
         return message
 
     @property
@@ -58,24 +52,33 @@ class Delivered(Message):
         before: int = self.row[4]
         return before + 1
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it is held and neither acknowledged nor given back."""
+        return self.holder.is_open(self.row)
+
     def ack(self) -> None:
         """Acknowledge it now. From any thread, also after the body has returned if the consumer is `manual`."""
-        self.lease.settle(self, None)
+        self.holder.settle(self.row, None)
 
     def nack(self, delay_ms: int = 0) -> None:
         """Have it delivered again, at once or after a delay."""
-        self.lease.settle(self, delay_ms)
+        self.holder.settle(self.row, delay_ms)
 
     def __reduce__(self) -> Any:
         """To another process it goes without its lease."""
         return _elsewhere, (self.row,)
 
 
-def _elsewhere(row: list[Any]) -> Delivered:
-    message = Delivered.of(row, Lease(0, 0.0, _not_here))
-    message.is_open = False
-    return message
+class _Elsewhere:
+    """The holder of a message that came from another process."""
+
+    def is_open(self, row: Row) -> bool:
+        return False
+
+    def settle(self, row: Row, verdict: int | None) -> None:
+        raise RuntimeError(f"message {row[0]} is held by another process: acknowledge it there")
 
 
-def _not_here(message: Delivered, delay_ms: int | None) -> None:
-    raise RuntimeError(f"message {message.offset} is held by another process: acknowledge it there")
+def _elsewhere(row: Row) -> Delivered:
+    return Delivered.of(row, _Elsewhere())

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from penstock.client.api.streams import spans
-from penstock.client.consumer.delivered import Delivered
+from penstock.client.consumer.delivered import Row
+from penstock.client.consumer.holdings import Lease, Verdict
 from penstock.client.consumer.terms import Terms
 
 Kind = Literal["read", "begin", "extend", "ack", "nack", "give up", "ask"]
-Verdict = int | None | BaseException
 LONGEST_REASON = 4000
 """Characters of an exception that a dead letter keeps."""
 NOT_GIVEN_UP = 5000
@@ -22,12 +22,17 @@ NOT_GIVEN_UP = 5000
 class Order:
     """One command."""
 
-    __slots__ = ("is_repeated", "kind", "messages", "reply", "words")
+    __slots__ = ("is_repeated", "kind", "lease", "reply", "rows", "words")
 
-    def __init__(self, kind: Kind, words: tuple[Any, ...], messages: Sequence[Delivered] = ()) -> None:
+    def __init__(
+        self, kind: Kind, words: tuple[Any, ...], rows: list[Row] | None = None, lease: Lease | None = None
+    ) -> None:
         self.kind = kind
         self.words = words
-        self.messages = messages
+        self.rows = rows or []
+        """The messages that it is about."""
+        self.lease = lease
+        """That of these messages; if they have several, one of them: they have the same token."""
         self.reply: Any = None
         self.is_repeated = False
         """It may have been executed before, so its reply may count less than it did."""
@@ -40,8 +45,9 @@ class Order:
 class Orders:
     """Makes the commands."""
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: Terms, leases: Mapping[int, Lease]) -> None:
         self._terms = terms
+        self._leases = leases
         self._place = (terms.key, terms.group)
         self._options = _read_options(terms)
 
@@ -63,48 +69,65 @@ class Orders:
         """What the group holds, and what time it is on the server."""
         return Order("ask", ("TGROUP", "PENDING", *self._place, "COUNT", 1_000_000)), Order("ask", ("TIME",))
 
-    def begin(self, messages: list[Delivered]) -> list[Order]:
+    def begin(self, rows: list[Row]) -> list[Order]:
         """Count an attempt of each."""
-        return [Order("begin", self._hold(token, "BEGIN", ranges), held) for token, ranges, held in _by_token(messages)]
+        return [
+            Order("begin", self._hold(lease, ("BEGIN",), ranges), held, lease)
+            for lease, ranges, held in self._by_token(rows)
+        ]
 
-    def extend(self, messages: list[Delivered]) -> list[Order]:
+    def extend(self, rows: list[Row]) -> list[Order]:
         """Hold on to messages."""
-        return [Order("extend", self._hold(token, None, ranges), held) for token, ranges, held in _by_token(messages)]
+        return [
+            Order("extend", self._hold(lease, (), ranges), held, lease) for lease, ranges, held in self._by_token(rows)
+        ]
 
-    def _hold(self, token: int, word: str | None, ranges: Sequence[Any]) -> tuple[Any, ...]:
-        words = () if word is None else (word,)
-        return ("TEXTEND", *self._place, self._terms.retry_ms, "TOKEN", token, *words, *ranges)
+    def _hold(self, lease: Lease, more: tuple[str, ...], ranges: Sequence[Any]) -> tuple[Any, ...]:
+        return ("TEXTEND", *self._place, self._terms.retry_ms, "TOKEN", lease.token, *more, *ranges)
 
-    def settle(self, done: list[Delivered], settled: Iterable[tuple[Delivered, Verdict]]) -> list[Order]:
+    def settle(self, done: list[Row], settled: Iterable[tuple[Row, Verdict]]) -> list[Order]:
         """Acknowledge messages that are done, and acknowledge, give back or give up others."""
-        back: dict[int, list[Delivered]] = {}
+        back: dict[int, list[Row]] = {}
         orders: list[Order] = []
-        for message, verdict in settled:
+        for row, verdict in settled:
             if verdict is None:
-                done.append(message)
+                done.append(row)
             elif isinstance(verdict, BaseException):
-                orders.append(self._give_up(message, verdict))
+                orders.append(self._give_up(row, verdict))
             else:
-                back.setdefault(verdict, []).append(message)
-        for token, ranges, held in _by_token(done):
-            orders.append(Order("ack", ("TACK", *self._place, "TOKEN", token, *ranges), held))
-        for delay, messages in back.items():
+                back.setdefault(verdict, []).append(row)
+        for lease, ranges, held in self._by_token(done):
+            orders.append(Order("ack", ("TACK", *self._place, "TOKEN", lease.token, *ranges), held))
+        for delay, rows in back.items():
             words = ("DELAY", delay) if delay else ()
-            for token, ranges, held in _by_token(messages):
-                orders.append(Order("nack", ("TNACK", *self._place, "TOKEN", token, *ranges, *words), held))
+            for lease, ranges, held in self._by_token(rows):
+                orders.append(Order("nack", ("TNACK", *self._place, "TOKEN", lease.token, *ranges, *words), held))
         return orders
 
-    def _give_up(self, message: Delivered, error: BaseException) -> Order:
+    def _give_up(self, row: Row, error: BaseException) -> Order:
         """The server writes the dead letter, if this member still holds the message."""
         why = f"{type(error).__name__}: {error}"[:LONGEST_REASON]
-        words = ("TGIVEUP", *self._place, "TOKEN", message.lease.token, "REASON", why, message.offset)
-        return Order("give up", words, [message])
+        words = ("TGIVEUP", *self._place, "TOKEN", self._leases[row[0]].token, "REASON", why, row[0])
+        return Order("give up", words, [row])
+
+    def _by_token(self, rows: list[Row]) -> list[tuple[Lease, list[Any], list[Row]]]:
+        """Messages that were delivered together: a lease of theirs, the ranges of their offsets, and the messages."""
+        if not rows:
+            return []
+        offsets = [row[0] for row in rows]
+        leases = set(map(self._leases.__getitem__, offsets))
+        if len(leases) == 1:
+            return [(leases.pop(), _ranges(offsets), rows)]
+        by_token: dict[int, list[Row]] = {}
+        for row in rows:
+            by_token.setdefault(self._leases[row[0]].token, []).append(row)
+        return [(self._leases[held[0][0]], _ranges([row[0] for row in held]), held) for held in by_token.values()]
 
 
 def give_back_later(order: Order) -> Order:
     """In place of a message that could not be given up: it is tried again."""
     _, key, group, *_, token, _, _, offset = order.words
-    return Order("nack", ("TNACK", key, group, "TOKEN", token, offset, "DELAY", NOT_GIVEN_UP), order.messages)
+    return Order("nack", ("TNACK", key, group, "TOKEN", token, offset, "DELAY", NOT_GIVEN_UP), order.rows)
 
 
 def _read_options(terms: Terms) -> tuple[Any, ...]:
@@ -123,21 +146,8 @@ def _read_options(terms: Terms) -> tuple[Any, ...]:
     return (*words, "RESERVE", "WITHLEASE")
 
 
-def _by_token(messages: list[Delivered]) -> list[tuple[int, list[Any], list[Delivered]]]:
-    """Messages that were delivered together: the token, the ranges of their offsets, and the messages."""
-    if not messages:
-        return []
-    if len({message.lease for message in messages}) == 1:
-        return [(messages[0].lease.token, _ranges(messages), messages)]
-    found: dict[int, list[Delivered]] = {}
-    for message in messages:
-        found.setdefault(message.lease.token, []).append(message)
-    return [(token, _ranges(held), held) for token, held in found.items()]
-
-
-def _ranges(messages: Sequence[Delivered]) -> list[Any]:
-    """The offsets of messages as words of a command."""
-    offsets = [message[0] for message in messages]
+def _ranges(offsets: list[int]) -> list[Any]:
+    """Offsets as words of a command."""
     first, last = min(offsets), max(offsets)
     if last - first + 1 == len(offsets):
         return [first if first == last else f"{first}-{last}"]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from penstock.client.consumer.delivered import Delivered
+from penstock.client.consumer.delivered import Delivered, Row
 
 if TYPE_CHECKING:
     from penstock.client.consumer.core import ConsumerCore
@@ -20,52 +20,59 @@ if TYPE_CHECKING:
 class Part:
     """What a worker is given."""
 
-    __slots__ = ("_clock", "_core", "at", "began", "done", "failures", "finished", "messages", "taken_back", "waiting")
+    __slots__ = ("_core", "_left", "_seen", "began", "done", "failures", "finished", "rows", "taken_back", "waiting")
 
-    def __init__(self, core: ConsumerCore, messages: list[Delivered], clock: Callable[[], float] = monotonic) -> None:
+    def __init__(self, core: ConsumerCore, rows: list[Row], clock: Callable[[], float] = monotonic) -> None:
         self._core = core
-        self._clock = clock
-        self.messages = messages
-        self.waiting = deque(messages)
-        self.finished: list[Delivered] = []
+        self.rows = rows
+        self.waiting = deque(rows)
+        self.finished: list[Row] = []
         """Messages whose body has come to its end, until the server is told."""
-        self.done: Callable[[Delivered], object] = self.finished.append
-        """The body has come to its end."""
-        self.failures: list[tuple[Delivered, BaseException]] = []
+        self.done: Callable[[Row], object] = self.finished.append
+        """The body has come to its end: to be called with `message.row`."""
+        self.failures: list[tuple[Row, BaseException]] = []
         """What failed, if the consumer tries it again itself."""
         self.taken_back = 0
-        self.began = self.at = clock()
-        """When the first body began, and the last one."""
+        self.began = clock()
+        """When the first body began."""
+        self._left, self._seen = len(rows), self.began
 
     def each(self) -> Iterator[Delivered]:
         """The messages to process; it ends when the worker should come back."""
-        core, take, clock = self._core, self.waiting.popleft, self._clock
+        core, take, make = self._core, self.waiting.popleft, Delivered.of
+        holder, failures = core.holdings, self.failures
         # The only attempt of a message is counted already: it is made, although the consumer stops.
         must_begin = core.terms.max_attempts == 1
-        while not self.failures and (must_begin or not core.is_stopping):
+        while not failures and (must_begin or not core.is_stopping):
             try:
-                message = take()
+                row = take()
             except IndexError:
                 return
-            self.at = clock()
             must_begin = False
-            yield message
+            yield make(row, holder)
 
     @property
     def ran(self) -> int:
         """How many bodies have begun."""
-        return len(self.messages) - len(self.waiting) - self.taken_back
+        return len(self.rows) - len(self.waiting) - self.taken_back
 
-    def take_finished(self) -> list[Delivered]:
+    def seconds_without_progress(self, now: float) -> float:
+        """For how long the same body runs, as far as the calls of this method show."""
+        left = len(self.waiting)
+        if left != self._left:
+            self._left, self._seen = left, now
+        return now - self._seen
+
+    def take_finished(self) -> list[Row]:
         """Messages that can be acknowledged. The worker may append others meanwhile."""
         count = len(self.finished)
         taken = self.finished[:count]
         del self.finished[:count]
         return taken
 
-    def take_back(self) -> list[Delivered]:
+    def take_back(self) -> list[Row]:
         """Messages that no body has begun with."""
-        found: list[Delivered] = []
+        found: list[Row] = []
         while self.waiting:
             try:
                 found.append(self.waiting.pop())
@@ -79,6 +86,6 @@ class Part:
         if message.is_open:
             self._core.counts.failed += 1
             if self._core.retries_here:
-                self.failures.append((message, error))
+                self.failures.append((message.row, error))
             else:
-                self._core.settle_failure(message, error)
+                self._core.settle_failure(message.row, error)

@@ -14,9 +14,10 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
-from penstock.client.consumer.delivered import Delivered
+from penstock.client.consumer.delivered import Row
 
 
 class Queue(ABC):
@@ -31,23 +32,23 @@ class Queue(ABC):
         """How many messages could be taken now, at the least."""
 
     @abstractmethod
-    def add(self, messages: list[Delivered]) -> None:
+    def add(self, messages: list[Row]) -> None:
         """Append what was fetched."""
 
     @abstractmethod
-    def take(self, most: int, now: float) -> list[Delivered]:
+    def take(self, most: int, now: float) -> list[Row]:
         """The next messages to begin together; none if none may begin now."""
 
     @abstractmethod
-    def finish(self, part: Sequence[Delivered]) -> None:
+    def finish(self, part: Sequence[Row]) -> None:
         """What was taken together has been processed."""
 
     @abstractmethod
-    def retry(self, message: Delivered, at: float) -> bool:
+    def retry(self, message: Row, at: float) -> bool:
         """Keep a message that failed until a time; False if it should be given back instead."""
 
     @abstractmethod
-    def put_back(self, messages: Sequence[Delivered]) -> bool:
+    def put_back(self, messages: Sequence[Row]) -> bool:
         """Keep messages that were taken and not processed; False if they should be given back instead."""
 
     @abstractmethod
@@ -55,26 +56,30 @@ class Queue(ABC):
         """When a message that waits for a retry may be taken; None if none waits for a time."""
 
     @abstractmethod
-    def oldest(self, now: float) -> float | None:
-        """When the message was fetched that is taken next; None if none may be taken now."""
+    def following(self, now: float) -> Row | None:
+        """The message that is taken next; None if none may be taken now."""
 
     @abstractmethod
-    def remove_tags(self, tags: set[Any]) -> list[Delivered]:
+    def remove_tags(self, tags: set[Any]) -> list[Row]:
         """Take out the messages of some tags, if the queue keeps their order."""
 
     @abstractmethod
-    def remove_waiting(self) -> list[Delivered]:
+    def remove_waiting(self) -> list[Row]:
         """Take out what may be given back although the consumer goes on."""
 
     @abstractmethod
-    def clear(self) -> list[Delivered]:
+    def clear(self) -> list[Row]:
         """Take out everything."""
 
 
-def _alone_or_together(waiting: deque[Delivered], most: int) -> list[Delivered]:
+def _was_attempted(row: Row) -> bool:
+    return bool(row[4])
+
+
+def _alone_or_together(waiting: deque[Row], most: int) -> list[Row]:
     part = [waiting.popleft()]
-    if part[0].attempts == 1:
-        while len(part) < most and waiting and waiting[0].attempts == 1:
+    if not _was_attempted(part[0]):
+        while len(part) < most and waiting and not _was_attempted(waiting[0]):
             part.append(waiting.popleft())
     return part
 
@@ -85,7 +90,7 @@ class PlainQueue(Queue):
     """
 
     def __init__(self) -> None:
-        self._runs: deque[list[Delivered]] = deque()
+        self._runs: deque[list[Row]] = deque()
         self._count = 0
 
     def __len__(self) -> int:
@@ -94,20 +99,20 @@ class PlainQueue(Queue):
     def ready(self) -> int:
         return self._count
 
-    def add(self, messages: list[Delivered]) -> None:
+    def add(self, messages: list[Row]) -> None:
         self._count += len(messages)
-        if any(message.row[4] for message in messages):
-            for was_attempted, run in groupby(messages, lambda message: message.attempts > 1):
+        if any(map(_was_attempted, messages)):
+            for was_attempted, run in groupby(messages, _was_attempted):
                 together = list(run)
                 self._runs.extend([[message] for message in together] if was_attempted else [together])
         elif messages:
             self._runs.append(messages)
 
-    def take(self, most: int, now: float) -> list[Delivered]:
+    def take(self, most: int, now: float) -> list[Row]:
         if not self._runs:
             return []
         run = self._runs.popleft()
-        while self._runs and len(run) < most and run[0].attempts == 1 == self._runs[0][0].attempts:
+        while self._runs and len(run) < most and not (_was_attempted(run[0]) or _was_attempted(self._runs[0][0])):
             run += self._runs.popleft()
         if len(run) > most:
             run, rest = run[:most], run[most:]
@@ -115,27 +120,27 @@ class PlainQueue(Queue):
         self._count -= len(run)
         return run
 
-    def finish(self, part: Sequence[Delivered]) -> None: ...
+    def finish(self, part: Sequence[Row]) -> None: ...
 
-    def retry(self, message: Delivered, at: float) -> bool:
+    def retry(self, message: Row, at: float) -> bool:
         return False
 
-    def put_back(self, messages: Sequence[Delivered]) -> bool:
+    def put_back(self, messages: Sequence[Row]) -> bool:
         return False
 
     def next_at(self) -> float | None:
         return None
 
-    def oldest(self, now: float) -> float | None:
-        return self._runs[0][0].lease.fetched if self._runs else None
+    def following(self, now: float) -> Row | None:
+        return self._runs[0][0] if self._runs else None
 
-    def remove_tags(self, tags: set[Any]) -> list[Delivered]:
+    def remove_tags(self, tags: set[Any]) -> list[Row]:
         return []
 
-    def remove_waiting(self) -> list[Delivered]:
+    def remove_waiting(self) -> list[Row]:
         return self.clear()
 
-    def clear(self) -> list[Delivered]:
+    def clear(self) -> list[Row]:
         found = [message for run in self._runs for message in run]
         self._runs.clear()
         self._count = 0
@@ -146,7 +151,7 @@ class Lanes(Queue):
     """A lane for each tag."""
 
     def __init__(self) -> None:
-        self._lanes: dict[Any, deque[Delivered]] = {}  # with those whose messages are being processed
+        self._lanes: dict[Any, deque[Row]] = {}  # with those whose messages are being processed
         self._ready: deque[Any] = deque()  # tags whose first message may be taken
         self._delayed: list[tuple[float, int, Any]] = []  # a heap of times, offsets and tags
         self._failed: set[Any] = set()  # the tags in it
@@ -158,16 +163,17 @@ class Lanes(Queue):
     def ready(self) -> int:
         return len(self._ready)
 
-    def add(self, messages: list[Delivered]) -> None:
+    def add(self, messages: list[Row]) -> None:
         for message in messages:
-            lane = self._lanes.get(message.tag)
+            tag = message[1]
+            lane = self._lanes.get(tag)
             if lane is None:
-                lane = self._lanes[message.tag] = deque()
-                self._ready.append(message.tag)
+                lane = self._lanes[tag] = deque()
+                self._ready.append(tag)
             lane.append(message)
             self._count += 1
 
-    def take(self, most: int, now: float) -> list[Delivered]:
+    def take(self, most: int, now: float) -> list[Row]:
         self._end_delays(now)
         while self._ready:
             tag = self._ready.popleft()
@@ -184,8 +190,8 @@ class Lanes(Queue):
             self._failed.discard(tag)
             self._ready.append(tag)
 
-    def finish(self, part: Sequence[Delivered]) -> None:
-        tag = part[0].tag
+    def finish(self, part: Sequence[Row]) -> None:
+        tag = part[0][1]
         if tag in self._failed:
             return  # its first message waits for a retry
         if self._lanes[tag]:
@@ -193,41 +199,40 @@ class Lanes(Queue):
         else:
             del self._lanes[tag]
 
-    def retry(self, message: Delivered, at: float) -> bool:
-        self._lanes[message.tag].appendleft(message)
+    def retry(self, message: Row, at: float) -> bool:
+        offset, tag = message[:2]
+        self._lanes[tag].appendleft(message)
         self._count += 1
-        heapq.heappush(self._delayed, (at, message.offset, message.tag))
-        self._failed.add(message.tag)
+        heapq.heappush(self._delayed, (at, offset, tag))
+        self._failed.add(tag)
         return True
 
-    def put_back(self, messages: Sequence[Delivered]) -> bool:
-        for message in messages:
-            message.is_begun = True
-        self._lanes[messages[0].tag].extendleft(reversed(messages))
+    def put_back(self, messages: Sequence[Row]) -> bool:
+        self._lanes[messages[0][1]].extendleft(reversed(messages))
         self._count += len(messages)
         return True
 
     def next_at(self) -> float | None:
         return self._delayed[0][0] if self._delayed else None
 
-    def oldest(self, now: float) -> float | None:
+    def following(self, now: float) -> Row | None:
         self._end_delays(now)
-        return next((self._lanes[tag][0].lease.fetched for tag in self._ready if self._lanes[tag]), None)
+        return next((self._lanes[tag][0] for tag in self._ready if self._lanes[tag]), None)
 
-    def remove_tags(self, tags: set[Any]) -> list[Delivered]:
+    def remove_tags(self, tags: set[Any]) -> list[Row]:
         found = [message for tag in tags for message in self._lanes.get(tag, ())]
         for tag in tags & self._lanes.keys():
             self._lanes[tag].clear()
         self._count -= len(found)
         return found
 
-    def remove_waiting(self) -> list[Delivered]:
+    def remove_waiting(self) -> list[Row]:
         return []  # another member would process it while its predecessor is being processed here
 
-    def clear(self) -> list[Delivered]:
+    def clear(self) -> list[Row]:
         found = [message for lane in self._lanes.values() for message in lane]
         self._lanes.clear()
         self._ready.clear()
         self._delayed.clear()
         self._count = 0
-        return sorted(found)
+        return sorted(found, key=itemgetter(0))

@@ -54,7 +54,7 @@ class Sender:
             last: Exception | None = None
             for order, reply in zip(pending, replies, strict=True):
                 if order.kind == "give up" and isinstance(reply, NO_MEMORY):
-                    _log.warning("message %d is not given up yet, and comes again: %s", order.messages[0].offset, reply)
+                    _log.warning("message %d is not given up yet, and comes again: %s", order.rows[0][0], reply)
                     failed.append(give_back_later(order))
                 elif isinstance(reply, Exception):
                     if order.kind == "ask" and isinstance(reply, redis.ResponseError):
@@ -109,15 +109,15 @@ class Sender:
         """Count what a settlement did. A repeated one may have been done by the first."""
         if not order.settles:
             return
-        count = len(order.messages) if order.is_repeated else order.reply
+        count = len(order.rows) if order.is_repeated else order.reply
         if order.kind == "ack":
             self.counts.done += count
         elif order.kind == "give up" and count:
             self.counts.given_up += count
-            (message,) = order.messages
-            _log.warning("message %d is given up after %d attempts", message.offset, message.attempts)
-        if count < len(order.messages):
-            self.note_stale(len(order.messages) - count)
+            (row,) = order.rows
+            _log.warning("message %d is given up after %d attempts", row[0], row[4] + 1)
+        if count < len(order.rows):
+            self.note_stale(len(order.rows) - count)
 
     def note_stale(self, count: int) -> None:
         self.counts.stale += count

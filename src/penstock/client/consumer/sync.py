@@ -122,7 +122,7 @@ class Consumer(ConsumerBody):
                     run.message = message
                     yield message
                     run.message = None
-                    part.done(message)
+                    part.done(message.row)
                 run.part = None
         except GeneratorExit:
             raise  # `close` is told whether the message is done
@@ -268,7 +268,7 @@ class Consumer(ConsumerBody):
             else:
                 if result is not None:
                     refuse_awaitable(result)
-                done(message)
+                done(message.row)
 
     def _process_batch(self, part: Part, handler: Handler, on_error: OnError) -> None:
         if not (messages := list(part.each())):
@@ -285,7 +285,7 @@ class Consumer(ConsumerBody):
         else:
             refuse_awaitable(result)
             for message in messages:
-                part.done(message)
+                part.done(message.row)
 
 
 def _forget(core: ConsumerCore, bell: _Bell) -> None:

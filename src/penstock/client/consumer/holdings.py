@@ -1,0 +1,103 @@
+"""The messages that a consumer holds: the row of each, by offset, and the lease that it was delivered under.
+
+A row that is in here and that no caller has settled is open. `settle` may be called from any thread; everything else is
+used under the lock of the consumer. What `settle` was told waits until the next command takes it along.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from itertools import repeat
+
+from penstock.client.consumer.delivered import Row
+
+Verdict = int | None | BaseException
+"""A message is acknowledged (None), given back after milliseconds, or given up with an error."""
+
+
+class Lease:
+    """What the messages of one read have in common."""
+
+    __slots__ = ("due", "fetched", "token")
+
+    def __init__(self, token: int, due: float, fetched: float) -> None:
+        self.token = token
+        self.due = due
+        """When the server gives them to another member, unless the lease is extended."""
+        self.fetched = fetched
+        """When they were read."""
+
+    def extended(self, due: float) -> Lease:
+        """The lease of those messages that are held for longer."""
+        return Lease(self.token, due, self.fetched)
+
+
+class Holdings:
+    """See the top of this file."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, Row] = {}
+        self.leases: dict[int, Lease] = {}
+        self._settled: deque[tuple[Row, Verdict]] = deque()
+        self._closing: set[int] = set()  # the offsets in it
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def is_open(self, row: Row) -> bool:
+        """Whether the message is held and neither acknowledged nor given back."""
+        return self.rows.get(row[0]) is row and row[0] not in self._closing
+
+    def add(self, lease: Lease, rows: list[Row]) -> list[Row]:
+        """Hold what was delivered; the rows that are new. If a lease had run out and now the message is ours again, it
+        is still processed once, under its new lease.
+        """
+        offsets = [row[0] for row in rows]
+        self.leases.update(zip(offsets, repeat(lease)))
+        if not self.rows.keys().isdisjoint(offsets):
+            rows = [row for row in rows if row[0] not in self.rows]
+            offsets = [row[0] for row in rows]
+        self.rows.update(zip(offsets, rows, strict=True))
+        return rows
+
+    def forget(self, rows: Iterable[Row]) -> None:
+        """Hold messages no more."""
+        held, leases, closing = self.rows, self.leases, self._closing
+        for row in rows:
+            offset = row[0]
+            if held.get(offset) is row:
+                del held[offset], leases[offset]
+                closing.discard(offset)
+
+    def renew(self, rows: Iterable[Row], lease: Lease) -> None:
+        """Hold messages under a lease with the same token, those of them that are still held under it."""
+        for row in rows:
+            held = self.leases.get(row[0])
+            if held is not None and held.token == lease.token:
+                self.leases[row[0]] = lease
+
+    def settle(self, row: Row, verdict: Verdict) -> None:
+        """Let the next command settle a message, unless it is settled already."""
+        if self.is_open(row):
+            self._closing.add(row[0])
+            self._settled.append((row, verdict))
+
+    def open_ones(self, rows: list[Row]) -> list[Row]:
+        """The rows that are open."""
+        held, closing = self.rows.get, self._closing
+        return [row for row in rows if held(row[0]) is row and row[0] not in closing]
+
+    def take_settled(self, done: list[Row]) -> list[tuple[Row, Verdict]]:
+        """What was settled, without messages that are `done`. The caller makes the commands, and then forgets them."""
+        taken: list[tuple[Row, Verdict]] = []
+        if not self._settled:
+            return taken
+        others = {row[0] for row in done}
+        while self._settled:
+            row, verdict = self._settled.popleft()
+            if self.rows.get(row[0]) is row:  # else it was lost since
+                self._closing.discard(row[0])
+                if row[0] not in others:
+                    taken.append((row, verdict))
+        return taken
