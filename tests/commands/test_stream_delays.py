@@ -44,10 +44,12 @@ def test_a_plain_read_sees_it_at_once_and_may_ask_for_the_time(world: World) -> 
         {"offset": 1, "visible_at": now + 100},
         {"offset": 2, "visible_at": 0},
     ]
+    info = world.run("TINFO k")
+    assert info[info.index(b"delayed") + 1] == 1
     world.run("TEVICT k 1")
     assert world.run("TREAD k 1 10 WITHTIME") == [None, marked[1]]
     info = world.run("TINFO k")
-    assert info[info.index(b"delayed") + 1] == 1
+    assert info[info.index(b"delayed") + 1] == 0
     world.clock.advance(100)
     assert world.run("TREAD k 2 10 WITHTIME")[0][4] == 0
     none = pa.ipc.open_stream(world.run("TREAD none 1 10 WITHTIME FORMAT ARROW")).read_all()
@@ -194,11 +196,48 @@ def test_what_is_evicted_before_it_is_visible_is_lost(world: World) -> None:
     assert visible(world.restarted(later=0)) == visible(world)
 
 
+def test_delays_of_evicted_messages_are_forgotten(world: World) -> None:
+    for number in range(5000):
+        offset = world.run(f"TWRITE k DELAY {10**12 + number} ENTRIES t late")
+        world.run(f"TEVICT k {offset}")
+    delays = world.stream().delays
+    assert delays is not None and delays.size() < 50_000
+
+
+def test_delays_that_are_over_take_no_memory_after_a_read(world: World) -> None:
+    world.run("TWRITE k DELAY 100 ENTRIES t late")
+    world.clock.advance(100)
+    assert world.offsets(READ) == [1]
+    assert world.stream().delays is None
+    assert visible(world.restarted(later=0)) == visible(world)
+
+
 def test_a_time_that_has_passed_delays_nothing(world: World) -> None:
     world.run("TWRITE k AT 5 ENTRIES t a")
     world.run("TWRITE k DELAY 0 ENTRIES t b")
     assert world.offsets(READ) == [1, 2]
     assert world.stream().delays is None
+
+
+@pytest.mark.parametrize("jump", [-5000, 0, 5000])
+def test_times_beyond_all_clocks_are_shown_as_the_last_one_there_is(world: World, jump: int) -> None:
+    """A number of more than 64 bits is no reply: clients lose their connection over it."""
+    world.clock.jump(jump)
+    last = 2**63 - 1
+    world.run(f"TWRITE k DELAY {last} ENTRIES t late")
+    world.run(f"TWRITE k AT {last} ENTRIES t late")
+    world.write("k", "early")
+    shown = [row[4] for row in world.run("TREAD k 1 2 WITHTIME")]
+    table = pa.ipc.open_stream(world.run("TREAD k 1 2 WITHTIME FORMAT ARROW")).read_all()
+    assert table.column("visible_at").to_pylist() == shown
+    assert world.offsets(f"TREAD k 0 1 GROUP g RETRY {last} {last}") == [3]
+    ((*_, retry, expiry),) = world.run("TGROUP PENDING k g")
+    assert all(time >= last - 5000 for time in (*shown, retry, expiry, world.group()[b"next-retry"]))
+    world.run(f"TNACK k g 3 DELAY {last}")
+    world.run("TINFO k")
+    waiting = world.client(f"{READ} BLOCK 0")
+    world.timers.advance(10_000)
+    assert waiting.blocked
 
 
 @pytest.mark.parametrize(

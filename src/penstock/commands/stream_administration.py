@@ -34,7 +34,8 @@ def _group_of(stream: Stream, name: bytes) -> Group:
 
 def _describe(session: Session, name: bytes, group: Group, stream: Stream) -> dict[bytes, object]:
     next_retry = group.leases.next_retry()
-    now = session.engine.streams.lease_time()
+    streams = session.engine.streams
+    now = streams.lease_time()
     consumers = [
         {
             b"name": consumer,
@@ -52,13 +53,21 @@ def _describe(session: Session, name: bytes, group: Group, stream: Stream) -> di
         b"acknowledged": group.acknowledged,
         b"done-through": group.done_through,
         b"lost": group.lost,
-        b"next-retry": None if next_retry is None else next_retry - session.db.clock.lease_lead(),
+        b"next-retry": None
+        if next_retry is None
+        else session.db.clock.shown(streams.grace.retry_at(now, next_retry))[0],
         b"consumers": consumers,
     }
 
 
 @command(
-    "TINFO", arity=2, flags=_READ, keys=key(1, Access.READ), group="stream", syntax="key", cost="O(nodes + groups)"
+    "TINFO",
+    arity=2,
+    flags=_READ,
+    keys=key(1, Access.READ),
+    group="stream",
+    syntax="key",
+    cost="O(nodes + groups + delays)",
 )
 def tinfo(session: Session, argv: Argv) -> Reply:
     """Describe a stream: its range of offsets, nodes, bytes raw and stored, retention, producers, stages and groups.
@@ -84,7 +93,9 @@ def tinfo(session: Session, argv: Argv) -> Reply:
         b"retention": {b"count": kept.count, b"age": kept.age_ms, b"bytes": kept.bytes, b"compact": int(kept.compact)},
         b"producers": len(stream.producers.by_id),
         b"stages": len(stream.stages.by_token),
-        b"delayed": stream.delays.count(session.engine.streams.lease_time()) if stream.delays is not None else 0,
+        b"delayed": stream.delays.count(session.engine.streams.lease_time(), info.first)
+        if stream.delays is not None
+        else 0,
         b"groups": [_describe(session, name, group, stream) for name, group in stream.groups.items()],
     }
 
@@ -270,7 +281,7 @@ def tgroup_pending(session: Session, argv: Argv) -> Reply:
         if len(words) != 2 or words[0].upper() != b"COUNT":
             raise ReplyError("TGROUP PENDING takes a range and COUNT messages, nothing else")
         count = to_number(words[1], "COUNT")
-    lead = session.db.clock.lease_lead()
+    shown = session.db.clock.shown
     group = _group_of(_existing(session, argv[2]), argv[3])
     streams = session.engine.streams
     now = streams.lease_time()
@@ -279,9 +290,8 @@ def tgroup_pending(session: Session, argv: Argv) -> Reply:
             lease.start,
             lease.end - 1,
             lease.attempts,
-            lease.first_delivered - lead,
-            streams.grace.retry_at(now, lease.retry_at) - lead,
-            lease.expire_at - lead if lease.expire_at > 0 else 0,
+            *shown(lease.first_delivered, streams.grace.retry_at(now, lease.retry_at)),
+            *(shown(lease.expire_at) if lease.expire_at > 0 else [0]),
         ]
         for lease in group.pending(*bounds, count)
     ]

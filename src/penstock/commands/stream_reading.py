@@ -303,15 +303,15 @@ def _read_plain(session: Session, read: _Read) -> Reply:
 
 def _timed(session: Session, stream: Stream, read: _Read, offset: int) -> RawPieces:
     """The reply with the times of messages, and when groups get them."""
-    messages, clock = stream.messages, session.db.clock
-    now, lead = session.engine.streams.lease_time(), clock.lease_lead()
+    messages, shown = stream.messages, session.db.clock.shown
+    now = session.engine.streams.lease_time()
     count = min(read.count, MAX_NULLS) if messages.first - offset > MAX_NULLS else read.count
     if read.max_bytes is not None:
         count = reading.read(messages, offset, count, stream_messages, NULL2, read.max_bytes)[1]
     stop = min(offset + count, messages.last + 1)
     delays = stream.hides(now) or Delays()
     parts = [
-        (block, start, end, at - lead if at else 0)
+        (block, start, end, shown(at)[0] if at else 0)
         for block, a, b in messages.runs(offset, stop)
         for start, end, at in delays.parts(a, b, now)
     ]
@@ -487,6 +487,8 @@ def _deliver(session: Session, read: _Read) -> _Part:
     if read.consumer is not None:
         engine.stream_members.asked(session, read.key, read.group, group, read.consumer, read.release)
     now = engine.streams.lease_time()
+    if stream.hides(now) is None:
+        stream.delays = None  # all of them are visible
     delivery = group.deliver(
         stream.messages,
         now,
@@ -498,7 +500,7 @@ def _deliver(session: Session, read: _Read) -> _Part:
         read.limit,
         read.reserve,
         engine.streams.token(now),
-        stream.hides(now),
+        stream.delays,
         engine.streams.due_by(),
     )
     if read.retry is not None and (read.retry[1] or read.limit):

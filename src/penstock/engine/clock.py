@@ -20,6 +20,8 @@ from __future__ import annotations
 
 import time
 
+from penstock.engine.arguments import INT64_MAX
+
 _APART = 100
 """Milliseconds by which the two times may differ before lease times are shown with another correction."""
 _FARTHEST = 60_000
@@ -66,8 +68,13 @@ class Clock:
     def _move_lease_time(self, milliseconds: int) -> None:
         self._origin += milliseconds
 
+    def shown(self, *moments: int) -> list[int]:
+        """Lease times as times of day, for people; one that is later than a reply can hold is the last there is."""
+        lead = self.lease_lead()
+        return [min(moment - lead, INT64_MAX) for moment in moments]
+
     def lease_lead(self) -> int:
-        """How far lease time is ahead of the time of day: what to subtract from it to show it to people."""
+        """How far lease time is ahead of the time of day: `shown` subtracts it."""
         apart = self.lease_time() - self.microseconds() // 1000
         if abs(apart - self._apart) > _APART:  # else the same lease would be shown with another time each time
             self._apart = apart

@@ -3,18 +3,23 @@
 Plain reads see a delayed message at once. A group that reaches it passes it by and keeps it aside until its time (see
 Group.waiting), so each group pays for it once, and messages behind it are not held up.
 
-Runs whose time has come mean nothing any more. They are swept out when runs are added or found in the way, so a replay
-may have other ones of them.
+Runs whose time has come, and those of evicted messages, mean nothing any more. They are swept out when a group finds
+them in its way, and some at a time when runs are added; so a replay may have other ones of them. Runs are kept on
+shelves of a few hundred neighbours: no call looks at all of them, and a group that reads among a million delayed
+messages passes by a shelf that is over in one step.
 
-Invariant: runs rise and do not overlap; `latest` is not before any of their times. Times are lease times (clock.py).
-Ranges exclude their end.
+Only `add` and `hidden` change anything. A thread may copy the delays while others ask for `parts`.
 
-Rejected: a time of visibility in every message (8 bytes for each, and most streams delay none).
+Invariant: runs rise and do not overlap, no shelf is empty, and `latest`, of all and of each shelf, is not before any of
+their times. Times are lease times (clock.py). Ranges exclude their end.
+
+Rejected: a time of visibility in every message (8 bytes for each, and most streams delay none). One list of all runs:
+to sweep a million takes half a second, and a slow group among them did so every 64 messages.
 """
 
 from __future__ import annotations
 
-import struct
+import sys
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -23,7 +28,57 @@ from typing import Self
 
 from penstock.types.packing import CorruptValue
 
-_FEW = 64  # runs that are not worth a sweep
+_FULL = 512  # runs that a shelf has room for
+_FEW = 64  # runs on a shelf that are over and not worth a sweep
+_LOOK = 3  # shelves that are tidied when one is full, so that all have their turn while half as many come
+
+
+class _Shelf:
+    """Neighbouring runs."""
+
+    __slots__ = ("ends", "latest", "starts", "times")
+
+    def __init__(self, starts: array[int], ends: array[int], times: array[int]) -> None:
+        self.starts, self.ends, self.times = starts, ends, times
+        self.latest = max(times, default=0)
+
+    def add(self, start: int, end: int, at: int) -> None:
+        self.starts.append(start)
+        self.ends.append(end)
+        self.times.append(at)
+        self.latest = max(self.latest, at)
+
+    def sweep(self, now: int, first: int) -> None:
+        """Take out what is visible, and what ends before a first offset."""
+        if self.latest <= now or self.ends[-1] <= first:
+            kept = []
+        elif min(self.times) > now and self.ends[0] > first:
+            return
+        else:
+            kept = [row for row, at in enumerate(self.times) if at > now and self.ends[row] > first]
+        self.starts, self.ends, self.times = (
+            array("q", [column[row] for row in kept]) for column in (self.starts, self.ends, self.times)
+        )
+        self.latest = max(self.times, default=0)
+
+    def join(self, other: _Shelf) -> None:
+        """Take over the runs of the next shelf."""
+        self.starts += other.starts
+        self.ends += other.ends
+        self.times += other.times
+        self.latest = max(self.latest, other.latest)
+
+    def count(self, now: int, first: int) -> int:
+        """Messages that are not visible yet, from a first offset on."""
+        if self.latest <= now:
+            return 0
+        if min(self.times) > now and self.starts[0] >= first:
+            return sum(self.ends) - sum(self.starts)
+        rows = zip(self.starts, self.ends, self.times, strict=True)
+        return sum([max(end - max(start, first), 0) for start, end, at in rows if at > now])
+
+    def copy(self) -> _Shelf:
+        return _Shelf(self.starts[:], self.ends[:], self.times[:])
 
 
 class Delays:
@@ -37,96 +92,152 @@ class Delays:
     [(1, 5, 0), (5, 8, 1000), (8, 10, 0)]
     """
 
-    __slots__ = ("_ends", "_starts", "_sweep_at", "_times", "latest")
+    __slots__ = ("_shelves", "_turn", "latest")
 
     def __init__(self) -> None:
-        self._starts, self._ends, self._times = array("q"), array("q"), array("q")
+        self._shelves: list[_Shelf] = []
+        self._turn = 0  # the shelf that is tidied next
         self.latest = 0
-        self._sweep_at = _FEW
 
-    def add(self, start: int, end: int, at: int, now: int) -> None:
-        """Delay new messages until a time."""
+    def add(self, start: int, end: int, at: int, now: int, first: int = 1) -> None:
+        """Delay new messages until a time; those before a first offset are not there any more."""
         if at <= now or start >= end:
             return
-        if len(self._starts) > self._sweep_at:
-            self._sweep(now)
-        if self._ends and self._ends[-1] == start and self._times[-1] == at:
-            self._ends[-1] = end
-        else:
-            self._starts.append(start)
-            self._ends.append(end)
-            self._times.append(at)
+        shelf = self._shelves[-1] if self._shelves else None
+        if shelf is not None and shelf.ends[-1] == start and shelf.times[-1] == at:
+            shelf.ends[-1] = end
+            return
+        if shelf is None or len(shelf.starts) >= _FULL:
+            self._tidy(now, first)
+            shelf = _Shelf(array("q"), array("q"), array("q"))
+            self._shelves.append(shelf)
+        shelf.add(start, end, at)
         self.latest = max(self.latest, at)
 
     def hidden(self, offset: int, now: int) -> tuple[int, int, int] | None:
         """The first run that ends after an offset and is not visible yet, and its time."""
-        if now >= self.latest:
-            return None
-        first = row = bisect_right(self._ends, offset)
-        while row < len(self._starts) and self._times[row] <= now:
-            row += 1
-        found = (self._starts[row], self._ends[row], self._times[row]) if row < len(self._starts) else None
-        if row - first > _FEW:
-            self._sweep(now)
-        return found
+        shelves = self._shelves
+        at = self._place(offset)
+        while at < len(shelves):
+            shelf = shelves[at]
+            if shelf.latest <= now:
+                del shelves[at]
+                continue
+            first = row = bisect_right(shelf.ends, offset)
+            while row < len(shelf.times) and shelf.times[row] <= now:
+                row += 1
+            if row < len(shelf.times):
+                found = (shelf.starts[row], shelf.ends[row], shelf.times[row])
+                if row - first > _FEW:
+                    shelf.sweep(now, 1)
+                return found
+            at += 1  # those that are hidden are before the offset; the next shelf has one, if it is not over
+        return None
 
     def parts(self, start: int, end: int, now: int) -> Iterator[tuple[int, int, int]]:
         """A range in parts, each with the time from which groups see it, 0 if they do already."""
-        while start < end:
-            run = self.hidden(start, now)
-            if run is None or run[0] >= end:
-                yield start, end, 0
-                return
-            if start < run[0]:
-                yield start, run[0], 0
-            stop = min(run[1], end)
-            yield max(start, run[0]), stop, run[2]
+        for first, stop, at in self._hidden_between(start, end, now):
+            if start < first:
+                yield start, first, 0
+            yield first, stop, at
             start = stop
+        if start < end:
+            yield start, end, 0
 
-    def count(self, now: int) -> int:
-        """Messages that are not visible yet, those included that were evicted. O(runs)."""
-        return sum(end - start for start, end, at in self._runs() if at > now)
+    def _hidden_between(self, start: int, end: int, now: int) -> Iterator[tuple[int, int, int]]:
+        """What is hidden of a range."""
+        for number in range(self._place(start), len(self._shelves)):
+            shelf = self._shelves[number]
+            if shelf.starts[0] >= end:
+                return
+            if shelf.latest > now:
+                for first, stop, at in zip(shelf.starts, shelf.ends, shelf.times, strict=True):
+                    if first >= end:
+                        return
+                    if at > now and stop > start:
+                        yield max(first, start), min(stop, end), at
+
+    def _place(self, offset: int) -> int:
+        """The first shelf with a run that ends after an offset."""
+        return bisect_right(self._shelves, offset, key=lambda shelf: shelf.ends[-1])
+
+    def count(self, now: int, first: int) -> int:
+        """Messages that are not visible yet, from a first offset on. O(runs)."""
+        return sum([shelf.count(now, first) for shelf in self._shelves])
 
     def _runs(self) -> Iterator[tuple[int, int, int]]:
-        return zip(self._starts, self._ends, self._times, strict=True)
+        for shelf in self._shelves:
+            yield from zip(shelf.starts, shelf.ends, shelf.times, strict=True)
 
-    def _sweep(self, now: int) -> None:
-        kept = [run for run in self._runs() if run[2] > now]
-        self._starts, self._ends, self._times = (array("q", [run[at] for run in kept]) for at in range(3))
-        self._sweep_at = max(2 * len(kept), _FEW)
+    def _tidy(self, now: int, first: int) -> None:
+        """Sweep the next few shelves, and put those together that have little left."""
+        shelves = self._shelves
+        for _ in range(min(_LOOK, len(shelves))):
+            if not shelves:
+                break
+            at = self._turn = self._turn % len(shelves)
+            shelf = shelves[at]
+            shelf.sweep(now, first)
+            if not shelf.starts:
+                del shelves[at]
+            elif at and len(shelves[at - 1].starts) + len(shelf.starts) <= _FULL // 2:
+                shelves[at - 1].join(shelf)
+                del shelves[at]
+            else:
+                self._turn += 1
+        self.latest = max([shelf.latest for shelf in shelves], default=0)
 
     def dump(self) -> bytes:
         """All runs as bytes."""
-        return b"".join(struct.pack("<qqq", *run) for run in self._runs())
+        return b"".join([_packed(shelf) for shelf in self._shelves])
 
     @classmethod
     def load(cls, data: bytes, last: int) -> Self:
         """What `dump` wrote, of a stream with a last offset; CorruptValue for anything else."""
-        delays = cls()
-        try:
-            runs = list(struct.iter_unpack("<qqq", data))
-        except struct.error as error:
-            raise CorruptValue(f"the delays of a stream are damaged: {error}") from error
-        if any(not 1 <= start < end <= last + 1 or at < 1 for start, end, at in runs):
+        if len(data) % 24:
+            raise CorruptValue("the delays of a stream are damaged: a run is not whole")
+        cells = _little(array("q", data))
+        starts, ends, times = cells[0::3], cells[1::3], cells[2::3]
+        if any(start >= end for start, end in zip(starts, ends, strict=True)) or (
+            cells and (min(starts) < 1 or max(ends) > last + 1 or min(times) < 1)
+        ):
             raise CorruptValue("a stream delays messages that there are not")
-        if any(one[1] > other[0] for one, other in pairwise(runs)):
+        if any(end > start for end, start in zip(ends, starts[1:], strict=False)):
             raise CorruptValue("the delays of a stream are out of order")
-        delays._starts, delays._ends, delays._times = (array("q", [run[at] for run in runs]) for at in range(3))
-        delays.latest = max(delays._times, default=0)
+        delays = cls()
+        for at in range(0, len(starts), _FULL):
+            rows = slice(at, at + _FULL)
+            delays._shelves.append(_Shelf(starts[rows], ends[rows], times[rows]))
+        delays.latest = max(times, default=0)
         return delays
 
     def copy(self) -> Delays:
         delays = Delays()
-        delays._starts, delays._ends, delays._times = self._starts[:], self._ends[:], self._times[:]
+        delays._shelves = [shelf.copy() for shelf in self._shelves]
         delays.latest = self.latest
         return delays
 
     def size(self) -> int:
         """About how many bytes of memory it takes."""
-        return 300 + 24 * len(self._starts)
+        return 300 + sum([450 + 24 * len(shelf.starts) for shelf in self._shelves])
 
     def check(self) -> None:
         """Assert every invariant. O(runs)."""
         assert all(start < end for start, end, _ in self._runs())
         assert all(one[1] <= other[0] for one, other in pairwise(self._runs()))
-        assert max(self._times, default=0) <= self.latest
+        for shelf in self._shelves:
+            assert 1 <= len(shelf.starts) == len(shelf.ends) == len(shelf.times) <= _FULL
+            assert max(shelf.times) <= shelf.latest <= self.latest
+
+
+def _packed(shelf: _Shelf) -> bytes:
+    cells = array("q", bytes(24 * len(shelf.starts)))
+    cells[0::3], cells[1::3], cells[2::3] = shelf.starts, shelf.ends, shelf.times
+    return _little(cells).tobytes()
+
+
+def _little(cells: array[int]) -> array[int]:
+    """Numbers in the byte order of dumps, from that of this machine; and back."""
+    if sys.byteorder == "big":
+        cells.byteswap()
+    return cells

@@ -95,7 +95,7 @@ class Stream:
         if at > now:
             if self.delays is None:
                 self.delays = Delays()
-            self.delays.add(first, self.messages.last + 1, at, now)
+            self.delays.add(first, self.messages.last + 1, at, now, self.messages.first)
 
     def hides(self, now: int) -> Delays | None:
         """The delays, if some may not be over."""
