@@ -112,6 +112,63 @@ def test_a_command_that_ends_every_connection_is_sent_less_and_less_often() -> N
     assert delays == [0, 1, 2, 4, 4]
 
 
+def fail_to_connect(world: World) -> float:
+    """An attempt at its time, and when that was."""
+    assert world.core.connect_at is not None
+    world.now = world.core.connect_at
+    world.core.connecting()
+    world.core.connect_failed(redis.ConnectionError("refused"), world.now)
+    world.core.tick(world.now)
+    return world.now
+
+
+@pytest.mark.parametrize("delivery", list(Delivery)[1:])
+def test_a_command_is_not_given_up_before_a_last_attempt_to_connect(delivery: Delivery) -> None:
+    world = up(delivery=delivery, command_timeout=10, backoff_base=1, backoff_cap=4)
+    began = world.now
+    batch = world.submit(single("INCR", "a"))
+    world.cut()
+    attempts = [fail_to_connect(world) - began for _ in range(4)]
+    assert attempts == [0, 1, 3, 7], "and the next one would be after 11 seconds"
+    assert world.core.connect_at == began + 9.5
+    world.run_until_idle()
+    assert batch.results == [1]
+
+
+def test_a_command_of_little_patience_finds_a_server_that_is_back() -> None:
+    world = up(command_timeout=2, backoff_base=8, backoff_cap=8)
+    world.submit(single("INCR", "a"))
+    world.cut()
+    fail_to_connect(world)
+    fail_to_connect(world)
+    world.now += 2
+    world.core.tick(world.now)
+    batch = world.submit(single("INCR", "b"))
+    world.now += 3
+    world.core.tick(world.now)
+    assert isinstance(batch.results[0], NotSentInTime), "one attempt in backoff_cap is added, and no more"
+    world.now += 2
+    batch = world.submit(single("INCR", "c"))
+    assert world.core.connect_at is not None and world.core.connect_at <= world.now + 2
+    world.run_until_idle()
+    assert batch.results == [1]
+
+
+def test_commands_with_deadlines_one_after_the_other_do_not_undo_the_delays() -> None:
+    world = up(command_timeout=10, backoff_base=1, backoff_cap=4)
+    began = world.now
+    for number in range(100):
+        world.now = began + number / 10
+        world.submit(single("INCR", str(number)))
+    world.cut()
+    attempts = 0
+    while world.core.connect_at is not None:
+        fail_to_connect(world)
+        attempts += 1
+    assert world.now > began + 18
+    assert attempts < 10
+
+
 # -- on servers -----------------------------------------------------------------------------------------------------
 
 

@@ -168,6 +168,8 @@ class ConnectionCore:
         if reconnecting.up and not self._awaiting and not pending.queue:
             self._use_after_idle(now)
         pending.add(batch)
+        if reconnecting.connect_at is not None and batch.deadline is not None:
+            reconnecting.hurry(now, batch.deadline)
 
     def _use_after_idle(self, now: float) -> None:
         """No reply was owed until now. After a long silence, ask whether the server is there before sending what cannot
@@ -280,6 +282,7 @@ class ConnectionCore:
 
     def _retry(self, now: float) -> None:
         self._reconnecting.retry(now, bool(self.pending.queue) and not self.is_closed)
+        self._reconnecting.hurry(now, self.pending.first_deadline())
 
     @property
     def is_idle(self) -> bool:

@@ -2,6 +2,9 @@
 
 An attempt that fails, or a connection that gives no reply, delays the next attempt (backoff.py). `connect_at` is set
 only while some command needs a connection: an idle client does not reconnect.
+
+An attempt that would come after the deadline of a command is made before it: the server may be back by then. For
+commands that wait one behind the other this adds at most one attempt in `backoff_cap`, so that it undoes no delay.
 """
 
 from __future__ import annotations
@@ -14,6 +17,10 @@ from penstock.client.errors import NotSent
 from penstock.client.events import Reconnected
 
 
+LAST_CHANCE = 0.5
+"""Seconds before a deadline: enough to connect, and to be answered."""
+
+
 class Reconnecting:
     """Part of a ConnectionCore; see the top of this file."""
 
@@ -21,6 +28,7 @@ class Reconnecting:
         self._settings = settings
         self._contact = contact
         self.backoff = Backoff(settings, jitter)
+        self._hurried_until = 0.0  # no other attempt is brought forward before
         self.up = False
         """There is a connection."""
         self.is_opening = False
@@ -69,6 +77,13 @@ class Reconnecting:
         """An attempt, or a connection, failed: open the next one after a delay if commands need it."""
         at = self.backoff.failed(now)
         self.connect_at = at if is_needed else None
+
+    def hurry(self, now: float, deadline: float) -> None:
+        """A command is given up at a time: see the top of this file."""
+        if self.connect_at is None or deadline > self.connect_at or now < self._hurried_until:
+            return
+        self._hurried_until = now + self._settings.backoff_cap
+        self.connect_at = self.backoff.retry_at = max(now, deadline - min(LAST_CHANCE, (deadline - now) / 2))
 
     def retry_interrupted(self, now: float, is_needed: bool) -> None:
         """As `retry`, after an interrupt: it counts as no failure of the server."""
