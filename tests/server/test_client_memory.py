@@ -146,3 +146,19 @@ def test_the_limit_is_bytes_or_a_percentage(port: int, value: str, shown: str) -
 def test_no_other_limit_is_taken(port: int, value: str, problem: str) -> None:
     with redis.Redis(port=port) as client, pytest.raises(redis.ResponseError, match=problem):
         client.config_set("maxmemory-clients", value)
+
+
+@pytest.mark.parametrize("command", [b"WATCH", b"SUBSCRIBE", b"PSUBSCRIBE", b"SSUBSCRIBE"])
+def test_a_client_that_observes_long_names_is_closed(command: bytes) -> None:
+    """Redis does not count them."""
+    with (
+        Server(maxmemory_clients="20mb") as server,
+        redis.Redis(port=server.port) as other,
+        _connected(server.port) as observer,
+    ):
+        other.ping()
+        for number in range(30):
+            if _push(observer, pack(command, b"%d" % number + b"x" * MEGABYTE)):
+                break
+        wait_until(lambda: _evicted(other) == 1)
+        assert _is_closed(observer)

@@ -7,6 +7,7 @@ does no I/O itself. Owned by the loop thread.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import quote_from_bytes
 
@@ -81,7 +82,7 @@ NOWHERE = Nowhere()
 CLIENT = 16 << 10
 """Bytes that a connection takes, about: its session, its reader, its transport."""
 A_NAME = 200
-"""Bytes that a watched key, or a channel that is subscribed to, takes, about."""
+"""Bytes that a watched key, or a channel that is subscribed to, takes beside its name, about."""
 
 
 class Session:
@@ -243,9 +244,13 @@ class Session:
 
     def memory(self) -> int:
         """Bytes that this client takes, about: commands and replies that wait, a transaction, names it observes."""
-        names = len(self.watching) + len(self.channels) + len(self.patterns) + len(self.shard_channels)
         queued = self.transaction.size if self.transaction is not None else 0
-        return CLIENT + sum(self.output.buffered()) + queued + A_NAME * names
+        taken = CLIENT + sum(self.output.buffered()) + queued
+        if self.watching or self.subscribed:
+            watched = (key for _, key in self.watching)
+            names = chain(watched, self.channels, self.patterns, self.shard_channels)
+            taken += sum(A_NAME + len(name) for name in names)
+        return taken
 
     def describe(self) -> str:
         """A line of CLIENT LIST. Values that only Redis's allocator has are 0."""
