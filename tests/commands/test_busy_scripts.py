@@ -17,6 +17,7 @@ from tests.support.server_process import Process
 
 from penstock import Server
 from penstock.engine.lua import interpreter
+from penstock.engine.scripting import Scripting
 from penstock.engine.session import Session
 from penstock.protocol.errors import ReplyError
 from penstock.server.app import App
@@ -109,6 +110,42 @@ def test_a_script_that_has_written_cannot_be_killed(slow: str) -> None:
             assert all(isinstance(reply, redis.ResponseError) for reply in pipe.execute(raise_on_error=False))
         assert runaway.end() == b"done"
         assert other.get("a") == b"1"
+
+
+def test_a_long_sort_can_be_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interpreter, "LONG_SORT", 1000)
+    monkeypatch.setattr(Scripting, "_tick", lambda scripting: b"sorting" in scripting._session.db.data)
+    script = (
+        "local t = {} for i = 1, 100000 do t[i] = -i end "
+        "redis.call('set', 'sorting', 1) table.sort(t) redis.call('set', 'sorted', 1)"
+    )
+    with Server() as server, redis.Redis.from_url(server.url) as client:
+        with pytest.raises(redis.ResponseError, match="Script killed by user"):
+            client.eval(script, 0)
+        assert client.exists("sorting", "sorted") == 1
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        "(i * 7919) % 100003",
+        "'s' .. i",
+        "i == 7 and 'x' or i",
+        "{}",
+        "setmetatable({}, {__lt = function() error('x') end})",
+    ],
+)
+def test_a_long_sort_gives_what_a_short_one_does(monkeypatch: pytest.MonkeyPatch, items: str) -> None:
+    script = f"""
+        local t = {{}} for i = 1, 500 do t[i] = {items} end
+        local ok, problem = pcall(function() table.sort(t) end)
+        return {{tostring(ok), problem, type(t[1]) ~= 'table' and t[1], type(t[1]) ~= 'table' and t[500]}}
+    """
+    with Server() as server, redis.Redis.from_url(server.url) as client:
+        answer = client.eval(script, 0)
+    monkeypatch.setattr(interpreter, "LONG_SORT", 0)
+    with Server() as server, redis.Redis.from_url(server.url) as client:
+        assert client.eval(script, 0) == answer
 
 
 def test_shutdown_without_saving_ends_a_busy_script() -> None:
@@ -206,10 +243,9 @@ def test_a_client_that_has_no_connection_yet_is_served(begun: bool) -> None:
 
 
 def test_stopping_an_embedded_server_ends_a_busy_script() -> None:
-    with Server(busy_reply_threshold=1) as server:
-        with redis.Redis.from_url(server.url) as other:
-            runaway = Runaway(server.url, "while true do end")
-            assert "busy" in _until_busy(other).lower()
+    with Server(busy_reply_threshold=1) as server, redis.Redis.from_url(server.url) as other:
+        runaway = Runaway(server.url, "while true do end")
+        assert "busy" in _until_busy(other).lower()
     assert isinstance(runaway.end(), redis.RedisError)
 
 

@@ -8,16 +8,17 @@
 --   string.rep          adds one copy at a time; 2^31 copies of "" take seconds in which no other client is heard
 --   table.insert        moves 2^31 elements for a position of -2^31
 --   table.insert, remove, sort   look past metatables, so they could write to a read-only table
+--   table.sort          sorts millions in one call, in which no other client is heard
 --   loadstring, load    run compiled chunks; call a reader while the parser holds an unprotected string (CVE-2025-49844);
 --                       count long brackets in an int (CVE-2025-46819); and reserve too little stack for functions with
 --                       both parameters and "..." (CVE-2014-5461), which `patched` corrects
 
-local is_read_only, patched, is_internal, instead = ...
+local is_read_only, patched, is_internal, instead, long_sort = ...
 
 local error, pairs, pcall, select, tonumber, type = error, pairs, pcall, select, tonumber, type
 local loadstring, real_load, unpack = loadstring, load, unpack
 local byte, find, gsub, match, rep = string.byte, string.find, string.gsub, string.match, string.rep
-local concat, insert = table.concat, table.insert
+local concat, insert, remove, sort = table.concat, table.insert, table.remove, table.sort
 local getinfo = debug.getinfo
 
 local READ_ONLY = "Attempt to modify a readonly table"
@@ -122,12 +123,26 @@ function tables.insert(...)
     return relay("insert", pcall(insert, ...))
 end
 
-for _, name in pairs({"remove", "sort"}) do
-    local real = table[name]
-    tables[name] = function(...)
-        if is_read_only((...)) then error(READ_ONLY, 2) end
-        return relay(name, pcall(real, ...))
+function tables.remove(...)
+    if is_read_only((...)) then error(READ_ONLY, 2) end
+    return relay("remove", pcall(remove, ...))
+end
+
+-- Lua calls no hook while C compares two elements, but while a function in Lua does.
+local function is_less(one, other) return one < other end
+
+local function without_our_line(ok, problem)
+    if type(problem) == "string" then problem = gsub(problem, "^library%.lua:%d+: ", "") end
+    return ok, problem
+end
+
+function tables.sort(...)
+    local items, before = ...
+    if is_read_only(items) then error(READ_ONLY, 2) end
+    if before == nil and type(items) == "table" and #items > long_sort then
+        return relay("sort", without_our_line(pcall(sort, items, is_less)))
     end
+    return relay("sort", pcall(sort, ...))
 end
 
 -- loading ---------------------------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ end
 
 local library = load_library(
     function(subject) return contents[subject] ~= nil end, patched, function(name) return internal_names[name] ~= nil end,
-    pattern_function
+    pattern_function, host.long_sort
 )
 local relay = library.relay
 
