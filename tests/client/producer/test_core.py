@@ -89,6 +89,16 @@ class World:
         self.tell()
         return True
 
+    def refuse(self, code: str, *places: int) -> None:
+        """One window, of which the server refuses the commands at some places, and runs the others."""
+        self.now = max(self.now, self.core.act_at(self.now))
+        commands = self.core.take(self.now)
+        refused = reply_error(f"{code} not now")
+        replies = [refused if at in places else self.server.run(command) for at, command in enumerate(commands)]
+        if commands:
+            self.core.answered(replies, self.now)
+        self.tell()
+
     def tell(self) -> None:
         for slot, outcome in self.core.outcomes.take_finished():
             assert slot not in self.outcomes, "a message is finished once"
@@ -160,6 +170,41 @@ def test_a_window_that_is_lost_is_sent_again_before_anything_newer() -> None:
     assert world.outcomes == {0: 1}
     world.settle()
     assert world.server.entries == [b"%d" % number for number in range(6)]
+
+
+@pytest.mark.parametrize("code", ["BUSY", "READONLY", "MISCONF", "OOM", "CLUSTERDOWN", "TRYAGAIN"])
+def test_what_the_server_refuses_for_a_while_is_sent_again_in_order(code: str) -> None:
+    world = World(linger_ms=0, batch_bytes=100, in_flight=2)
+    for _ in range(3):
+        world.add()
+    world.refuse(code, 0)  # the question for the schema
+    world.turn()
+    world.refuse(code, 1)
+    world.refuse(code, 0)
+    world.settle()
+    assert world.server.entries == [b"0", b"1", b"2"]
+    assert world.outcomes == {0: 1, 1: 2, 2: 3}
+
+
+def test_a_write_that_was_refused_before_one_that_ran_fails_with_that_error() -> None:
+    """Sent again it would be FENCED, and so would be all that follow."""
+    world = World(linger_ms=0, batch_bytes=100, in_flight=2)
+    for _ in range(3):
+        world.add()
+    world.turn()
+    world.refuse("BUSY", 0)
+    world.settle()
+    assert world.server.entries == [b"1", b"2"]
+    assert isinstance(world.outcomes[0], type(reply_error("BUSY"))) and (world.outcomes[1], world.outcomes[2]) == (1, 2)
+
+
+def test_a_message_that_is_refused_until_its_time_is_up_was_not_written() -> None:
+    world = World(timeout=10)
+    world.add()
+    world.turn()
+    while not world.outcomes:
+        world.refuse("OOM", 0)
+    assert isinstance(world.outcomes[0], NotSentInTime) and "not now" in str(world.outcomes[0])
 
 
 def test_nothing_that_was_held_while_the_server_was_away_is_written_late() -> None:

@@ -16,7 +16,6 @@ from penstock.client.engine.backoff import Backoff
 from penstock.client.errors import NotSent
 from penstock.client.events import Reconnected
 
-
 LAST_CHANCE = 0.5
 """Seconds before a deadline: enough to connect, and to be answered."""
 

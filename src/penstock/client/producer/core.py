@@ -4,7 +4,8 @@ Messages are gathered for `linger_ms`, or until they are `batch_bytes`, and beco
 the producer. Up to `in_flight` such writes are a window, which is sent in one go. If a window is not answered whole,
 what has no answer is sent again, in order and under the same numbers, and nothing newer before it: so the order is
 kept, and the server, which remembers the last answers of a producer, writes nothing twice. (It remembers 8, and a
-window has no more.)
+window has no more.) The same holds for what the server refuses for a while (BUSY, READONLY, OOM ...), unless a later
+write of the window was executed: then it is too late for the earlier one, which would be FENCED.
 
 The numbers begin at 1. A producer with a name of its own asks for its last number (TPRODUCER) and begins well above it,
 somewhere in the next EPOCH: from its first write on, a predecessor that is still at work is refused with FENCED. Where
@@ -32,6 +33,7 @@ from typing import Any
 
 import redis
 
+from penstock.client.consumer.outages import may_pass
 from penstock.client.delivery import Settings, State
 from penstock.client.engine.backoff import Backoff
 from penstock.client.errors import BufferFull, ClientClosed, DeliveryError, NoReplyInTime, NotSentInTime, reply_error
@@ -205,8 +207,9 @@ class ProducerCore:
         if not self._is_begun:
             self._begin(replies, now)
             return
-        # Replies come in order: from the first one that is missing on, all are.
-        lost = next((at for at, reply in enumerate(replies) if _may_repeat(reply)), len(replies))
+        lost = len(replies)
+        while lost and _may_repeat(replies[lost - 1]):
+            lost -= 1
         window, self._unanswered = self._unanswered, []
         for at in range(lost):
             again = self._take_reply(window[at], replies[at], is_last=at + 1 == len(window))
@@ -217,7 +220,8 @@ class ProducerCore:
             if again is not None:
                 self._unanswered.append(again)
         for at in range(lost, len(window)):
-            window[at].reached = max(window[at].reached, getattr(replies[at], "state", State.WRITTEN))
+            if not _was_refused(replies[at]):
+                window[at].reached = max(window[at].reached, getattr(replies[at], "state", State.WRITTEN))
             self._unanswered.append(window[at])
         if lost < len(window):
             self._lost(replies[lost], now)
@@ -308,9 +312,15 @@ class ProducerCore:
 
 def _may_repeat(reply: Any) -> bool:
     """Whether a command did not run, or its reply was lost, so that it is sent again."""
-    return isinstance(reply, DeliveryError | redis.ConnectionError | redis.TimeoutError) and not isinstance(
-        reply, redis.AuthenticationError | redis.exceptions.AuthorizationError
-    )
+    if isinstance(reply, redis.AuthenticationError | redis.exceptions.AuthorizationError):
+        return False
+    return isinstance(reply, DeliveryError | redis.ConnectionError | redis.TimeoutError) or _was_refused(reply)
+
+
+def _was_refused(reply: Any) -> bool:
+    """Whether the server answered that it does not run the command now."""
+    is_lost = isinstance(reply, DeliveryError | redis.ConnectionError | redis.TimeoutError)
+    return isinstance(reply, Exception) and not is_lost and may_pass(reply)
 
 
 def _check_of(schema: Any) -> str:
