@@ -25,7 +25,9 @@ from typing import TYPE_CHECKING, Any
 
 from lupa import lua51
 
+from penstock.engine.concurrency.workers import LongWay
 from penstock.engine.declarations import REGISTRY, Argv, Command, Flag, Reply
+from penstock.engine.fast_path import FastTable, run_fast
 from penstock.engine.lua import interpreter
 from penstock.engine.observe.monitors import in_short
 from penstock.engine.run_handler import CLIENT, run_handler
@@ -42,6 +44,7 @@ log = logging.getLogger("penstock.script")
 
 BUSY_SCRIPT = "busy script"
 """Why others must pass the gates while a script runs too long."""
+_EXACT = 10**17  # integers below it have no more than 17 digits
 POLL_INTERVAL = 0.01
 """Seconds between two looks at the sockets while a script is busy."""
 _LOG_LEVELS = (logging.DEBUG, logging.DEBUG, logging.INFO, logging.WARNING)
@@ -242,18 +245,20 @@ class Scripting:
             raise ReplyError("Please specify at least one argument for this redis lib call")
         argv = [argument if type(argument) is bytes else _argument(argument) for argument in arguments]
         engine, run, session = self._engine, self._run, self._session
-        quick = self._quick.get(argv[0])
+        known = self._quick.get(argv[0])
         if (
-            quick is not None
-            and quick.low <= len(argv) <= quick.high
+            known is not None
+            and known.low <= len(argv) <= known.high
             and not (engine.scripts_gated or engine.busy_names.table or engine.lazy.pending)
             and run is not None
-            and not (run.read_only and quick.writes)
             and session.user.unrestricted
+            and (run.wrote or not known.command.writes or self._begins_to_write(run))
         ):
-            run.wrote = run.wrote or quick.writes
             session.protocol = protocol
-            return run_handler(engine, session, quick, argv, CLIENT)
+            try:
+                return run_fast(engine, session, known, argv)
+            except LongWay:
+                return run_handler(engine, session, known.command, argv, CLIENT)
         try:
             command = self._admitted(argv, protocol)
         except ReplyError as error:
@@ -261,13 +266,19 @@ class Scripting:
             raise
         return self._engine.call(self._session, command, argv)
 
+    @staticmethod
+    def _begins_to_write(run: Run) -> bool:
+        """Whether the script may write; if so, it has."""
+        run.wrote = not run.read_only
+        return run.wrote
+
     @cached_property
-    def _quick(self) -> dict[bytes, Command]:
+    def _quick(self) -> FastTable:
         """Commands of the inner loop that cannot take long: while no gate matters they need neither gates nor
         `Engine.call`.
         """
         return {
-            name: known.command
+            name: known
             for name, known in self._engine.every_fast.items()
             if not known.timed and not known.command.flags & (Flag.NOSCRIPT | Flag.MAY_REPLICATE)
         }
@@ -364,6 +375,8 @@ def _shebang(source: bytes) -> tuple[frozenset[str] | None, bytes]:
 def _argument(value: Any) -> bytes:
     if type(value) is bytes:
         return value
+    if type(value) is int and -_EXACT < value < _EXACT:
+        return b"%d" % value  # the same, and quicker
     if type(value) is int or type(value) is float:
         return b"%.17g" % value
     raise ReplyError("Lua redis lib command arguments must be strings or integers")

@@ -28,7 +28,7 @@ from penstock.engine.declarations import Argv, Command
 from penstock.engine.dispatch import Engine
 from penstock.engine.fast_path import FastCommand
 from penstock.engine.observe.slow_log import QUICKEST_TIMED
-from penstock.engine.observe.statistics import CALLS, FAILED, MANY_ARGUMENTS, NANOSECONDS, REJECTED, SAMPLE, UNTIMED
+from penstock.engine.observe.statistics import CALLS, FAILED, MANY_ARGUMENTS, REJECTED, SAMPLE, UNTIMED
 from penstock.engine.session import Session
 from penstock.protocol.errors import ProtocolError, ReplyError, wrong_arity
 from penstock.protocol.requests import MORE, RequestReader
@@ -211,12 +211,8 @@ class InnerLoop(Hooks):
         return b"-%b\r\n" % error.wire()
 
     def _time(self, known: FastCommand, argv: Argv, took: int, alone: bool) -> None:
-        """Note how long a call took; it stands for itself `alone`, or also for those before it that were not timed."""
-        counters = known.counters
-        counters[NANOSECONDS] += took
-        if not alone:
-            counters[NANOSECONDS] += took * counters[UNTIMED]
-            counters[UNTIMED] = 0
+        """Note how long a call took."""
+        self.engine.stats.count_time(known.counters, took, alone)
         if took >= QUICKEST_TIMED * 1000:
             self.engine.notice(self.session, known.command, argv, took)
 

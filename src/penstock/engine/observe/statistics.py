@@ -89,6 +89,14 @@ class Stats:
         if name:  # scripts choose names, so there is an end to them
             self.errors[name if name in self.errors or len(self.errors) < MAX_ERROR_NAMES else "ERR"] += 1
 
+    @staticmethod
+    def count_time(counters: array[int], took: int, alone: bool) -> None:
+        """A call of a command was timed; it stands for itself `alone`, or also for those before it that were not."""
+        counters[NANOSECONDS] += took
+        if not alone:
+            counters[NANOSECONDS] += took * counters[UNTIMED]
+            counters[UNTIMED] = 0
+
     def count_lookup(self, found: bool) -> None:
         """A key was looked up by a command that is no mere reader of it, such as GETDEL."""
         self.tally[HITS if found else MISSES] += 1
