@@ -116,6 +116,25 @@ def test_a_reader_of_what_is_new_goes_on_after_a_reload(tmp_path: Path, reload: 
         assert reader.read() == [[2, b"t", b"new"]]
 
 
+@pytest.mark.parametrize("deleted", ["j", "k"])
+def test_a_reader_of_several_streams_knows_each_of_them_after_a_reload(tmp_path: Path, deleted: str) -> None:
+    with (
+        Server(dir=str(tmp_path)) as server,
+        redis.Redis.from_url(server.url) as client,
+        RawClient(server.port) as reader,
+    ):
+        client.execute_command("TWRITE", "j", "t", "old")
+        client.execute_command("TWRITE", "k", "t", "old")
+        client.execute_command("TREAD", "j", "0", "10", "GROUP", "g", "ALSO", "1", "k", "FAIR")  # k is first next time
+        reader.command("TREAD", "j", "0", "10", "BLOCK", "0", "GROUP", "g", "ALSO", "1", "k", "FAIR")
+        while client.info("clients")["blocked_clients"] == 0:
+            pass
+        client.execute_command("DEBUG", "RELOAD")
+        client.execute_command("TGROUP", "DEL", deleted, "g")
+        client.execute_command("TWRITE", deleted, "t", "new")
+        assert str(reader.read()).startswith("UNBLOCKED the group 'g' was deleted")
+
+
 @pytest.mark.parametrize("moved", [rename, copy, restore])
 def test_a_waiting_member_gets_the_retries_of_the_stream_that_came(
     world: World, moved: Callable[[World], None]

@@ -69,7 +69,7 @@ class _Read:
         """Whether this is the stream that the key held when the read came."""
         return self.origin is not None and self.origin() is value
 
-    def goes_on_with(self, value: Value | None) -> None:
+    def goes_on_with(self, key: bytes, value: Value | None) -> None:
         self.origin = weakref.ref(value) if type(value) is Stream else None
 
     @property
@@ -413,8 +413,10 @@ class _Several:
     def came_upon(self, value: Value | None) -> bool:
         return any(read.came_upon(value) for read in self.reads)
 
-    def goes_on_with(self, value: Value | None) -> None:
-        self.reads[0].goes_on_with(value)
+    def goes_on_with(self, key: bytes, value: Value | None) -> None:
+        for read in self.reads:
+            if read.key == key:
+                read.goes_on_with(key, value)
 
 
 class _Part(NamedTuple):

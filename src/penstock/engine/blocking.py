@@ -39,7 +39,7 @@ log = logging.getLogger("penstock.engine")
 
 
 class Wish(Protocol):
-    """What a blocked command waits for at one key.
+    """What a blocked command waits for at its keys.
 
     Other blocked commands on that key may take from it, and add nothing.
     """
@@ -58,10 +58,10 @@ class Wish(Protocol):
         """
 
     def came_upon(self, value: Value | None) -> bool:
-        """Whether this is the value that the key held when the command came, and not another one."""
+        """Whether this is the value that a key held when the command came, and not another one."""
 
-    def goes_on_with(self, value: Value | None) -> None:
-        """The value was written to disk and read back: this is the same one."""
+    def goes_on_with(self, key: bytes, value: Value | None) -> None:
+        """The value of a key was written to disk and read back, or copied: this is the same one."""
 
 
 class Waiter:
@@ -159,20 +159,20 @@ class Blocking:
             self.answer(waiter, waiter.timeout_reply)
         return True
 
-    def before_reload(self) -> list[Waiter]:
-        """The wishes that `after_reload` informs that the value at their key is the same one."""
+    def before_reload(self) -> list[tuple[Database, bytes, Wish]]:
+        """The wishes that `after_reload` informs that the value at a key is the same one."""
         waiters = [session.waiter for session in self._engine.sessions.values() if session.waiter is not None]
         return [
-            waiter
+            (waiter.database, key, waiter.wish)
             for waiter in waiters
-            if waiter.wish is not None and waiter.wish.came_upon(waiter.database.data.get(waiter.keys[0]))
+            for key in waiter.keys
+            if waiter.wish is not None and waiter.wish.came_upon(waiter.database.data.get(key))
         ]
 
-    def after_reload(self, waiters: list[Waiter]) -> None:
+    def after_reload(self, informed: list[tuple[Database, bytes, Wish]]) -> None:
         """Everything was written to disk and read back: the values are equal, but new objects."""
-        for waiter in waiters:
-            assert waiter.wish is not None
-            waiter.wish.goes_on_with(waiter.database.data.get(waiter.keys[0]))
+        for database, key, wish in informed:
+            wish.goes_on_with(key, database.data.get(key))
 
     def serve(self) -> None:
         """Run again every command that waits for a key that changed, first come first served.

@@ -89,7 +89,7 @@ class Runner:
         copy = database.data[key] = codec.copy(value)
         for waiter in database.observed[key].waiters if key in database.observed else ():
             if waiter.wish is not None and waiter.wish.came_upon(value):
-                waiter.wish.goes_on_with(copy)
+                waiter.wish.goes_on_with(key, copy)
 
     def begin(self, queued: Queued) -> None:
         """Run one whose predecessors have run, or have a thread begin with it, unless locks are in its way."""
