@@ -40,6 +40,8 @@ TaggedEntry = tuple[bytes, bytes]
 
 PAUSED = 100
 """Milliseconds after which the waking of readers is tried again during CLIENT PAUSE."""
+LOOK_FOR_MEMBERS = 60_000
+"""Milliseconds between looks for members that may be forgotten."""
 SLICE = 1_000_000
 """Nanoseconds that a tick works before other clients are served."""
 PAUSE = 0.010
@@ -210,8 +212,13 @@ class Streams:
         stream.expiry_from = min(expiries, default=INT64_MAX)
 
     def _forget_members(self, stream: Stream) -> None:
+        """Forget names that did not ask for long; a look visits all groups, and those names that hold something."""
+        now = self.lease_time()
+        if now < stream.members_from:
+            return
+        stream.members_from = now + LOOK_FOR_MEMBERS
         members = self._engine.stream_members
-        before = self.lease_time() - FORGOTTEN
+        before = now - FORGOTTEN
         for group in stream.groups.values():
             if group.members.by_name:
                 group.members.forget(before, group.leases, members.is_waiting)

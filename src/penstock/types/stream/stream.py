@@ -55,8 +55,8 @@ class Stream:
 
     # A client that waits for a stream at a key remembers which one it was, and must not keep a deleted one alive.
     __slots__ = (
-        "__weakref__", "checked", "delays", "expiry_from", "groups", "messages", "producers", "retention", "schemas",
-        "stages",
+        "__weakref__", "checked", "delays", "expiry_from", "groups", "members_from", "messages", "producers",
+        "retention", "schemas", "stages",
     )  # fmt: skip
 
     def __init__(self, storage: Storage) -> None:
@@ -69,6 +69,7 @@ class Stream:
         self.schemas: Schemas | None = None
         self.checked: Schemas | None = None  # the schemas, if entries are to be checked before they are written
         self.expiry_from = 0  # no lease of any group expires before; not dumped, and 0 until it is computed
+        self.members_from = 0  # members that may be forgotten are not looked for before; not dumped
 
     def group(self, name: bytes, position: int) -> Group:
         """The group of that name, made at a position if it is new."""
