@@ -39,6 +39,7 @@ class Listener:
     def __init__(self, its_socket: socket.socket, encrypted: bool) -> None:
         self.socket = its_socket
         self.encrypted = encrypted
+        self.kind = int(its_socket.family), int(its_socket.type), its_socket.proto
         name = its_socket.getsockname()
         self.is_unix = its_socket.family == socket.AF_UNIX
         self.address = f"{name}:0" if self.is_unix else shown_address(name)  # for CLIENT LIST, which has a port always
