@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import redis
@@ -26,8 +27,27 @@ from penstock.testing.redis import free_port
 GOOD_A_BATCH = ROWS_A_BATCH * 49 // 50
 
 BATCHES = 6
-LIVES = (("worker@0", "server@1", "before@2"), ("inside@2",), ("after@3",), ())
-"""What is to die in each start of the driver; see dying_driver.py."""
+NUMBERS = range(2 * ROWS_A_BATCH)
+COUNTERS_DIE = ("counters:worker@0", "counters:server@0", "counters:hang@0")
+STREAM_DIES = ("stream:worker@0", "stream:server@1", "stream:before@2")
+
+
+class Life(NamedTuple):
+    """A start of the driver; see dying_driver.py."""
+
+    words: tuple[str, ...]
+    batches: int
+    """Those of the stream that are visible in the end."""
+    counted: int
+    """Those of the counters."""
+
+
+LIVES = (
+    Life(("counters", *COUNTERS_DIE, "stream", *STREAM_DIES), 2, 1),
+    Life(("counters", "stream", "stream:inside@2"), 3, 2),
+    Life(("stream", "stream:after@3"), 4, 2),
+    Life(("stream",), BATCHES, 2),
+)
 
 
 @pytest.fixture
@@ -40,19 +60,18 @@ def servers(tmp_path: Path) -> Iterator[list[Process]]:
 
 def serve(folder: Path, port: int) -> Process:
     server = Process(folder, port)
-    (folder / "server").write_text(str(server.process.pid))
+    (folder / "server.new").write_text(str(server.process.pid))
+    (folder / "server.new").replace(folder / "server")  # another process may be reading it
     return server
 
 
-def drive(folder: Path, servers: list[Process], sink: str, *deaths: str) -> int:
+def drive(folder: Path, servers: list[Process], *words: str) -> int:
     """Run the driver, and the server again when it dies; how the driver ended."""
     port = servers[-1].port
-    words = [f"redis://127.0.0.1:{port}", str(folder), sink, *deaths]
+    program = [sys.executable, "-m", "tests.support.spark.dying_driver", f"redis://127.0.0.1:{port}", str(folder)]
     with (
         (folder / "driver.log").open("ab") as log,
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.support.spark.dying_driver", *words], stdout=log, stderr=log
-        ) as driver,
+        subprocess.Popen([*program, *words], stdout=log, stderr=log) as driver,
     ):
         try:
             while driver.poll() is None:
@@ -66,35 +85,24 @@ def drive(folder: Path, servers: list[Process], sink: str, *deaths: str) -> int:
 
 
 @pytest.mark.timeout(1800)  # four starts of Spark, with all that may happen on a busy machine
-def test_every_row_and_every_dead_letter_is_there_once_whatever_dies(tmp_path: Path, servers: list[Process]) -> None:
+def test_every_row_and_every_dead_letter_is_there_once_and_counted_once_whatever_dies(
+    tmp_path: Path, servers: list[Process]
+) -> None:
     rows = [b"%d" % n if n % 50 == 7 else b'{"n": %d}' % n for n in range(BATCHES * ROWS_A_BATCH)]
     with redis.Redis(port=servers[0].port) as client:
-        client.execute_command("TWRITE", "in", "ENTRIES", *(word for row in rows for word in (b"t", row)))
-        for deaths, visible in zip(LIVES, (2, 3, None, BATCHES), strict=True):
-            ended = drive(tmp_path, servers, "stream", *deaths)
-            assert (ended != 0) == bool(deaths), (tmp_path / "driver.log").read_text()[-2000:]
+        for stream, written in (("in", rows), ("numbers", [b'{"n": %d}' % n for n in NUMBERS])):
+            client.execute_command("TWRITE", stream, "ENTRIES", *(word for row in written for word in (b"t", row)))
+        for number, life in enumerate(LIVES, 1):
+            ended = drive(tmp_path, servers, *life.words)
+            assert (ended == 0) == (number == len(LIVES)), (tmp_path / "driver.log").read_text()[-2000:]
             there = client.execute_command("TREAD", "out", 1, 0, "WITHINFO")[0][1]
-            assert there % GOOD_A_BATCH == 0, "no half of a batch is ever visible"
-            assert visible is None or there == visible * GOOD_A_BATCH
-        assert len(servers) == 2, "the server was to die once"
-        assert (tmp_path / "a worker died").exists()
+            assert there == life.batches * GOOD_A_BATCH, "no half of a batch is ever visible"
+            counted = life.counted * ROWS_A_BATCH
+            assert client.hgetall("count") == {b"rows": b"%d" % counted, b"n": b"%d" % sum(NUMBERS[:counted])}
+        assert len(servers) == 3, "the server was to die once for each query"
+        assert all((tmp_path / f"a worker of {query} died").exists() for query in ("stream", "counters"))
         assert [message[2] for message in client.execute_command("TREAD", "out", 1, 2 * len(rows))] == [
             row for row in rows if row.startswith(b"{")
         ]
         letters = [json.loads(message[2]) for message in client.execute_command("TREAD", "dead", 1, len(rows))]
     assert sorted(each["offset"] for each in letters) == [at + 1 for at in range(7, len(rows), 50)]
-
-
-@pytest.mark.timeout(1800)
-def test_counters_count_every_row_once_whatever_dies(tmp_path: Path, servers: list[Process]) -> None:
-    numbers = range(2 * ROWS_A_BATCH)
-    with redis.Redis(port=servers[0].port) as client:
-        words = (word for n in numbers for word in (b"t", b'{"n": %d}' % n))
-        client.execute_command("TWRITE", "in", "ENTRIES", *words)
-        for deaths, counted in ((("worker@0", "server@0", "inside@0"), 1), ((), 2)):
-            ended = drive(tmp_path, servers, "counters", *deaths)
-            assert (ended != 0) == bool(deaths), (tmp_path / "driver.log").read_text()[-2000:]
-            rows = counted * ROWS_A_BATCH
-            assert client.hgetall("count") == {b"rows": b"%d" % rows, b"n": b"%d" % sum(numbers[:rows])}
-        assert len(servers) == 2, "the server was to die once"
-        assert (tmp_path / "a worker died").exists()
