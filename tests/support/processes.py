@@ -5,8 +5,9 @@ Tests wait for timers, processes and Java as long as they compute, so there are 
 cores.
 
 Most tests of Spark share one session, so their files are one part. Those that start Spark in processes of their own are
-parts like any other file. On a machine without an archive of Spark's classes the first part makes it, and the others
-wait for a while: it lets their JVMs start in half the time (tests/spark/conftest.py).
+parts like any other file, and the longest are parts by themselves. On a machine without an archive of Spark's classes
+the first part makes it, and the others wait for a while: it lets their JVMs start in half the time
+(tests/spark/conftest.py).
 """
 
 from __future__ import annotations
@@ -20,21 +21,33 @@ FIRST = (
     "tests/spark/test_runs.py",
     "tests/spark",
     "tests/integration/",
+    "tests/spark/test_run.py::test_a_new_project_runs_without_any_java_stops_whole_and_goes_on_copied_or_moved",
     "tests/spark/test_kill.py",
     "tests/test_packaging.py",
+    "tests/spark/test_catalog_file.py",
+    "tests/spark/test_metastore.py",
+    "tests/spark/test_run.py::test_a_run_that_ends_goes_on_where_a_continuous_one_was_killed",
     "tests/spark/test_run.py",
-    "tests/spark/test_connect.py",
     "tests/spark/test_cluster.py",
+    "tests/spark/test_connect.py",
+    "tests/spark/test_demo.py::test_the_demo_accounts_for_every_click",
+    "tests/spark/test_notebook.py",
+    "tests/spark/test_local_files.py::test_no_process_is_started_for_a_file",
 )
-"""Parts, and a folder of them, that take longest, in the order in which they begin."""
+"""Files, tests, and a folder of files that take longest, in the order in which they begin."""
 
 
 def part_of(nodeid: str) -> str:
     """The part that a test belongs to.
 
-    >>> [part_of(f"tests/{file}.py::test") for file in ("spark/test_sink", "spark/test_kill", "test_docs")]
+    >>> tests = ("spark/test_sink.py::test", "spark/test_kill.py::test", "test_docs.py::test")
+    >>> [part_of(f"tests/{test}") for test in tests]
     ['tests/spark', 'tests/spark/test_kill.py', 'tests/test_docs.py']
+    >>> part_of("tests/spark/test_demo.py::test_the_demo_accounts_for_every_click").rpartition("::")[2]
+    'test_the_demo_accounts_for_every_click'
     """
+    if nodeid in FIRST:
+        return nodeid
     file = nodeid.partition("::")[0]
     return "tests/spark" if file.startswith("tests/spark/") and file not in FIRST else file
 
