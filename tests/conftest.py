@@ -22,7 +22,11 @@ from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 from tests.support import doctests
 from tests.support.engine.lock_world import Slow, slow_commands
-from tests.support.processes import pytest_collection_modifyitems, pytest_xdist_make_scheduler  # noqa: F401
+from tests.support.processes import (  # noqa: F401
+    pytest_collection,
+    pytest_collection_modifyitems,
+    pytest_xdist_make_scheduler,
+)
 from tests.support.waiting import wait_until
 
 from penstock import Server, commands

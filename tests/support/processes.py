@@ -8,13 +8,18 @@ Most tests of Spark share one session, so their files are one part. Those that s
 parts like any other file, and the longest are parts by themselves. On a machine without an archive of Spark's classes
 the first part makes it, and the others wait for a while: it lets their JVMs start in half the time
 (tests/spark/conftest.py).
+
+All processes import all files. Where nothing is compiled yet, each begins with other files, so that no two compile the
+same ones at the same time: pytest's own compiler takes longer than everything else that goes before the first test.
 """
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
+from _pytest.pathlib import ImportMode, import_path
 from xdist.scheduler import LoadScopeScheduling
 
 FIRST = (
@@ -86,3 +91,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Parts:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if hasattr(config, "workerinput"):  # in one process the quick ones go first
         items.sort(key=lambda item: rank_of(part_of(item.nodeid)))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Import the files in an order of this process's own, if it is to collect all of them.
+
+    One that cannot be imported is left to the collection, which says so.
+    """
+    config = session.config
+    root = config.rootpath
+    everything = [root / path for path in config.getini("testpaths")]
+    if hasattr(config, "workerinput") and [root / path for path in config.args] == everything:
+        files = sorted((root / "tests").rglob("test_*.py"))
+        first = len(files) * int(config.workerinput["workerid"][2:]) // config.workerinput["workercount"]
+        for file in files[first:] + files[:first]:
+            with contextlib.suppress(Exception, pytest.skip.Exception):
+                import_path(file, mode=ImportMode.importlib, root=root, consider_namespace_packages=False)
