@@ -64,33 +64,46 @@ def source_distribution(builder: Path, tmp_path_factory: pytest.TempPathFactory)
     return path
 
 
-def built(builder: Path, source_distribution: Path, to: Path, **environment: str) -> Path:
-    """The wheel of a source distribution."""
-    words = ["--no-build-isolation", "--check-build-dependencies", "--no-deps", "--wheel-dir", to, source_distribution]
-    pip(builder, "wheel", *words, **environment)
-    (wheel,) = to.glob("*.whl")
-    return wheel
+@pytest.fixture(scope="module")
+def wheels(builder: Path, source_distribution: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The wheels that a source distribution becomes without and with a compiler of C.
+
+    They are built in this order in one folder, so that Cython runs once.
+    """
+    folder = tmp_path_factory.mktemp("unpacked")
+    run("tar", "-xf", source_distribution, "-C", folder)
+    (sources,) = folder.iterdir()
+    found = []
+    for compiler in ({"CC": "/bin/false"}, {"CFLAGS": "-O0"}):
+        to = tmp_path_factory.mktemp("wheel")
+        words = ["--no-build-isolation", "--check-build-dependencies", "--no-deps", "--wheel-dir", to, sources]
+        pip(builder, "wheel", *words, **compiler)
+        found += to.glob("*.whl")
+    plain, compiled = found
+    return plain, compiled
+
+
+class Environment:
+    """An environment that holds what a wheel says it needs, that wheel, and nothing else."""
+
+    def __init__(self, at: Path) -> None:
+        venv.create(at)
+        self.bin = at / "bin"
+        self._installed: Path | None = None
+
+    def python(self, wheel: Path) -> Path:
+        """The python of the environment, with this wheel in place of the one before."""
+        python = self.bin / "python"
+        if wheel != self._installed:
+            words = ["--no-deps", "--force-reinstall"] if self._installed is not None else []
+            pip(python, "install", "--no-compile", *words, wheel)
+            self._installed = wheel
+        return python
 
 
 @pytest.fixture(scope="module")
-def wheel(builder: Path, source_distribution: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built(builder, source_distribution, tmp_path_factory.mktemp("wheel"), CFLAGS="-O0")
-
-
-@pytest.fixture(scope="module")
-def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment that holds what the wheel says it needs, and nothing else but one of the builds."""
-    at = tmp_path_factory.mktemp("environment")
-    venv.create(at)
-    pip(at / "bin" / "python", "install", "--no-compile", wheel)
-    return at
-
-
-def installed(wheel: Path, environment: Path) -> Path:
-    """The python of the environment, with this build in place of the one before."""
-    python = environment / "bin" / "python"
-    pip(python, "install", "--no-deps", "--force-reinstall", wheel)
-    return python
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    return Environment(tmp_path_factory.mktemp("environment"))
 
 
 def needs(metadata: str) -> list[str]:
@@ -98,27 +111,27 @@ def needs(metadata: str) -> list[str]:
 
 
 def test_a_source_distribution_has_the_sources_of_the_twins_and_installs_without_a_compiler(
-    source_distribution: Path, builder: Path, environment: Path, tmp_path: Path
+    source_distribution: Path, wheels: tuple[Path, Path], environment: Environment
 ) -> None:
     with tarfile.open(source_distribution) as archive:
         names = [Path(name) for name in archive.getnames()]
     assert sorted(path.stem for path in names if path.suffix == ".pyx") == TWINS
     assert not [path for path in names if path.suffix in (".c", ".so")]
-    python = installed(built(builder, source_distribution, tmp_path, CC="/bin/false"), environment)
+    python = environment.python(wheels[0])
     assert run(python, "-c", USE).split() == []
 
 
 def test_a_wheel_has_the_compiled_twins_and_nothing_that_was_generated_on_the_way(
-    source_distribution: Path, wheel: Path, environment: Path
+    source_distribution: Path, wheels: tuple[Path, Path], environment: Environment
 ) -> None:
-    with zipfile.ZipFile(wheel) as archive:
+    with zipfile.ZipFile(wheels[1]) as archive:
         names = [Path(name) for name in archive.namelist()]
         (metadata,) = (archive.read(str(name)).decode() for name in names if name.name == "METADATA")
     assert sorted(path.name.split(".")[0] for path in names if path.suffix == ".so") == TWINS
     assert not [path for path in names if path.suffix in (".c", ".pyx", ".pxd")]
-    python = installed(wheel, environment)
+    python = environment.python(wheels[1])
     assert run(python, "-c", USE).split() == TWINS
-    assert "Usage" in run(environment / "bin" / "penstock", "serve", "--help")
+    assert "Usage" in run(environment.bin / "penstock", "serve", "--help")
     with tarfile.open(source_distribution) as archive:
         (information,) = (name for name in archive.getnames() if name.count("/") == 1 and name.endswith("PKG-INFO"))
         file = archive.extractfile(information)
