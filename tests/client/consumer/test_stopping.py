@@ -98,6 +98,29 @@ asyncio.run(main())
     assert again(ours.url) == [1, 2, 3]
 
 
+def test_a_second_ctrl_c_gives_back_what_threads_hold(ours: Server) -> None:
+    fill(ours.url, 3)
+    said, code = program(
+        ours,
+        """
+def body(message):
+    say("now")
+    main = threading.main_thread().ident
+    while not consumer._core.is_stopping or sys._current_frames()[main].f_code.co_name != "wait":
+        time.sleep(0.01)
+    say("now")  # the main thread waits for this one
+    time.sleep(600)
+with Client.from_url(url) as client:
+    consumer = client.consumer("s", "g", block_ms=50)
+    consumer.run(body)
+""",
+        signal.SIGINT,
+        signal.SIGINT,
+    )
+    assert (said, code) == ([], -signal.SIGINT)
+    assert again(ours.url) == [1, 2, 3]
+
+
 BOTH_IN_TASKS = """
 async def main():
     async with aio.Client.from_url(url) as client:

@@ -232,10 +232,12 @@ class Consumer(ConsumerBody):
             wait()
         finally:  # also after an interrupt: workers acknowledge what they have done, and give back the rest
             self.stop()
-            wait()
-            if at_work:
-                _log.warning("%d bodies did not end in time; their messages are given back", len(at_work))
-            self._finish(self._client.consumer_client())
+            try:
+                wait()
+            finally:  # also after another interrupt, which waits for no body
+                if at_work:
+                    _log.warning("%d bodies did not end in time; their messages are given back", len(at_work))
+                self._finish(self._client.consumer_client())
         if failures:
             raise failures[0]
 
