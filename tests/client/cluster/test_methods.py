@@ -127,3 +127,10 @@ def test_a_node_is_watched(cluster: RedisCluster) -> None:
 def test_asyncio_says_that_the_nodes_are_not_known_yet() -> None:
     with pytest.raises(NotSent, match="await initialize"):
         aio.Cluster("127.0.0.1", 1).get_nodes()
+
+
+@pytest.mark.parametrize("name", ["consumer", "producer", "follow"])
+@pytest.mark.parametrize("kind", [penstock.Cluster, aio.Cluster])
+def test_what_needs_penstock_streams_names_the_client_that_has_them(kind: Any, name: str) -> None:
+    with pytest.raises(NotImplementedError, match=rf"penstock\.Client\(host, port\)\.{name}\("):
+        getattr(kind("127.0.0.1", 7000), name)("clicks", "billing")

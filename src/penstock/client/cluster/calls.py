@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 import redis
 
@@ -115,6 +115,18 @@ class ClusterBody:
         """What this client has done, on all nodes; what each field counts is said there."""
         return replace(self.core.bounds.counters, refreshes=self.core.topology.refreshes)
 
+    def consumer(self, *arguments: Any, **terms: Any) -> NoReturn:
+        """Refused: no server of a cluster has TREAD and TACK."""
+        _refuse_stream_client("consumer")
+
+    def producer(self, *arguments: Any, **terms: Any) -> NoReturn:
+        """Refused: no server of a cluster has TWRITE."""
+        _refuse_stream_client("producer")
+
+    def follow(self, *arguments: Any, **terms: Any) -> NoReturn:
+        """Refused: no server of a cluster has TREAD."""
+        _refuse_stream_client("follow")
+
     def __repr__(self) -> str:
         nodes = ", ".join(map(shown, self.core.topology.startup))
         return f"<{type(self).__module__}.{type(self).__qualname__}({nodes})>"
@@ -124,6 +136,13 @@ class ClusterBody:
             "a client is its connections, which cannot be pickled or copied; "
             "make one from its arguments where it is used"
         )
+
+
+def _refuse_stream_client(name: str) -> NoReturn:
+    raise NotImplementedError(
+        f"Cluster has no {name}(): Redis and Valkey Cluster have no Penstock streams, and Penstock servers form no "
+        f"cluster. Connect to the Penstock server that has the stream: penstock.Client(host, port).{name}(...)"
+    )
 
 
 class PipelineBody:
