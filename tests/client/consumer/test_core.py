@@ -12,7 +12,7 @@ from penstock.client.consumer.core import ConsumerCore
 from penstock.client.consumer.delivered import Delivered, Row
 from penstock.client.consumer.holdings import Holdings, Lease
 from penstock.client.consumer.outages import may_pass
-from penstock.client.consumer.pace import PART, WINDOW, Pace
+from penstock.client.consumer.pace import LONGEST_PART, PART, WINDOW, Pace
 from penstock.client.consumer.part import Part
 from penstock.client.consumer.queues import Lanes, PlainQueue
 from penstock.client.consumer.steps import Call
@@ -41,6 +41,16 @@ def test_what_is_fetched_is_bounded_by_the_time_of_a_body(seconds: float, part: 
     for _ in range(20):
         pace.note(seconds * pace.part(), pace.part())
     assert (pace.part(), pace.window(1)) == (pytest.approx(part, abs=1), pytest.approx(window, abs=1))
+
+
+@pytest.mark.parametrize(("trip", "part"), [(0.0005, PART), (0.0015, 20 * 0.0015), (0.5, LONGEST_PART)])
+def test_parts_are_long_beside_the_round_trips_between_them(trip: float, part: float) -> None:
+    pace = Pace(500)
+    for _ in range(50):
+        pace.note(0.001 * pace.part(), pace.part())
+        pace.note_trip(trip)
+    assert pace.part() == pytest.approx(part / 0.001, abs=1)
+    assert pace.window(1) == pytest.approx(WINDOW / 0.001, abs=1)
 
 
 def test_one_slow_body_does_not_change_the_pace_for_good() -> None:

@@ -142,12 +142,15 @@ class ConsumerCore:
             begins = self.orders.begin(fresh)
             if reads is not None:
                 self._is_fetching = True
+            sent = self._clock()
             try:
                 yield from self._sender.send([*orders, *begins, *([] if reads is None else [reads])])
             finally:
                 if reads is not None:
                     self._is_fetching = False
                     self.wake()
+            if part:  # else it waited for messages
+                self.pace.note_trip(self._clock() - sent)
             if reads is not None:
                 self._add(reads.reply)
             if part:
