@@ -12,10 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from penstock.client.consumer.counts import Counts
+
 
 @dataclass(slots=True)
-class Report:
-    """Sums over all processes, those that ended included."""
+class Report(Counts):
+    """The counts of all processes together, those that ended included; and how the processes are."""
 
     wanted: int = 0
     alive: int = 0
@@ -23,15 +25,6 @@ class Report:
     """Processes that have not reported for a while: they hang, or their machine does."""
     restarts: int = 0
     held: int = 0
-    fetched: int = 0
-    done: int = 0
-    failed: int = 0
-    given_back: int = 0
-    given_up: int = 0
-    stale: int = 0
-    extended: int = 0
-    outages: int = 0
-    repeated: int = 0
     waiting: int = 0
     """Processes for which the server does not answer."""
 

@@ -307,6 +307,20 @@ def test_workers_of_one_consumer_all_get_work_at_once(ours: Server) -> None:
     assert sorted(met) == list(range(1, 9))
 
 
+def test_no_more_bytes_are_fetched_than_the_consumer_says(ours: Server, consume: Consume) -> None:
+    """One message fills a fetch of a byte, so one is processed and at most one waits, however quick the bodies are."""
+    fill(ours.url, 60)
+    held: list[int] = []
+
+    def body(consumer: Any, message: Any) -> None:
+        held.append(consumer.held)
+        if len(held) == 60:
+            consumer.stop()
+
+    consume(ours.url, body, max_bytes=1, block_ms=50)
+    assert max(held) <= 2
+
+
 def test_a_message_is_acknowledged_by_hand_after_the_body_has_returned(ours: Server) -> None:
     fill(ours.url, 10)
     held: list[Any] = []

@@ -141,13 +141,8 @@ class AioConsumer(ConsumerBody):
         self._iteration = run
         try:
             while (part := await _drive(self._bell, run.link, run.steps)) is not None:
-                run.part = part
-                for message in part.each():
-                    run.message = message
+                for message in run.each(part):
                     yield message
-                    run.message = None
-                    part.done(message.row)
-                run.part = None
         except GeneratorExit:
             raise  # `aclose` is told whether the message is done
         except BaseException:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from penstock.client.consumer.core import ConsumerCore, Steps
@@ -20,6 +20,16 @@ class Iteration:
         self.link = link
         self.part: Part | None = None
         self.message: Delivered | None = None
+
+    def each(self, part: Part) -> Iterator[Delivered]:
+        """The messages of a part. Each is done when the loop asks for the next one."""
+        self.part = part
+        for message in part.each():
+            self.message = message
+            yield message
+            self.message = None
+            part.done(message.row)
+        self.part = None
 
     def leave(self, error: BaseException | None) -> None:
         """The message that the loop is at is done, or failed."""

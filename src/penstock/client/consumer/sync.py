@@ -117,13 +117,7 @@ class Consumer(ConsumerBody):
         keeper = self._start_keeper(None)
         try:
             while (part := _drive(self._bell, run.link, run.steps)) is not None:
-                run.part = part
-                for message in part.each():
-                    run.message = message
-                    yield message
-                    run.message = None
-                    part.done(message.row)
-                run.part = None
+                yield from run.each(part)
         except GeneratorExit:
             raise  # `close` is told whether the message is done
         except BaseException:
