@@ -12,7 +12,7 @@ from penstock.spark import continuous, runner
 from penstock.spark.continuous import LiveFlows, Pace, run_until
 from penstock.spark.problems import Finding, RunFailed
 from penstock.spark.progress import _unseen
-from penstock.spark.runner import Selection
+from penstock.spark.selection import Selection
 
 PASSING, LASTING = Finding("the server is away"), Finding("there is no such column", lasting=True)
 

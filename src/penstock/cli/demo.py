@@ -69,7 +69,7 @@ def demo(
         raise typer.Exit(2)
     from penstock.spark.java import NoJava
     from penstock.spark.problems import Problem, RunFailed
-    from penstock.spark.session import SparkDidNotStart
+    from penstock.spark.starting import SparkDidNotStart
 
     try:
         with tempfile.TemporaryDirectory(prefix="penstock-demo-") as temporary:
@@ -90,26 +90,35 @@ def _demo(console: Console, folder: Path, seconds: float, rate: float, picture: 
     import redis
 
     from penstock import Server
-    from penstock.demo.check import counts, differences
-    from penstock.demo.clicks import Tally
-    from penstock.demo.picture import draw
-    from penstock.spark.continuous import LiveFlows, Pace
     from penstock.spark.options import URL_VARIABLE
-    from penstock.spark.progress import Progress
-    from penstock.spark.project import load
-    from penstock.spark.runner import Runner, Selection
-    from penstock.spark.session import Session
+    from penstock.spark.project_file import peek
+    from penstock.spark.starting import StartingSpark
 
-    project = load(folder)
-    data = project.state / "server"
+    file = peek(folder)
+    assert file is not None, "the demo's own project is in order"
+    data = file.state / "server"
     data.mkdir(parents=True)
-    sent = Tally()
     display = Display(console, continuous=True)
-    with Server(dir=data, appendonly=True) as server, redis.Redis.from_url(server.url) as client:
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(Server(dir=data, appendonly=True))
+        client = stack.enter_context(redis.Redis.from_url(server.url))
         os.environ[URL_VARIABLE] = server.url
         console.print(f"A Penstock server is at {server.url}. Starting Spark ...")
+        starting = stack.enter_context(StartingSpark(file.state, "demo", file.configuration))
+        # Imported while Java starts: it takes this process two seconds.
+        from penstock.demo.check import counts, differences
+        from penstock.demo.clicks import Tally
+        from penstock.demo.picture import draw
+        from penstock.spark.continuous import LiveFlows, Pace
+        from penstock.spark.progress import Progress
+        from penstock.spark.project import load
+        from penstock.spark.runner import Runner
+        from penstock.spark.selection import Selection
+        from penstock.spark.session import Session
+
+        project, sent = load(folder), Tally()
         with (
-            Session(project.state, "demo", project.spec.configuration) as session,
+            Session(starting) as session,
             Progress(session, server.url, display.changed) as progress,
         ):
             runner = Runner(project, session, progress, display.tell)

@@ -30,8 +30,8 @@ from penstock.cli.run_display import Display
 from penstock.cli.server_link import Link
 
 if TYPE_CHECKING:
-    from penstock.spark.project import Project
-    from penstock.spark.runner import Selection
+    from penstock.spark.project_file import ProjectFile
+    from penstock.spark.selection import Selection
 
 RUN_FAILED, WRONG, STOPPED = 1, 2, 130
 
@@ -75,20 +75,20 @@ def run(
         _fail(WRONG, "--continuous and --dry exclude each other")
     from penstock.spark.java import NoJava
     from penstock.spark.problems import Problem, RunFailed
-    from penstock.spark.project import load
-    from penstock.spark.runner import Selection
-    from penstock.spark.session import SparkDidNotStart
+    from penstock.spark.project_file import STATE
+    from penstock.spark.selection import Selection
+    from penstock.spark.starting import SparkDidNotStart
 
     selection = Selection(full_refresh, full_refresh_all, refresh, dry)
     stop = _Stop(patient=continuous)
     try:
-        project = load(folder)
-        with _only_one(project), stop, _server(project, url, port) as named:
-            _run(project, named, selection, stop if continuous else None, trigger, views)
+        file = _project_file(folder)
+        with _only_one(file), stop, _server(file, url, port) as named:
+            _run(file, named, selection, stop if continuous else None, trigger, views)
     except Problem as problem:
         _fail(WRONG, *problem.findings)
     except RunFailed as failure:
-        _fail(RUN_FAILED, *failure.findings, f"Spark's log: {project.state / 'spark.log'}")
+        _fail(RUN_FAILED, *failure.findings, f"Spark's log: {folder.resolve() / STATE / 'spark.log'}")
     except (NoJava, SparkDidNotStart, OSError) as error:
         _fail(RUN_FAILED, error)
     except KeyboardInterrupt:
@@ -132,7 +132,7 @@ def _is_no_interrupt(record: logging.LogRecord) -> bool:
 
 
 @contextlib.contextmanager
-def _only_one(project: Project) -> Iterator[None]:
+def _only_one(project: ProjectFile) -> Iterator[None]:
     """Lock the project: two runs at a time would write to the same tables."""
     project.state.mkdir(exist_ok=True)
     with (project.state / "lock").open("w") as lock:
@@ -144,7 +144,7 @@ def _only_one(project: Project) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _server(project: Project, url: str | None, port: int) -> Iterator[str]:
+def _server(project: ProjectFile, url: str | None, port: int) -> Iterator[str]:
     """The named server, if it answers; otherwise one in this process, with its data from the last time."""
     if url is not None:
         Link(url, "run").check()
@@ -166,30 +166,48 @@ def _server(project: Project, url: str | None, port: int) -> Iterator[str]:
         server.stop()
 
 
-def _run(project: Project, url: str, selection: Selection, stop: _Stop | None, trigger: float, views: float) -> None:
-    from penstock.spark.continuous import Pace, run_until
+def _project_file(folder: Path) -> ProjectFile:
+    """What Spark needs to know of a project before it starts; Problem if the project is wrong."""
+    from penstock.spark.project_file import ProjectFile, peek
+
+    if (file := peek(folder)) is not None:
+        return file
+    from penstock.spark.project import load
+
+    project = load(folder)
+    return ProjectFile(project.folder, project.spec.name, dict(project.spec.configuration))
+
+
+def _run(file: ProjectFile, url: str, selection: Selection, stop: _Stop | None, trigger: float, views: float) -> None:
     from penstock.spark.options import URL_VARIABLE
-    from penstock.spark.progress import Progress
-    from penstock.spark.relocation import settle
-    from penstock.spark.runner import Runner
-    from penstock.spark.session import Session
+    from penstock.spark.starting import StartingSpark
 
     os.environ[URL_VARIABLE] = url  # before the JVM starts, so that all its processes inherit it
     started = time.monotonic()
     display = Display(Console(), continuous=stop is not None)
-    name = project.spec.name
+    name = file.name
     display.tell(f"{name}: server {Link(url, 'run').place}, starting Spark")
-    with (
-        Session(project.state, name, project.spec.configuration) as session,
-        Progress(session, url, display.changed) as progress,
-        display.show(progress),
-    ):
-        if said := settle(project, session, url):
-            display.tell(f"{name}: {said}")
-        runner = Runner(project, session, progress, display.tell)
-        if stop is None:
-            runner.run(selection)
-        else:
-            run_until(stop.asked, runner, session, progress, selection, Pace(trigger, views), display.tell)
+    with StartingSpark(file.state, name, file.configuration) as starting:
+        # Imported while Java starts: it takes this process two seconds.
+        from penstock.spark.continuous import Pace, run_until
+        from penstock.spark.progress import Progress
+        from penstock.spark.project import load
+        from penstock.spark.relocation import settle
+        from penstock.spark.runner import Runner
+        from penstock.spark.session import Session
+
+        project = load(file.folder)
+        with (
+            Session(starting) as session,
+            Progress(session, url, display.changed) as progress,
+            display.show(progress),
+        ):
+            if said := settle(project, session, url):
+                display.tell(f"{name}: {said}")
+            runner = Runner(project, session, progress, display.tell)
+            if stop is None:
+                runner.run(selection)
+            else:
+                run_until(stop.asked, runner, session, progress, selection, Pace(trigger, views), display.tell)
     what = "the project is valid" if selection.dry else "stopped" if stop else "done"
     display.tell(f"{name}: {what}, {time.monotonic() - started:.0f} s")

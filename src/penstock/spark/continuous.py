@@ -24,7 +24,8 @@ from py4j.protocol import Py4JError, Py4JJavaError
 
 from penstock.spark.problems import Finding, Place, RunFailed, finding
 from penstock.spark.progress import Progress
-from penstock.spark.runner import Runner, Selection, pause_after
+from penstock.spark.runner import Runner, pause_after
+from penstock.spark.selection import Selection
 from penstock.spark.session import Session
 
 LOOK_EVERY = 0.2  # seconds

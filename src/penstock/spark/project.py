@@ -28,11 +28,10 @@ from pyspark.pipelines.output import Output, StreamingTable, Table
 from pyspark.pipelines.source_code_location import SourceCodeLocation
 
 from penstock.spark.problems import Finding, Place, Problem, check_folder, of_exception, sentence
+from penstock.spark.project_file import STATE
 from penstock.spark.sql_files import plain, short, statements
 from penstock.spark.table_flows import TableFlows
 
-STATE = ".penstock"
-"""The folder in a project for everything that runs leave behind."""
 FILE_FORMATS = frozenset({"parquet", "orc", "json", "csv", "text", "avro", "xml"})
 
 

@@ -32,8 +32,10 @@ from urllib.parse import urlsplit
 
 from penstock.spark.identity import renew_identities
 from penstock.spark.problems import Finding, Place, Problem
-from penstock.spark.project import STATE, Project
-from penstock.spark.session import METASTORE, WAREHOUSE, Session
+from penstock.spark.project import Project
+from penstock.spark.project_file import STATE
+from penstock.spark.session import Session
+from penstock.spark.starting import METASTORE, WAREHOUSE
 
 _COLUMNS = (("DBS", "DB_LOCATION_URI"), ("SDS", "LOCATION"), ("SERDE_PARAMS", "PARAM_VALUE"))
 """Where Hive's metastore has paths."""

@@ -10,8 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import pyspark.sql.connect.proto as proto
@@ -23,6 +22,7 @@ from penstock.spark.catalog_file import CatalogNotKept
 from penstock.spark.problems import Finding, Place, Problem, RunFailed, finding, sentence
 from penstock.spark.progress import Progress
 from penstock.spark.project import Declarations, Project, declare
+from penstock.spark.selection import Selection
 from penstock.spark.session import Session
 
 _STATE = re.compile(r"Flow '?(?P<flow>[^']+?)'? (?:is|has) (?P<state>[A-Z]+)")
@@ -46,16 +46,6 @@ def pause_after(attempts: int) -> float:
     [1.0, 2.0, 4.0, 60.0]
     """
     return float(min(FIRST_PAUSE * 2 ** min(attempts - 1, 16), LONGEST_PAUSE))
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """What to run: everything that is new, unless told otherwise."""
-
-    full_refresh: Sequence[str] = ()
-    full_refresh_all: bool = False
-    refresh: Sequence[str] = ()
-    dry: bool = False
 
 
 class Runner:

@@ -31,10 +31,13 @@ import redis
 from penstock import Server
 from penstock.spark.options import URL_VARIABLE
 from penstock.spark.progress import Progress
-from penstock.spark.project import STATE, load
-from penstock.spark.runner import Runner, Selection
+from penstock.spark.project import load
+from penstock.spark.project_file import STATE
+from penstock.spark.runner import Runner
+from penstock.spark.selection import Selection
 from penstock.spark.session import Session
 from penstock.spark.sql_files import short
+from penstock.spark.starting import StartingSpark
 
 SETTINGS = {"spark.master": "local[2]", "spark.sql.session.timeZone": "UTC"}
 
@@ -95,7 +98,7 @@ def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]
     """Spark for all tests of this process, and a server, whose address Spark's processes inherit."""
     with Server() as server, pytest.MonkeyPatch.context() as patch:
         patch.setenv(URL_VARIABLE, server.url)
-        with Session(tmp_path_factory.mktemp("spark"), "tests", SETTINGS) as session:
+        with Session(StartingSpark(tmp_path_factory.mktemp("spark"), "tests", SETTINGS)) as session:
             yield session
 
 

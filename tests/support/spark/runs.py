@@ -17,8 +17,10 @@ from penstock.spark.options import URL_VARIABLE
 from penstock.spark.problems import Problem, RunFailed
 from penstock.spark.progress import Progress
 from penstock.spark.project import load
-from penstock.spark.runner import Runner, Selection
+from penstock.spark.runner import Runner
+from penstock.spark.selection import Selection
 from penstock.spark.session import Session
+from penstock.spark.starting import StartingSpark
 
 SETTINGS = {"spark.master": "local[2]"}
 
@@ -44,7 +46,7 @@ def count(session: Session, table: str) -> int:
 
 
 def main(folder: str) -> None:
-    with Session(Path(folder), "runs", SETTINGS) as session:
+    with Session(StartingSpark(Path(folder), "runs", SETTINGS)) as session:
         for line in sys.stdin:
             words = json.loads(line)
             answer = count(session, words["count"]) if "count" in words else run(session, **words)

@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 
 from penstock.spark.catalog_file import CatalogNotKept
 from penstock.spark.session import Session
+from penstock.spark.starting import StartingSpark
 
 
 def answer(session: Session, statement: str | None) -> Any:
@@ -28,7 +29,7 @@ def answer(session: Session, statement: str | None) -> Any:
 
 
 def main(folder: str) -> None:
-    with Session(Path(folder), "statements", {"spark.master": "local[2]"}) as session:
+    with Session(StartingSpark(Path(folder), "statements", {"spark.master": "local[2]"})) as session:
         for line in sys.stdin:
             sys.stdout.write(json.dumps(answer(session, json.loads(line)), default=str) + "\n")
             sys.stdout.flush()

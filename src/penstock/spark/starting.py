@@ -1,0 +1,284 @@
+"""A JVM with Spark in it, which starts while this program does something else.
+
+Java is started at once. What talks to it (the gateway, the context, the catalog) waits for it in a thread, while this
+program imports the other half of PySpark, reads the project's files and starts a server. On two cores a start takes as
+long as the longer of the two, not their sum.
+
+The process is known from its first moment, so an interrupt can end it at any time. It also ends with this process,
+however that ends: it reads a pipe that we hold. Everything it says goes to a file, since hundreds of lines of it would
+bury the one line that matters.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
+from pyspark.find_spark_home import _find_spark_home
+from pyspark.java_gateway import launch_gateway
+from pyspark.serializers import UTF8Deserializer, read_int
+from pyspark.sql import SparkSession
+
+from penstock.spark import catalog_file, class_archive, local_files
+from penstock.spark.catalog_file import IMPLEMENTATION, CatalogFile
+from penstock.spark.class_archive import JAVA_OPTIONS
+from penstock.spark.java import set_java_home
+from penstock.spark.worker_python import use_worker_python
+
+SECONDS_TO_END = 30
+LOOK_EVERY = 0.02  # seconds
+CATALOG, WAREHOUSE = "catalog.json", "warehouse"
+"""Which tables there are, and the folder of their files."""
+METASTORE = "metastore"
+"""The folder of Hive's catalog, which projects of earlier versions have."""
+_LAUNCHER_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For the Java that Spark starts first, only to put together the command line of the other."""
+
+
+class SparkDidNotStart(RuntimeError):
+    """The JVM ended before Spark was there; names the file that says why."""
+
+
+def prepare(folder: Path) -> None:
+    """Set what Spark takes from the environment: its Java, and this very Python for its workers."""
+    set_java_home(folder)
+    use_worker_python()
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if os.environ.get("LC_ALL") in ("C", "POSIX"):
+        # Java would take the names of files for ASCII. If it is LANG that says so, Python does the same as we do here.
+        os.environ["LC_ALL"] = "C.UTF-8"
+
+
+def _java_option(name: str, path: Path) -> str:
+    r"""A property for the command line of Java, as Spark's launcher reads it.
+
+    >>> print(_java_option("a.b", Path('/my "own"/x')))
+    -Da.b="/my \"own\"/x"
+    """
+    quoted = str(path).replace("\\", "\\\\").replace('"', '\\"')
+    return f'-D{name}="{quoted}"'
+
+
+def settings(folder: Path) -> dict[str, str]:
+    """What a session in `folder` goes by, unless the project says otherwise."""
+    return {
+        "spark.master": "local[*]",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.local.dir": str(folder / "tmp"),
+        "spark.sql.warehouse.dir": str(folder / WAREHOUSE),
+        "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={folder / METASTORE};create=true",
+        "spark.driver.extraJavaOptions": " ".join(
+            [
+                _java_option("derby.stream.error.file", folder / "derby.log"),
+                _java_option("java.io.tmpdir", folder / "tmp"),
+            ]
+        ),
+        # Spark would try a flow again whatever failed; runner.py does so only if another attempt may succeed.
+        "spark.sql.pipelines.maxFlowRetryAttempts": "0",
+        # Spark forgets a client that asks nothing for an hour, and queries that stay need not ask.
+        "spark.connect.session.manager.defaultSessionTimeout": "36500d",
+        # The default of 200 is for clusters: with a few cores most of the time would go into empty tasks.
+        "spark.sql.shuffle.partitions": str(max(os.cpu_count() or 1, 2)),
+    }
+
+
+def _quick_java(configuration: Mapping[str, str]) -> list[str]:
+    """Options for a JVM that is to be there soon, rather than to compute much: most of a pipeline's work is in Python.
+
+    The better of Java's two compilers takes a third of the CPU time of a start. Java refuses to start with two
+    collectors, so one that the user chose stays.
+    """
+    said = [configuration.get("spark.driver.extraJavaOptions", "")]
+    said += [os.environ.get(name, "") for name in ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "SPARK_SUBMIT_OPTS")]
+    has_collector = re.search(r"-XX:\+Use\w+GC\b", " ".join(said))
+    return ["-XX:TieredStopAtLevel=1", *([] if has_collector else ["-XX:+UseSerialGC"])]
+
+
+def _reason(log: Path) -> str:
+    """The line of a log that says why a start failed: the first exception, or else the first that complains, or the
+    last.
+    """
+    lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    for complaint in (r"^[\w.$]+(?:Exception|Error): ", r"^(?!at ).*(?:\bError\b|Exception\b)"):
+        if found := next((line for line in lines if re.search(complaint, line)), None):
+            return found
+    return lines[-1] if lines else "Java said nothing"
+
+
+class StartingSpark:
+    """Spark in a folder, while it starts; `wait` returns when it is there. A with statement ends it."""
+
+    gateway: Any = None
+    context: Any = None
+    classic: Any = None
+    """The classic session, which owns the JVM."""
+    catalog: CatalogFile | None = None
+    """None if the catalog is Hive's."""
+
+    def __init__(self, folder: Path, name: str, configuration: Mapping[str, str]) -> None:
+        self.folder = folder.resolve()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        prepare(self.folder)
+        self.log = self.folder / "spark.log"
+        self._temporary = self.folder / "tmp"
+        self._temporary.mkdir(exist_ok=True)
+        os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = str(uuid.uuid4())
+        chosen = {**settings(self.folder), **catalog_file.settings(configuration, self.folder / METASTORE)}
+        chosen |= configuration
+        chosen |= local_files.settings(chosen)
+        self._keeps_catalog = chosen[IMPLEMENTATION] == "in-memory"
+        self._start = class_archive.Start()
+        if JAVA_OPTIONS not in configuration:
+            self._start = class_archive.start_for(chosen)
+            chosen[JAVA_OPTIONS] = " ".join([*_quick_java(chosen), self._start.option])
+        self._conf = SparkConf().setAppName(name).setAll(
+            list({
+                **chosen,
+                "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+                "spark.connect.grpc.binding.address": "127.0.0.1",
+                "spark.connect.grpc.binding.port": "0",
+                # A session with artifacts of its own has Python workers of its own, and every run is a session: with
+                # isolation each run would leave a handful of idle processes behind, and start cold.
+                "spark.sql.artifact.isolation.enabled": "false",
+            }.items())
+        )  # fmt: skip
+        self._ended = False
+        self._failure: BaseException | None = None
+        self._address = self._temporary / f"gateway-{uuid.uuid4()}"
+        try:
+            with self.log.open("wb") as log:
+                self.process = self._launch(log)
+        finally:
+            if self._start.lock is not None:
+                self._start.lock.close()
+        self._thread = threading.Thread(target=self._open, name="penstock-spark-start", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> StartingSpark:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.end()
+
+    def wait(self) -> None:
+        """Return when Spark is there; SparkDidNotStart if it does not come."""
+        self._thread.join()
+        if isinstance(self._failure, (Py4JError, _JavaEnded)):
+            raise self.did_not_start() from self._failure
+        if self._failure is not None:
+            raise self._failure
+
+    def did_not_start(self) -> SparkDidNotStart:
+        return SparkDidNotStart(f"Spark did not start: {_reason(self.log)} ({self.log} has all of it)")
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def _launch(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
+        """Start Java as PySpark does, which waits for it."""
+        words = [str(Path(_find_spark_home()) / "bin" / "spark-submit")]
+        for name, value in self._conf.getAll():
+            words += ["--conf", f"{name}={value}"]
+        words += shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
+        lock = self._start.lock
+        return subprocess.Popen(
+            words,
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            env={
+                "SPARK_LAUNCHER_OPTS": _LAUNCHER_OPTIONS,
+                **os.environ,
+                "SPARK_CONNECT_MODE": "0",
+                "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._address),
+            },
+            pass_fds=[] if lock is None else [lock.fileno()],
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),  # what Ctrl-C means is for us to say
+        )
+
+    def _open(self) -> None:
+        try:
+            self.gateway = self._connect()
+            self.context = SparkContext(gateway=self.gateway, conf=self._conf)
+            self.classic = SparkSession(self.context)
+            if self._keeps_catalog:
+                shared_state = self.classic._jsparkSession.sharedState()
+                self.catalog = CatalogFile(self.folder / CATALOG, self.gateway, shared_state)
+        except BaseException as error:  # raised by wait()
+            self._failure = error
+
+    def _connect(self) -> Any:
+        """The gateway to Java, when Java has told its address: in a file, which it renames when it is whole."""
+        while not self._address.exists():
+            if self.process.poll() is not None:
+                raise _JavaEnded
+            time.sleep(LOOK_EVERY)
+        with self._address.open("rb") as told:
+            port, secret = read_int(told), UTF8Deserializer().loads(told)  # type: ignore[no-untyped-call]
+        with _set({"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}):
+            return launch_gateway()  # type: ignore[no-untyped-call]
+
+    def end(self, leave: bool = False) -> None:
+        """End the JVM, also while it starts. One that makes the archive of classes goes on if it is left to itself."""
+        if self._ended:
+            return
+        self._ended = True
+        if self._thread.is_alive():
+            self.process.kill()
+            self._thread.join()
+        leave = leave and self._start.makes
+        if leave and not self._keeps_catalog:
+            with contextlib.suppress(Py4JError):  # Derby says by an exception that it is shut down
+                self.gateway.jvm.java.sql.DriverManager.getConnection("jdbc:derby:;shutdown=true")
+        if self.gateway is not None:
+            self.gateway.shutdown()
+        assert self.process.stdin is not None
+        if leave:
+            class_archive.lower_priority(self.process.pid)
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        if not leave:
+            self._wait_for_java()
+        shutil.rmtree(self._temporary, ignore_errors=True)  # also what a run left that was killed
+        # What pyspark remembers of a JVM that is gone would stop the next session from starting.
+        SparkContext._gateway = SparkContext._jvm = None
+
+    def _wait_for_java(self) -> None:
+        if self._start.makes:  # of a start that failed, and nothing is to be kept of it
+            self.process.kill()
+        try:
+            self.process.wait(SECONDS_TO_END)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+class _JavaEnded(Exception):
+    """Java ended before it told its address."""
+
+
+@contextlib.contextmanager
+def _set(variables: Mapping[str, str]) -> Iterator[None]:
+    """Variables of the environment, for a moment."""
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in variables:
+            del os.environ[name]
