@@ -173,9 +173,7 @@ _NAMES = {name.lower(): name for name in _PARSERS} | {old.lower(): new for old, 
 _SPELT = {name.lower(): name for name in NAMES}
 """Names as the guide spells them, for messages: Spark passes them on in lower case."""
 _OF_KEYS = ("keyColumn", "valueColumn", "mode", "ttl", "delivery")
-_OF_SPARK = frozenset(
-    {"path", "checkpointlocation", "queryname", "header", "inferschema", "provider", "serialization.format"}
-)
+_OF_SPARK = frozenset({"checkpointlocation", "queryname", "header", "inferschema", "provider", "serialization.format"})
 """Options that Spark itself puts there or takes out."""
 _OF_TABLES = "option."
 """What Spark puts before the options of a table that it is about to create."""
@@ -194,6 +192,8 @@ def parse(given: Mapping[str, str]) -> Options:
     values: dict[str, Any] = {}
     for written, text in given.items():
         name = _NAMES.get(written.lower())
+        if written.lower() in ("path", "paths"):
+            continue
         if name is None:
             if written.lower() in _OF_SPARK:
                 continue
@@ -207,6 +207,8 @@ def parse(given: Mapping[str, str]) -> Options:
         parser = kafka_options.glob_of if written.lower() == "subscribepattern" else _PARSERS[name]
         shown = "" if name == "url" else f"={text!r}"  # an address may hold a password
         values[name] = _value(parser, text, f"option {_SPELT[written.lower()]}{shown}")
+    if path := _path(given):
+        _add_path(path, values)
     if ("keys" in values or "keySet" in values) and "type" not in values:
         values["type"] = "hash"
     if "url" not in values and (named := os.environ.get(URL_VARIABLE)):
@@ -214,6 +216,33 @@ def parse(given: Mapping[str, str]) -> Options:
     options = Options(**values)
     _check(options, values)
     return options
+
+
+_LOCATION = re.compile(r"[A-Za-z][\w+.-]*:/")
+"""The beginning of a path that Spark gives to a table: where its files would be."""
+
+
+def _path(given: Mapping[str, str]) -> str:
+    """What `load`, `save` or `start` was called with; "" if with nothing.
+
+    >>> _path({"path": "clicks"}), _path({"paths": '["clicks", "orders"]'}), _path({"path": "file:/warehouse/t"})
+    ('clicks', 'clicks,orders', '')
+    """
+    lower = {name.lower(): text for name, text in given.items()}
+    path = ",".join(json.loads(lower["paths"])) if "paths" in lower else lower.get("path", "")
+    return "" if _LOCATION.match(path) else path
+
+
+def _add_path(path: str, values: dict[str, Any]) -> None:
+    """A path is the name of a stream; OptionError if an option names something else."""
+    names = _value(_names, path, f"the path {path!r}")
+    for option in ("stream", "pattern", "redisStream", "type", "keys", "keySet"):
+        if option in values and (option, values[option]) != ("stream", names):
+            raise OptionError(
+                f"the path {path!r} of load(), save() or start() is the name of a stream, and the option {option} says "
+                "something else; give one of them"
+            )
+    values["stream"] = names
 
 
 def _value(parser: Callable[[str], Any], text: str, given_as: str) -> Any:
