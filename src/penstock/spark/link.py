@@ -80,7 +80,8 @@ def _tell(text: str) -> None:
 
 
 def _said(error: Exception) -> str:
-    return str(error).rstrip(".")
+    """What an error says, without what the client adds for its own callers."""
+    return str(error).partition(", and at-most-once holds nothing")[0].rstrip(".")
 
 
 def _refuses(options: Options, error: Exception) -> ServerRefuses:

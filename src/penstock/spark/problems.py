@@ -106,6 +106,8 @@ def sentence(error: BaseException) -> str:
     text = str(error).strip()
     if type(error).__module__.startswith("pyspark."):
         return shorten(text)
+    if type(error).__module__.startswith("py4j.") and hasattr(error, "java_exception"):
+        return shorten(str(error.java_exception.getMessage()))  # an error of Java's that PySpark has no class for
     name = type(error).__name__
     return f"{name}: {shorten(text)}" if text else name
 
@@ -122,6 +124,8 @@ _OUR_OWN = (
 
 
 _LASTING = ("OptionError", "DataLoss", "ServerRefuses", "BadEntry", "Fenced")
+_OTHER_SOURCES = "sources in the checkpoint offsets"
+"""Spark's words for a query that reads other sources than its checkpoint knows."""
 _SQLSTATE = re.compile(r"SQLSTATE: (\w\w)")
 _WRONG_STATES = ("0A", "21", "22", "42")
 """Classes of SQLSTATE: not supported, cardinality, data that an expression cannot take, and what a statement names or
@@ -141,6 +145,7 @@ def finding(said: str, place: Place | None) -> Finding:
     lasting = any(state in _WRONG_STATES for state in states) or any(
         re.search(rf"\b{name}: ", said) for name in _LASTING
     )
+    lasting = lasting or _OTHER_SOURCES in said
     return Finding(shorten(said), in_statement(said, place), lasting)
 
 
@@ -189,14 +194,16 @@ def shorten(text: str) -> str:
         if raised is not None:
             return raised[2].strip() if raised[1] in _OUR_OWN else f"{raised[1]}: {raised[2].strip()}"
     text = _OF_A_QUERY.sub("", text)
-    text = re.split(r"\s*SQLSTATE: |\s+Verify the spelling |\n\s*at |\n\s*(?:['~+*]|JVM stacktrace)", text, maxsplit=1)[
-        0
-    ]
-    sentence = " ".join(text.split())
+    sentence = " ".join(_NOT_FOR_USERS.split(text, maxsplit=1)[0].split())
     remedy = next((remedy for sign, remedy in _REMEDIES.items() if sign in sentence), "")
     return f"{sentence} {remedy}".rstrip()
 
 
+_NOT_FOR_USERS = re.compile(
+    r"\s*SQLSTATE: |\s+(?:Verify the spelling|If you want to force|Perhaps you are) |\n\s*at |"
+    r"\n\s*(?:['~+*]|JVM stacktrace)"
+)
+"""Where that begins in a message which only Spark's authors need, or which would do harm."""
 _OF_A_QUERY = re.compile(r"^\[STREAM_FAILED\] Query \[[^]]*\] terminated with exception: (?:requirement failed: )?")
 _REMEDIES = {
     "does not support Update mode": "Write in foreachBatch, with the options txnAppId and txnVersion.",
@@ -208,7 +215,12 @@ _REMEDIES = {
         "If it is penstock: make the session with penstock.spark.builder, and call penstock.spark.activate(spark) in "
         "threads of your own."
     ),
+    "SCHEMA_NOT_COMPATIBLE": "The state of the query was made with other columns: undo the change, or give the changed "
+    "query a checkpoint of its own.",
+    _OTHER_SOURCES: "Read the sources that the query read before, or give the changed query a checkpoint of its own.",
     "CONCURRENT_STREAM_LOG_UPDATE": "Give each query a checkpoint of its own.",
+    "another query with same id is already active": "Stop the other one first, or give each query a checkpoint of its "
+    "own.",
     "CONCURRENT_QUERY": "Stop the other one first, or give each query a checkpoint of its own.",
 }
 """What to do about errors in which Spark does not say it, by a part of their text."""
