@@ -187,7 +187,7 @@ def _run(file: ProjectFile, url: str, selection: Selection, stop: _Stop | None, 
     display = Display(Console(), continuous=stop is not None)
     name = file.name
     display.tell(f"{name}: server {Link(url, 'run').place}, starting Spark")
-    with StartingSpark(file.state, name, file.configuration) as starting:
+    with StartingSpark(file.state, name, file.configuration, stays=stop is not None) as starting:
         # Imported while Java starts: it takes this process two seconds.
         from penstock.spark.continuous import Pace, run_until
         from penstock.spark.progress import Progress

@@ -97,16 +97,16 @@ def settings(folder: Path) -> dict[str, str]:
     }
 
 
-def _quick_java(configuration: Mapping[str, str]) -> list[str]:
-    """Options for a JVM that is to be there soon, rather than to compute much: most of a pipeline's work is in Python.
+def _quick_java(configuration: Mapping[str, str], stays: bool) -> list[str]:
+    """Options for a JVM that is to be there soon.
 
-    The better of Java's two compilers takes a third of the CPU time of a start. Java refuses to start with two
-    collectors, so one that the user chose stays.
+    The better of Java's two compilers takes a third of the CPU time of a start, and makes what runs for minutes twice
+    as fast, so a JVM that stays has it. Java refuses to start with two collectors, so one that the user chose stays.
     """
     said = [configuration.get("spark.driver.extraJavaOptions", "")]
     said += [os.environ.get(name, "") for name in ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "SPARK_SUBMIT_OPTS")]
     has_collector = re.search(r"-XX:\+Use\w+GC\b", " ".join(said))
-    return ["-XX:TieredStopAtLevel=1", *([] if has_collector else ["-XX:+UseSerialGC"])]
+    return [*([] if stays else ["-XX:TieredStopAtLevel=1"]), *([] if has_collector else ["-XX:+UseSerialGC"])]
 
 
 def _reason(log: Path) -> str:
@@ -121,7 +121,10 @@ def _reason(log: Path) -> str:
 
 
 class StartingSpark:
-    """Spark in a folder, while it starts; `wait` returns when it is there. A with statement ends it."""
+    """Spark in a folder, while it starts; `wait` returns when it is there. A with statement ends it.
+
+    One that `stays` is to run for more than some minutes.
+    """
 
     gateway: Any = None
     context: Any = None
@@ -130,7 +133,7 @@ class StartingSpark:
     catalog: CatalogFile | None = None
     """None if the catalog is Hive's."""
 
-    def __init__(self, folder: Path, name: str, configuration: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, name: str, configuration: Mapping[str, str], stays: bool = False) -> None:
         self.folder = folder.resolve()
         self.folder.mkdir(parents=True, exist_ok=True)
         prepare(self.folder)
@@ -145,7 +148,7 @@ class StartingSpark:
         self._start = class_archive.Start()
         if JAVA_OPTIONS not in configuration:
             self._start = class_archive.start_for(chosen)
-            chosen[JAVA_OPTIONS] = " ".join([*_quick_java(chosen), self._start.option])
+            chosen[JAVA_OPTIONS] = " ".join([*_quick_java(chosen, stays), self._start.option])
         self._conf = SparkConf().setAppName(name).setAll(
             list({
                 **chosen,
