@@ -8,6 +8,7 @@ import pytest
 from tests.support.commands.stream_world import World
 
 from penstock.commands import stream_giving_up
+from penstock.engine.declarations import REGISTRY
 
 READ = "TREAD k 0 {} GROUP g RETRY 5000 0 DEADLETTER dead WITHLEASE"
 
@@ -107,3 +108,22 @@ def test_a_group_or_stream_that_is_not_there_has_nothing_to_give_up(world: World
     assert world.run("TGIVEUP k g 1") == 0
     world.run("SET text x")
     assert "WRONGTYPE" in world.error("TGIVEUP text g 1")
+
+
+def test_a_reason_is_cut_so_that_a_thousand_letters_have_room_for_it(world: World, leased: int) -> None:
+    world.run("TGIVEUP", "k", "g", "REASON", "é" * 1_000_000, "1")
+    (letter,) = letters(world)
+    assert letter["why"] == "é" * stream_giving_up.LONGEST_REASON
+
+
+@pytest.mark.parametrize("reason", [b"x" * 4000, b"\x01" * 4000, b"\xff" * 4000])
+def test_the_memory_of_the_letters_is_known_before_they_are_written(world: World, reason: bytes) -> None:
+    """However long the reason and the names in each of them are."""
+    key, group = b"k" * 5000, b"\x02" * 5000
+    world.write(key, *["e"] * 100)
+    world.run("TREAD", key, 0, 100, "GROUP", group, "RETRY", 5000, 0, "DEADLETTER", "dead")
+    world.run("CONFIG SET maxmemory 1gb")
+    argv = [b"TGIVEUP", key, group, b"REASON", reason, b"1-100"]
+    growth = world.engine.growth(world.first_client.session, REGISTRY.resolve(argv), argv)
+    world.run(*argv)
+    assert growth >= world.stream(b"dead").size()

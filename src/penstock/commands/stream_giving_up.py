@@ -27,7 +27,11 @@ from penstock.types.stream.stream import Stream
 MOST = 1000
 """Messages that one command gives up: each becomes a letter, on the loop."""
 LETTER = 500
-"""Bytes of memory that a letter takes beside the message in it."""
+"""Bytes of memory that a letter takes beside the message, the names and the reason in it."""
+LONGEST_REASON = 4000
+"""Characters of a reason that are kept: each of a thousand letters has it."""
+ESCAPED = 6
+"""Bytes that a byte of text may take in JSON."""
 
 
 def _parse(argv: Argv) -> tuple[int | None, str | None, list[Range]]:
@@ -36,24 +40,25 @@ def _parse(argv: Argv) -> tuple[int | None, str | None, list[Range]]:
     if words[0].upper() == b"REASON":
         if len(words) < 3:
             raise ReplyError("REASON takes a text, and offsets follow it")
-        reason, words = words[1].decode(errors="replace"), words[2:]
+        reason, words = words[1][: 4 * LONGEST_REASON].decode(errors="replace")[:LONGEST_REASON], words[2:]
     return token, reason, merged(to_ranges(words))
 
 
 def _growth(session: Session, argv: Argv) -> int:
     """The bytes of the letters: an entry that is no text takes a third more, and most of a message is its entry."""
     try:
-        token, _, ranges = _parse(argv)
+        token, reason, ranges = _parse(argv)
         found = pending_group(session, argv)
     except ReplyError:
         return 0
     if found is None:
         return 0
     stream, group = found
+    letter = LETTER + ESCAPED * (len(argv[1]) + len(argv[2]) + len((reason or "").encode(errors="replace")))
     growth = 0
     for lease in group.held(ranges, token, MOST):
         count = lease.end - lease.start
-        growth += LETTER * count + 2 * take(stream.messages, lease.start, count, sys.maxsize, lease.end).cost
+        growth += letter * count + 2 * take(stream.messages, lease.start, count, sys.maxsize, lease.end).cost
     return growth
 
 
@@ -72,8 +77,9 @@ def tgiveup(session: Session, argv: Argv) -> Reply:
     """Give up pending messages: write their dead letters, and deliver them no more; answer how many were pending.
 
     A letter goes to the stream that DEADLETTER named when the message was first delivered; without one there is no
-    letter. REASON is the `why` of the letters. With TOKEN, only messages that are still leased under this delivery. One
-    call gives up at most 1000 messages. If the letters cannot be written, the messages stay pending.
+    letter. REASON is the `why` of the letters, up to 4000 characters. With TOKEN, only messages that are still leased
+    under this delivery. One call gives up at most 1000 messages. If the letters cannot be written, the messages stay
+    pending.
     """
     token, reason, ranges = _parse(argv)
     found = pending_group(session, argv)
