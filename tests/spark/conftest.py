@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 import redis
 from pyspark.sql import SparkSession
+from tests.support.spark.watched_programs import WatchedPrograms
 from tests.support.spark.world import World
 
+import penstock.spark
 from penstock import Server
 from penstock.spark import java, local_files
 from penstock.spark.class_archive import VARIABLE, ClassArchive, archive_for
-from penstock.spark.worker_python import worker_python
 
 HERE = Path(__file__).parent
 
@@ -73,21 +74,30 @@ def spark_server() -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory, spark_server: Server) -> Iterator[SparkSession]:
+def watched_programs(tmp_path_factory: pytest.TempPathFactory) -> WatchedPrograms:
+    """What the JVM of the session starts for files."""
+    return WatchedPrograms(tmp_path_factory.mktemp("programs"))
+
+
+@pytest.fixture(scope="session")
+def spark(
+    tmp_path_factory: pytest.TempPathFactory, spark_server: Server, watched_programs: WatchedPrograms
+) -> Iterator[SparkSession]:
     folder = tmp_path_factory.mktemp("spark")
-    builder = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-        .config("spark.local.dir", str(folder))
-        .config("spark.driver.host", "127.0.0.1")
-        .config(map=local_files.settings({"spark.master": "local[2]"}))
-    )
     with pytest.MonkeyPatch.context() as patch:  # processes that it starts inherit this
-        patch.setenv("PYSPARK_PYTHON", worker_python())
         patch.setenv("PENSTOCK_URL", spark_server.url)
-        session = builder.getOrCreate()
+        patch.setenv("PATH", watched_programs.path)
+        for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):  # the builder sets them
+            patch.setenv(name, "")
+        session = (
+            penstock.spark.builder("tests").master("local[2]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+            .config("spark.local.dir", str(folder))
+            .config("spark.driver.host", "127.0.0.1")
+            .getOrCreate()
+        )  # fmt: skip
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()

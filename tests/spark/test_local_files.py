@@ -2,47 +2,31 @@
 
 from __future__ import annotations
 
-import os
 import stat
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
+from tests.support.spark.watched_programs import WatchedPrograms
 
 from penstock.spark import local_files
 
-PROGRAM = """
-import sys
-import penstock.spark
 
-checkpoint, table = sys.argv[1:]
-spark = penstock.spark.builder("files").master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-spark.range(10).write.parquet(table)
-rows = spark.readStream.schema("id bigint").option("maxFilesPerTrigger", 1).parquet(table)
-query = rows.groupBy("id").count().writeStream.format("noop").outputMode("update")
-query.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
-spark.stop()
-"""
-WATCHED = ("chmod", "readlink", "ls", "stat")
-
-
-def test_no_process_is_started_for_a_file(tmp_path: Path) -> None:
-    started = tmp_path / "started"
-    for name in WATCHED:
-        program = tmp_path / "bin" / name
-        program.parent.mkdir(exist_ok=True)
-        program.write_text(f'#!/bin/sh\necho {name} "$@" >> {started}\nPATH=${{PATH#*:}} exec {name} "$@"\n')
-        program.chmod(0o755)
-    environment = os.environ | {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
-    words = [sys.executable, "-c", PROGRAM, str(tmp_path / "checkpoint"), str(tmp_path / "table")]
-    subprocess.run(words, env=environment, check=True, capture_output=True, timeout=300)
-    assert {each.name for each in (tmp_path / "checkpoint" / "commits").iterdir()} >= {"0"}
-    lines = started.read_text().splitlines() if started.exists() else []
-    assert [line for line in lines if str(tmp_path / "checkpoint") in line or str(tmp_path / "table") in line] == []
+def test_no_process_is_started_for_a_file(
+    spark: SparkSession, watched_programs: WatchedPrograms, tmp_path: Path
+) -> None:
+    checkpoint, table = tmp_path / "checkpoint", tmp_path / "table"
+    spark.range(10).write.parquet(str(table))
+    rows = spark.readStream.schema("id bigint").option("maxFilesPerTrigger", 1).parquet(str(table))
+    query = rows.groupBy("id").count().writeStream.format("noop").outputMode("update")
+    query.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start().awaitTermination()
+    assert {each.name for each in (checkpoint / "commits").iterdir()} >= {"0"}
+    assert watched_programs.starts_for(tmp_path) == []
+    jvm: Any = spark._jvm
+    jvm.java.lang.ProcessBuilder(["chmod", "700", str(table)]).start().waitFor()
+    assert watched_programs.starts_for(tmp_path) == [f"chmod 700 {table}"], "the JVM starts other programs"
 
 
 class Hadoop:

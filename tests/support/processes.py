@@ -37,7 +37,6 @@ FIRST = (
     "tests/spark/test_connect.py",
     "tests/spark/test_demo.py::test_the_demo_accounts_for_every_click",
     "tests/spark/test_notebook.py",
-    "tests/spark/test_local_files.py::test_no_process_is_started_for_a_file",
 )
 """Files, tests, and a folder of files that take longest, in the order in which they begin."""
 
