@@ -168,6 +168,17 @@ def test_a_message_that_came_again_is_not_settled_by_its_former_delivery() -> No
     assert (message.attempts, Delivered.of(later, holdings).attempts) == (1, 2)
 
 
+def test_what_was_settled_and_then_lost_does_not_close_its_next_delivery() -> None:
+    holdings = Holdings()
+    (former,) = holdings.add(Lease(1, 0.0, 0.0), messages(0))
+    holdings.settle(former, None)
+    holdings.forget([former])  # another member has it
+    (later,) = holdings.add(Lease(2, 0.0, 0.0), messages(1))
+    assert holdings.is_open(later) and holdings.open_ones([former, later]) == [later]
+    holdings.settle(later, None)
+    assert holdings.take_settled([]) == [(later, None)]
+
+
 def test_a_message_is_settled_once() -> None:
     holdings = Holdings()
     first, second = holdings.add(Lease(1, 0.0, 0.0), messages(0, 0))

@@ -6,7 +6,6 @@ used under the lock of the consumer. What `settle` was told waits until the next
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 from itertools import repeat
 
@@ -39,15 +38,18 @@ class Holdings:
     def __init__(self) -> None:
         self.rows: dict[int, Row] = {}
         self.leases: dict[int, Lease] = {}
-        self._settled: deque[tuple[Row, Verdict]] = deque()
-        self._closing: set[int] = set()  # the offsets in it
+        self._settled: dict[int, tuple[Row, Verdict]] = {}
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def is_open(self, row: Row) -> bool:
         """Whether the message is held and neither acknowledged nor given back."""
-        return self.rows.get(row[0]) is row and row[0] not in self._closing
+        return self.rows.get(row[0]) is row and not self._is_settled(row)
+
+    def _is_settled(self, row: Row) -> bool:
+        settled = self._settled.get(row[0])
+        return settled is not None and settled[0] is row
 
     def add(self, lease: Lease, rows: list[Row]) -> list[Row]:
         """Hold what was delivered; the rows that are new. If a lease had run out and now the message is ours again, it
@@ -63,12 +65,11 @@ class Holdings:
 
     def forget(self, rows: Iterable[Row]) -> None:
         """Hold messages no more."""
-        held, leases, closing = self.rows, self.leases, self._closing
+        held, leases = self.rows, self.leases
         for row in rows:
             offset = row[0]
             if held.get(offset) is row:
                 del held[offset], leases[offset]
-                closing.discard(offset)
 
     def renew(self, rows: Iterable[Row], lease: Lease) -> None:
         """Hold messages under a lease with the same token, those of them that are still held under it."""
@@ -80,24 +81,21 @@ class Holdings:
     def settle(self, row: Row, verdict: Verdict) -> None:
         """Let the next command settle a message, unless it is settled already."""
         if self.is_open(row):
-            self._closing.add(row[0])
-            self._settled.append((row, verdict))
+            self._settled[row[0]] = row, verdict
 
     def open_ones(self, rows: list[Row]) -> list[Row]:
         """The rows that are open."""
-        held, closing = self.rows.get, self._closing
-        return [row for row in rows if held(row[0]) is row and row[0] not in closing]
+        held = self.rows.get
+        found = [row for row in rows if held(row[0]) is row]
+        return [row for row in found if not self._is_settled(row)] if self._settled else found
 
     def take_settled(self, done: list[Row]) -> list[tuple[Row, Verdict]]:
         """What was settled, without messages that are `done`. The caller makes the commands, and then forgets them."""
         taken: list[tuple[Row, Verdict]] = []
-        if not self._settled:
-            return taken
-        others = {row[0] for row in done}
+        others = {row[0] for row in done} if self._settled else set()
         while self._settled:
-            row, verdict = self._settled.popleft()
-            if self.rows.get(row[0]) is row:  # else it was lost since
-                self._closing.discard(row[0])
-                if row[0] not in others:
-                    taken.append((row, verdict))
+            offset, (row, verdict) = self._settled.popitem()
+            if self.rows.get(offset) is row and offset not in others:  # else it was lost since, or is done
+                taken.append((row, verdict))
+        taken.reverse()
         return taken
