@@ -92,7 +92,7 @@ def _demo(console: Console, folder: Path, seconds: float, rate: float, picture: 
     from penstock import Server
     from penstock.spark.options import URL_VARIABLE
     from penstock.spark.project_file import peek
-    from penstock.spark.starting import StartingSpark
+    from penstock.spark.starting import StartingSpark, signals_held
 
     file = peek(folder)
     assert file is not None, "the demo's own project is in order"
@@ -104,17 +104,18 @@ def _demo(console: Console, folder: Path, seconds: float, rate: float, picture: 
         client = stack.enter_context(redis.Redis.from_url(server.url))
         os.environ[URL_VARIABLE] = server.url
         console.print(f"A Penstock server is at {server.url}. Starting Spark ...")
-        starting = stack.enter_context(StartingSpark(file.state, "demo", file.configuration))
-        # Imported while Java starts: it takes this process two seconds.
-        from penstock.demo.check import counts, differences
-        from penstock.demo.clicks import Tally
-        from penstock.demo.picture import draw
-        from penstock.spark.continuous import LiveFlows, Pace
-        from penstock.spark.progress import Progress
-        from penstock.spark.project import load
-        from penstock.spark.runner import Runner
-        from penstock.spark.selection import Selection
-        from penstock.spark.session import Session
+        with signals_held():
+            starting = stack.enter_context(StartingSpark(file.state, "demo", file.configuration))
+            # Imported while Java starts: it takes this process two seconds.
+            from penstock.demo.check import counts, differences
+            from penstock.demo.clicks import Tally
+            from penstock.demo.picture import draw
+            from penstock.spark.continuous import LiveFlows, Pace
+            from penstock.spark.progress import Progress
+            from penstock.spark.project import load
+            from penstock.spark.runner import Runner
+            from penstock.spark.selection import Selection
+            from penstock.spark.session import Session
 
         project, sent = load(folder), Tally()
         with (

@@ -180,21 +180,23 @@ def _project_file(folder: Path) -> ProjectFile:
 
 def _run(file: ProjectFile, url: str, selection: Selection, stop: _Stop | None, trigger: float, views: float) -> None:
     from penstock.spark.options import URL_VARIABLE
-    from penstock.spark.starting import StartingSpark
+    from penstock.spark.starting import StartingSpark, signals_held
 
     os.environ[URL_VARIABLE] = url  # before the JVM starts, so that all its processes inherit it
     started = time.monotonic()
     display = Display(Console(), continuous=stop is not None)
     name = file.name
     display.tell(f"{name}: server {Link(url, 'run').place}, starting Spark")
-    with StartingSpark(file.state, name, file.configuration, stays=stop is not None) as starting:
-        # Imported while Java starts: it takes this process two seconds.
-        from penstock.spark.continuous import Pace, run_until
-        from penstock.spark.progress import Progress
-        from penstock.spark.project import load
-        from penstock.spark.relocation import settle
-        from penstock.spark.runner import Runner
-        from penstock.spark.session import Session
+    with contextlib.ExitStack() as stack:
+        with signals_held():
+            starting = stack.enter_context(StartingSpark(file.state, name, file.configuration, stays=stop is not None))
+            # Imported while Java starts: it takes this process two seconds.
+            from penstock.spark.continuous import Pace, run_until
+            from penstock.spark.progress import Progress
+            from penstock.spark.project import load
+            from penstock.spark.relocation import settle
+            from penstock.spark.runner import Runner
+            from penstock.spark.session import Session
 
         project = load(file.folder)
         with (

@@ -272,6 +272,28 @@ class StartingSpark:
             self.process.wait()
 
 
+@contextlib.contextmanager
+def signals_held() -> Iterator[None]:
+    """Signals that ask to stop wait until the end of this.
+
+    An interrupt that is raised while modules are imported can get lost: in a `__del__`, for instance, Python only
+    prints it.
+    """
+    if threading.current_thread() is not threading.main_thread():  # which gets no signals
+        yield
+        return
+    came: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda sent, frame: came.append(sent)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for given in came:
+        signal.raise_signal(given)
+
+
 class _JavaEnded(Exception):
     """Java ended before it told its address."""
 
