@@ -17,7 +17,7 @@ from penstock.testing.cluster import RedisCluster
 
 STREAMS = (DOCS / "streams.md").read_text(encoding="utf-8")
 # Guides, and how many examples each has at the least.
-SESSIONS = {"client.md": 10, "consumers.md": 30, "streams.md": 25, "lazy.md": 8}
+SESSIONS = {"client.md": 10, "consumers.md": 30, "history.md": 6, "streams.md": 25, "lazy.md": 8}
 
 
 def on(server: Server, code: str) -> str:

@@ -37,7 +37,8 @@ def test_info_tells_what_there_is(world: World) -> None:
     assert stored > 500
     assert info == {
         b"first": 1201, b"last": 2501, b"length": 1301, b"nodes": 2, b"nodes-hot": 1, b"nodes-cold": 0,
-        b"bytes-raw": 1500 * 24 + 18, b"retention": [b"count", 9000, b"age", 8000, b"bytes", 700000, b"compact", 0],
+        b"bytes-raw": 1500 * 24 + 18, b"history": [b"length", 0, b"bytes", 0, b"files", 0],
+        b"retention": [b"count", 9000, b"age", 8000, b"bytes", 700000, b"compact", 0],
         b"producers": 1, b"stages": 1, b"delayed": 0,
         b"groups": [[
             b"name", b"g", b"position", 1211, b"lag", 1291, b"pending", 7, b"delayed", 0, b"acknowledged", 3,

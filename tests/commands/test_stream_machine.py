@@ -1,4 +1,6 @@
-"""Stream commands against a model of dictionaries, with restarts from the log and from snapshots in between."""
+"""Stream commands against a model of dictionaries, with restarts from the log and from snapshots in between; in memory,
+and with nearly all messages in files.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,19 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.support import memory_files
 from tests.support.commands.stream_world import Word, World, arrow, visible
+from tests.support.memory_files import MemoryFiles
 from tests.support.model_lease import ModelLease
 
 from penstock.commands import streams
 from penstock.protocol.errors import Fenced, ReplyError
 from penstock.storage import snapshot
 from penstock.types import codec
-from penstock.types.stream import active, compaction, nodes, reading, retention
+from penstock.types.stream import active, compaction, nodes, reading, retention, seeking, segments, stored_nodes
 from penstock.types.stream import messages as messages_by_offset
 from penstock.types.stream.compaction import compact
+from penstock.types.stream.stored_nodes import coldest, store
 from penstock.types.stream.stream import Stream
 
 SMALL_NODE = 8  # so that a few writes seal nodes
@@ -51,11 +56,14 @@ class StreamCommands(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.patch = pytest.MonkeyPatch()
-        for module in (active, compaction, messages_by_offset, nodes, reading, retention, streams):
+        for module in (
+            active, compaction, memory_files, messages_by_offset, nodes, reading, retention, seeking, segments,
+            stored_nodes, streams,
+        ):  # fmt: skip
             self.patch.setattr(module, "NODE", SMALL_NODE)
         self.folder = tempfile.TemporaryDirectory()
         self.base: Path | None = None
-        self.world = World()
+        self.world = self.begin()
         self.settle_down()
         self.messages: dict[int, tuple[bytes, bytes]] = {}
         self.first, self.last = 1, 0
@@ -68,6 +76,10 @@ class StreamCommands(RuleBasedStateMachine):
         self.visible_at: dict[int, int] = {}
         self.token = 0  # of the last delivery, in any group
         self.write([(b"", b"first")])
+
+    def begin(self) -> World:
+        """The first world."""
+        return World()
 
     def settle_down(self) -> None:
         """Settings of a new server that are not in the log."""
@@ -518,3 +530,32 @@ class StreamCommands(RuleBasedStateMachine):
 
 TestStreamCommands = StreamCommands.TestCase
 TestStreamCommands.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+
+
+class StreamCommandsWithHistory(StreamCommands):
+    """What is not hot goes to a file after every step; no node is hot."""
+
+    def begin(self) -> World:
+        self.files = MemoryFiles()
+        return World(files=self.files)
+
+    def settle_down(self) -> None:
+        super().settle_down()
+        self.world.run("CONFIG", "SET", "stream-hot-nodes", 0)
+
+    @invariant()
+    def what_is_cold_goes_to_files(self) -> None:
+        engine = self.world.engine
+        for key, value in list(engine.keyspace[0].data.items()):
+            assert type(value) is Stream
+            messages = value.messages
+            while messages.cooling.do_deferred():
+                pass
+            while nodes := coldest(messages, 1 << 30):
+                segment = self.files.write(nodes)
+                assert store(messages, segment)
+                engine.propagate(engine.keyspace[0], [[b"TAPPLY", key, b"HISTORY", segment.dump()]])
+
+
+TestStreamCommandsWithHistory = StreamCommandsWithHistory.TestCase
+TestStreamCommandsWithHistory.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -17,7 +17,7 @@ from tests.support.model_lease import ModelLease
 from tests.support.stream_reading import NULL, read, read_runs
 
 from penstock.types.packing import CorruptValue, pack_many, unpack_many
-from penstock.types.stream import active, compaction, messages, nodes, reading, retention
+from penstock.types.stream import active, compaction, messages, nodes, reading, retention, seeking
 from penstock.types.stream.active import Active
 from penstock.types.stream.changes import Change
 from penstock.types.stream.compaction import compact
@@ -27,6 +27,7 @@ from penstock.types.stream.nodes import NODE, Storage
 from penstock.types.stream.producers import ProducerFenced, UnknownStage
 from penstock.types.stream.reading import each, read_arrow, read_arrow_runs
 from penstock.types.stream.retention import Retention, apply_retention, keep_last
+from penstock.types.stream.seeking import seek_time
 from penstock.types.stream.stream import Stream
 
 SMALL_NODE = 8
@@ -60,7 +61,7 @@ class StreamMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.patch = pytest.MonkeyPatch()
-        for module in (active, compaction, messages, nodes, reading, retention):
+        for module in (active, compaction, messages, nodes, reading, retention, seeking):
             self.patch.setattr(module, "NODE", SMALL_NODE)
         self.now = 1000
         self.first, self.last = 1, 0
@@ -178,7 +179,7 @@ class StreamMachine(RuleBasedStateMachine):
     @rule(back=st.integers(-10, 100))
     def seek_time(self, back: int) -> None:
         expected = (at for at in sorted(self.messages) if self.messages[at][0] >= self.now - back)
-        assert self.stream.messages.seek_time(self.now - back) == next(expected, self.last + 1)
+        assert seek_time(self.stream.messages, self.now - back) == next(expected, self.last + 1)
 
     @rule(offset=st.integers(0, 120))
     def evict(self, offset: int) -> None:

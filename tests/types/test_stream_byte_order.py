@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.types.stream.arrow import InvalidArrow, parse_arrow
-from penstock.types.stream.arrow_size import _BUFFERS, _HEADER, _field, _follow, _vector
+from penstock.types.stream.arrow_size import _BUFFERS, _HEADER, _vector, field_at, followed
 from penstock.types.stream.messages import Messages
 from penstock.types.stream.reading import each
 
@@ -25,7 +25,7 @@ def described(data: bytearray, at: int) -> tuple[memoryview, int, int]:
     """The description of the message at a place, where in it the header's table is, and where its body begins."""
     (size,) = struct.unpack_from("<i", data, at + 4)
     description = memoryview(data)[at + 8 : at + 8 + size]
-    return description, _follow(description, _field(description, _follow(description, 0), _HEADER)), at + 8 + size
+    return description, followed(description, field_at(description, followed(description, 0), _HEADER)), at + 8 + size
 
 
 def says_big_endian(names: list[str]) -> tuple[bytearray, int]:
@@ -50,7 +50,7 @@ def big_endian(names: list[str]) -> bytes:
     """A stream as a big-endian machine writes it."""
     data, at = says_big_endian(names)
     description, batch, body = described(data, at)
-    places: list[Any] = list(struct.iter_unpack("<qq", _vector(description, _field(description, batch, _BUFFERS))))
+    places: list[Any] = list(struct.iter_unpack("<qq", _vector(description, field_at(description, batch, _BUFFERS))))
     widths = [width for name in names for width in WIDTHS[name]]
     for (start, length), width in zip(places, widths, strict=True):
         for number in range(body + start, body + start + length, width or length or 1):

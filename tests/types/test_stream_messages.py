@@ -22,6 +22,7 @@ from penstock.types.stream.messages import Messages
 from penstock.types.stream.nodes import NODE, Node, Storage, load_node
 from penstock.types.stream.reading import each, read_arrow_runs
 from penstock.types.stream.retention import Retention, apply_retention, keep_last, keep_nodes, outgrows
+from penstock.types.stream.seeking import seek_time
 from penstock.types.stream.stream import Stream
 
 
@@ -663,7 +664,7 @@ def test_nodes_share_an_upload_only_until_there_is_time(compression: Any, times:
         twin.check()
         assert twin.info()[:-1] == plain.info()[:-1]
         assert [*each(twin.copy(), 1, 6000)] == [*each(plain, 1, 6000)]
-        assert twin.copy().seek_time(3000) == plain.seek_time(3000)
+        assert seek_time(twin.copy(), 3000) == seek_time(plain, 3000)
     assert read(sharing, 1, 6000) == read(plain, 1, 6000)
 
 
@@ -733,7 +734,7 @@ def test_large_messages_do_not_wait_for_their_node_to_be_whole() -> None:
     messages.check()
     messages.append_many(6, [b""] * 501, [b"y"] * 501)
     messages.check()
-    assert (messages.first, messages.last, len(messages), messages.seek_time(6), messages.seek_time(5)) == (
+    assert (messages.first, messages.last, len(messages), seek_time(messages, 6), seek_time(messages, 5)) == (
         500,
         1001,
         502,
@@ -766,7 +767,7 @@ def test_evicted_messages_of_the_active_node_give_their_memory_back() -> None:
     assert messages.size() < whole / 2
     messages.check()
     assert [message.offset for message in each(messages, 1, 99)] == [7, 8, 9, 10]
-    assert messages.seek_time(5) == 7
+    assert seek_time(messages, 5) == 7
 
 
 def test_retention_by_count_keeps_at_least_that() -> None:
@@ -860,9 +861,9 @@ def test_seeking_by_time_finds_the_first_message_not_before_it() -> None:
     messages = Messages()
     for n in range(3500):
         messages.append(n // 10, b"", b"")
-    assert [messages.seek_time(ms) for ms in (-1, 0, 1, 99, 100, 349, 350)] == [1, 1, 11, 991, 1001, 3491, 3501]
+    assert [seek_time(messages, ms) for ms in (-1, 0, 1, 99, 100, 349, 350)] == [1, 1, 11, 991, 1001, 3491, 3501]
     messages.evict_through(1234)
-    assert messages.seek_time(0) == 1235
+    assert seek_time(messages, 0) == 1235
 
 
 def test_a_clock_that_jumps_back_does_not_hide_messages() -> None:
@@ -870,11 +871,11 @@ def test_a_clock_that_jumps_back_does_not_hide_messages() -> None:
     messages.append_many(500, [b""] * 1200, [b""] * 1200)
     messages.append_many(100, [b""] * 1200, [b""] * 1200)  # the clock was set back
     messages.append_many(600, [b""] * 100, [b""] * 100)
-    assert [messages.seek_time(ms) for ms in (50, 300, 500, 501, 601)] == [1, 1, 1, 2401, 2501]
+    assert [seek_time(messages, ms) for ms in (50, 300, 500, 501, 601)] == [1, 1, 1, 2401, 2501]
     messages.evict_through(1000)
-    assert messages.seek_time(500) == 1001
+    assert seek_time(messages, 500) == 1001
     messages.evict_through(2000)
-    assert messages.seek_time(500) == 2001
+    assert seek_time(messages, 500) == 2001
 
 
 def test_what_was_evicted_still_counts_for_the_time_of_what_follows() -> None:
@@ -882,7 +883,7 @@ def test_what_was_evicted_still_counts_for_the_time_of_what_follows() -> None:
     messages.append_many(500, [b""] * 1000, [b""] * 1000)
     messages.append_many(100, [b""] * 2000, [b""] * 2000)
     messages.evict_through(1000)
-    assert (messages.seek_time(300), messages.seek_time(501)) == (1001, 3001)
+    assert (seek_time(messages, 300), seek_time(messages, 501)) == (1001, 3001)
 
 
 def test_an_emptied_log_remembers_the_latest_time_it_saw() -> None:
@@ -891,7 +892,7 @@ def test_an_emptied_log_remembers_the_latest_time_it_saw() -> None:
         messages.append(time, b"", b"")
     messages.evict_through(3)
     messages.append(300, b"", b"")
-    assert (messages.seek_time(400), messages.seek_time(501)) == (4, 5)
+    assert (seek_time(messages, 400), seek_time(messages, 501)) == (4, 5)
 
 
 def test_a_seek_costs_the_same_at_any_length() -> None:
@@ -899,7 +900,7 @@ def test_a_seek_costs_the_same_at_any_length() -> None:
     messages = filled(50_000, Storage("lz4", hot_nodes=0))
     read(messages, 25_500, 10)
     assert [*messages.recent] == [25]
-    messages.seek_time(1000)
+    seek_time(messages, 1000)
     assert [*messages.recent] == [0]
 
 
@@ -909,7 +910,7 @@ def test_a_table_of_far_future_times_does_not_stop_appending() -> None:
     messages.append_arrow(5, parse_arrow(ipc(columns)))
     messages.append(6, b"", b"")
     messages.check()
-    assert messages.seek_time(2**62) == 1
+    assert seek_time(messages, 2**62) == 1
 
 
 def test_eviction_under_compaction_does_not_look_into_what_goes() -> None:

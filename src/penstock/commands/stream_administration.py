@@ -6,10 +6,12 @@ from penstock.commands.streams import log_at, refuse_repeated, to_number, to_ran
 from penstock.engine.arguments import INT64_MAX
 from penstock.engine.declarations import Access, Argv, Flag, NotLazy, Reply, command, key
 from penstock.engine.session import Session
+from penstock.engine.stream_history import with_history
 from penstock.protocol.errors import ReplyError, no_such_key
 from penstock.protocol.resp import OK
 from penstock.types.stream.groups import Group, merged
 from penstock.types.stream.retention import Retention, apply_retention
+from penstock.types.stream.seeking import range_at_time, seek_time
 from penstock.types.stream.stream import Stream
 
 _READ = Flag.READONLY
@@ -76,7 +78,7 @@ def tinfo(session: Session, argv: Argv) -> Reply:
     delivered yet. `acknowledged` counts messages, those included that were delivered without RETRY. All messages up to
     the offset `done-through` are acknowledged, given up or lost. `lost` counts evicted offsets that the group had not
     done. `delayed` counts messages that groups do not get yet; of a group, those that it has passed by. `consumers` is
-    as in TGROUP LIST.
+    as in TGROUP LIST. `history` is the part of the messages that is in files; bytes-stored is memory.
     """
     stream = _existing(session, argv[1])
     info = stream.messages.info()
@@ -90,6 +92,11 @@ def tinfo(session: Session, argv: Argv) -> Reply:
         b"nodes-cold": info.cold,
         b"bytes-raw": info.raw_bytes,
         b"bytes-stored": info.stored_bytes,
+        b"history": {
+            b"length": info.history_length,
+            b"bytes": info.history_bytes,
+            b"files": info.history_files,
+        },
         b"retention": {b"count": kept.count, b"age": kept.age_ms, b"bytes": kept.bytes, b"compact": int(kept.compact)},
         b"producers": len(stream.producers.by_id),
         b"stages": len(stream.stages.by_token),
@@ -115,7 +122,10 @@ def tseek(session: Session, argv: Argv) -> Reply:
         raise ReplyError(f"unknown option '{argv[2][:64].decode(errors='replace')}' of TSEEK; it takes TIME ms")
     moment = to_number(argv[3], "TIME")
     stream = session.db.find(argv[1], Stream)
-    return stream.messages.seek_time(moment) if stream is not None else 1
+    if stream is None:
+        return 1
+    messages = stream.messages
+    return with_history(session, [(messages, range_at_time(messages, moment))], lambda: seek_time(messages, moment))
 
 
 @command(

@@ -15,7 +15,10 @@ from penstock.types.packing import CorruptValue
 from penstock.types.stream.arrow import rows_of, size_of_rows
 from penstock.types.stream.changes import Change
 from penstock.types.stream.compaction import compact_nodes
+from penstock.types.stream.messages import Messages
 from penstock.types.stream.producers import ProducerFenced, UnknownStage
+from penstock.types.stream.segments import Segment
+from penstock.types.stream.stored_nodes import forget_segment, store
 from penstock.types.stream.stream import Stream
 
 
@@ -139,14 +142,16 @@ def tunstage(session: Session, argv: Argv) -> Reply:
     flags=Flag.WRITE | Flag.ADMIN | Flag.NOSCRIPT,
     keys=key(1, Access.UPDATE),
     group="stream",
-    syntax="key GROUP name change | key AT ms command [argument ...] | key UNSTAGE ms | key COMPACT node [node ...]",
+    syntax="key GROUP name change | key AT ms command [argument ...] | key UNSTAGE ms | key COMPACT node [node ...]"
+    " | key HISTORY index | key LOST name",
     cost="That of what it applies.",
 )
 def tapply(session: Session, argv: Argv) -> Reply:
     """Apply an effect as the log records it: not for clients.
 
     GROUP sets the state of a group after a read, AT runs a stream command at the time it first ran, UNSTAGE drops
-    stages older than a time, COMPACT drops superseded messages from these nodes.
+    stages older than a time, COMPACT drops superseded messages from these nodes. HISTORY lets go of messages that are
+    in a file, and LOST gives up those of a file that is lost.
     """
     form = argv[2].upper()
     if form == b"AT" and len(argv) > 5:
@@ -175,10 +180,28 @@ def tapply(session: Session, argv: Argv) -> Reply:
         if stream is None:
             return OK
         compact_nodes(stream.messages, numbers)
+    elif form in (b"HISTORY", b"LOST") and len(argv) == 4:
+        if stream is not None:
+            _apply_to_history(stream.messages, form, argv[3])
+        return OK
     else:
-        raise ReplyError("TAPPLY knows GROUP name change, AT ms command, UNSTAGE ms and COMPACT node ...")
+        raise ReplyError(
+            "TAPPLY knows GROUP name change, AT ms command, UNSTAGE ms, COMPACT node ..., HISTORY index and LOST name"
+        )
     db.changed(argv[1])
     return OK
+
+
+def _apply_to_history(messages: Messages, form: bytes, word: bytes) -> None:
+    """If the file of HISTORY is gone, the messages stay in memory: a later effect evicts them."""
+    if form == b"LOST":
+        for segment in [each for each in messages.history if each.name.encode() == word]:
+            forget_segment(messages, segment)
+        return
+    try:
+        store(messages, Segment.load(word))
+    except CorruptValue as error:
+        raise ReplyError(f"TAPPLY: {error}") from None
 
 
 def _apply_at(session: Session, argv: Argv) -> Reply:

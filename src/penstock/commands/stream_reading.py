@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice
 from typing import NamedTuple
 
 from penstock.commands.streams import refuse_repeated, to_number
@@ -17,6 +17,7 @@ from penstock.engine.arguments import INT64_MAX
 from penstock.engine.declarations import Access, Argv, Flag, KeySpec, Reply, command, key
 from penstock.engine.keyspace.databases import Value
 from penstock.engine.session import Session
+from penstock.engine.stream_history import with_history
 from penstock.protocol import stream_messages
 from penstock.protocol.errors import ReplyError, Unblocked
 from penstock.protocol.resp import NULL_ARRAY, RawPieces
@@ -27,7 +28,7 @@ from penstock.types.stream.delays import Delays
 from penstock.types.stream.groups import Delivery, Group
 from penstock.types.stream.ipc import ArrowPart, Piece, stream_of
 from penstock.types.stream.messages import Messages
-from penstock.types.stream.nodes import Storage
+from penstock.types.stream.nodes import Range, Storage
 from penstock.types.stream.shelf import MOST_LIMIT
 from penstock.types.stream.stream import Stream
 
@@ -35,6 +36,8 @@ _NO_STREAM = Stream(Storage())  # the result where there is none
 _NOTHING = _NO_STREAM.messages
 MAX_NULLS = 1_000_000
 """The most evicted messages that one plain read reports: a stream may have lost more than a reply can hold."""
+FORESEEN = 1000
+"""Leases that a group read looks through for those that are due, to fetch their messages."""
 
 
 @dataclass(slots=True)
@@ -274,11 +277,33 @@ def tread(session: Session, argv: Argv) -> Reply:
         # The most frequent form, without parsing options.
         count = to_number(argv[3], "count")
         stream = session.db.find(argv[1], Stream)
-        return _messages(session, stream.messages if stream is not None else _NOTHING, offset, count)
+        if stream is None or not stream.messages.history:
+            return _messages(session, stream.messages if stream is not None else _NOTHING, offset, count)
     read = _Read.parse(argv, session.db.clock.now)
+    handle = _read_plain if read.group is None else _read_several if read.also else _read_group
+    streams = [session.db.find(name, Stream) for name in (read.key, *read.also)]
+    if not any(stream is not None and stream.messages.history for stream in streams):
+        return handle(session, read)
+    upcoming = [
+        (stream.messages, each)
+        for stream in streams
+        if stream is not None and stream.messages.history
+        for each in _upcoming(session, read, stream)
+    ]
+    return with_history(session, upcoming, lambda: handle(session, read), read.max_bytes)
+
+
+def _upcoming(session: Session, read: _Read, stream: Stream) -> list[Range]:
+    """The offsets that a read will probably touch; what it touches beside them is fetched in its middle."""
+    offset = read.offset if read.offset is not None else stream.messages.last + 1
     if read.group is None:
-        return _read_plain(session, read)
-    return _read_several(session, read) if read.also else _read_group(session, read)
+        return [(offset, offset + read.count)]
+    group = stream.groups.get(read.group)
+    if group is None:
+        return [(offset or stream.messages.first, (offset or stream.messages.first) + read.count)]
+    due_by = session.engine.streams.due_by()
+    due = [lease for lease in islice(group.leases, FORESEEN) if lease.retry_at <= due_by]
+    return [(group.position, group.position + read.count), *[(lease.start, lease.end) for lease in due[: read.count]]]
 
 
 def _read_plain(session: Session, read: _Read) -> Reply:

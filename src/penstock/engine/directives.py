@@ -235,6 +235,21 @@ class Settings:
     stream_max_pending = D(
         integer(1, 1 << 40), 1000, "Messages a group may have unacknowledged before it gets no new ones."
     )
+    stream_memory = D(
+        MEMORY_OR_PERCENT,
+        -25,
+        "Memory that the messages of all streams may take, in bytes or as a percentage of the machine's; older ones go "
+        "to files. 0 keeps all in memory. Only with appendonly yes, or with save rules.",
+    )
+    stream_history_max = D(
+        MEMORY, 0, "Bytes that the files of all streams may take; 0 for no limit. stream-history-full says what then."
+    )
+    stream_history_full = D(
+        choice("evict", "refuse"),
+        "evict",
+        "When the files reach stream-history-max: evict the oldest messages of all streams, or write no more files and "
+        "refuse writes when memory is full too.",
+    )
     stream_stage_timeout = D(
         integer(1000, 1 << 40),
         3_600_000,

@@ -78,12 +78,31 @@ class Compression:
         self._share_backlog()
         return bool(waiting)
 
+    def hurry(self, messages: Messages, size: int) -> None:
+        """Memory is short: compress nodes of a stream now, about so many bytes, rested or not; 0 leaves it to a thread.
+
+        Where no thread takes them, a slice of the loop does.
+        """
+        if not size and (self._away or self._hand_over(messages)):
+            return
+        if size:
+            messages.cooling.recall()  # the thread may be held up
+        until = perf_counter_ns() + SLICE
+        while (size > 0 or perf_counter_ns() < until) and messages.cooling.has_deferred:
+            waiting = messages.cooling.waiting
+            if not messages.cooling.do_deferred():
+                return
+            size -= waiting - messages.cooling.waiting
+
     def _forget(self, messages: Messages) -> None:
         del self._resting[messages]
         self._share_backlog()
 
     def _share_backlog(self) -> None:
-        self._storage.backlog = self._engine.config.stream_compression_backlog // max(len(self._resting), 1)
+        backlog = self._engine.config.stream_compression_backlog
+        if self._storage.most is not None:
+            backlog = min(backlog, self._storage.most // 4)  # what waits cannot go to a file
+        self._storage.backlog = backlog // max(len(self._resting), 1)
 
     def _plan_round(self) -> None:
         if self._resting and not self._round_planned:

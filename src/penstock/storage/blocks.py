@@ -26,7 +26,7 @@ from penstock.types.packing import pack_many
 
 BLOCK = struct.Struct("<BHIQI")
 _CHECKSUM = struct.Struct("<I")
-END, STRINGS, VALUES, ONCE = 0, 1, 2, 3
+END, STRINGS, VALUES, ONCE, SEGMENTS = 0, 1, 2, 3, 4
 TIMED = 16
 KEYS_A_BLOCK = 8192
 BYTES_A_BLOCK = 4 << 20
@@ -110,7 +110,7 @@ def write_database(blocks: BlockWriter, database: Database) -> None:
     while chunk := list(islice(keys, blocks.most_keys)):
         contents = list(islice(values, blocks.most_keys))
         plain = set(map(type, contents)) == {bytes}
-        dumps = contents if plain else map(blocks.checked, chunk, map(codec.dump, contents))
+        dumps = contents if plain else map(blocks.checked, chunk, map(codec.dump_for_snapshot, contents))
         for some_keys, some_values in limited(chunk, dumps, blocks.most_bytes):
             times = list(map(database.expires.get, some_keys, repeat(0))) if database.expires else []
             body = pack_many([pack_many(some_keys), pack_many(some_values)])
@@ -153,6 +153,6 @@ if not TYPE_CHECKING and not os.environ.get("PENSTOCK_PURE"):
         pass
 
 __all__ = [
-    "BLOCK", "COMPILED", "END", "ONCE", "STRINGS", "TIMED", "VALUES", "BlockWriter", "block_checksum", "limited",
-    "write_database",
+    "BLOCK", "COMPILED", "END", "ONCE", "SEGMENTS", "STRINGS", "TIMED", "VALUES", "BlockWriter", "block_checksum",
+    "limited", "write_database",
 ]  # fmt: skip

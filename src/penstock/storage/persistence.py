@@ -1,8 +1,9 @@
 """Persistence: what is kept on disk, from the start of a server to its end.
 
 The App owns one of these and calls `tick` hz times a second. It combines the parts: reading at the start (loading.py),
-snapshots (saves.py), the log (aof.py) and its rewrites (rewrites.py), and the one child that writes for them
-(one_child.py). It decides which of them may start the child, and whether writes are refused because the disk fails.
+snapshots (saves.py), the log (aof.py) and its rewrites (rewrites.py), the one child that writes for them
+(one_child.py), and the files of old messages of streams (history.py). It decides which of them may start the child, and
+whether writes are refused because the disk fails.
 
 Everything here is on the loop thread; slow work is done by the child or by the log's thread (syncs).
 """
@@ -21,6 +22,7 @@ from penstock.engine.dispatch import Engine
 from penstock.protocol.errors import ReplyError
 from penstock.storage.aof import AppendOnlyFile
 from penstock.storage.folder_lock import FolderInUse, FolderLock
+from penstock.storage.history import History
 from penstock.storage.loading import Loader
 from penstock.storage.one_child import OneChild
 from penstock.storage.rewrites import Rewrites
@@ -53,6 +55,8 @@ class Persistence:
         self._saves = Saves(engine, self._child, self._refuse_writes)
         self._rewrites = Rewrites(engine, self._aof, self._child)
         self._loader = Loader(engine, self._lock, self._aof, self._saves)
+        self.history = History(engine, loop, self._aof, self._refuse_writes)
+        self._saves.files = self.history.known
         self.closed_whole = True  # False: `close` could not bring everything to disk
         self._started = False  # everything is loaded: memory is what the disk should hold, and not a part of it
         self._save_at_end = True
@@ -83,6 +87,8 @@ class Persistence:
             raise
         self._loader.set_loading(False)  # only now: no client may see, change or save a part of the data
         self._started = True
+        if self._lock.held:
+            self.history.start(self._saves.path)
         self._config.on_change("appendonly", self._switch_log)
         self._config.on_change("appendfsync", self._aof.set_policy)
         self._config.on_change("stop-writes-on-bgsave-error", lambda _: self._refuse_writes())
@@ -109,6 +115,7 @@ class Persistence:
         """Write and sync the log, take the last snapshot if there are save rules, end the child."""
         self._engine.lazy.drain()
         self._child.kill()
+        self.history.close()
         try:
             self._aof.close()
             if self._started and self._config.appendonly and not self._aof.manifest.base:
@@ -149,6 +156,7 @@ class Persistence:
             may_sync = self._child.running is None or not self._config.no_appendfsync_on_rewrite
             self._aof.writer.tick(may_sync=may_sync)
         self._child.tick()
+        self.history.tick()
         self._start_what_is_due()
 
     def _start_what_is_due(self) -> None:
@@ -230,6 +238,8 @@ class Persistence:
         error = None
         if problem is not None:
             error = f"Errors writing to the AOF file: {problem}"
+        elif (refusal := self.history.refusal) is not None:
+            error = refusal
         elif not self._saves.ok and self._config.stop_writes_on_bgsave_error and self._config.save:
             error = SNAPSHOT_FAILED
         self._engine.write_error = error
@@ -270,6 +280,7 @@ class Persistence:
             "rdb_last_load_keys_expired": 0,
             "rdb_last_load_keys_loaded": self._loader.loaded_keys,
             **self._rewrites.info(),
+            **self.history.info(),
             "module_fork_in_progress": 0,
             "module_fork_last_cow_size": 0,
         }

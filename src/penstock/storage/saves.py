@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from penstock.engine.dispatch import Engine
 from penstock.protocol.errors import ReplyError
@@ -20,6 +21,9 @@ from penstock.storage.child import Child
 from penstock.storage.files import TEMPORARY, install
 from penstock.storage.notice import notice
 from penstock.storage.one_child import OneChild
+
+if TYPE_CHECKING:
+    from penstock.storage.known_files import KnownFiles
 
 log = logging.getLogger("penstock.storage")
 
@@ -35,6 +39,7 @@ class Saves:
         self._config = engine.config
         self._child = child
         self._on_outcome = on_outcome
+        self.files: KnownFiles | None = None  # told what snapshots refer to
         self.ok = True  # the last one was written
         self.scheduled = False
         self.last = int(time.time())
@@ -62,6 +67,7 @@ class Saves:
             raise ReplyError("Background save already in progress")
         self._engine.lazy.drain()
         began = time.monotonic()
+        self._begins()
         try:
             snapshot.save(self.path, self._engine.keyspace)
         except OSError as error:
@@ -101,6 +107,7 @@ class Saves:
         path, keyspace = self.path, self._engine.keyspace
         temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
         self._last_try = time.monotonic()
+        self._begins()
         return self._child.start(self, lambda: Child(temporary, lambda file, go: snapshot.write(file, keyspace, go)))
 
     def ended(self, child: Child, problem: str) -> None:
@@ -114,7 +121,13 @@ class Saves:
         else:
             self._saved(self._child.dirty, child.seconds)
 
+    def _begins(self) -> None:
+        if self.files is not None:
+            self.files.snapshot_begins()
+
     def _saved(self, dirty: int, seconds: float) -> None:
+        if self.files is not None:
+            self.files.snapshot_ended(done=True)
         self._saved_dirty = dirty
         self.last = int(time.time())
         self._saved_at = time.monotonic()
@@ -125,6 +138,8 @@ class Saves:
         notice("snapshot written to %s", self.path)
 
     def failed(self, problem: str) -> None:
+        if self.files is not None:
+            self.files.snapshot_ended(done=False)
         self.ok = False
         self._on_outcome()
         log.error("the snapshot %s could not be written: %s", self.path, problem)

@@ -9,6 +9,7 @@
     VALUES    pack_many(keys), pack_many(codec.dump(value) for each)
     either, with TIMED added: 8 bytes a key in front, when it expires (0 = never)
     ONCE      pack_many(clients), pack_many(records.dump(client) for each): the replies that ONCE keeps
+    SEGMENTS  pack_many(names), and as many empty values: the files of history that streams refer to
 
 A block's checksum covers its header too, and the last block counts the others, so a flipped byte, a cut end, a lost
 or a repeated block are all found, and the block they are in is known. Blocks hold some thousand keys: the work a key
@@ -34,6 +35,7 @@ from penstock.storage.blocks import (
     BLOCK,
     END,
     ONCE,
+    SEGMENTS,
     STRINGS,
     TIMED,
     VALUES,
@@ -96,6 +98,10 @@ def write(file: BinaryIO, keyspace: Keyspace, go_on: Callable[[], None] = lambda
     clients = list(keyspace.once_records.clients)
     for some_clients, dumps in limited(clients, map(keyspace.once_records.dump, clients)):
         blocks.write(ONCE, 0, len(some_clients), pack_many([pack_many(some_clients), pack_many(dumps)]))
+    files = keyspace.stream_storage.files
+    names = [name.encode() for name in files.names()] if files is not None else []
+    if names:
+        blocks.write(SEGMENTS, 0, len(names), pack_many([pack_many(names), pack_many([b""] * len(names))]))
     blocks.write(END, 0, 0, _END.pack(blocks.blocks, blocks.keys, blocks.chain))
 
 
@@ -126,6 +132,23 @@ def read(path: Path) -> Iterator[Block]:
             yield _parse(path, offset, kind, database, count, body)
 
 
+def segment_names(path: Path) -> list[str]:
+    """The files of history that a snapshot refers to, without reading the rest of it."""
+    with path.open("rb") as file:
+        file.seek(_PREFIX.size)
+        while header := file.read(BLOCK.size):
+            if len(header) < BLOCK.size:
+                raise StorageError(path, file.tell(), "the file ends too early", REMEDY)
+            kind, database, count, size, _ = BLOCK.unpack(header)
+            if kind == SEGMENTS:
+                offset = file.tell() - BLOCK.size
+                file.seek(offset)
+                _, _, _, body, _ = _next_block(path, file, offset)
+                return [name.decode() for name in _parse(path, offset, kind, database, count, body).keys]
+            file.seek(size, 1)
+    return []
+
+
 def _next_block(path: Path, file: BinaryIO, offset: int) -> tuple[int, int, int, bytes, int]:
     header = file.read(BLOCK.size)
     if len(header) < BLOCK.size:
@@ -147,7 +170,7 @@ def _parse(path: Path, offset: int, kind: int, database: int, count: int, body: 
             times = struct.unpack_from(f"<{count}q", body)
             body = body[8 * count :]
         keys, values = map(unpack_many, unpack_many(body))
-        if len(keys) != count or len(values) != count or kind & ~TIMED not in (STRINGS, VALUES, ONCE):
+        if len(keys) != count or len(values) != count or kind & ~TIMED not in (STRINGS, VALUES, ONCE, SEGMENTS):
             raise CorruptValue("a block that does not hold what its header says")
     except (ValueError, struct.error) as error:
         raise StorageError(path, offset, str(error), REMEDY) from error
@@ -163,6 +186,8 @@ def load(path: Path, keyspace: Keyspace, expired_before: int = 0) -> Iterator[in
     for block in read(path):
         if block.kind == ONCE:
             _load_once_records(path, block, keyspace)
+            continue
+        if block.kind == SEGMENTS:  # the streams themselves refer to them too
             continue
         if block.database >= len(keyspace):
             raise StorageError(path, block.offset, f"database {block.database}: raise `databases` to load this", "")

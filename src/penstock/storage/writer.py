@@ -123,6 +123,7 @@ class LogWriter:
         self.trouble: str | None = None  # why the last write failed
         self.needs_rewrite = False  # a sync failed, so the file may lack what was written to it
         self.sync_works = True  # the last one did
+        self.syncs = 0  # how often the file was synced
         self.delayed_syncs = 0  # syncs that were under way when the next one was due
         self._loop = loop
         self._on_trouble = on_trouble
@@ -192,6 +193,16 @@ class LogWriter:
         """The thread is at work on the file."""
         return self._syncing or self._busy
 
+    def is_safe_since(self, syncs: int) -> bool:
+        """Whether what was logged when `syncs` was this is as safe as the policy promises.
+
+        A sync that was under way at that time does not count, so it takes two.
+        """
+        if self.trouble is not None or self.needs_rewrite:
+            return False
+        idle = not (self._pieces or self._busy or self._syncing)
+        return self.syncs >= syncs + 2 or (idle and (self.policy == "no" or not self._unsynced))
+
     @property
     def waiting_bytes(self) -> int:
         return sum(map(len, self._pieces)) + 2 * len(self._pieces) + len(self._batch)
@@ -250,6 +261,7 @@ class LogWriter:
             raise
         self._unsynced = False
         self.sync_works = True
+        self.syncs += 1
 
     def _sync_failed(self, error: OSError) -> None:
         self.needs_rewrite = True
@@ -302,6 +314,8 @@ class LogWriter:
             self.sync_works = True
             if error is not None:
                 self._sync_failed(error)
+            else:
+                self.syncs += 1
         else:
             self._busy = False
             batch, self._batch = self._batch, b""
@@ -311,6 +325,7 @@ class LogWriter:
                 self._release(failed=True)
                 return
             self._out_of_trouble()
+            self.syncs += 1
             leaving, self._leaving = self._leaving, []
             self.pending = bool(self._pieces)
             _send(leaving, None)

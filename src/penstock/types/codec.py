@@ -35,6 +35,13 @@ def dump(value: Any) -> bytes:
     return bytes((DECLARED[type(value)].tag,)) + body
 
 
+def dump_for_snapshot(value: Any) -> bytes:
+    """As `dump`; a stream refers to the files in which its history lies."""
+    if type(value) is Stream:
+        return bytes((DECLARED[Stream].tag,)) + value.dump_referring()
+    return dump(value)
+
+
 def dump_pieces(value: Any) -> list[bytes]:
     """The bytes of `dump`, in pieces for a collection, so that no call works on all of it: see kernels.py."""
     if not hasattr(value, "dump_pieces"):

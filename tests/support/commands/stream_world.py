@@ -19,6 +19,7 @@ from penstock.protocol.errors import ReplyError
 from penstock.protocol.resp import NO_REPLY, encode
 from penstock.storage import snapshot
 from penstock.testing.clock import ManualClock, ManualTimers
+from penstock.types.stream.segments import Files
 from penstock.types.stream.stream import Stream
 
 Word = str | bytes | int
@@ -123,11 +124,12 @@ class Runs:
 class World:
     """An engine with its clock and its log; commands that no client is named for are the first client's."""
 
-    def __init__(self, now: int = 1_700_000_000_000) -> None:
+    def __init__(self, now: int = 1_700_000_000_000, files: Files | None = None) -> None:
         commands.load()
         self.clock = ManualClock(now)
         self.timers = ManualTimers(self.clock)
         self.engine = Engine(clock=self.clock, timers=self.timers)
+        self.engine.keyspace.stream_storage.files = files
         self.logged: list[LogEntry] = []
         self.engine.log = self.logged.extend
         self.first_client = Client(self.engine)
@@ -170,7 +172,7 @@ class World:
 
     def restarted(self, base: Path | None = None, later: int = 10_000_000_000) -> World:
         """A world made from what this one logged, on top of a snapshot if one is given, a long time later."""
-        world = World(self.clock.now + later)
+        world = World(self.clock.now + later, self.engine.keyspace.stream_storage.files)
         engine = world.engine
         engine.loading, engine.keyspace.expiring = True, False
         if base is not None:
@@ -196,7 +198,7 @@ def visible(world: World, key: bytes = b"k") -> dict[str, Any]:
     last = stream.messages.last
     pairs = world.run("TINFO", key)
     info = dict(zip(pairs[::2], pairs[1::2], strict=True))
-    for storage in (b"bytes-stored", b"nodes-hot", b"nodes-cold"):
+    for storage in (b"bytes-stored", b"nodes-hot", b"nodes-cold", b"history"):
         del info[storage]
     return {
         "info": info,

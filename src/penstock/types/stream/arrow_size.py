@@ -36,12 +36,12 @@ def message_size(message: Any) -> int:
     if message.type not in ("record batch", "dictionary"):
         return 0
     metadata = memoryview(message.metadata)
-    root = _follow(metadata, 0)
-    batch = _follow(metadata, _field(metadata, root, _HEADER))
+    root = followed(metadata, 0)
+    batch = followed(metadata, field_at(metadata, root, _HEADER))
     if message.type == "dictionary":
-        batch = _follow(metadata, _field(metadata, batch, _DATA))
-    buffers = _vector(metadata, _field(metadata, batch, _BUFFERS))
-    if not _field(metadata, batch, _COMPRESSION):
+        batch = followed(metadata, field_at(metadata, batch, _DATA))
+    buffers = _vector(metadata, field_at(metadata, batch, _BUFFERS))
+    if not field_at(metadata, batch, _COMPRESSION):
         return sum(length for _, length in _BUFFER.iter_unpack(buffers))
     body = memoryview(message.body)
     return sum(_compressed_size(body, at, length) for at, length in _BUFFER.iter_unpack(buffers) if length)
@@ -58,11 +58,11 @@ def _compressed_size(body: memoryview, at: int, length: int) -> int:
 # ahead.
 
 
-def _follow(data: memoryview, at: int) -> int:
+def followed(data: memoryview, at: int) -> int:
     return at + int(_U32.unpack_from(data, at)[0])
 
 
-def _field(data: memoryview, table: int, number: int) -> int:
+def field_at(data: memoryview, table: int, number: int) -> int:
     """The position of a table's field; 0 if it is left out."""
     fields = table - _I32.unpack_from(data, table)[0]
     slot = 4 + 2 * number
@@ -74,6 +74,6 @@ def _field(data: memoryview, table: int, number: int) -> int:
 
 def _vector(data: memoryview, at: int) -> memoryview:
     """The bytes of a vector of buffers."""
-    start = _follow(data, at)
+    start = followed(data, at)
     count = _U32.unpack_from(data, start)[0]
     return data[start + 4 : start + 4 + count * _BUFFER.size]

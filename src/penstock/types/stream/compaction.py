@@ -148,13 +148,13 @@ def compact_nodes(messages: Messages, numbers: Iterable[int]) -> None:
 
 
 def _index(messages: Messages, compactor: Compactor) -> None:
-    node = messages.nodes[compactor.next]
+    node = messages.node(compactor.next)
     messages.use(node)
     compactor.index(node)
 
 
 def _compact_node(messages: Messages, compactor: Compactor, number: int) -> None:
-    node = messages.nodes[number]
+    node = messages.nodes[number] if number in messages.nodes else messages.recall(number)
     messages.use(node)
     raw = node.raw
     messages.sealed_rows -= compactor.compact(node, messages.storage.compression)

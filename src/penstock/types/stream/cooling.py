@@ -118,18 +118,20 @@ class Cooling:
         while self.packed < self.cooled and self.waiting >= storage.backlog:  # they are not to be compressed
             self._pack()
 
-    def loaded(self, lowest: int) -> None:
-        """The nodes were loaded: those that are old enough are cold, compressed or not."""
-        self.cooled = self.packed = lowest
-        self._cool(lowest + len(self._nodes) - self.storage.hot_nodes)
+    def loaded(self, end: int) -> None:
+        """The nodes before a number were loaded: those that are old enough are cold, compressed or not."""
+        self.cooled = self.packed = min(self._nodes, default=end)
+        self._cool(end - self.storage.hot_nodes)
 
     def _cool(self, end: int) -> None:
         """Tell the nodes up to a number to cool."""
         nodes = self._nodes
         for number in range(self.cooled, end):
-            nodes[number].rest()
+            node = nodes.get(number)
+            if node is not None:  # else it is in a file
+                node.rest()
+                self.waiting += _compressible(node)
             self.shared.pop(number, None)
-            self.waiting += _compressible(nodes[number])
             self.cooled = number + 1
 
     def do_deferred(self, before: int = ALL) -> bool:
@@ -145,10 +147,11 @@ class Cooling:
 
     def _pack(self) -> None:
         """Compress the oldest node that waits for it."""
-        node = self._nodes[self.packed]
+        node = self._nodes.get(self.packed)
         self.packed += 1
-        self.waiting -= _compressible(node)
-        node.freeze(self.storage.compression)
+        if node is not None:
+            self.waiting -= _compressible(node)
+            node.freeze(self.storage.compression)
 
     def pack(self, size: int, before: int = ALL) -> Packing | None:
         """The oldest waiting nodes, about so many bytes, none from `before` on, for another thread to `run`.
@@ -160,8 +163,8 @@ class Cooling:
             return None
         packing = Packing(compression)
         while self.packed < min(self.cooled, before) and size > 0:
-            node = nodes[self.packed]
-            if node.large or not node.count:  # not like the others
+            node = nodes.get(self.packed)
+            if node is None or node.large or not node.count:  # not like the others
                 self._pack()
                 continue
             self.packed += 1
@@ -191,11 +194,19 @@ class Cooling:
 
     def evicted(self, node: Node) -> None:
         """The oldest node was evicted."""
+        self.gone(node)
+        self.passed(node.number + 1)
+
+    def gone(self, node: Node) -> None:
+        """A node is no longer in memory."""
         if self.packed <= node.number < self.cooled or self.away.pop(node.number, None) is not None:
             self.waiting -= _compressible(node)
-        self.packed = max(self.packed, node.number + 1)
-        self.cooled = max(self.cooled, node.number + 1)
         self.shared.pop(node.number, None)
+
+    def passed(self, number: int) -> None:
+        """There is no node before a number any more."""
+        self.packed = max(self.packed, number)
+        self.cooled = max(self.cooled, number)
 
     def shrunk(self, node: Node, by: int) -> None:
         """A node lost messages of so many bytes."""

@@ -7,17 +7,22 @@ gets a message below it, although memory is freed by whole nodes.
 Costs, here and in limits, are a message's tag and entry plus 16 bytes, whatever the encoding or the compression. So a
 reader's MAXBYTES means the same in every form, and retention the same on every server.
 
-Invariants: nodes has every number from `lowest` up to the active node's; sealed_rows and sealed_raw are their sums; a
-node that is cold (cooling.py) and not in `recent` holds nothing that can be made again. Owned by the loop thread:
-reading moves nodes in and out of `recent`.
+A sealed node is in memory (`nodes`) or in a file (`history`, segments.py). `node` answers either; what it has to fetch
+is read at once, unless a command had it read by a thread before (stored_nodes.py).
+
+Invariants: every number from `lowest` up to the active node's is in `nodes` or in one segment of `history`;
+sealed_nodes, sealed_rows and sealed_raw are their sums, stored_raw that of history's. A node that is cold (cooling.py)
+and not in `recent` holds nothing that can be made again. Owned by the loop thread: reading moves nodes in and out of
+`recent`.
 """
 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import pyarrow.compute as pc
@@ -25,7 +30,8 @@ import pyarrow.compute as pc
 from penstock.types.stream.active import Active, Block
 from penstock.types.stream.compaction import Compactor
 from penstock.types.stream.cooling import Cooling
-from penstock.types.stream.nodes import NODE, Node, Storage, raw_of, tables_of
+from penstock.types.stream.nodes import NODE, Node, Storage, node_in, raw_of, recalled, tables_of
+from penstock.types.stream.segments import Segment
 
 MOST = 1 << 53  # messages: three centuries of a million a second, and far from where 64 bits end
 
@@ -40,27 +46,52 @@ class MessagesInfo(NamedTuple):
     hot: int
     cold: int
     raw_bytes: int
+    history_length: int
+    history_bytes: int
+    history_files: int
     stored_bytes: int
+
+
+Place = tuple[Segment, int]  # where a node lies in a file
+
+_first = attrgetter("first")
 
 
 class Messages:
     """Messages by offset."""
 
     __slots__ = (
-        "__weakref__", "active", "compactor", "cooling", "first", "last", "lowest", "nodes", "recent", "sealed_raw",
+        "__weakref__",
+        "active",
+        "compactor",
+        "cooling",
+        "fetched",
+        "first",
+        "history",
+        "last",
+        "lowest",
+        "nodes",
+        "recent",
+        "sealed_nodes",
+        "sealed_raw",
         "sealed_rows",
+        "stored_raw",
     )  # fmt: skip
 
     def __init__(self, storage: Storage | None = None) -> None:
         self.first = 1  # the first offset that can still be read
         self.last = 0  # the last offset given out
-        self.nodes: dict[int, Node] = {}
+        self.nodes: dict[int, Node] = {}  # sealed ones that are in memory
+        self.history: list[Segment] = []  # the others, the oldest first
         self.lowest = 0  # number of the first node held
         self.cooling = Cooling(self.nodes, storage if storage is not None else Storage())
         self.active = Active(1, 0)
         self.recent: dict[int, Node] = {}  # cold nodes that were read recently, the latest last
+        self.fetched: dict[int, Node] = {}  # nodes of history that a thread has read for the command under way
+        self.sealed_nodes = 0
         self.sealed_rows = 0
         self.sealed_raw = 0
+        self.stored_raw = 0
         self.compactor: Compactor | None = None
 
     @property
@@ -145,22 +176,36 @@ class Messages:
             self.nodes[node.number] = node
             self.sealed_rows += node.count
             self.sealed_raw += node.raw
+        self.sealed_nodes += len(sealed)
         self.active = Active(self.last + 1, max(node.before, node.newest))
         self.cooling.add(range(sealed[0].number, node.number + 1), self.lowest)
+        files = self.storage.files
+        if files is not None:
+            files.sealed(self, sum(node.raw for node in sealed))
 
     # Finding.
 
     @property
     def complete(self) -> bool:
         """Whether no message between first and last is missing; compaction leaves gaps."""
-        return self.sealed_rows == NODE * len(self.nodes)
+        return self.sealed_rows == NODE * self.sealed_nodes
 
-    def _numbers(self) -> range:
+    def numbers(self) -> range:
         """Of the sealed nodes."""
         return range(self.lowest, self.active.number)
 
     def block(self, number: int) -> Block:
-        return self.nodes[number] if number < self.active.number else self.active
+        return self.node(number) if number < self.active.number else self.active
+
+    def node(self, number: int) -> Node:
+        """A sealed node that is held, in memory or in a file."""
+        node = self.nodes.get(number) or self.fetched.get(number) or self.recent.get(number)
+        return node if node is not None else node_in(*self.place(number))
+
+    def place(self, number: int) -> Place:
+        """Where a node lies that is not in memory."""
+        segment = self.history[bisect_right(self.history, number, key=_first) - 1]
+        return segment, number - segment.first
 
     def blocks(self, start: int, end: int) -> Iterator[tuple[Block, int, int]]:
         """The blocks between two held offsets, with the part of each that is asked for."""
@@ -169,6 +214,8 @@ class Messages:
         cold = self.active.number - self.cooling.storage.hot_nodes  # from here on nodes are hot
         while start < end:
             node = nodes.get(number)
+            if node is None and number < self.active.number:
+                node = self.node(number)
             if node is not None and number < cold:
                 self.use(node)
             number += 1
@@ -179,7 +226,7 @@ class Messages:
     def use(self, node: Node) -> None:
         """Keep a cold node decoded for the next read, and drop the one that was not read for longest."""
         hot = self.cooling.storage.hot_nodes
-        if node.number >= self.active.number - hot:
+        if node.number >= self.active.number - hot or node.number in self.fetched:
             return
         recent = self.recent
         recent.pop(node.number, None)
@@ -198,24 +245,46 @@ class Messages:
         if offset > self.last or self.complete:
             return max(self.last + 1 - offset, 0)
         number = (offset - 1) // NODE
-        rest = sum(self.nodes[later].count for later in range(number + 1, self.active.number))
+        in_memory = sum(node.count for later, node in self.nodes.items() if later > number)
+        stored = sum(segment.rows_from(number + 1) for segment in self.history)
         block = self.block(number)
-        return block.count - block.row(offset) + rest + (len(self.active.entries) if block is not self.active else 0)
+        rest = in_memory + stored + (len(self.active.entries) if block is not self.active else 0)
+        return block.count - block.row(offset) + rest
 
-    def seek_time(self, ms: int) -> int:
-        """The first available offset that is not before a time; last + 1 if all are. O(log nodes).
+    def numbers_in_memory(self) -> list[int]:
+        return sorted(self.nodes) if self.history else list(self.nodes)
 
-        A message counts as late as the latest one before it: if the clock was set back, messages written after that do
-        not hide those written before it.
-        """
-        nodes = self.nodes
-        number = self.lowest + bisect_left(self._numbers(), ms, key=lambda at: max(nodes[at].before, nodes[at].newest))
-        start = max(self.first, number * NODE + 1)
-        for block, a, _ in self.blocks(start, self.last + 1):
-            row = max(block.row_at_time(ms), block.row(a))
-            if row < block.count:
-                return block.offset_at(row)
-        return self.last + 1
+    # History: nodes in files. More of it is in stored_nodes.py.
+
+    def recall(self, number: int) -> Node:
+        """Bring a node of history back into memory, so that it can be rewritten; its segment becomes two."""
+        segment, _ = self.place(number)
+        node = self.nodes[number] = recalled(self.node(number))
+        self.recent.pop(number, None)
+        self.stored_raw -= node.raw
+        at = self.history.index(segment)
+        parts = [(segment.first, number), (number + 1, segment.end)]
+        self.history[at : at + 1] = [segment.part(a, b) for a, b in parts if a < b and b > self.lowest]
+        return node
+
+    def _evict_stored(self, before: int) -> None:
+        """Let go of the nodes of the first segment, up to a number."""
+        segment = self.history[0]
+        stop = min(before, segment.end)
+        raw = sum(segment.raws[self.lowest - segment.first : stop - segment.first])
+        self.sealed_rows -= segment.rows_from(self.lowest) - segment.rows_from(stop)
+        self.sealed_raw -= raw
+        self.stored_raw -= raw
+        for number in [number for number in self.recent if number < stop]:
+            del self.recent[number]
+        if self.compactor:
+            for number in range(self.lowest, stop):
+                self.compactor.evict(node_in(segment, number - segment.first))
+        self.sealed_nodes -= stop - self.lowest
+        self.lowest = stop
+        self.cooling.passed(stop)
+        if stop == segment.end:
+            del self.history[0]
 
     # Evicting.
 
@@ -225,9 +294,13 @@ class Messages:
         self.first = max(self.first, min(offset, self.last) + 1)
         keep = min((self.first - 1) // NODE, self.active.number)
         while self.lowest < keep:
+            if self.lowest not in self.nodes:
+                self._evict_stored(keep)
+                continue
             node = self.nodes.pop(self.lowest)
             self.lowest += 1
             self.recent.pop(node.number, None)
+            self.sealed_nodes -= 1
             self.sealed_rows -= node.count
             self.sealed_raw -= node.raw
             self.cooling.evicted(node)
@@ -257,22 +330,29 @@ class Messages:
         """Figures for TINFO. O(nodes)."""
         hot = min(len(self.nodes), self.storage.hot_nodes)
         raw = self.sealed_raw + self.active.raw
+        stored = [segment.part(max(segment.first, self.lowest), segment.end) for segment in self.history]
+        rows, size = sum(segment.rows for segment in stored), sum(segment.stored for segment in stored)
+        files = len({segment.name for segment in stored})
+        nodes, cold = self.sealed_nodes + 1, len(self.nodes) - hot
         return MessagesInfo(
-            self.first, self.last, len(self), len(self.nodes) + 1, hot, len(self.nodes) - hot, raw, self.size()
-        )
+            self.first, self.last, len(self), nodes, hot, cold, raw, rows, size, files, self.size()
+        )  # fmt: skip
 
     def size(self) -> int:
         """Bytes of memory. O(nodes)."""
         index = self.compactor.size() if self.compactor is not None else 0
+        index += sum(segment.size() for segment in self.history)
+        index += sum(node.size() for node in self.recent.values() if node.stored is not None)
         return 500 + sum(node.size() for node in self.nodes.values()) + self.active.size() + index
 
     def copy(self) -> Messages:
         """Equal messages that share only bytes that never change."""
         messages = Messages(self.storage)
-        for name in ("first", "last", "lowest", "sealed_raw", "sealed_rows"):
+        for name in ("first", "last", "lowest", "sealed_nodes", "sealed_raw", "sealed_rows", "stored_raw"):
             setattr(messages, name, getattr(self, name))
         messages.nodes = {number: node.copy() for number, node in self.nodes.items()}
-        messages.recent = {number: messages.nodes[number] for number in self.recent}
+        messages.history = self.history[:]
+        messages.recent = {number: messages.nodes[number] for number in self.recent if number in messages.nodes}
         messages.cooling = self.cooling.copy(messages.nodes)
         messages.active = self.active.copy()
         messages.set_compaction(self.compactor is not None)
@@ -285,8 +365,12 @@ class Messages:
             yield "first is not between 1 and last + 1"
         if self.last > MOST:
             yield "more was written than is possible"
-        if len(self.nodes) != active.number - self.lowest or any(n not in self.nodes for n in self._numbers()):
-            yield "a node is missing"
+        held = [*self.nodes, *(n for each in self.history for n in range(max(each.first, self.lowest), each.end))]
+        if sorted(held) != [*self.numbers()]:
+            yield "a node is missing, or there twice"
+            return
+        if [*map(_first, self.history)] != sorted(map(_first, self.history)):
+            yield "the segments are not in order"
         if self.lowest != min((self.first - 1) // NODE, active.number):
             yield "nodes begin elsewhere than first"
         if active.start + len(active.entries) != self.last + 1 or len(active.entries) >= NODE:
@@ -297,24 +381,33 @@ class Messages:
             yield "the active node's columns differ in length"
         if any(number != node.number for number, node in self.nodes.items()):
             yield "a node is in another's place"
-        blocks: list[Block] = [*self.nodes.values(), active]
-        if any(max(a.before, a.newest) != b.before for a, b in pairwise(blocks)):
+        spans = [(node.number, node.before, max(node.before, node.newest)) for node in self.nodes.values()]
+        spans += [(each.first, each.before, each.peak) for each in self.history]
+        if any(a[2] != b[1] for a, b in pairwise([*sorted(spans), (active.number, active.before, 0)])):
             yield "a node does not know the latest time before it"
-        if self.sealed_rows != sum(node.count for node in self.nodes.values()):
+        stored = [each.part(max(each.first, self.lowest), each.end) for each in self.history]
+        if self.sealed_nodes != active.number - self.lowest:
+            yield "sealed_nodes is not the number of nodes"
+        if self.sealed_rows != sum(node.count for node in self.nodes.values()) + sum(each.rows for each in stored):
             yield "sealed_rows is not the sum of the nodes' messages"
-        if self.sealed_raw != sum(node.raw for node in self.nodes.values()):
+        if self.stored_raw != sum(each.raw for each in stored):
+            yield "stored_raw is not the sum of the bytes in files"
+        if self.sealed_raw != sum(node.raw for node in self.nodes.values()) + self.stored_raw:
             yield "sealed_raw is not the sum of the nodes' bytes"
-        if any(self.nodes.get(number) is not node for number, node in self.recent.items()):
-            yield "an evicted node is kept decoded"
+        for number, node in self.recent.items():
+            if self.nodes.get(number) is not node and (node.stored is None or node.stored[0] not in self.history):
+                yield "an evicted node is kept decoded"
 
     def check(self) -> None:
         """Assert every invariant. O(messages)."""
         assert not [*self.faults()], [*self.faults()]
         for node in self.nodes.values():
             node.check()
+            assert node.stored is None
+        assert not self.fetched
         self.cooling.check(self.recent)
         self.active.check()
         assert len(self) == sum(b - a for _, a, b in self.copy().runs(self.first, self.last + 1))
         if self.compactor:
             assert self.lowest == self.compactor.start <= self.compactor.next <= self.active.number
-            self.compactor.check(self.nodes)
+            self.compactor.check({number: self.node(number) for number in self.numbers()})

@@ -5,7 +5,8 @@ snapshot writes what memory holds. Arrow's variable-length binary layout is one 
 offsets. A node may also hold the decoded `batch` (a view of an uncompressed payload costs nothing) and its messages as
 readers get them (`encoded`), with a table of ends, so that any range is one slice. A new node has no payload yet: it
 holds the batch it was sealed from, or its place in the upload that it was cut from (`source`), until it goes cold or,
-in the latter case, is read or told to copy its rows. active.py has the node being written.
+in the latter case, is read or told to copy its rows. A node of a segment (segments.py) is made when it is looked at,
+and fetches its payload when that is needed. active.py has the node being written.
 
 Invariant: node n covers offsets n * 1000 + 1 to (n + 1) * 1000. Offsets are arithmetic unless rows are missing
 (compacted away, or evicted before the node was sealed); then `offsets` lists those that exist, sorted.
@@ -22,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,6 +34,9 @@ from penstock.types.stream.arrow_size import unpacked_size
 from penstock.types.stream.column_buffers import column_of, counted
 from penstock.types.stream.encoding import Encoded, Encoding, encoded_one_by_one
 from penstock.types.stream.ipc import ArrowPart, Layout, Piece, decoded, messages, node_part, rows_part
+
+if TYPE_CHECKING:
+    from penstock.types.stream.segments import Files, Segment
 
 NODE = 1000
 OVERHEAD = 16  # bytes of a message beside its tag and entry: its time and two table slots
@@ -48,11 +52,15 @@ class Storage:
 
     Older ones are compressed. Those of a stream with at most `backlog` bytes may wait for that until the server has
     time (Cooling.do_deferred). With a backlog, nodes also share the upload that they were cut from until then.
+    `files` is where segments are, on a server that keeps history; it is told when a stream has a new sealed node.
+    `most` is what all sealed nodes may take in memory, if that is bounded.
     """
 
     compression: Literal["none", "lz4", "zstd"] = "lz4"
     hot_nodes: int = 8
     backlog: int = 0
+    files: Files | None = None
+    most: int | None = None
 
 
 Source = tuple[Any, int, int]  # an uploaded batch, the first row of a node in it, the time if it has none
@@ -135,6 +143,7 @@ class Node:
         "payload",
         "raw",
         "source",
+        "stored",
     )
 
     number: int
@@ -146,6 +155,7 @@ class Node:
     large: bool  # over 2 GiB
     payload: bytes  # IPC message; empty while the node is new
     source: Source | None  # where it was cut from, while it shares that
+    stored: tuple[Segment, int] | None  # the segment it lies in, and its place there
     compressed: bool
     batch: Any | None  # decoded payload
     encoded: tuple[Encoding, memoryview, array[int]] | None  # all messages, and where each begins (one more: the end)
@@ -157,6 +167,7 @@ class Node:
         node = cls()
         node.number, node.before, node.newest, node.offsets = number, before, newest, offsets
         node.payload, node.source, node.compressed, node.encoded, node.asked = b"", None, False, None, 0
+        node.stored = None
         node.count, node.raw, node.batch = batch.num_rows, raw_of(tables_of(batch), 0, batch.num_rows), batch
         node.large = batch.schema.field(1).type == pa.large_binary()
         return node
@@ -168,19 +179,33 @@ class Node:
         node.number, node.before, node.newest, node.offsets = number, before, newest, None
         node.source, node.count, node.raw = source, NODE, raw
         node.payload, node.batch, node.compressed, node.large = b"", None, False, False
-        node.encoded, node.asked = None, 0
+        node.encoded, node.asked, node.stored = None, 0, None
         return node
+
+    def _fetch(self) -> bytes:
+        assert self.stored is not None
+        segment, place = self.stored
+        return segment.fetch([place])[0]
+
+    def take_fetched(self, payload: bytes) -> None:
+        """Take over the payload that was fetched from its segment."""
+        self.payload, self.compressed = payload, Layout.of(payload).codec is not None
 
     def own(self) -> None:
         """Make the payload, and release the batch that this was cut or sealed from."""
         if not self.payload:
-            self._hold(self._cut())
+            if self.stored is not None:
+                self.take_fetched(self._fetch())
+            else:
+                self._hold(self._cut())
 
     def _cut(self) -> Any:
         return self.opened() if self.source is None else cut(self.source)
 
     def message(self) -> bytes:
         """The payload; made for this call only if there is none."""
+        if self.stored is not None:
+            return self.payload or self._fetch()
         return self.payload or cast(bytes, self._cut().serialize().to_pybytes())
 
     def _hold(self, batch: Any) -> None:
@@ -239,7 +264,7 @@ class Node:
 
     def opened(self) -> Any:
         """The record batch, decoded if necessary."""
-        if self.source is not None:
+        if self.source is not None or self.stored is not None:
             self.own()
         batch = self.batch
         if batch is None:
@@ -345,8 +370,10 @@ class Node:
         """Drop what can be made again."""
         self.encoded = None
         self.asked = 0
-        if self.compressed:
+        if self.compressed or self.stored is not None:
             self.batch = None
+        if self.stored is not None:
+            self.payload = b""
 
     def keep(self, rows: list[int], compression: str) -> None:
         """Keep only these rows. `before` and `newest` stay, so that seeking by time finds the same first message."""
@@ -371,7 +398,7 @@ class Node:
         decoded = self.raw if self.compressed and self.batch is not None else 0
         return (
             250
-            + (len(self.payload) or self.raw)
+            + (len(self.payload) or (self.raw if self.stored is None else 0))
             + encoded
             + decoded
             + (8 * len(self.offsets) if self.offsets is not None else 0)
@@ -397,6 +424,24 @@ class Node:
             assert (bytes(data), begins.tolist()) == encoded_one_by_one(encoding, offsets, tags, entries)
 
 
+def node_in(segment: Segment, place: int) -> Node:
+    """A node of a segment; nothing of it is fetched yet."""
+    node = Node()
+    node.number, node.before, node.newest = segment.first + place, segment.before_at(place), segment.newest[place]
+    node.count, node.offsets, node.raw = segment.count_at(place), segment.sparse.get(place), segment.raws[place]
+    node.large, node.stored, node.compressed = segment.large, (segment, place), False
+    node.payload, node.source, node.batch, node.encoded, node.asked = b"", None, None, None, 0
+    return node
+
+
+def recalled(node: Node) -> Node:
+    """A node of a segment as one that is in memory."""
+    node = node.copy()
+    node.own()
+    node.stored = None
+    return node
+
+
 def _ascending(offsets: array[int]) -> bool:
     return all(a < b for a, b in pairwise(offsets))
 
@@ -418,7 +463,7 @@ def load_node(
     node = Node()
     node.number, node.before, node.newest = number, before, newest
     node.compressed, node.large, node.offsets, node.payload = compressed, large, offsets, payload
-    node.source = node.batch = node.encoded = None
+    node.source = node.batch = node.encoded = node.stored = None
     node.asked = 0
     try:
         batch = node.batch = pa.ipc.read_record_batch(payload, LARGE_SCHEMA if large else SCHEMA)

@@ -74,7 +74,7 @@ def read(
     if offset >= stop:
         return [], 0
     # The most frequent read, if messages.complete.
-    if max_bytes is None and offset >= messages.first and messages.sealed_rows == NODE * len(messages.nodes):
+    if max_bytes is None and offset >= messages.first and messages.sealed_rows == NODE * messages.sealed_nodes:
         return [
             block.encoded_slice(a, b, encoding) for block, a, b in messages.blocks(offset, stop)
         ], stop - offset  # none is missing

@@ -25,15 +25,24 @@ class Retention:
 
 def keep_nodes(messages: Messages, count: int) -> int:
     """Evict whole nodes from the front as long as `count` messages remain; answer how many messages were evicted."""
-    before = length = len(messages)
+    before = len(messages)
+    while messages.history and len(messages) - _rows_of_oldest_segment(messages) >= count:
+        messages.evict_through(messages.history[0].end * NODE)
+    length = len(messages)
     while messages.lowest < messages.active.number:
-        front = messages.nodes[messages.lowest]
+        front = messages.node(messages.lowest)
         available = front.count - front.row(messages.first)
         if length - available < count:
             break
         length -= available
         messages.evict_through((messages.lowest + 1) * NODE)
     return before - length
+
+
+def _rows_of_oldest_segment(messages: Messages) -> int:
+    """Messages up to the end of the first segment that can be read, those in memory before it included."""
+    segment = messages.history[0]
+    return len(messages) - messages.count_from(segment.end * NODE + 1)
 
 
 def keep_last(messages: Messages, count: int) -> int:
@@ -54,9 +63,10 @@ def apply_retention(messages: Messages, retention: Retention, now: int) -> int:
     evicted one by one.
     """
     removed = keep_nodes(messages, retention.count) if retention.count else 0
-    active = messages.active.raw if retention.bytes and messages.nodes else 0
+    removed += _drop_segments(messages, retention, now)
+    active = messages.active.raw if retention.bytes and messages.sealed_nodes else 0
     while messages.lowest < messages.active.number:
-        too_old = retention.age_ms and messages.nodes[messages.lowest].newest < now - retention.age_ms
+        too_old = retention.age_ms and messages.node(messages.lowest).newest < now - retention.age_ms
         too_large = retention.bytes and messages.sealed_raw + active > retention.bytes
         if not (too_old or too_large):
             break
@@ -65,12 +75,25 @@ def apply_retention(messages: Messages, retention: Retention, now: int) -> int:
             removed += messages.evict_through(through - 1)
             break
         removed += messages.evict_through(through)
-    if retention.bytes and not messages.nodes:
+    if retention.bytes and not messages.sealed_nodes:
         removed += _keep_bytes(messages, retention.bytes)
-    if retention.age_ms and not messages.nodes:
+    if retention.age_ms and not messages.sealed_nodes:
         oldest, times = now - retention.age_ms, messages.active.times
         if times and times[-1] < oldest and max(times) < oldest:
             removed += messages.evict_through(messages.last)
+    return removed
+
+
+def _drop_segments(messages: Messages, retention: Retention, now: int) -> int:
+    """Evict whole segments that are too old or too much, which takes less than node by node; how many messages."""
+    removed = 0
+    while messages.history and messages.history[0].first <= messages.lowest:
+        oldest = messages.history[0]
+        too_old = retention.age_ms and max(oldest.newest) < now - retention.age_ms
+        rest = messages.sealed_raw - oldest.raw
+        if not too_old and not (retention.bytes and rest > retention.bytes):
+            break
+        removed += messages.evict_through(oldest.end * NODE)
     return removed
 
 

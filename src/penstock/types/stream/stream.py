@@ -1,7 +1,8 @@
 """The stream value: messages, groups, producers, schemas and retention.
 
 A dump is a flat list of parts. Nodes are dumped as they are in memory (compressed ones stay so), so that a snapshot
-copies and does not encode; a part may have 4 GiB, the whole any size. Loading decodes every node once, one after the
+copies and does not encode; a part may have 4 GiB, the whole any size. A snapshot refers to the files of history, DUMP
+has the nodes themselves. Loading decodes every node once, one after the
 other: damaged bytes must be refused there, not crash a later read. A payload from a client is also limited by the size
 it unpacks to, node by node. A snapshot is not: its checksums prove that a server wrote it, and accepted data must not
 be lost to a lowered limit.
@@ -24,6 +25,8 @@ from penstock.types.stream.nodes import Storage, check_unpacked, load_node
 from penstock.types.stream.producers import Commit, Producers, Stages
 from penstock.types.stream.retention import Retention
 from penstock.types.stream.schemas import Check, Schemas
+from penstock.types.stream.segments import Segment
+from penstock.types.stream.stored_nodes import load_segments, numbers_outside_history, sealed
 
 _FORMAT = 1
 _WITH_SCHEMAS = 2  # one more part at the end; a stream without schemas is written in the older format
@@ -35,6 +38,7 @@ _VERSIONS = {
     (False, True): _WITH_DELAYS,
     (True, True): _WITH_BOTH,
 }
+_WITH_HISTORY = 4  # added to one of these: segments come before the nodes, which are those in memory
 _HEAD = struct.Struct("<BIIIIqqq?")  # format; nodes, groups, producers, stages; retention
 _LOG = struct.Struct("<qqqqq")
 _NODE = struct.Struct("<qq???")
@@ -124,20 +128,28 @@ class Stream:
 
     def dump(self) -> bytes:
         """The whole value as bytes."""
-        return pack_many(self._parts())
+        return pack_many(self._parts(refer=False))
+
+    def dump_referring(self) -> bytes:
+        """The same for a snapshot, which refers to the files of history."""
+        return pack_many(self._parts(refer=True))
 
     def parts(self) -> list[bytes]:
-        """The parts that `dump` packs, for a caller that writes a large stream without joining them."""
-        return [bytes(part) for part in self._parts()]
+        """The parts that `dump_referring` packs, for a caller that writes a large stream without joining them."""
+        return [bytes(part) for part in self._parts(refer=True)]
 
-    def _parts(self) -> Iterator[Any]:
+    def _parts(self, refer: bool) -> Iterator[Any]:
         messages, kept = self.messages, self.retention
         active = messages.active
-        counts = (len(messages.nodes), len(self.groups), len(self.producers.by_id), len(self.stages.by_token))
-        version = _VERSIONS[self.schemas is not None, self.delays is not None]
+        segments = messages.history if refer else []
+        nodes = len(messages.nodes) if segments else messages.sealed_nodes
+        counts = (nodes, len(self.groups), len(self.producers.by_id), len(self.stages.by_token))
+        version = _VERSIONS[self.schemas is not None, self.delays is not None] + (_WITH_HISTORY if segments else 0)
         yield _HEAD.pack(version, *counts, kept.count, kept.age_ms, kept.bytes, kept.compact)
         yield _LOG.pack(messages.first, messages.last, messages.lowest, active.start, active.before)
-        for node in messages.nodes.values():
+        if segments:
+            yield pack_many([segment.dump() for segment in segments])
+        for node in sealed(messages, in_memory=bool(segments)):
             yield _NODE.pack(node.before, node.newest, node.compressed, node.large, node.offsets is not None)
             yield _packed(node.offsets or array("q"))
             yield node.message()
@@ -175,10 +187,14 @@ class Stream:
         stream = cls(storage)
         messages = stream.messages
         version, nodes, groups, producers, stages, *kept = _HEAD.unpack(next(parts))
+        refers = version > max(_VERSIONS.values()) and limit is None  # a client's bytes cannot refer to our files
+        version -= _WITH_HISTORY if refers else 0
         if version not in _VERSIONS.values():
             raise CorruptValue(f"a stream of format {version}")
         messages.first, messages.last, messages.lowest, start, before = _LOG.unpack(next(parts))
-        for number in range(messages.lowest, messages.lowest + nodes):
+        if refers:
+            load_segments(messages, map(Segment.load, unpack_many(next(parts))))
+        for number in numbers_outside_history(messages, nodes):
             node_before, newest, compressed, large, sparse = _NODE.unpack(next(parts))
             offsets = _unpacked(next(parts))
             payload = next(parts)
@@ -186,13 +202,14 @@ class Stream:
                 check_unpacked(number, payload, limit)
             node = load_node(number, node_before, newest, compressed, large, offsets if sparse else None, payload)
             messages.nodes[number] = node
+            messages.sealed_nodes += 1
             messages.sealed_rows += node.count
             messages.sealed_raw += node.raw
         messages.active = Active(start, before)
         messages.active.extend(_unpacked(next(parts)), unpack_many(next(parts)), unpack_many(next(parts)))
         for fault in messages.faults():
             raise CorruptValue(f"a stream is damaged: {fault}")
-        messages.cooling.loaded(messages.lowest)
+        messages.cooling.loaded(messages.active.number)
         for _ in range(groups):
             name = next(parts)
             if name in stream.groups:

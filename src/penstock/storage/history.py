@@ -1,0 +1,375 @@
+"""History: the old nodes of streams move from memory to files, so that a stream can be longer than memory.
+
+`stream-memory` bounds what the sealed nodes of all streams take in memory. From three quarters of it on, the oldest
+nodes of the streams that take most go to segments: a thread writes and syncs a file, then the loop lets go of the nodes
+and the log gets `TAPPLY key HISTORY index`. A replay of the log builds the nodes again and lets go of them at the same
+place; if the file is not there any more, it keeps them, because the log will say that they were evicted. Snapshots and
+the base of the log refer to files. When writers are faster than the disk and the bound is reached, the loop waits for
+the thread.
+
+Files that nothing needs are removed (known_files.py). Those that nothing refers to at the start are strays: a crash
+left them.
+
+Reading: a node of a file is fetched by a thread before the command that needs it runs (engine/stream_history.py), or in
+the middle of a command that cannot wait.
+
+Only a server that keeps its data on disk, and has its folder for itself, keeps history.
+
+Owned by the loop thread. Another thread calls `fetch`, and runs the jobs that write and remove files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import logging
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from operator import itemgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.engine.dispatch import Engine
+from penstock.engine.keyspace.databases import Database
+from penstock.protocol.errors import ReplyError
+from penstock.storage import segment_files, snapshot
+from penstock.storage.files import StorageError
+from penstock.storage.history_thread import HistoryThread, Result
+from penstock.storage.known_files import KnownFiles
+from penstock.storage.machine import memory_of_machine
+from penstock.storage.notice import notice
+from penstock.storage.segment_files import FOLDER, SegmentFiles
+from penstock.types.stream.messages import Messages
+from penstock.types.stream.nodes import NODE, Node
+from penstock.types.stream.segments import MissingHistory, Segment, StoredNode
+from penstock.types.stream.stored_nodes import coldest, sealed_size, store
+from penstock.types.stream.stream import Stream
+
+if TYPE_CHECKING:
+    from penstock.storage.aof import AppendOnlyFile
+    from penstock.storage.writer import Loop
+
+log = logging.getLogger("penstock.storage")
+
+LARGEST_SEGMENT = 64 << 20
+SHARE = 16
+"""A segment has at most one part in this many of `stream-memory`, so that moving nodes goes on in steps."""
+RETRY_SECONDS = 1.0
+"""How long it waits after the disk refused a segment."""
+CANDIDATES = 8
+"""Streams that take most memory, of which one is chosen."""
+
+Place = tuple[Database, bytes]
+
+
+class HistoryLost(ReplyError):
+    """A read of messages whose file is missing or damaged; names the file and the offsets."""
+
+
+class Moving(NamedTuple):
+    """Nodes that a thread is writing to a file."""
+
+    messages: weakref.ref[Messages]
+    nodes: list[Node]
+    payloads: list[bytes]
+
+
+class History:
+    """See the top of this file. Files of types/stream/segments.py, and its Source."""
+
+    def __init__(self, engine: Engine, loop: Loop, aof: AppendOnlyFile, on_trouble: Callable[[], None]) -> None:
+        self._engine = engine
+        self._config = engine.config
+        self._loop = loop
+        self._aof = aof
+        self._on_trouble = on_trouble
+        self.files = SegmentFiles(Path(engine.config.dir) / FOLDER)
+        self.active = False  # nodes may go to files
+        self.problem: str | None = None  # why the last segment could not be written
+        self.known = KnownFiles()
+        self._streams: weakref.WeakSet[Messages] = weakref.WeakSet()  # those with sealed nodes
+        self._places: weakref.WeakKeyDictionary[Messages, Place] = weakref.WeakKeyDictionary()  # where they were last
+        self._held = 0  # about how many bytes sealed nodes take
+        self._moving: Moving | None = None
+        self._next_try = 0.0
+        self._relief_planned = False
+        self._refusing = False  # writes are refused because of this
+        self._written = 0  # segments
+        self._thread = HistoryThread(loop, self._wrote)
+        engine.keyspace.stream_storage.files = self
+        engine.config.on_change("stream-memory", self._limit_changes)
+        engine.config.on_change("dir", self._folder_changes)
+
+    # -- Files and Source -------------------------------------------------------------------------------------
+
+    def adopt(self, segment: Segment) -> None:
+        self.known.adopt(segment, self)
+
+    def names(self) -> list[str]:
+        return self.known.names()
+
+    def sealed(self, messages: Messages, raw: int) -> None:
+        self._streams.add(messages)
+        self._held += raw
+        if self.active and self._held > self.limit and not self._relief_planned:
+            self._relief_planned = True
+            self._loop.call_soon(self._relieve)
+
+    def fetch(self, segment: Segment, places: Sequence[int]) -> list[bytes]:
+        try:
+            return self.files.fetch(segment, places)
+        except MissingHistory as error:
+            raise HistoryLost(str(error)) from error
+
+    def is_there(self, segment: Segment) -> bool:
+        """Whether its file exists, as far as a look at the folder tells."""
+        return self.files.missing(segment) is None
+
+    # -- start and end ----------------------------------------------------------------------------------------
+
+    def start(self, snapshot_path: Path) -> None:
+        """Everything is loaded and the folder is ours: remove strays, and keep history from now on."""
+        self.active = True
+        self._bound()
+        with contextlib.suppress(FileNotFoundError, StorageError):
+            self.known.in_snapshot = frozenset(snapshot.segment_names(snapshot_path))
+        for _, key, stream in self._all_streams():
+            for segment in stream.messages.history:
+                problem = self.files.missing(segment)
+                if problem is not None:
+                    log.error("history of the stream %r: %s; reads of it get an error", key[:64], problem)
+            if stream.messages.nodes:
+                self._streams.add(stream.messages)
+        strays = self.files.strays({*self.known.names(), *self.known.in_snapshot})
+        for name in strays:
+            self.files.remove(name)
+        if strays:
+            notice("removed %d files of history that nothing refers to", len(strays))
+
+    def close(self) -> None:
+        """End the thread; a segment that it is writing becomes a stray."""
+        self.active = False
+        self._thread.close()
+
+    # -- settings ---------------------------------------------------------------------------------------------
+
+    @property
+    def limit(self) -> int:
+        """Bytes that sealed nodes may take in memory; 0 if none go to files."""
+        wanted = self._config.stream_memory
+        return wanted if wanted >= 0 else memory_of_machine() * -wanted // 100
+
+    @property
+    def _segment_size(self) -> int:
+        return min(LARGEST_SEGMENT, max(self.limit // SHARE, 1))
+
+    def _limit_changes(self, wanted: int) -> None:
+        stored = self.known.size
+        if not wanted and stored:
+            raise ValueError(
+                f"{stored} bytes of streams are in files and would have to fit memory; evict them first (TEVICT, "
+                "TRETAIN), or choose a larger bound instead of 0"
+            )
+        self._loop.call_soon(self._bound)  # the new value holds from then on
+
+    def _bound(self) -> None:
+        self._engine.keyspace.stream_storage.most = self.limit or None if self.active else None
+
+    def _folder_changes(self, folder: str) -> None:
+        if self.known.names() and Path(folder) != self.files.folder.parent:
+            raise ValueError(f"streams have history in {self.files.folder}; move the whole folder while it is stopped")
+
+    # -- moving nodes to files --------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Many times a second."""
+        self._remove_unneeded()
+        if self.active and self._moving is None:
+            self._evict_oldest()
+            self._move()
+        if (self.refusal is not None) != self._refusing:
+            self._refusing = not self._refusing
+            self._on_trouble()
+
+    def _measure(self) -> int:
+        """About how many bytes sealed nodes take; exact when it comes near to the limit."""
+        held = sum(messages.sealed_raw - messages.stored_raw for messages in self._streams)
+        if 2 * held > self.limit:
+            held = sum(sealed_size(messages) for messages in self._streams)
+        self._held = held
+        return held
+
+    def _move(self, at_once: bool = False) -> bool:
+        """Have the thread write a segment, if memory is short; whether it does.
+
+        Nodes that wait to be compressed cannot go: a thread compresses them first, or this does `at_once`.
+        """
+        limit = self.limit
+        if not limit or time.monotonic() < self._next_try or 4 * self._measure() < 3 * limit:
+            return False
+        size = self._segment_size
+        if self._is_full(size):
+            return False
+        pressed = 8 * self._held > 7 * limit
+        for messages in heapq.nlargest(CANDIDATES, self._streams, key=_in_memory):
+            nodes = coldest(messages, size)
+            if 4 * _stored_size(nodes) < size and pressed and messages.cooling.has_deferred:
+                self._engine.compression.hurry(messages, size if at_once else 0)
+                nodes = coldest(messages, size)
+            if nodes and (
+                4 * _stored_size(nodes) >= size or (pressed and not messages.cooling.has_deferred) or at_once
+            ):
+                self._write(messages, nodes)
+                return True
+        return False
+
+    def _is_full(self, size: int) -> bool:
+        """Whether so many bytes more are not allowed, and nothing may be evicted for them."""
+        config = self._config
+        return config.stream_history_full == "refuse" and 0 < config.stream_history_max < self.known.size + size
+
+    def _evict_oldest(self) -> None:
+        """While files take more than they may, evict the segment whose messages are the oldest of all streams."""
+        most = self._config.stream_history_max
+        if not most or self._config.stream_history_full != "evict" or self._engine.pause.until:
+            return
+        while self.known.size > most:
+            free = [
+                (stream.messages.history[0].peak, database, key, stream)
+                for database, key, stream in self._all_streams()
+                if stream.messages.history and key not in database.locked
+            ]
+            if not free:
+                return
+            _, database, key, stream = min(free, key=itemgetter(0))
+            self._engine.lazy.run_for(database, key, to_write=True)
+            if database.data.get(key) is not stream or not stream.messages.history:
+                continue
+            stream.messages.evict_through(stream.messages.history[0].end * NODE)
+            database.changed(key)
+            self._engine.propagate(database, [[b"TEVICT", key, b"%d" % (stream.messages.first - 1)]])
+
+    def _write(self, messages: Messages, nodes: list[Node]) -> None:
+        stored = [StoredNode(node.message(), node.newest, node.raw, node.offsets) for node in nodes]
+        self._moving = Moving(weakref.ref(messages), nodes, [node.payload for node in stored])
+        begin = nodes[0].number, nodes[0].before, nodes[0].large
+        self._thread.start(partial(segment_files.write, self.files.folder, *begin, stored))
+
+    def _wrote(self, result: Result) -> None:
+        self._finish(result)
+        if self.active and self._moving is None:
+            self._move()
+
+    def _finish(self, result: Result) -> None:
+        """The thread has written a segment, or could not."""
+        moving, self._moving = self._moving, None
+        assert moving is not None
+        if isinstance(result, str):
+            self._next_try = time.monotonic() + RETRY_SECONDS
+            self._set_problem(result)
+            return
+        self._set_problem(None)
+        self._written += 1
+        self.adopt(result)  # from here on the file is removed if nothing has it
+        messages = moving.messages()
+        place = self._find(messages) if messages is not None else None
+        if messages is None or place is None or place[1] in place[0].locked:
+            return
+        now = [messages.nodes.get(node.number) for node in moving.nodes]
+        same = all(
+            node is None or (node is before and (not node.payload or node.payload is payload))
+            for node, before, payload in zip(now, moving.nodes, moving.payloads, strict=True)
+        )
+        if same and store(messages, result):
+            self._engine.propagate(place[0], [[b"TAPPLY", place[1], b"HISTORY", result.dump()]])
+
+    def _relieve(self) -> None:
+        """The bound is reached: wait for the disk until it is kept again, or nothing more can go."""
+        self._relief_planned = False
+        while self.active and self._measure() > self.limit:
+            if self._moving is None and not self._move(at_once=True):
+                return
+            self._finish(self._thread.wait())
+
+    def _set_problem(self, problem: str | None) -> None:
+        if problem is not None and self.problem is None:
+            log.error("history cannot be written: %s; it is tried again every second", problem)
+        elif problem is None and self.problem is not None:
+            log.warning("history can be written again")
+        self.problem = problem
+
+    @property
+    def refusal(self) -> str | None:
+        """Why writes must be refused: memory is at its bound, and nothing can go to a file."""
+        problem = self.problem
+        if self._is_full(self._segment_size):
+            problem = "the files take as much as stream-history-max allows"
+        if not self.active or problem is None or self._measure() <= self.limit:
+            return None
+        return (
+            f"streams take the memory they may (stream-memory), and history cannot be written: {problem}. Make room "
+            "for it, or raise the limit"
+        )
+
+    # -- where streams are ------------------------------------------------------------------------------------
+
+    def _find(self, messages: Messages) -> Place | None:
+        """The key that holds a stream; all keys are looked through when it is not where it was."""
+        place = self._places.get(messages)
+        if place is None or _messages_at(place) is not messages:
+            self._places.clear()
+            for database, key, stream in self._all_streams():
+                self._places[stream.messages] = (database, key)
+            place = self._places.get(messages)
+        return place
+
+    def _all_streams(self) -> Iterator[tuple[Database, bytes, Stream]]:
+        for database in self._engine.keyspace.databases:
+            for key, value in database.data.items():
+                if type(value) is Stream:
+                    yield database, key, value
+
+    # -- removing files ---------------------------------------------------------------------------------------
+
+    def _remove_unneeded(self) -> None:
+        if self.active and self._moving is None:  # else the thread may be about to use a file of the same name
+            for name in self.known.take_removable(self._aof.writer):
+                self._thread.start(partial(self._remove, name))
+
+    def _remove(self, name: str) -> None:
+        """In the thread."""
+        try:
+            self.files.remove(name)
+        except OSError as error:
+            log.warning("the file %s of history is not needed, and cannot be removed: %s", name, error.strerror)
+
+    # -- INFO -------------------------------------------------------------------------------------------------
+
+    def info(self) -> dict[str, int | str]:
+        """Fields of INFO persistence."""
+        return {
+            "history_enabled": int(self.active and self.limit > 0),
+            "history_files": len(self.known.names()),
+            "history_bytes": self.known.size,
+            "history_segments_written": self._written,
+            "history_files_to_remove": self.known.unneeded,
+            "history_last_write_status": "ok" if self.problem is None else "err",
+            "stream_memory_limit": self.limit,
+            "stream_memory_held": self._held,
+        }
+
+
+def _messages_at(place: Place) -> Messages | None:
+    database, key = place
+    value = database.data.get(key)
+    return value.messages if type(value) is Stream else None
+
+
+def _stored_size(nodes: list[Node]) -> int:
+    return sum(len(node.payload) for node in nodes)
+
+
+def _in_memory(messages: Messages) -> int:
+    return messages.sealed_raw - messages.stored_raw

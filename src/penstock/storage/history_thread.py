@@ -1,0 +1,67 @@
+"""The thread that writes and removes the files of history, one after the other."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from penstock.types.stream.segments import Segment
+
+if TYPE_CHECKING:
+    from penstock.storage.writer import Loop
+
+log = logging.getLogger("penstock.storage")
+
+Result = Segment | str
+"""A segment that was written, or why it was not."""
+
+
+class HistoryThread:
+    """Started when first needed. The loop calls `on_result` for each segment, unless `wait` took the result."""
+
+    def __init__(self, loop: Loop, on_result: Callable[[Result], None]) -> None:
+        self._loop = loop
+        self._on_result = on_result
+        self._jobs: queue.SimpleQueue[Callable[[], Segment | None] | None] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def start(self, job: Callable[[], Segment | None]) -> None:
+        """Have it write a segment, or do something that nobody waits for (None)."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="penstock-history", daemon=True)
+            self._thread.start()
+        self._jobs.put(job)
+
+    def wait(self) -> Result:
+        """Wait for the segment that is being written; blocks."""
+        return self._results.get()
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            result: Result | None
+            try:
+                result = job()
+            except OSError as error:
+                result = error.strerror or str(error)
+            except Exception as error:  # a bug of ours must not leave the nodes of a stream stuck
+                log.exception("internal error in the thread of history")
+                result = repr(error)
+            if result is not None:
+                self._results.put(result)
+                with contextlib.suppress(RuntimeError):  # the loop has ended
+                    self._loop.call_soon_threadsafe(self._collect)
+
+    def _collect(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            self._on_result(self._results.get_nowait())

@@ -1,0 +1,81 @@
+"""Which files of history are needed: by streams, by the snapshot on disk, by the one that is being written.
+
+A stream that goes lets go of its files by itself: they are known as long as a segment has their `StoredFile`. A file
+that nothing needs is removable when the log that says so is as safe as its policy promises; otherwise a power cut could
+bring back a stream whose file is gone.
+
+Owned by the loop thread. Other threads may free the last reference to a StoredFile.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+
+from penstock.storage.writer import LogWriter
+from penstock.types.stream.segments import Segment, Source, StoredFile
+
+
+class KnownFiles:
+    """See the top of this file."""
+
+    def __init__(self) -> None:
+        self._known: weakref.WeakValueDictionary[str, StoredFile] = weakref.WeakValueDictionary()
+        self._sizes: dict[str, int] = {}
+        self._let_go: deque[str] = deque()  # names whose StoredFile is gone
+        self._unneeded: dict[str, int] = {}  # names, and how often the log was synced when they came here
+        self.in_snapshot: frozenset[str] = frozenset()
+        self._in_next_snapshot: frozenset[str] = frozenset()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._known
+
+    def adopt(self, segment: Segment, source: Source) -> None:
+        """Give a segment its file, the same one to all of that name."""
+        file = self._known.get(segment.name)
+        if file is None:
+            file = self._known[segment.name] = StoredFile(segment.name, source)
+            self._sizes[segment.name] = segment.places[-1]
+            weakref.finalize(file, self._let_go.append, segment.name)
+        segment.file = file
+
+    def names(self) -> list[str]:
+        """The files that streams have."""
+        return list(self._known)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the files that streams have."""
+        return sum(self._sizes[name] for name in self.names())
+
+    @property
+    def unneeded(self) -> int:
+        """How many files wait to be removed."""
+        return len(self._unneeded)
+
+    def snapshot_begins(self) -> None:
+        """A snapshot of this instant is about to be written."""
+        self._in_next_snapshot = frozenset(self._known)
+
+    def snapshot_ended(self, done: bool) -> None:
+        """It has replaced the last one, or was given up."""
+        if done:
+            gone = self.in_snapshot - self._in_next_snapshot
+            self._unneeded.update(dict.fromkeys(gone - self._unneeded.keys(), 0))
+            self.in_snapshot = self._in_next_snapshot
+        self._in_next_snapshot = frozenset()
+
+    def take_removable(self, writer: LogWriter | None) -> list[str]:
+        """The files that can be removed now; the caller removes them."""
+        while self._let_go:
+            self._unneeded[self._let_go.popleft()] = writer.syncs if writer is not None else 0
+        kept = self.in_snapshot | self._in_next_snapshot
+        removable: list[str] = []
+        for name, syncs in list(self._unneeded.items()):
+            if name in self._known:
+                del self._unneeded[name]
+            elif name not in kept and (writer is None or writer.is_safe_since(syncs)):
+                del self._unneeded[name]
+                self._sizes.pop(name, None)
+                removable.append(name)
+        return removable

@@ -1,0 +1,354 @@
+"""Segments as files: runs of sealed nodes of a stream, each run in one Arrow IPC file that never changes.
+
+    ARROW1, two zeros                       | the head: the same bytes in all files of one schema
+    schema of (time, tag, entry)            |
+    payloads of the nodes                     as they were in memory, compressed or not
+    end of the stream of messages           | the end
+    footer: schema, place of each payload   |
+    CRC-32 of the head, CRC-32 of the end   |
+    size of the footer, ARROW1              |
+
+pyarrow and Polars open such a file as it is. The footer's schema has metadata: `penstock.index`, the whole index
+(Segment.dump in base64), and `penstock.first` and `penstock.last`, the offsets that the nodes cover. The index is in
+the footer and not in the head, so that the places of all payloads are known when it is written. The two checksums are
+inside the footer, in bytes that no part of it points to, so that other readers do not see them.
+
+A file is named `<first offset>-<last offset>-<CRC-32 of all payloads>.arrow`. Segments of all streams share a folder,
+so two of them can have the same name by chance. Then the later one gets a number behind its name: a name that exists is
+only used for a file that is the same byte by byte, and no file is ever written over.
+
+Rejected: pyarrow's own file writer, which decompresses and encodes every node again.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import os
+import re
+import struct
+import threading
+import zlib
+from array import array
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+
+from penstock.storage.files import TEMPORARY, StorageError, install, sync_folder, write_synced
+from penstock.types.packing import CorruptValue
+from penstock.types.stream.arrow import INVALID, LARGE_SCHEMA, SCHEMA
+from penstock.types.stream.arrow_size import field_at, followed
+from penstock.types.stream.ipc import Layout
+from penstock.types.stream.nodes import NODE, load_node
+from penstock.types.stream.segments import MissingHistory, Segment, StoredNode
+
+FOLDER = "history"
+"""The folder of segments, inside the server's `dir`."""
+
+AHEAD = 4 << 20
+"""Bytes behind a read that the system is asked to load too."""
+
+STEP = 1 << 20
+"""Bytes after which a reader that goes on asks again."""
+
+_MAGIC = b"ARROW1"
+_NO_MORE = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # ends the messages
+_CHECKSUM = struct.Struct("<I")
+_CHECKSUMS = struct.Struct("<II")
+_TAIL = struct.Struct("<i6s")  # size of the footer, magic
+_INT32 = struct.Struct("<i")
+_BLOCK = struct.Struct("<qixxxxq")  # where a message is, the size of its description, the size of its body
+_RECORD_BATCHES = 3  # number of this field in the table Footer of Arrow's File.fbs
+_INDEX = b"penstock.index"
+_NAME = re.compile(r"\d+-\d+-[0-9a-f]{8}(-\d+)?\.arrow")
+
+
+def write(folder: Path, first: int, before: int, large: bool, nodes: Sequence[StoredNode]) -> Segment:
+    """Make the file of some neighbouring nodes, safe from a power cut; OSError leaves nothing behind.
+
+    For any thread. If there is such a file already, it is used.
+    """
+    payloads = [node.payload for node in nodes]
+    head = _head(large)
+    places = array("Q", itertools.accumulate(map(len, payloads), initial=len(head)))
+    newest, raws = array("q", [node.newest for node in nodes]), array("Q", [node.raw for node in nodes])
+    checksums = array("I", map(zlib.crc32, payloads))
+    sparse = {place: node.offsets for place, node in enumerate(nodes) if node.offsets is not None}
+    _make_folder(folder)
+    for name in _names(first, len(nodes), payloads):
+        segment = Segment(name, first, before, large, places, newest, raws, checksums, sparse)
+        path, contents = folder / name, [head, *payloads, _end(segment, payloads)]
+        if not path.exists():
+            _install(path, contents)
+            return segment
+        if _holds(path, contents):
+            sync_folder(folder)  # it may have been named just before a crash
+            return segment
+    raise AssertionError("the names do not end")
+
+
+def _make_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        sync_folder(folder.parent)
+
+
+def _names(first: int, count: int, payloads: list[bytes]) -> Iterator[str]:
+    """The name of a segment, and those that it gets if that one is taken."""
+    checksum = 0
+    for payload in payloads:
+        checksum = zlib.crc32(payload, checksum)
+    start, last = _covered(first, count)
+    name = f"{start}-{last}-{checksum:08x}"
+    return (f"{name}-{number}.arrow" if number > 1 else f"{name}.arrow" for number in itertools.count(1))
+
+
+def _covered(first: int, count: int) -> tuple[int, int]:
+    """The first and the last offset of some nodes."""
+    return first * NODE + 1, (first + count) * NODE
+
+
+def _install(path: Path, contents: list[bytes]) -> None:
+    temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{threading.get_ident()}-{path.name}")
+    write_synced(temporary, lambda file: file.writelines(contents))
+    try:
+        install(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _holds(path: Path, contents: list[bytes]) -> bool:
+    """Whether a file has exactly these contents."""
+    with path.open("rb") as file:
+        return all(file.read(len(part)) == part for part in contents) and not file.read(1)
+
+
+# The parts of a file around its payloads.
+
+
+def _head(large: bool) -> bytes:
+    schema: bytes = _schema(large).serialize().to_pybytes()
+    return _MAGIC + bytes(2) + schema
+
+
+def _schema(large: bool) -> Any:
+    return LARGE_SCHEMA if large else SCHEMA
+
+
+def _end(segment: Segment, payloads: list[bytes]) -> bytes:
+    first, last = _covered(segment.first, len(segment))
+    metadata = {
+        b"penstock.first": b"%d" % first,
+        b"penstock.last": b"%d" % last,
+        _INDEX: base64.b64encode(segment.dump()),
+    }
+    blocks = []
+    for place, payload in zip(segment.places, payloads, strict=False):
+        description = 8 + _INT32.unpack_from(payload, 4)[0]
+        blocks.append(_BLOCK.pack(place, description, len(payload) - description))
+    end = _NO_MORE + _footer(_schema(segment.large).with_metadata(metadata), blocks)
+    end += _CHECKSUM.pack(zlib.crc32(_head(segment.large)))
+    end += _CHECKSUM.pack(zlib.crc32(end))
+    return end + _TAIL.pack(len(end) - len(_NO_MORE), _MAGIC)
+
+
+def _footer(schema: Any, blocks: list[bytes]) -> bytes:
+    """A FlatBuffer: what pyarrow writes for a file without batches, with another list of batches behind it."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema):
+        pass
+    whole = sink.getvalue().to_pybytes()
+    size, _ = _TAIL.unpack_from(whole, len(whole) - _TAIL.size)
+    footer = bytearray(whole[-_TAIL.size - size : -_TAIL.size])
+    footer += bytes((4 - len(footer)) % 8)  # so that the blocks, behind their count, are at a multiple of 8
+    view = memoryview(bytes(footer))
+    field = field_at(view, followed(view, 0), _RECORD_BATCHES)
+    _INT32.pack_into(footer, field, len(footer) - field)
+    return bytes(footer) + _INT32.pack(len(blocks)) + b"".join(blocks)
+
+
+class SegmentFiles:
+    """Reads, lists and removes the segments of a folder. It has no state, so any thread may call it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def fetch(self, segment: Segment, places: Sequence[int]) -> list[bytes]:
+        """The payloads of some nodes, counted from the segment's first; MissingHistory if one is not what it was."""
+        try:
+            descriptor = os.open(self.folder / segment.name, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise self._lost(segment, places, _reason(error)) from error
+        try:
+            return [payload for run in _runs(places) for payload in self._run(segment, run, descriptor)]
+        finally:
+            os.close(descriptor)
+
+    def _run(self, segment: Segment, run: range, descriptor: int) -> Iterator[bytes]:
+        """The payloads of neighbouring nodes. A read for each: one for all would have to be cut, which copies it."""
+        _prefetch(descriptor, segment.places[run.start], segment.places[run.stop], segment.places[-1])
+        for place in run:
+            start, end = segment.places[place], segment.places[place + 1]
+            try:
+                payload = _read(descriptor, start, end - start)
+            except OSError as error:
+                raise self._lost(segment, [place], _reason(error)) from error
+            if len(payload) < end - start:
+                raise self._lost(segment, [place], "is cut short")
+            if zlib.crc32(payload) != segment.checksums[place]:
+                raise self._lost(segment, [place], "is damaged there")
+            yield payload
+
+    def _lost(self, segment: Segment, places: Sequence[int], problem: str) -> MissingHistory:
+        first, last = segment.first + min(places), segment.first + max(places)
+        start, end = _covered(first, last - first + 1)
+        return MissingHistory(
+            f"offsets {start} to {end} cannot be read: the file {self.folder.name}/{segment.name} {problem}"
+        )
+
+    def missing(self, segment: Segment) -> str | None:
+        """What is wrong with the file as far as its size shows; None if nothing is."""
+        try:
+            size = (self.folder / segment.name).stat().st_size
+        except OSError as error:
+            return f"the file {self.folder.name}/{segment.name} {_reason(error)}"
+        if size < segment.places[-1]:
+            return (
+                f"the file {self.folder.name}/{segment.name} is cut short: it has {size} bytes, "
+                f"and its nodes end at byte {segment.places[-1]}"
+            )
+        return None
+
+    def remove(self, name: str) -> None:
+        (self.folder / name).unlink(missing_ok=True)
+
+    def strays(self, wanted: Collection[str]) -> list[str]:
+        """The names of segments and of unfinished files that are not wanted. Files of other kinds are left alone.
+
+        A file that another thread is writing is one of them.
+        """
+        try:
+            names = sorted(path.name for path in self.folder.iterdir())
+        except FileNotFoundError:
+            return []
+        ours = [name for name in names if name.startswith(TEMPORARY) or _NAME.fullmatch(name)]
+        return [name for name in ours if name not in wanted]
+
+
+def _reason(error: OSError) -> str:
+    return "is not there" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
+
+
+def _runs(places: Sequence[int]) -> Iterator[range]:
+    """Neighbouring places, as ranges.
+
+    >>> list(_runs([3, 4, 5, 9, 1]))
+    [range(3, 6), range(9, 10), range(1, 2)]
+    """
+    for _, group in itertools.groupby(enumerate(places), lambda item: item[1] - item[0]):
+        run = [place for _, place in group]
+        yield range(run[0], run[-1] + 1)
+
+
+def _read(descriptor: int, at: int, size: int) -> bytes:
+    """Bytes of a file; fewer at its end. The system may return fewer too, at most 2 GiB."""
+    data = os.pread(descriptor, size, at)
+    if len(data) == size:
+        return data
+    parts = [data]
+    while parts[-1]:
+        at, size = at + len(parts[-1]), size - len(parts[-1])
+        parts.append(os.pread(descriptor, size, at))
+    return b"".join(parts)
+
+
+def _prefetch(descriptor: int, start: int, end: int, last: int) -> None:
+    """Have the system load what is about to be read, and what a reader that goes on would read next.
+
+    Asking costs more than reading a node that is in memory already, so a single node asks only at each STEP.
+    """
+    advise = getattr(os, "posix_fadvise", None)  # macOS has none
+    if advise is not None and start // STEP != end // STEP:
+        advise(descriptor, start, min(end + AHEAD, last) - start, os.POSIX_FADV_WILLNEED)
+
+
+# What a file says about itself.
+
+
+def read_index(path: Path) -> Segment:
+    """The index that a file has in its footer; StorageError if the footer is not as it was written."""
+    with path.open("rb") as file:
+        return _read_index(path, file)[0]
+
+
+def _read_index(path: Path, file: BinaryIO) -> tuple[Segment, int]:
+    """The index, and the checksum of the head."""
+    size = file.seek(0, os.SEEK_END)
+    tail_at = max(size - _TAIL.size, 0)
+    file.seek(tail_at)
+    tail = file.read()
+    if len(tail) < _TAIL.size or (found := _TAIL.unpack(tail))[1] != _MAGIC:
+        raise StorageError(path, tail_at, "it is not an Arrow file, or its end is missing or damaged")
+    start = tail_at - found[0] - len(_NO_MORE)  # of the end
+    if not 0 < start < tail_at - len(_NO_MORE) - _CHECKSUMS.size:
+        raise StorageError(path, tail_at, "the size of its footer is damaged")
+    file.seek(start)
+    end = file.read(tail_at - start)
+    head_checksum, checksum = _CHECKSUMS.unpack(end[-_CHECKSUMS.size :])
+    if zlib.crc32(end[: -_CHECKSUM.size]) != checksum:
+        raise StorageError(path, start, "its footer is damaged, or it is not a segment of a stream")
+    try:
+        with pa.ipc.open_file(pa.BufferReader(end + tail)) as reader:  # which reads nothing else as yet
+            segment = Segment.load(base64.b64decode(reader.schema.metadata[_INDEX], validate=True))
+    except (*INVALID, KeyError, TypeError) as error:
+        raise StorageError(path, start, f"its footer has no usable index: {error}") from error
+    if segment.places[-1] != start:
+        raise StorageError(path, start, f"its nodes end at byte {segment.places[-1]}, not where its footer begins")
+    return segment, head_checksum
+
+
+def problems(path: Path) -> list[str]:
+    """Everything that is wrong with a file. Every node is decoded."""
+    try:
+        with path.open("rb") as file:
+            segment, head_checksum = _read_index(path, file)
+            file.seek(0)
+            found = []
+            if zlib.crc32(file.read(segment.places[0])) != head_checksum:
+                found.append("its head is damaged")
+            if segment.name != path.name:
+                found.append(f"it was written with the name {segment.name}")
+            return [*found, *_node_problems(segment, file)]
+    except FileNotFoundError:
+        return ["it is not there"]
+    except StorageError as error:
+        return [f"at byte {error.offset}: {error.problem}"]
+    except OSError as error:
+        return [f"it cannot be read: {error.strerror}"]
+
+
+def _node_problems(segment: Segment, file: BinaryIO) -> Iterator[str]:
+    for place, (start, end) in enumerate(itertools.pairwise(segment.places)):
+        first, last = _covered(segment.first + place, 1)
+        file.seek(start)
+        payload = file.read(end - start)
+        if zlib.crc32(payload) != segment.checksums[place]:
+            yield f"the node of offsets {first} to {last} is damaged: its checksum is wrong"
+            continue
+        try:
+            node = load_node(
+                segment.first + place,
+                segment.before,
+                segment.newest[place],
+                Layout.of(payload).codec is not None,
+                segment.large,
+                segment.sparse.get(place),
+                payload,
+            )
+            if node.raw != segment.raws[place]:
+                yield f"the node of offsets {first} to {last} has {node.raw} bytes, not {segment.raws[place]}"
+        except (CorruptValue, struct.error, IndexError) as error:
+            yield f"the node of offsets {first} to {last} is damaged: {error}"
