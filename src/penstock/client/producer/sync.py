@@ -107,8 +107,9 @@ class Producer:
         self._raise_unheard()
 
     def close(self, timeout: float | None = None) -> None:
-        """As `flush`, and then end. Messages that are not written within `timeout` seconds fail, with the time that a
-        message may take as their limit in any case.
+        """As `flush`, and then end: it takes no more messages.
+
+        After a TimeoutError what is held is still being sent, until it is written or its time is up.
         """
         if self._process != os.getpid():
             return  # its messages, and its thread, are the parent's
