@@ -95,7 +95,7 @@ class Compression:
             size -= waiting - messages.cooling.waiting
 
     def _forget(self, messages: Messages) -> None:
-        del self._resting[messages]
+        self._resting.pop(messages, None)  # a write may have compressed it, or history, and a round forgotten it
         self._share_backlog()
 
     def _share_backlog(self) -> None:

@@ -107,6 +107,9 @@ class History:
     def adopt(self, segment: Segment) -> None:
         self.known.adopt(segment, self)
 
+    def keep_for_replay(self, segments: Sequence[Segment]) -> None:
+        self.known.keep_for_replay(segments)
+
     def names(self) -> list[str]:
         return self.known.names()
 

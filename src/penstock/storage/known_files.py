@@ -2,7 +2,8 @@
 
 A stream that goes lets go of its files by itself: they are known as long as a segment has their `StoredFile`. A file
 that nothing needs is removable when the log that says so is as safe as its policy promises; otherwise a power cut could
-bring back a stream whose file is gone.
+bring back a stream whose file is gone. Compaction is logged as the nodes that it rewrote, so a replay of it reads the
+stream as it was: all files of the stream stay until the log has a base that was written afterwards.
 
 Owned by the loop thread. Other threads may free the last reference to a StoredFile.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
+from collections.abc import Iterable
 
 from penstock.storage.writer import LogWriter
 from penstock.types.stream.segments import Segment, Source, StoredFile
@@ -24,6 +26,8 @@ class KnownFiles:
         self._sizes: dict[str, int] = {}
         self._let_go: deque[str] = deque()  # names whose StoredFile is gone
         self._unneeded: dict[str, int] = {}  # names, and how often the log was synced when they came here
+        self._for_replay: set[StoredFile] = set()  # that a replay of the log reads
+        self._before_base: frozenset[StoredFile] = frozenset()  # those that it no longer reads with the next base
         self.in_snapshot: frozenset[str] = frozenset()
         self._in_next_snapshot: frozenset[str] = frozenset()
 
@@ -65,8 +69,24 @@ class KnownFiles:
             self.in_snapshot = self._in_next_snapshot
         self._in_next_snapshot = frozenset()
 
+    def keep_for_replay(self, segments: Iterable[Segment]) -> None:
+        """The log has an effect whose replay reads these segments."""
+        self._for_replay.update(segment.file for segment in segments if segment.file is not None)
+
+    def base_begins(self) -> None:
+        """A base of this instant is about to be written."""
+        self._before_base = frozenset(self._for_replay)
+
+    def base_ended(self, done: bool) -> None:
+        """The log begins with it, or it was given up."""
+        if done:
+            self._for_replay -= self._before_base
+        self._before_base = frozenset()
+
     def take_removable(self, writer: LogWriter | None) -> list[str]:
         """The files that can be removed now; the caller removes them."""
+        if writer is None:
+            self._for_replay.clear()
         while self._let_go:
             self._unneeded[self._let_go.popleft()] = writer.syncs if writer is not None else 0
         kept = self.in_snapshot | self._in_next_snapshot

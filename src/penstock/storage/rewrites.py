@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from penstock.engine.directives import DIRECTIVES
 from penstock.engine.dispatch import Engine
@@ -17,6 +18,9 @@ from penstock.storage.aof import AppendOnlyFile
 from penstock.storage.child import Child
 from penstock.storage.notice import notice
 from penstock.storage.one_child import OneChild
+
+if TYPE_CHECKING:
+    from penstock.storage.known_files import KnownFiles
 
 log = logging.getLogger("penstock.storage")
 
@@ -28,6 +32,7 @@ class Rewrites:
         self._engine = engine
         self._aof = aof
         self._child = child
+        self.files: KnownFiles | None = None  # told when the log has a new base
         self.scheduled = False
         self.last_try = 0.0
         self._count = 0
@@ -70,6 +75,8 @@ class Rewrites:
     def start(self) -> bool:
         """Have the child write a new base; False if it could not be started."""
         self.last_try = time.monotonic()
+        if self.files is not None:
+            self.files.base_begins()
         return self._child.start(self, self._aof.start_rewrite)
 
     def ended(self, child: Child, problem: str) -> None:
@@ -81,6 +88,8 @@ class Rewrites:
         if problem:
             self.failed(problem)
             return
+        if self.files is not None:
+            self.files.base_ended(done=True)
         self.tell_begun(None)
         self._count += 1
         self._failures = 0
@@ -88,6 +97,8 @@ class Rewrites:
         notice("the log was rewritten: %d bytes", self._aof.size)
 
     def failed(self, problem: str) -> None:
+        if self.files is not None:
+            self.files.base_ended(done=False)
         self._failures += 1
         log.error("the log could not be rewritten: %s", problem)
         if self._aof.writer is not None and not self._aof.manifest.base:  # it was just turned on, and is worth nothing

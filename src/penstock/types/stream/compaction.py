@@ -154,6 +154,9 @@ def _index(messages: Messages, compactor: Compactor) -> None:
 
 
 def _compact_node(messages: Messages, compactor: Compactor, number: int) -> None:
+    files = messages.storage.files
+    if files is not None and messages.history:
+        files.keep_for_replay(messages.history)
     node = messages.nodes[number] if number in messages.nodes else messages.recall(number)
     messages.use(node)
     raw = node.raw

@@ -260,7 +260,8 @@ class Messages:
         """Bring a node of history back into memory, so that it can be rewritten; its segment becomes two."""
         segment, _ = self.place(number)
         node = self.nodes[number] = recalled(self.node(number))
-        self.recent.pop(number, None)
+        for read in [each for each in self.recent if segment.first <= each < segment.end]:
+            del self.recent[read]  # they refer to the segment
         self.stored_raw -= node.raw
         at = self.history.index(segment)
         parts = [(segment.first, number), (number + 1, segment.end)]

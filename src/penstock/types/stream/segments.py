@@ -67,6 +67,9 @@ class Files(Protocol):
     def sealed(self, messages: Messages, raw: int) -> None:
         """A stream has more sealed nodes in memory, with so many bytes of messages."""
 
+    def keep_for_replay(self, segments: Sequence[Segment]) -> None:
+        """The log has an effect whose replay reads these segments, whatever becomes of their stream."""
+
     def names(self) -> list[str]:
         """The files that streams have."""
 
