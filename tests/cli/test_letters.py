@@ -11,7 +11,7 @@ from tests.support.waiting import wait_until
 from typer.testing import CliRunner
 
 from penstock import Server
-from penstock.cli import letters
+from penstock.cli import letters, server_link
 from penstock.cli.main import app
 from penstock.protocol.dead_letters import Letter
 from penstock.testing.proxy import FaultProxy
@@ -105,7 +105,7 @@ def test_a_lost_connection_puts_no_letter_back_twice_and_none_never(
     ours: Server, client: redis.Redis, cut: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(letters, "_AT_ONCE", 2)
-    monkeypatch.setattr(letters, "_PAUSE", 0.0)
+    monkeypatch.setattr(server_link, "PAUSE", 0.0)
     write_letters(client, *(b"%d" % number for number in range(7)))
     with FaultProxy(("127.0.0.1", ours.port)) as proxy:
         fault = getattr(proxy, cut)(b"EXEC", nth=2)

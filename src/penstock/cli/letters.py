@@ -13,8 +13,6 @@ which are evidence.
 from __future__ import annotations
 
 import os
-import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -24,7 +22,7 @@ from typing import Any
 import typer
 
 from penstock.cli.server_link import URL, Link, Lost
-from penstock.cli.terminal import ending_quietly, one_line, shown_bytes
+from penstock.cli.terminal import RewrittenLine, ending_quietly, one_line, shown_bytes
 from penstock.protocol.dead_letters import Letter, name_in_text
 from penstock.schema.fitting import misfit
 from penstock.schema.parser import parse
@@ -33,8 +31,6 @@ GROUP = "penstock-letters-replay"
 """The group of a dead-letter stream whose position says how far its letters were put back."""
 _AT_ONCE = 500
 _BYTES_AT_ONCE = 4 << 20
-_PAUSE = 1.0  # seconds between attempts to reach a server that is down
-_ATTEMPTS = 30
 Call = Callable[..., Any]
 
 letters = typer.Typer(name="letters", help="List dead letters, and put their messages back.", no_args_is_help=True)
@@ -104,27 +100,10 @@ def replay(
             place = box.position()
             while (count is None or progress.done < count) and place <= box.last:
                 limit = _AT_ONCE if count is None else min(_AT_ONCE, count - progress.done)
-                place = _patiently(link, partial(box.put_back, place, limit, progress))
+                # A step may be repeated: it first asks how far letters were put back.
+                place = link.patiently(partial(box.put_back, place, limit, progress))
         finally:
             progress.summary(stream)
-
-
-def _patiently(link: Link, step: Callable[[], int]) -> int:
-    """Run a step, again while the server is down.
-
-    A step may be repeated: it first asks how far letters were put back.
-    """
-    attempt = 0
-    while True:
-        try:
-            return step()
-        except Lost as error:
-            if attempt == _ATTEMPTS:
-                link.fail(f"{link.place} did not come back ({error})")
-            if not attempt:
-                link.say(f"lost {link.place} ({error}); trying again for {_ATTEMPTS * _PAUSE:.0f} s")
-            attempt += 1
-            time.sleep(_PAUSE)
 
 
 class _LetterBox:
@@ -253,7 +232,7 @@ class _Progress:
         self.done = 0
         self._link = link
         self._streams: Counter[bytes] = Counter()
-        self._shown = 0.0
+        self._line = RewrittenLine()
 
     def add(self, plan: _Plan) -> None:
         for target, messages in plan.targets.items():
@@ -261,17 +240,10 @@ class _Progress:
         self.done = self._streams.total()
         for offset, why in plan.skipped:
             self._link.say(f"offset {offset} was skipped: {why}")
-        if sys.stderr.isatty() and time.monotonic() - self._shown > 0.2:
-            self._shown = time.monotonic()
-            print(f"\r{self.done:,} letters", end="", file=sys.stderr, flush=True)
+        self._line.show(f"{self.done:,} letters")
 
     def summary(self, stream: str) -> None:
-        start = "\r" if sys.stderr.isatty() else ""
         noun = "letter" if self.done == 1 else "letters"
         verb = "would be" if self.dry_run else "were" if self.done != 1 else "was"
         streams = ", ".join(f"'{_name(target)}' {count:,}" for target, count in sorted(self._streams.items()))
-        print(
-            f"{start}{self.done:,} {noun} of '{stream}' {verb} put back{': ' if streams else ''}{streams}",
-            file=sys.stderr,
-            flush=True,
-        )
+        self._line.end(f"{self.done:,} {noun} of '{stream}' {verb} put back{': ' if streams else ''}{streams}")

@@ -10,8 +10,9 @@ tenth of a second sooner.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 import typer
@@ -20,10 +21,14 @@ from penstock.protocol.address import without_secrets
 
 DEFAULT_URL = "redis://127.0.0.1:6379/0"
 PATIENCE = 15.0  # seconds without an answer before the connection counts as lost; longer than any BLOCK used
+PAUSE = 1.0  # seconds between attempts to reach a server that is down
+ATTEMPTS = 30
 
 URL = typer.Option(
     DEFAULT_URL, "--url", envvar="PENSTOCK_URL", help="The server: redis://[user:password@]host:port/database."
 )
+
+Result = TypeVar("Result")
 
 
 class Lost(Exception):
@@ -90,6 +95,20 @@ class Link:
             return None
         except redis.RedisError as error:
             self._judge("a transaction", error)
+
+    def patiently(self, step: Callable[[], Result]) -> Result:
+        """Run a step that may be repeated; again while the server is down, which ends the program after a while."""
+        attempt = 0
+        while True:
+            try:
+                return step()
+            except Lost as error:
+                if attempt == ATTEMPTS:
+                    self.fail(f"{self.place} did not come back ({error})")
+                if not attempt:
+                    self.say(f"lost {self.place} ({error}); trying again for {ATTEMPTS * PAUSE:.0f} s")
+                attempt += 1
+                time.sleep(PAUSE)
 
     def _judge(self, command: object, error: Exception) -> NoReturn:
         import redis

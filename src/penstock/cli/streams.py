@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from penstock.cli.server_link import URL, Link, Lost
-from penstock.cli.terminal import ending_quietly, one_line, shown_bytes, write_as
+from penstock.cli.terminal import RewrittenLine, ending_quietly, one_line, shown_bytes, write_as
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -282,7 +282,7 @@ class _Writer:
         self._batch = 0
         self._last = 0
         self._unsure = 0  # messages that were sent and not answered
-        self._shown = 0.0
+        self._line = RewrittenLine()
 
     def append(self, words: list[bytes]) -> None:
         """Append `tag entry tag entry ...`, in commands of a bounded size."""
@@ -294,7 +294,7 @@ class _Writer:
             self.written += len(part) // 2
             self._unsure = 0
             self._last = first + len(part) // 2 - 1
-            self._progress()
+            self._line.show(f"{self.written:,} messages")
 
     def _send(self, *words: object) -> int:
         attempt = 0
@@ -313,19 +313,11 @@ class _Writer:
                     self._unsure = 0  # the server refused, and said so
                 raise
 
-    def _progress(self) -> None:
-        if sys.stderr.isatty() and time.monotonic() - self._shown > 0.2:
-            self._shown = time.monotonic()
-            print(f"\r{self.written:,} messages", end="", file=sys.stderr, flush=True)
-
     def summary(self) -> None:
         place = f", the last at offset {self._last}" if self.written else ""
-        start = "\r" if sys.stderr.isatty() else ""
         noun = "message" if self.written == 1 else "messages"
         unsure = f"; {self._unsure:,} more may be written, the server did not answer" if self._unsure else ""
-        print(
-            f"{start}{self.written:,} {noun} appended to '{self._stream}'{place}{unsure}", file=sys.stderr, flush=True
-        )
+        self._line.end(f"{self.written:,} {noun} appended to '{self._stream}'{place}{unsure}")
 
 
 # -- streams --------------------------------------------------------------------------------------------------

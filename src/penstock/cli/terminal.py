@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -22,6 +23,22 @@ def ending_quietly() -> Iterator[None]:
         # The interpreter flushes stdout once more at its end, and would report an error then.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(0) from None
+
+
+class RewrittenLine:
+    """A line that shows how far a command has come, on a terminal only; and the last one, which always appears."""
+
+    def __init__(self) -> None:
+        self._shown = 0.0
+
+    def show(self, text: str) -> None:
+        if sys.stderr.isatty() and time.monotonic() - self._shown > 0.2:
+            self._shown = time.monotonic()
+            print(f"\r{text}", end="", file=sys.stderr, flush=True)
+
+    def end(self, text: str) -> None:
+        start = "\r" if sys.stderr.isatty() else ""
+        print(f"{start}{text}", file=sys.stderr, flush=True)
 
 
 def shown_bytes(raw: bytes) -> str:
