@@ -18,7 +18,7 @@ from penstock.cli import secrets, serve
 MODULES = {
     "check": "check", "bench": "bench", "demo": "demo", "tail": "streams", "write": "streams",
     "streams": "streams", "run": "run", "init": "init", "letters": "letters",
-    "schema": "schemas", "worker": "worker",
+    "schema": "schemas", "worker": "worker", "history": "history",
 }  # fmt: skip
 """The module in this package that registers a subcommand, in the order in which help lists them after `serve`."""
 
