@@ -18,7 +18,7 @@ from penstock.types.stream.compaction import compact_nodes
 from penstock.types.stream.messages import Messages
 from penstock.types.stream.producers import ProducerFenced, UnknownStage
 from penstock.types.stream.segments import Segment
-from penstock.types.stream.stored_nodes import forget_segment, store
+from penstock.types.stream.stored_nodes import forget_nodes, store
 from penstock.types.stream.stream import Stream
 
 
@@ -143,7 +143,7 @@ def tunstage(session: Session, argv: Argv) -> Reply:
     keys=key(1, Access.UPDATE),
     group="stream",
     syntax="key GROUP name change | key AT ms command [argument ...] | key UNSTAGE ms | key COMPACT node [node ...]"
-    " | key HISTORY index | key LOST name",
+    " | key HISTORY index | key LOST name [node ...]",
     cost="That of what it applies.",
 )
 def tapply(session: Session, argv: Argv) -> Reply:
@@ -151,7 +151,7 @@ def tapply(session: Session, argv: Argv) -> Reply:
 
     GROUP sets the state of a group after a read, AT runs a stream command at the time it first ran, UNSTAGE drops
     stages older than a time, COMPACT drops superseded messages from these nodes. HISTORY lets go of messages that are
-    in a file, and LOST gives up those of a file that is lost.
+    in a file, and LOST gives up those of a file that is lost, or of these nodes in it.
     """
     form = argv[2].upper()
     if form == b"AT" and len(argv) > 5:
@@ -180,23 +180,24 @@ def tapply(session: Session, argv: Argv) -> Reply:
         if stream is None:
             return OK
         compact_nodes(stream.messages, numbers)
-    elif form in (b"HISTORY", b"LOST") and len(argv) == 4:
+    elif (form == b"HISTORY" and len(argv) == 4) or (form == b"LOST" and len(argv) > 3):
+        numbers = [to_number(word, "node") for word in argv[4:]]
         if stream is not None:
-            _apply_to_history(stream.messages, form, argv[3])
+            _apply_to_history(stream.messages, form, argv[3], numbers)
         return OK
     else:
         raise ReplyError(
-            "TAPPLY knows GROUP name change, AT ms command, UNSTAGE ms, COMPACT node ..., HISTORY index and LOST name"
+            "TAPPLY knows GROUP name change, AT ms command, UNSTAGE ms, COMPACT node ..., HISTORY index and LOST name "
+            "[node ...]"
         )
     db.changed(argv[1])
     return OK
 
 
-def _apply_to_history(messages: Messages, form: bytes, word: bytes) -> None:
+def _apply_to_history(messages: Messages, form: bytes, word: bytes, numbers: list[int]) -> None:
     """If the file of HISTORY is gone, the messages stay in memory: a later effect evicts them."""
     if form == b"LOST":
-        for segment in [each for each in messages.history if each.name.encode() == word]:
-            forget_segment(messages, segment)
+        forget_nodes(messages, word.decode(errors="replace"), set(numbers))
         return
     try:
         store(messages, Segment.load(word))

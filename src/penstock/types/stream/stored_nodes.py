@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from operator import attrgetter
 
 from penstock.types.packing import CorruptValue
@@ -116,6 +117,23 @@ def forget_segment(messages: Messages, segment: Segment) -> tuple[int, int]:
     messages.set_compaction(False)  # its index knows the lost messages
     messages.set_compaction(compacts)
     return start * NODE + 1, end * NODE + 1
+
+
+def forget_nodes(messages: Messages, name: str, numbers: Collection[int]) -> None:
+    """These nodes of a file are lost, or all of them if none is named."""
+    for segment in [each for each in messages.history if each.name == name]:
+        cuts = {segment.first, segment.end}
+        for number in numbers:
+            if segment.first <= number < segment.end:
+                cuts |= {number, number + 1}
+        parts = [segment.part(a, b) for a, b in pairwise(sorted(cuts)) if b > messages.lowest]
+        at = messages.history.index(segment)
+        messages.history[at : at + 1] = parts
+        for part in parts:
+            for number in range(part.first, part.end):
+                messages.recent.pop(number, None)  # they knew the segment
+            if not numbers or part.first in numbers:
+                forget_segment(messages, part)
 
 
 def load_segments(messages: Messages, segments: Iterable[Segment]) -> None:
