@@ -12,12 +12,21 @@ def register(app: typer.Typer) -> None:
 
 
 def check(
-    path: Path = typer.Argument(..., help="A snapshot, a log file, a manifest, or the folder that holds them."),
-    fix: bool = typer.Option(False, "--fix", help="Cut a damaged log after its last whole entry; a .bak copy is kept."),
+    path: Path = typer.Argument(
+        ..., help="The server's folder; or a snapshot, a manifest, a log file, a file of history."
+    ),
+    fix: bool = typer.Option(
+        False,
+        "--fix",
+        help="Cut a damaged log after its last whole entry, and give up messages of history that are lost; .bak copies "
+        "are kept.",
+    ),
 ) -> None:
-    """Inspect a snapshot or an append-only log; repair a log.
+    """Inspect snapshots, append-only logs and files of history; repair them.
 
-    A log that was cut off in the middle of an entry is repaired with --fix.
+    A log that was cut off in the middle of an entry is repaired with --fix. If a file of history is missing or damaged,
+    --fix gives up the messages in it that cannot be read, and says which offsets they had. The folder's data is loaded
+    for that, as at the start of a server.
     """
     from penstock.storage.check import run_check
 

@@ -1,5 +1,5 @@
 """`penstock check`: the contents of a snapshot, a log or a folder of them, whether they are undamaged, and repair of a
-log.
+log. The files of history of a folder are checked in history_check.py.
 
 A log is repaired by cutting it before the first damage; a .bak file keeps what was cut. Everything after the damage is
 removed, later increments too: a log with a hole in it would build data that never existed. A log that a server is
@@ -9,39 +9,20 @@ not in the order of time.
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from penstock.storage import batches, blocks, manifest, snapshot
-from penstock.storage.files import StorageError, sync_folder
+from penstock.storage.check_report import Report
+from penstock.storage.files import StorageError, sync_folder, unused_name
 from penstock.storage.folder_lock import FolderInUse, FolderLock
+from penstock.storage.history_check import ReferredFiles, check_history
+from penstock.storage.segment_files import FOLDER, SegmentFiles, problems
 from penstock.types import codec
-
-
-@dataclass(slots=True)
-class Report:
-    """Lines for people, and whether everything is usable. `str(report)` is what the command prints."""
-
-    lines: list[str] = field(default_factory=list)
-    damaged: int = 0  # files that cannot be used in their present state
-
-    @property
-    def exit_code(self) -> int:
-        return 1 if self.damaged else 0
-
-    def __str__(self) -> str:
-        return "\n".join([*self.lines, "damaged" if self.damaged else "ok"])
-
-    def say(self, path: Path, text: str) -> None:
-        self.lines.append(f"{path}: {text}")
-
-    def damage(self, path: Path, text: str) -> None:
-        self.damaged += 1
-        self.say(path, f"DAMAGED: {text}")
+from penstock.types.stream.nodes import Storage
 
 
 def run_check(path: Path, fix: bool = False) -> Report:
@@ -63,6 +44,8 @@ def _check(path: Path, fix: bool, report: Report) -> None:
         _check_manifest(path, fix, report)
     elif path.suffix == ".aof":
         _check_increment(path, fix, report)
+    elif path.suffix == ".arrow":
+        _check_segment(path, report)
     else:
         _check_snapshot(path, report)
 
@@ -70,12 +53,22 @@ def _check(path: Path, fix: bool, report: Report) -> None:
 def _check_folder(folder: Path, fix: bool, report: Report) -> None:
     manifests = sorted([*folder.glob("*.manifest"), *folder.glob("*/*.manifest")])
     snapshots = sorted(path for path in folder.glob("*.pns") if not manifest.sequence_of(path.name))
-    for path in snapshots:
-        _check_snapshot(path, report)
-    for path in manifests:
-        _check_manifest(path, fix, report)
+    whole: list[Path] = []
+    for path in (*snapshots, *manifests):
+        before = report.damaged
+        if path in snapshots:
+            _check_snapshot(path, report)
+        else:
+            _check_manifest(path, fix, report)
+        if report.damaged == before:
+            whole.append(path)
     if not manifests and not snapshots:
         report.damage(folder, "there is neither a snapshot nor a log here")
+    files = SegmentFiles(folder / FOLDER)
+    if len(whole) == len(snapshots) + len(manifests):
+        check_history(folder, files, snapshots, manifests, fix, report)
+    elif files.folder.exists():
+        report.say(files.folder, "not checked: which files are needed is known when the rest is whole")
 
 
 def _check_manifest(path: Path, fix: bool, report: Report) -> None:
@@ -95,20 +88,32 @@ def _check_manifest(path: Path, fix: bool, report: Report) -> None:
             _check_increment(file, fix, report)
 
 
+def _check_segment(path: Path, report: Report) -> None:
+    found = problems(path)
+    for problem in found:
+        report.damage(path, problem)
+    if not found:
+        report.say(path, f"a file of history, {path.stat().st_size} bytes")
+
+
 def _check_snapshot(path: Path, report: Report) -> None:
     counts: Counter[tuple[int, str]] = Counter()
-    expiring = clients = 0
+    expiring = clients = files = 0
+    storage = Storage(files=ReferredFiles(SegmentFiles(path.parent)))
     try:
         for block in snapshot.read(path):
             if block.kind == blocks.ONCE:
                 clients += len(block.keys)
+                continue
+            if block.kind == blocks.SEGMENTS:
+                files = len(block.keys)
                 continue
             expiring += sum(map(bool, block.times))
             if block.kind == blocks.STRINGS:
                 counts[block.database, "string"] += len(block.keys)
             else:
                 counts.update(
-                    (block.database, codec.type_name(value)) for value in block.decoded() if value is not None
+                    (block.database, codec.type_name(value)) for value in block.decoded(storage) if value is not None
                 )
     except (StorageError, ValueError) as error:
         report.damage(path, str(error))
@@ -118,6 +123,8 @@ def _check_snapshot(path: Path, report: Report) -> None:
         report.say(path, f"database {database}: {count} {kind}")
     if clients:
         report.say(path, f"replies kept for {clients} clients of ONCE")
+    if files:
+        report.say(path, f"refers to {files} files of history")
 
 
 def _check_increment(path: Path, fix: bool, report: Report) -> None:
@@ -152,7 +159,7 @@ def _check_increment(path: Path, fix: bool, report: Report) -> None:
 def _cut(path: Path, offset: int, report: Report) -> None:
     """Keep a copy, cut the file, and take the increments that follow it out of the manifest."""
     listings = {listing: manifest.read(listing) for listing in path.parent.glob("*.manifest")}  # or nothing is touched
-    copy = _unused(path.with_name(path.name + ".bak"))
+    copy = unused_name(path.with_name(path.name + ".bak"))
     shutil.copyfile(path, copy)
     os.truncate(path, offset)
     report.say(path, f"fixed: cut to {offset} bytes; the whole of it is in {copy.name}")
@@ -161,13 +168,7 @@ def _cut(path: Path, offset: int, report: Report) -> None:
             last = listed.increments.index(path.name) + 1
             replace(listed, increments=listed.increments[:last]).write(listing)
             for name in listed.increments[last:]:
-                aside = _unused(path.with_name(name + ".bak"))
+                aside = unused_name(path.with_name(name + ".bak"))
                 path.with_name(name).rename(aside)
                 report.say(path.with_name(name), f"fixed: taken out of the log: {aside.name}; it follows the damage")
     sync_folder(path.parent)
-
-
-def _unused(path: Path) -> Path:
-    """`path`, or with a number behind it: what an earlier repair kept is not to be lost by the next."""
-    candidates = (path.with_name(f"{path.name}.{number}") if number else path for number in itertools.count())
-    return next(candidate for candidate in candidates if not candidate.exists())

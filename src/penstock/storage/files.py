@@ -6,6 +6,7 @@ instant either the old or the new one exists, whole.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -60,6 +61,12 @@ def replace_file(path: Path, write: Callable[[BinaryIO], Any]) -> None:
     temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
     write_synced(temporary, write)
     install(temporary, path)
+
+
+def unused_name(path: Path) -> Path:
+    """`path`, or with a number behind it: what an earlier repair kept is not to be lost by the next."""
+    candidates = (path.with_name(f"{path.name}.{number}") if number else path for number in itertools.count())
+    return next(candidate for candidate in candidates if not candidate.exists())
 
 
 def remove_unfinished(folder: Path, ending: str) -> None:

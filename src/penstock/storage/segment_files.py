@@ -100,12 +100,12 @@ def _names(first: int, count: int, payloads: list[bytes]) -> Iterator[str]:
     checksum = 0
     for payload in payloads:
         checksum = zlib.crc32(payload, checksum)
-    start, last = _covered(first, count)
+    start, last = covered(first, count)
     name = f"{start}-{last}-{checksum:08x}"
     return (f"{name}-{number}.arrow" if number > 1 else f"{name}.arrow" for number in itertools.count(1))
 
 
-def _covered(first: int, count: int) -> tuple[int, int]:
+def covered(first: int, count: int) -> tuple[int, int]:
     """The first and the last offset of some nodes."""
     return first * NODE + 1, (first + count) * NODE
 
@@ -139,7 +139,7 @@ def _schema(large: bool) -> Any:
 
 
 def _end(segment: Segment, payloads: list[bytes]) -> bytes:
-    first, last = _covered(segment.first, len(segment))
+    first, last = covered(segment.first, len(segment))
     metadata = {
         b"penstock.first": b"%d" % first,
         b"penstock.last": b"%d" % last,
@@ -204,7 +204,7 @@ class SegmentFiles:
 
     def _lost(self, segment: Segment, places: Sequence[int], problem: str) -> MissingHistory:
         first, last = segment.first + min(places), segment.first + max(places)
-        start, end = _covered(first, last - first + 1)
+        start, end = covered(first, last - first + 1)
         return MissingHistory(
             f"offsets {start} to {end} cannot be read: the file {self.folder.name}/{segment.name} {problem}"
         )
@@ -310,8 +310,8 @@ def _read_index(path: Path, file: BinaryIO) -> tuple[Segment, int]:
     return segment, head_checksum
 
 
-def problems(path: Path) -> list[str]:
-    """Everything that is wrong with a file. Every node is decoded."""
+def problems(path: Path, nodes: bool = True) -> list[str]:
+    """Everything that is wrong with a file. Every node is decoded, unless only the rest is asked for."""
     try:
         with path.open("rb") as file:
             segment, head_checksum = _read_index(path, file)
@@ -321,7 +321,8 @@ def problems(path: Path) -> list[str]:
                 found.append("its head is damaged")
             if segment.name != path.name:
                 found.append(f"it was written with the name {segment.name}")
-            return [*found, *_node_problems(segment, file)]
+            checked = [_node_problem(file, segment, place) for place in range(len(segment))] if nodes else []
+            return found + [problem for problem in checked if problem is not None]
     except FileNotFoundError:
         return ["it is not there"]
     except StorageError as error:
@@ -330,25 +331,39 @@ def problems(path: Path) -> list[str]:
         return [f"it cannot be read: {error.strerror}"]
 
 
-def _node_problems(segment: Segment, file: BinaryIO) -> Iterator[str]:
-    for place, (start, end) in enumerate(itertools.pairwise(segment.places)):
-        first, last = _covered(segment.first + place, 1)
-        file.seek(start)
-        payload = file.read(end - start)
-        if zlib.crc32(payload) != segment.checksums[place]:
-            yield f"the node of offsets {first} to {last} is damaged: its checksum is wrong"
-            continue
-        try:
-            node = load_node(
-                segment.first + place,
-                segment.before,
-                segment.newest[place],
-                Layout.of(payload).codec is not None,
-                segment.large,
-                segment.sparse.get(place),
-                payload,
-            )
-            if node.raw != segment.raws[place]:
-                yield f"the node of offsets {first} to {last} has {node.raw} bytes, not {segment.raws[place]}"
-        except (CorruptValue, struct.error, IndexError) as error:
-            yield f"the node of offsets {first} to {last} is damaged: {error}"
+def node_problem(path: Path, segment: Segment, place: int) -> str | None:
+    """What is wrong with a node in a file; None if nothing is."""
+    try:
+        with path.open("rb") as file:
+            return _node_problem(file, segment, place)
+    except FileNotFoundError:
+        return "it is not there"
+    except OSError as error:
+        return f"it cannot be read: {error.strerror}"
+
+
+def _node_problem(file: BinaryIO, segment: Segment, place: int) -> str | None:
+    start, end = segment.places[place], segment.places[place + 1]
+    first, last = covered(segment.first + place, 1)
+    which = f"the node of offsets {first} to {last}"
+    file.seek(start)
+    payload = file.read(end - start)
+    if len(payload) < end - start:
+        return f"it is cut short, within or before {which}"
+    if zlib.crc32(payload) != segment.checksums[place]:
+        return f"{which} is damaged: its checksum is wrong"
+    try:
+        node = load_node(
+            segment.first + place,
+            segment.before,
+            segment.newest[place],
+            Layout.of(payload).codec is not None,
+            segment.large,
+            segment.sparse.get(place),
+            payload,
+        )
+    except (CorruptValue, struct.error, IndexError) as error:
+        return f"{which} is damaged: {error}"
+    if node.raw != segment.raws[place]:
+        return f"{which} has {node.raw} bytes, not {segment.raws[place]}"
+    return None
