@@ -6,10 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
-def test_no_crash_and_no_power_cut_loses_what_was_acknowledged(tmp_path: Path) -> None:
+
+@pytest.mark.parametrize("life", ["log", "history"])
+def test_no_crash_and_no_power_cut_loses_what_was_acknowledged(tmp_path: Path, life: str) -> None:
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.support.storage.power_cut", str(tmp_path)],
+        [sys.executable, "-m", "tests.support.storage.power_cut", str(tmp_path), life],
         capture_output=True,
         text=True,
         timeout=300,

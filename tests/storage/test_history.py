@@ -261,6 +261,48 @@ def test_files_are_bounded_by_refusing_writes(tmp_path: Path, entries: list[byte
         assert written is not None
 
 
+def test_a_folder_that_takes_no_files_loses_nothing(tmp_path: Path, entries: list[bytes]) -> None:
+    (tmp_path / "history").write_text("in the way")
+    with started(tmp_path) as server, connected(server) as client:
+        written = 0
+
+        def refused() -> bool:
+            nonlocal written
+            try:
+                words = [word for entry in entries[written : written + 100] for word in (b"", entry)]
+                client.execute_command("TWRITE", "s", "ENTRIES", *words)
+            except redis.ResponseError as error:
+                assert str(error).startswith("MISCONF streams take the memory they may (stream-memory), and history")
+                return True
+            written += 100
+            return False
+
+        until(refused)
+        assert all_of(client) == entries[:written]
+        assert client.info("persistence")["history_last_write_status"] == "err"
+        (tmp_path / "history").unlink()
+        until(lambda: not refused())
+        until(lambda: client.info("persistence")["history_files"] > 0)
+        assert all_of(client) == entries[:written]
+
+
+def test_turning_the_log_on_begins_history(tmp_path: Path, entries: list[bytes]) -> None:
+    with started(tmp_path, appendonly=False, save="") as server, connected(server) as client:
+        client.config_set("appendonly", "yes")
+        fill(client, entries)
+    with started(tmp_path) as server, connected(server) as client:
+        assert all_of(client) == entries
+
+
+def test_a_dump_of_more_than_a_reply_is_refused(tmp_path: Path, entries: list[bytes]) -> None:
+    with started(tmp_path, proto_max_bulk_len=1 << 20) as server, connected(server) as client:
+        for _ in range(3):
+            fill(client, entries)
+            client.config_set("stream-memory", SMALL)
+        with pytest.raises(redis.ResponseError, match="bytes in files, and proto-max-bulk-len allows 1048576"):
+            client.dump("s")
+
+
 def test_a_stream_that_compacts_is_in_files_too(tmp_path: Path) -> None:
     with started(tmp_path) as server, connected(server) as client:
         newest = {b"0": b"first"}

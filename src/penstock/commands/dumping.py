@@ -72,6 +72,16 @@ def from_payload(payload: bytes, limit: int | None = None, storage: Storage | No
         raise ReplyError("Bad data format") from None
 
 
+def _check_size(session: Session, stream: Stream) -> None:
+    """Refuse to read more from files than a reply may have."""
+    size, most = sum(segment.stored for segment in stream.messages.history), session.engine.config.proto_max_bulk_len
+    if size > most:
+        raise ReplyError(
+            f"the stream has {size} bytes in files, and proto-max-bulk-len allows {most}; `penstock history export` "
+            "writes it to a file"
+        )
+
+
 @command(
     "DUMP",
     arity=2,
@@ -87,6 +97,9 @@ def dump(session: Session, argv: Argv) -> Reply:
     if value is None:
         return None
     work = codec.elements(value)
+    if type(value) is Stream and value.messages.history:
+        _check_size(session, value)
+        work = INT64_MAX  # files are read in a thread
     if work <= LONG:
         return to_payload(value)
 

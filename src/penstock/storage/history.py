@@ -145,9 +145,13 @@ class History:
                     log.error("history of the stream %r: %s; reads of it get an error", key[:64], problem)
             if stream.messages.nodes:
                 self._streams.add(stream.messages)
-        strays = self.files.strays({*self.known.names(), *self.known.in_snapshot})
-        for name in strays:
-            self.files.remove(name)
+        try:
+            strays = self.files.strays({*self.known.names(), *self.known.in_snapshot})
+            for name in strays:
+                self.files.remove(name)
+        except OSError as error:
+            log.error("the folder of history cannot be used: %s", error)
+            return
         if strays:
             notice("removed %d files of history that nothing refers to", len(strays))
 

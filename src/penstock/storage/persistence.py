@@ -214,6 +214,8 @@ class Persistence:
             self._child.kill(self._rewrites)  # it writes a base for a log without increments: not the one wanted now
             self._aof.open_without_base(self._log_trouble)
             self._rewrites.scheduled = True
+            if not self.history.active:
+                self.history.start(self._saves.path)
         elif not on and self._aof.writer is not None:
             self._child.kill(self._rewrites)
             self._rewrites.scheduled = False

@@ -1,10 +1,11 @@
 """A disk of which a test knows what a power cut would leave: only what was synced, by the letter of the standard.
 
-    python -m tests.support.storage.power_cut FOLDER
+    python -m tests.support.storage.power_cut FOLDER log|history
 
-runs `live`, a short life of the log with everything that changes files in it, again and again, each time in a process
-of its own that dies by kill -9 before its first, second, third ... call that changes or syncs a file. After each it
-loads what is there, as the kill left it and as a power cut at that instant would have, and says what is missing.
+runs `live`, a short life of the log with everything that changes files in it, or `live_with_history`, the same for the
+files of old messages of streams, again and again, each time in a process of its own that dies by kill -9 before its
+first, second, third ... call that changes or syncs a file. After each it loads what is there, as the kill left it and
+as a power cut at that instant would have, and says what is missing.
 
 The model: a name is on disk once its folder was synced, and bytes are once their file was; of what was not, nothing is.
 The events are noted in a file, because the child that writes a snapshot changes files too. Files are kept by their
@@ -19,11 +20,16 @@ import os
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tests.support.storage.life import Life
+
+from penstock.types.stream.nodes import NODE
+from penstock.types.stream.reading import each
+from penstock.types.stream.stream import Stream
 
 Note = list[Any]
 
@@ -178,6 +184,104 @@ def check(folder: Path, acknowledged: int) -> None:
     life.persistence.close()
 
 
+HISTORY = {
+    "stream_memory": "40000", "stream_hot_nodes": "0", "stream_compression": "none", "appendfsync": "always",
+}  # fmt: skip
+
+
+def live_with_history(folder: Path, disk: Disk, acknowledge: Callable[[int], object]) -> None:
+    """Nodes go to files, are copied, compacted and evicted, with rewrites and a snapshot in between."""
+    life = Life(folder, sync=disk.sync_data, **HISTORY)
+    history = life.persistence.history
+    number = 0
+
+    def run(*words: bytes) -> None:
+        life.engine.execute(life.session, list(words))
+        life.loop.run()
+        writer = life.persistence._aof.writer
+        assert writer is not None
+        writer.drain()
+
+    def write() -> None:
+        nonlocal number
+        number += 1
+        run(b"TWRITE", b"s", b"ENTRIES", *[b"", b"%d" % number] * NODE)
+        run(b"TWRITE", b"c", b"ENTRIES", *[b"tag", b"%d" % number] * NODE)
+        acknowledge(number)
+
+    def work() -> None:
+        """What the server does when it has time: nodes go to files, files that nothing needs are removed."""
+        for _ in range(6):
+            history.tick()
+            while history._moving is not None:
+                life.loop.run()
+                time.sleep(0.001)
+            life.engine.streams.tick()
+            life.loop.run()
+
+    write()
+    write()
+    write()
+    work()
+    written = set(history.names())
+    assert len(written) > 2, "nothing went to files"
+    life.persistence.start_rewrite()
+    write()
+    life.wait_for_child()
+    run(b"TRETAIN", b"c", b"COMPACT", b"yes")
+    write()
+    work()
+    run(b"COPY", b"s", b"copy")
+    run(b"TEVICT", b"s", b"%d" % (2 * NODE))
+    work()
+    life.persistence.save()
+    run(b"DEL", b"copy")
+    write()
+    work()
+    life.persistence.start_rewrite()
+    life.wait_for_child()
+    work()
+    life.persistence.save()
+    work()
+    unneeded = written - set(history.names())
+    assert unneeded
+    patience = time.monotonic() + 60  # a thread removes them
+    while unneeded & {path.name for path in history.files.folder.iterdir()}:
+        assert time.monotonic() < patience, "files were not removed"
+        time.sleep(0.001)
+    write()
+    life.persistence.close()
+
+
+def check_history(folder: Path, acknowledged: int) -> None:
+    """Load it; every message that was acknowledged and not evicted can be read."""
+    life = Life(folder, **HISTORY)
+    data = life.engine.keyspace[0].data
+    for key in (b"s", b"copy"):
+        stream = data.get(key)
+        assert stream is not None or key == b"copy" or not acknowledged, "the stream is gone"
+        if isinstance(stream, Stream):
+            stream.check()
+            found = [(message.offset, message.entry) for message in each(stream.messages, 1, 10**6)]
+            first, last = stream.messages.first, stream.messages.last
+            assert found == [(at, b"%d" % ((at - 1) // NODE + 1)) for at in range(first, last + 1)], (
+                "messages are missing"
+            )
+            assert first in (1, 2 * NODE + 1)
+            assert last >= acknowledged * NODE or key == b"copy", (
+                f"{acknowledged} were acknowledged, {last} is the last"
+            )
+    compacted = data.get(b"c")
+    if isinstance(compacted, Stream):
+        compacted.check()
+        newest = [message.entry for message in each(compacted.messages, 1, 10**6)][-1]
+        assert int(newest) >= acknowledged
+    life.persistence.close()
+
+
+LIVES = {"log": (live, check), "history": (live_with_history, check_history)}
+
+
 def say(text: str) -> None:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()  # before the next fork, or both would print it
@@ -198,8 +302,9 @@ def in_process(work: Callable[[], None]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def crash(place: Path, fatal: int) -> tuple[bool, bool]:
+def crash(place: Path, fatal: int, kind: str) -> tuple[bool, bool]:
     """Die before call number `fatal`; whether there was such a call, and whether nothing is lost."""
+    lived, checked = LIVES[kind]
     folder, kept, cut = place / "disk", place / "kept", place / "cut"
     folder.mkdir(parents=True)
     kept.mkdir()
@@ -209,30 +314,30 @@ def crash(place: Path, fatal: int) -> tuple[bool, bool]:
 
     def run() -> None:
         note = os.open(acknowledged, os.O_WRONLY)
-        live(folder, Disk(folder, kept, fatal), lambda number: os.pwrite(note, b"%d" % number, 0))
+        lived(folder, Disk(folder, kept, fatal), lambda number: os.pwrite(note, b"%d" % number, 0))
 
     status = in_process(run)
     if status not in (0, -signal.SIGKILL):
         sys.exit(f"the life itself failed before call {fatal}")
     done = int(acknowledged.read_text())
     after_power_cut(folder, kept, cut)
-    lost = [world for world in (folder, cut) if in_process(lambda world=world: check(world, done))]  # type: ignore[misc]
+    lost = [world for world in (folder, cut) if in_process(lambda world=world: checked(world, done))]  # type: ignore[misc]
     for world in lost:
         say(f"{'kill -9' if world == folder else 'a power cut'} before call {fatal} loses something")
     shutil.rmtree(place)
     return status != 0, not lost
 
 
-def main(root: Path) -> None:
+def main(root: Path, kind: str) -> None:
     """Every crash there can be. Ends with status 1 if one of them loses something."""
     outcomes = []
     more = True
     while more:
-        more, safe = crash(root / str(len(outcomes)), len(outcomes) + 1)
+        more, safe = crash(root / str(len(outcomes)), len(outcomes) + 1, kind)
         outcomes.append(safe)
     say(f"{len(outcomes) - 1} crashes")
     sys.exit(not all(outcomes))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2])

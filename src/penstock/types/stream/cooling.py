@@ -203,6 +203,11 @@ class Cooling:
             self.waiting -= _compressible(node)
         self.shared.pop(node.number, None)
 
+    def came(self, node: Node) -> None:
+        """A node is in memory again."""
+        if self.packed <= node.number < self.cooled:
+            self.waiting += _compressible(node)
+
     def passed(self, number: int) -> None:
         """There is no node before a number any more."""
         self.packed = max(self.packed, number)

@@ -263,6 +263,7 @@ class Messages:
         for read in [each for each in self.recent if segment.first <= each < segment.end]:
             del self.recent[read]  # they refer to the segment
         self.stored_raw -= node.raw
+        self.cooling.came(node)
         at = self.history.index(segment)
         parts = [(segment.first, number), (number + 1, segment.end)]
         self.history[at : at + 1] = [segment.part(a, b) for a, b in parts if a < b and b > self.lowest]
