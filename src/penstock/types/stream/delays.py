@@ -86,10 +86,10 @@ class Delays:
 
     >>> delays = Delays()
     >>> delays.add(5, 8, at=1000, now=0)
-    >>> delays.hidden(1, now=999), delays.hidden(6, now=999), delays.hidden(1, now=1000)
-    ((5, 8, 1000), (5, 8, 1000), None)
     >>> [*delays.parts(1, 10, now=0)]
     [(1, 5, 0), (5, 8, 1000), (8, 10, 0)]
+    >>> delays.hidden(1, now=999), delays.hidden(6, now=999), delays.hidden(1, now=1000)
+    ((5, 8, 1000), (5, 8, 1000), None)
     """
 
     __slots__ = ("_shelves", "_turn", "latest")
