@@ -13,6 +13,9 @@ import pytest
 import redis
 
 from penstock import Server
+from penstock.engine.directives import DIRECTIVES
+from penstock.server.app import App
+from penstock.types.stream.stream import Stream
 
 MESSAGES = 12_000
 SMALL = 200_000
@@ -239,6 +242,22 @@ def test_files_are_bounded_by_evicting_the_oldest_messages(tmp_path: Path, entri
         assert len(left) < MESSAGES
     with started(tmp_path, stream_history_max=300_000) as server, connected(server) as client:
         assert all_of(client)[-2000:] == entries[-2000:]
+
+
+def test_no_more_is_evicted_because_a_reader_still_has_a_file(server: Server, entries: list[bytes]) -> None:
+    with connected(server) as client:
+        fill(client, entries)
+
+        def evict_while_a_reader_has_all(app: App) -> int:
+            stream = app.engine.keyspace[0].data[b"s"]
+            assert isinstance(stream, Stream)
+            reader = list(stream.messages.history)
+            app.engine.config.change([(DIRECTIVES["stream-history-max"], "300000")])
+            app.persistence.history.tick()
+            return len(reader) - len(stream.messages.history)
+
+        assert 3 < server.call(evict_while_a_reader_has_all) < 9
+        assert len(all_of(client)) > 3000
 
 
 def test_files_are_bounded_by_refusing_writes(tmp_path: Path, entries: list[bytes]) -> None:

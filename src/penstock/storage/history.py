@@ -242,13 +242,16 @@ class History:
         most = self._config.stream_history_max
         if not most or self._config.stream_history_full != "evict" or self._engine.pause.until:
             return
-        while self.known.size > most:
+        while True:
+            streams = [each for each in self._all_streams() if each[2].messages.history]
+            # Not what is known: a reader may still have a file that no stream has.
+            sizes = {part.name: part.places[-1] for *_, stream in streams for part in stream.messages.history}
             free = [
                 (stream.messages.history[0].peak, database, key, stream)
-                for database, key, stream in self._all_streams()
-                if stream.messages.history and key not in database.locked
+                for database, key, stream in streams
+                if key not in database.locked
             ]
-            if not free:
+            if not free or sum(sizes.values()) <= most:
                 return
             _, database, key, stream = min(free, key=itemgetter(0))
             self._engine.lazy.run_for(database, key, to_write=True)
