@@ -58,6 +58,8 @@ SHARE = 16
 """A segment has at most one part in this many of `stream-memory`, so that moving nodes goes on in steps."""
 RETRY_SECONDS = 1.0
 """How long it waits after the disk refused a segment."""
+MEASURING = 100
+"""One part in this many of the time may go into counting what nodes take."""
 CANDIDATES = 8
 """Streams that take most memory, of which one is chosen."""
 
@@ -92,6 +94,7 @@ class History:
         self._streams: weakref.WeakSet[Messages] = weakref.WeakSet()  # those with sealed nodes
         self._places: weakref.WeakKeyDictionary[Messages, Place] = weakref.WeakKeyDictionary()  # where they were last
         self._held = 0  # about how many bytes sealed nodes take
+        self._next_measure = 0.0
         self._moving: Moving | None = None
         self._next_try = 0.0
         self._relief_planned = False
@@ -116,7 +119,7 @@ class History:
     def sealed(self, messages: Messages, raw: int) -> None:
         self._streams.add(messages)
         self._held += raw
-        if self.active and self._held > self.limit and not self._relief_planned:
+        if self.active and 0 < self.limit < self._held and not self._relief_planned:
             self._relief_planned = True
             self._loop.call_soon(self._relieve)
 
@@ -200,13 +203,18 @@ class History:
             self._refusing = not self._refusing
             self._on_trouble()
 
-    def _measure(self) -> int:
-        """About how many bytes sealed nodes take; exact when it comes near to the limit."""
-        held = sum(messages.sealed_raw - messages.stored_raw for messages in self._streams)
-        if 2 * held > self.limit:
-            held = sum(sealed_size(messages) for messages in self._streams)
-        self._held = held
-        return held
+    def _measure(self, now: bool = False) -> int:
+        """About how many bytes sealed nodes take. Counting them all takes a part in MEASURING of the time, unless it
+        must be `now`; in between, what was written and what went to files is added and subtracted.
+        """
+        started = time.monotonic()
+        if now or started >= self._next_measure:
+            held = sum(messages.sealed_raw - messages.stored_raw for messages in self._streams)
+            if 2 * held > self.limit:  # else it cannot be too much, however it is stored
+                held = sum(sealed_size(messages) for messages in self._streams)
+            self._held = held
+            self._next_measure = started + MEASURING * (time.monotonic() - started)
+        return self._held
 
     def _move(self, at_once: bool = False) -> bool:
         """Have the thread write a segment, if memory is short; whether it does.
@@ -242,7 +250,7 @@ class History:
         most = self._config.stream_history_max
         if not most or self._config.stream_history_full != "evict" or self._engine.pause.until:
             return
-        while True:
+        while self.known.size > most:
             streams = [each for each in self._all_streams() if each[2].messages.history]
             # Not what is known: a reader may still have a file that no stream has.
             sizes = {part.name: part.places[-1] for *_, stream in streams for part in stream.messages.history}
@@ -292,13 +300,15 @@ class History:
             node is None or (node is before and (not node.payload or node.payload is payload))
             for node, before, payload in zip(now, moving.nodes, moving.payloads, strict=True)
         )
+        taken = sum(node.size() for node in now if node is not None)
         if same and store(messages, result):
+            self._held -= taken
             self._engine.propagate(place[0], [[b"TAPPLY", place[1], b"HISTORY", result.dump()]])
 
     def _relieve(self) -> None:
         """The bound is reached: wait for the disk until it is kept again, or nothing more can go."""
         self._relief_planned = False
-        while self.active and self._measure() > self.limit:
+        while self.active and 0 < self.limit < self._measure(now=True):
             if self._moving is None and not self._move(at_once=True):
                 return
             self._finish(self._thread.wait())
