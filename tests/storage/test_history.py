@@ -58,7 +58,8 @@ def fill(client: redis.Redis, entries: list[bytes], key: str = "s") -> None:
     until(lambda: client.info("persistence")["stream_memory_held"] <= SMALL)
     client.config_set("stream-memory", "50mb")  # no more move
     folder = Path(client.config_get("dir")["dir"])
-    until(lambda: client.info("persistence")["history_files"] == len(files(folder)))  # none is being written
+    until(lambda: not client.info("persistence")["history_write_in_progress"])
+    until(lambda: client.info("persistence")["history_files"] == len(files(folder)))
 
 
 def history(client: redis.Redis, key: str = "s") -> dict[str, int]:

@@ -374,6 +374,7 @@ class History:
             "history_files": len(self.known.names()),
             "history_bytes": self.known.size,
             "history_segments_written": self._written,
+            "history_write_in_progress": int(self._moving is not None),
             "history_files_to_remove": self.known.unneeded,
             "history_last_write_status": "ok" if self.problem is None else "err",
             "stream_memory_limit": self.limit,
