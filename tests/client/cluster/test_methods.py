@@ -10,6 +10,7 @@ import redis.asyncio
 
 import penstock
 from penstock import aio
+from penstock.client.cluster.errors import NotRoutable
 from penstock.client.errors import NotSent
 from penstock.protocol.slots import key_slot
 from penstock.testing.cluster import RedisCluster
@@ -132,5 +133,5 @@ def test_asyncio_says_that_the_nodes_are_not_known_yet() -> None:
 @pytest.mark.parametrize("name", ["consumer", "producer", "follow"])
 @pytest.mark.parametrize("kind", [penstock.Cluster, aio.Cluster])
 def test_what_needs_penstock_streams_names_the_client_that_has_them(kind: Any, name: str) -> None:
-    with pytest.raises(NotImplementedError, match=rf"penstock\.Client\(host, port\)\.{name}\("):
+    with pytest.raises(NotRoutable, match=rf"penstock\.Client\(host, port\)\.{name}\("):
         getattr(kind("127.0.0.1", 7000), name)("clicks", "billing")

@@ -11,6 +11,7 @@ import redis
 from penstock.client.cluster.bounds import ClusterCounters
 from penstock.client.cluster.core import ClusterCore, Options, raise_first
 from penstock.client.cluster.effects import Effect, Rules
+from penstock.client.cluster.errors import NotRoutable
 from penstock.client.cluster.plan import Call
 from penstock.client.cluster.slot_map import shown
 from penstock.client.cluster.strategies import Strategy
@@ -139,7 +140,7 @@ class ClusterBody:
 
 
 def _refuse_stream_client(name: str) -> NoReturn:
-    raise NotImplementedError(
+    raise NotRoutable(
         f"Cluster has no {name}(): Redis and Valkey Cluster have no Penstock streams, and Penstock servers form no "
         f"cluster. Connect to the Penstock server that has the stream: penstock.Client(host, port).{name}(...)"
     )
