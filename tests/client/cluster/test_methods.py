@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
+from tests.support.client.cluster.clients import Connect
 
 import penstock
 from penstock import aio
@@ -72,7 +73,9 @@ def test_every_reason_is_about_a_method_that_is_missing() -> None:
     assert ABSENT.keys() - missing == set()
 
 
-def test_nodes_are_named_as_redis_py_names_them(client: Any, cluster: RedisCluster) -> None:
+def test_nodes_are_named_as_redis_py_names_them(connect: Connect, cluster: RedisCluster) -> None:
+    cluster.wait_until_listed()
+    client = connect()
     client.set("k", "v")
     owner = cluster.owner(key_slot(b"k"))
     masters = {node.address for node in cluster.masters}
