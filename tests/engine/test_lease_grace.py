@@ -114,3 +114,51 @@ def test_after_a_start_without_leases_there_is_none(world: World) -> None:
     assert again.offsets("TREAD k 0 1 GROUP g RETRY 100 0") == [1]
     work(again, 100)
     assert again.offsets("TREAD k 0 1 GROUP g RETRY 100 0") == [1]
+
+
+def started_with_a_lease(world: World) -> World:
+    """The server again after a restart, in the grace: a member holds message 1."""
+    assert world.offsets(READ) == [1]
+    again = world.restarted()
+    again.engine.streams.started()
+    assert again.offsets(READ) == []
+    return again
+
+
+def test_a_message_that_is_given_back_in_the_grace_does_not_wait_for_its_end(world: World) -> None:
+    again = started_with_a_lease(world)
+    waiting = again.client(f"{READ} BLOCK 0")
+    assert again.run("TNACK k g 1") == 1
+    assert waiting.replies == [[[1, b"", b"a"]]]
+
+
+def test_a_message_that_is_given_back_in_the_grace_comes_after_its_delay(world: World) -> None:
+    again = started_with_a_lease(world)
+    assert again.run("TNACK k g 1 DELAY 1000") == 1
+    ((_, _, _, _, retry, _),) = again.run("TGROUP PENDING k g")
+    assert retry - again.clock.now == 1000 == again.group()[b"next-retry"] - again.clock.now
+    waiting = again.client(f"{READ} BLOCK 0")
+    work(again, 900)
+    assert waiting.replies == []
+    work(again, 100)
+    assert waiting.replies == [[[1, b"", b"a"]]]
+
+
+def test_a_message_that_was_given_back_before_a_restart_does_not_wait_for_the_grace(world: World) -> None:
+    world.write("k", "b")
+    assert world.offsets(READ) == [1]
+    assert world.offsets(READ) == [2]
+    assert world.run("TNACK k g 1") == 1
+    again = world.restarted()
+    again.engine.streams.started()
+    assert again.offsets("TREAD k 0 9 GROUP g RETRY 3000 0") == [1]
+
+
+def test_a_message_that_is_given_back_in_the_grace_after_its_last_attempt_is_given_up(world: World) -> None:
+    assert world.offsets(f"{READ} MAXATTEMPTS 1 DEADLETTER dead") == [1]
+    again = world.restarted()
+    again.engine.streams.started()
+    assert again.run("TNACK k g 1") == 1
+    assert again.offsets(READ) == []
+    assert again.run("TINFO dead")
+    assert again.group()[b"pending"] == 0

@@ -170,12 +170,21 @@ class LeasesMachine(RuleBasedStateMachine):
         ends = {lease: end for lease in self.model if (end := end_of(lease))}
         expired = min(ends, key=lambda lease: (ends[lease], lease.start), default=None)
         assert self.leases.expired(now) == (expired if expired is not None and ends[expired] <= now else None)
-        assert self.leases.any_due(now) == (self.leases.due(now) is not None or self.leases.expired(now) is not None)
+
+    @rule(now=st.integers(0, 40), before=st.integers(0, 40))
+    def ask_in_the_grace(self, now: int, before: int) -> None:
+        held_by = max(now - before, 0)
+        due = [lease for lease in self.model if lease.retry_at <= (now if lease.token == 0 else held_by)]
+        found = self.leases.due(now, held_by)
+        assert (found in due) if due else (found is None)
+        assert self.leases.any_due(now, held_by) == (bool(due) or self.leases.expired(held_by) is not None)
 
     @rule()
     def ask_when(self) -> None:
         retries = [lease.retry_at for lease in self.model]
         assert self.leases.next_retry() == min(retries, default=None)
+        free = [lease.retry_at for lease in self.model if lease.token == 0]
+        assert self.leases.next_free() == min(free, default=None)
         expiries = [end for lease in self.model if (end := end_of(lease))]
         assert self.leases.next_deadline() == min(retries + expiries, default=None)
 

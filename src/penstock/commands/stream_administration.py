@@ -35,7 +35,6 @@ def _group_of(stream: Stream, name: bytes) -> Group:
 
 
 def _describe(session: Session, name: bytes, group: Group, stream: Stream) -> dict[bytes, object]:
-    next_retry = group.leases.next_retry()
     streams = session.engine.streams
     now = streams.lease_time()
     consumers = [
@@ -46,6 +45,9 @@ def _describe(session: Session, name: bytes, group: Group, stream: Stream) -> di
         }
         for consumer, member in group.members.by_name.items()
     ]
+    held, free = group.leases.next_retry(), group.leases.next_free()
+    retries = [streams.grace.retry_at(now, held)] if held is not None else []
+    retries += [free] if free is not None else []
     return {
         b"name": name,
         b"position": group.position,
@@ -55,9 +57,7 @@ def _describe(session: Session, name: bytes, group: Group, stream: Stream) -> di
         b"acknowledged": group.acknowledged,
         b"done-through": group.done_through,
         b"lost": group.lost,
-        b"next-retry": None
-        if next_retry is None
-        else session.db.clock.shown(streams.grace.retry_at(now, next_retry))[0],
+        b"next-retry": session.db.clock.shown(min(retries))[0] if retries else None,
         b"consumers": consumers,
     }
 
@@ -300,7 +300,10 @@ def tgroup_pending(session: Session, argv: Argv) -> Reply:
             lease.start,
             lease.end - 1,
             lease.attempts,
-            *shown(lease.first_delivered, streams.grace.retry_at(now, lease.retry_at)),
+            *shown(
+                lease.first_delivered,
+                lease.retry_at if lease.given_back else streams.grace.retry_at(now, lease.retry_at),
+            ),
             *(shown(lease.expire_at) if lease.expire_at > 0 else [0]),
         ]
         for lease in group.pending(*bounds, count)

@@ -301,8 +301,10 @@ def _upcoming(session: Session, read: _Read, stream: Stream) -> list[Range]:
     group = stream.groups.get(read.group)
     if group is None:
         return [(offset or stream.messages.first, (offset or stream.messages.first) + read.count)]
-    due_by = session.engine.streams.due_by()
-    due = [lease for lease in islice(group.leases, FORESEEN) if lease.retry_at <= due_by]
+    streams = session.engine.streams
+    now, due_by = streams.lease_time(), streams.due_by()
+    leases = islice(group.leases, FORESEEN)
+    due = [lease for lease in leases if lease.retry_at <= (now if lease.given_back else due_by)]
     return [(group.position, group.position + read.count), *[(lease.start, lease.end) for lease in due[: read.count]]]
 
 

@@ -5,9 +5,10 @@ its data or stands still (a stopped process, a suspended machine, a command that
 a grace the first round of upkeep would give messages up whose TEXTEND waits in a socket, and the first read would
 deliver them to another member.
 
-During the grace only what was due before the outage is due. It lasts as long as the loop stood still, at most LONGEST:
-a client of ours that cannot connect tries again after 2 seconds at the latest. After a start it is LONGEST, if there
-are leases. Nothing of it is logged: it decides when the server acts, and what it does then is logged as always.
+During the grace only what was due before the outage is due, and what was given back (TNACK): no member holds it. The
+grace lasts as long as the loop stood still, at most LONGEST: a client of ours that cannot connect tries again after 2
+seconds at the latest. After a start it is LONGEST, if there are leases. Nothing of it is logged: it decides when the
+server acts, and what it does then is logged as always.
 
 Rejected: lease time that stands still during an outage. A server cannot know when it was killed, a lease with a
 millisecond left would be lost all the same, and a member has had its message during the outage too.
@@ -62,5 +63,5 @@ class LeaseGrace:
         return self._before if now < self.until else now
 
     def retry_at(self, now: int, retry_at: int) -> int:
-        """When a message whose retry time is this comes again: not before the grace is over, unless it was due."""
+        """When a message that is held comes again: not before the grace is over, unless it was due."""
         return max(retry_at, self.until) if self.due_by(now) < retry_at and now < self.until else retry_at

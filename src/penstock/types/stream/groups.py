@@ -110,8 +110,8 @@ class Group:
         never due in the millisecond of its delivery. Offsets without a message, pending or new, are skipped; those that
         were evicted count as lost. A group that was moved back has each message once in a delivery. `reserve` begins no
         message. The token is `token`, or a larger one if that was given out before. What `delays` hides is delivered
-        when it is visible. Retries and expiries up to `due_by` are due, now if it is None. O((leases touched) log
-        (leases)).
+        when it is visible. Expiries, and retries of what a delivery holds, are due up to `due_by`, now if it is None.
+        O((leases touched) log (leases)).
         """
         if retry is None and delays is None and not self.leases.messages and not self.waiting.messages:
             return self._deliver_done(messages, count, max_bytes)
@@ -129,7 +129,7 @@ class Group:
         if self.leases.messages:
             due_by = now if due_by is None else due_by
             self._make_room(messages, due_by, cap, expired, removed)
-            leases, left_bytes = self._take_due(messages, due_by, terms, count, max_bytes, expired, removed)
+            leases, left_bytes = self._take_due(messages, now, due_by, terms, count, max_bytes, expired, removed)
         left = count - sum([lease.end - lease.start for lease in leases])
         waits = self.waiting.messages > 0
         if waits:
@@ -249,7 +249,7 @@ class Group:
         first = self.leases.first_offset
         return (
             (self.pending_count < cap and (self.position <= messages.last or self.waiting.due(now) is not None))
-            or self.leases.any_due(now if due_by is None else due_by)
+            or self.leases.any_due(now, now if due_by is None else due_by)
             or (first is not None and first < messages.first)
         )
 
@@ -275,6 +275,7 @@ class Group:
         self,
         messages: Messages,
         now: int,
+        due_by: int,
         terms: Lease | None,
         count: int,
         max_bytes: int | None,
@@ -288,10 +289,11 @@ class Group:
         """
         leases: list[Lease] = []
         patience = SLICE
-        while count > 0 and patience and (due := self.leases.due(now)) is not None:
+        while count > 0 and patience and (due := self.leases.due(now, due_by)) is not None:
+            over_by = now if due.given_back else due_by
             if terms is not None and due.dead_letter is None and terms.dead_letter is not None:
                 due = due._replace(dead_letter=terms.dead_letter)
-            if 0 < due.end_at <= now or (terms is not None and 0 < terms.limit <= due.attempts):
+            if 0 < due.end_at <= over_by or (terms is not None and 0 < terms.limit <= due.attempts):
                 given_up = self._give_up(messages, due, patience)
                 expired.append(given_up)
                 removed.append((given_up.start, given_up.end))
@@ -439,7 +441,8 @@ class Group:
         deadline = self.leases.next_deadline()
         deadline = max(deadline, not_before) if deadline is not None else None
         visible = self.waiting.next_retry() if self.waiting.messages and self.pending_count < cap else None
-        return deadline if visible is None else min(visible, deadline if deadline is not None else visible)
+        times = (deadline, self.leases.next_free() if not_before else None, visible)
+        return min([time for time in times if time is not None], default=None)
 
     def next_expiry(self) -> int | None:
         """When the next lease is given up."""

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from penstock.types.stream.nodes import Range
-from penstock.types.stream.shelf import DELIVERED, END, EXPIRY, RETRY, TOKEN, WIDTH, Lease, Shelf
+from penstock.types.stream.shelf import DELIVERED, END, NEVER, RETRY, TOKEN, WIDTH, Lease, Shelf
 from penstock.types.stream.shelves import Shelves
 
 
@@ -72,25 +72,32 @@ class Leases:
         """When the newest of the leases was delivered for the first time, 0 if there are none. O(leases)."""
         return max([max(shelf.column(DELIVERED), default=0) for shelf in self._shelves.all])
 
-    def due(self, now: int) -> Lease | None:
-        """The lease that is due for a retry longest."""
-        return self._first(RETRY, now)
+    def next_free(self) -> int | None:
+        """When the next lease falls due that was given back."""
+        return self._shelves.times.next_free()
+
+    def due(self, now: int, held_by: int | None = None) -> Lease | None:
+        """The lease that is due for a retry longest. If a delivery holds it, it must be due at `held_by`, if given."""
+        times = self._shelves.times
+        if (first := times.first_due(now if held_by is None else held_by)) is not None:
+            shelf = self._shelves.bound_at(first[1])
+            return shelf.lease(shelf.column(RETRY).index(first[0]))
+        if held_by is not None and (first := times.first_free(now)) is not None:
+            shelf = self._shelves.bound_at(first[1])
+            return shelf.lease(shelf.free_at(first[0]))
+        return None
 
     def expired(self, now: int) -> Lease | None:
         """The lease that should have been given up first."""
-        return self._first(EXPIRY, now)
-
-    def _first(self, which: int, now: int) -> Lease | None:
-        first = self._shelves.times.first(which, now)
+        first = self._shelves.times.first_expired(now)
         if first is None:
             return None
-        time, bound = first
-        shelf = self._shelves.bound_at(bound)
-        return shelf.lease(shelf.column(RETRY).index(time) if which == RETRY else shelf.ending_at(time))
+        shelf = self._shelves.bound_at(first[1])
+        return shelf.lease(shelf.ending_at(first[0]))
 
-    def any_due(self, now: int) -> bool:
-        """Whether something is due or expired."""
-        return self.due(now) is not None or self.expired(now) is not None
+    def any_due(self, now: int, held_by: int) -> bool:
+        """Whether something is due, or has expired at `held_by`."""
+        return self.due(now, held_by) is not None or self.expired(held_by) is not None
 
     # Ranges. O(log (leases)), and O(1) a shelf touched.
 
@@ -210,9 +217,10 @@ class Leases:
             else:
                 messages += shelf.length(first, stop)
                 expiry = min(shelf.expiry, retry_at) if shelf.limited else shelf.expiry
-                times.set(shelf, min(shelf.retry, retry_at), expiry)
+                free = min(shelf.free, retry_at) if give_back or shelf.free != NEVER else NEVER
+                times.set(shelf, min(shelf.retry, retry_at), expiry, free)
                 times.mark(shelf)
-        times.postpone(whole, retry_at)
+        times.postpone(whole, retry_at, give_back)
         return messages
 
     def begin(self, start: int, end: int, now: int) -> None:

@@ -46,6 +46,11 @@ class Lease(NamedTuple):
         return self.first_delivered < 0
 
     @property
+    def given_back(self) -> bool:
+        """Whether they were delivered, and no delivery holds them any more."""
+        return not self.token and not self.delayed
+
+    @property
     def end_at(self) -> int:
         """When they are given up, if nothing happens before; 0 is never. The last attempt lasts until the retry."""
         expire_at = self.expire_at
@@ -63,7 +68,7 @@ class Lease(NamedTuple):
 class Shelf:
     """Neighbouring leases."""
 
-    __slots__ = ("bound", "cells", "expiry", "letters", "limited", "messages", "retry", "starts")
+    __slots__ = ("bound", "cells", "expiry", "free", "letters", "limited", "messages", "retry", "starts")
 
     def __init__(self, bound: int) -> None:
         self.bound = bound
@@ -74,6 +79,7 @@ class Shelf:
         self.limited = False  # whether a lease may have a limit of attempts
         self.retry = NEVER  # the time of the first retry, or an earlier one; as it is in ShelfTimes
         self.expiry = NEVER  # the same of the first expiry
+        self.free = NEVER  # the same of the first retry of a lease that was given back
 
     def column(self, which: int, first: int = 0, stop: int | None = None) -> array[int]:
         """One number of each lease from a row on."""
@@ -129,18 +135,35 @@ class Shelf:
         self.letters = list(dict.fromkeys([None, *names]))
         self.cells[LETTER::WIDTH] = array("q", map(self.letters.index, names))
 
-    def times(self, expiring: bool) -> tuple[int, int]:
-        """When the first retry is, and when first a lease is given up, if there are leases that expire. O(leases)."""
+    def times(self, expiring: bool) -> tuple[int, int, int]:
+        """When the first retry is, when first a lease is given up, if there are leases that expire, and when the first
+        retry of a lease is that was given back. O(leases).
+        """
         retries, ends = self.column(RETRY), self.column(EXPIRY) if expiring or self.limited else array("q")
-        if self.limited:
-            times = map(_end, retries, ends, self.column(ATTEMPTS))
-            return min(retries, default=NEVER), min([end for end in times if end], default=NEVER)
-        return min(retries, default=NEVER), min([end for end in ends if end > 0], default=NEVER)
+        over = map(_end, retries, ends, self.column(ATTEMPTS)) if self.limited else ends
+        free = [retries[row] for row in self._given_back()]
+        return (
+            min(retries, default=NEVER),
+            min([end for end in over if end > 0], default=NEVER),
+            min(free, default=NEVER),
+        )
+
+    def _given_back(self) -> list[int]:
+        """The rows of leases that no delivery holds; those that wait until they are visible are none."""
+        tokens = self.column(TOKEN)
+        if 0 not in tokens:
+            return []
+        delivered = self.column(DELIVERED)
+        return [row for row, token in enumerate(tokens) if not token and delivered[row] >= 0]
 
     def end_at(self, row: int) -> int:
         """When a lease is given up; 0 is never."""
         _, retry_at, expire_at, attempts = self.cells[row * WIDTH : row * WIDTH + ATTEMPTS + 1]
         return _end(retry_at, expire_at, attempts)
+
+    def free_at(self, time: int) -> int:
+        """The row of the first lease that was given back and is due at a time."""
+        return next(row for row in self._given_back() if self.cells[row * WIDTH + RETRY] == time)
 
     def ending_at(self, time: int) -> int:
         """The row of the first lease that is given up at a time."""

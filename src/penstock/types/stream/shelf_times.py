@@ -2,6 +2,8 @@
 
 Every shelf knows a time before which none of its leases is due, and one before which none expires. Which of its leases
 it is, is looked up on the shelf when the time has come. A lease in its last attempt expires when its retry is due.
+Retries of leases that were given back (`free`) are found also by themselves: no member holds them, so an outage of the
+server puts none of them off.
 
 Invariant: a shelf's times are exact, or it is one of the few in `stale` and they may be too early.
 """
@@ -10,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 
-from penstock.types.stream.shelf import DELIVERED, EXPIRY, NEVER, RETRY, WIDTH, Lease, Shelf
+from penstock.types.stream.shelf import DELIVERED, EXPIRY, NEVER, RETRY, TOKEN, WIDTH, Lease, Shelf
 
 _LAGGING = 8  # shelves whose times may be out of date
 _OFFSET = 63  # bits of an offset
@@ -20,12 +22,13 @@ _OFFSETS = (1 << _OFFSET) - 1
 class ShelfTimes:
     """See the top of this file. O(log (shelves)) a call, if not said otherwise."""
 
-    __slots__ = ("_expiries", "_retries", "stale")
+    __slots__ = ("_expiries", "_free", "_retries", "stale")
 
     def __init__(self) -> None:
         # -(retry << _OFFSET | bound) of every shelf: the soonest is last, where lists change cheaply
         self._retries: list[int] = []
         self._expiries: list[int] = []  # the same of those with leases that expire
+        self._free: list[int] = []  # the same of those with leases that were given back: their retries
         self.stale: dict[Shelf, None] = {}  # those whose first lease by time went
 
     # What is first.
@@ -39,9 +42,24 @@ class ShelfTimes:
         self._refresh()
         return min([-times[-1] >> _OFFSET for times in (self._retries, self._expiries) if times], default=None)
 
-    def first(self, which: int, now: int) -> tuple[int, int] | None:
-        """The time of the lease that is due (RETRY) or expired (EXPIRY) longest, and the bound of its shelf."""
-        times = self._retries if which == RETRY else self._expiries
+    def next_free(self) -> int | None:
+        """When the next lease falls due that was given back."""
+        self._refresh()
+        return -self._free[-1] >> _OFFSET if self._free else None
+
+    def first_due(self, now: int) -> tuple[int, int] | None:
+        """The time of the lease that is due longest, and the bound of its shelf."""
+        return self._first(self._retries, now)
+
+    def first_expired(self, now: int) -> tuple[int, int] | None:
+        """The time of the lease that expired longest ago, and the bound of its shelf."""
+        return self._first(self._expiries, now)
+
+    def first_free(self, now: int) -> tuple[int, int] | None:
+        """The time of the lease that was given back and is due longest, and the bound of its shelf."""
+        return self._first(self._free, now)
+
+    def _first(self, times: list[int], now: int) -> tuple[int, int] | None:
         while times and (time := -times[-1] >> _OFFSET) <= now:
             if not self.stale:
                 return time, -times[-1] & _OFFSETS
@@ -56,7 +74,7 @@ class ShelfTimes:
 
     # What changed.
 
-    def set(self, shelf: Shelf, retry: int, expiry: int) -> None:
+    def set(self, shelf: Shelf, retry: int, expiry: int, free: int) -> None:
         """A shelf has something to do at these times, and not before."""
         if retry != shelf.retry:
             _move(self._retries, shelf.bound, shelf.retry, retry)
@@ -64,29 +82,35 @@ class ShelfTimes:
         if expiry != shelf.expiry:
             _move(self._expiries, shelf.bound, shelf.expiry, expiry)
             shelf.expiry = expiry
+        if free != shelf.free:
+            _move(self._free, shelf.bound, shelf.free, free)
+            shelf.free = free
 
     def come(self, shelf: Shelf, lease: Lease) -> None:
         """A lease is there now: something may happen earlier than before."""
         retry, expiry = lease.retry_at, lease.expire_at
         if expiry < 0 or lease.limit:
             expiry = lease.end_at
-        if retry < shelf.retry or 0 != expiry < shelf.expiry:
-            self.set(shelf, min(retry, shelf.retry), min(expiry or NEVER, shelf.expiry))
+        free = NEVER if lease.token or lease.delayed else retry  # `given_back`, in less time
+        if retry < shelf.retry or 0 != expiry < shelf.expiry or free < shelf.free:
+            self.set(shelf, min(retry, shelf.retry), min(expiry or NEVER, shelf.expiry), min(free, shelf.free))
 
     def leave(self, shelf: Shelf, row: int) -> None:
         """A lease is about to go, and what was to happen first may go with it."""
         cells, first = shelf.cells, row * WIDTH
+        free = cells[first + RETRY] == shelf.free and not cells[first + TOKEN]
         if (
-            cells[first + RETRY] == shelf.retry
+            free
+            or cells[first + RETRY] == shelf.retry
             or cells[first + EXPIRY] == shelf.expiry
             or (shelf.limited and shelf.end_at(row) == shelf.expiry)
         ):
             # Most often a neighbour was read in the same millisecond, the next one if leases go in order.
             times = cells[first + RETRY : first + DELIVERED]
-            if times != cells[first + WIDTH + RETRY : first + WIDTH + DELIVERED] and (
-                not row or times != cells[first - WIDTH + RETRY : first - WIDTH + DELIVERED]
-            ):
-                self.mark(shelf)
+            for at in (first + WIDTH, first - WIDTH) if row else (first + WIDTH,):
+                if cells[at + RETRY : at + DELIVERED] == times and not (free and cells[at + TOKEN]):
+                    return
+            self.mark(shelf)
 
     def mark(self, shelf: Shelf) -> None:
         """The times of a shelf may be too early.
@@ -100,17 +124,21 @@ class ShelfTimes:
             del stale[oldest]
             self.set(oldest, *oldest.times(oldest.expiry != NEVER))
 
-    def postpone(self, shelves: list[Shelf], retry_at: int) -> None:
+    def postpone(self, shelves: list[Shelf], retry_at: int, give_back: bool) -> None:
         """All leases of some shelves are due at one time. O(shelves) at the most."""
+        free = [shelf for shelf in shelves if give_back or shelf.free != NEVER]
         if self._are_many(shelves):
-            _forget(self._retries, shelves)
-            self._retries += [-(retry_at << _OFFSET | shelf.bound) for shelf in shelves]
-            self._retries.sort()
+            _replace(self._retries, shelves, retry_at)
+            _replace(self._free, free, retry_at)
             for shelf in shelves:
                 shelf.retry = retry_at
+            for shelf in free:
+                shelf.free = retry_at
         else:
             for shelf in shelves:
-                self.set(shelf, retry_at, shelf.expiry)
+                self.set(shelf, retry_at, shelf.expiry, shelf.free)
+            for shelf in free:
+                self.set(shelf, retry_at, shelf.expiry, retry_at)
 
     def forget(self, shelves: list[Shelf]) -> None:
         """Some shelves are gone. O(shelves) at the most."""
@@ -119,9 +147,10 @@ class ShelfTimes:
         if self._are_many(shelves):
             _forget(self._retries, shelves)
             _forget(self._expiries, shelves)
+            _forget(self._free, shelves)
         else:
             for shelf in shelves:
-                self.set(shelf, NEVER, NEVER)
+                self.set(shelf, NEVER, NEVER, NEVER)
 
     def _are_many(self, shelves: list[Shelf]) -> bool:
         """Whether to go through all times once is less work than to search for those of some shelves."""
@@ -132,12 +161,11 @@ class ShelfTimes:
         assert set(self.stale) <= set(shelves)
         assert len(self.stale) <= _LAGGING
         for shelf in shelves:
-            retry, expiry = shelf.times(expiring=True)
-            assert (shelf.retry, shelf.expiry) == (retry, expiry) or (
-                shelf in self.stale and shelf.retry <= retry and shelf.expiry <= expiry
-            )
-        retries, expiries = [(shelf.retry, shelf) for shelf in shelves], [(shelf.expiry, shelf) for shelf in shelves]
-        for times, of_shelves in ((self._retries, retries), (self._expiries, expiries)):
+            kept, exact = (shelf.retry, shelf.expiry, shelf.free), shelf.times(expiring=True)
+            early = all(time <= right for time, right in zip(kept, exact, strict=True))
+            assert kept == exact or (shelf in self.stale and early)
+        for times, which in ((self._retries, "retry"), (self._expiries, "expiry"), (self._free, "free")):
+            of_shelves = [(getattr(shelf, which), shelf) for shelf in shelves]
             assert times == sorted(-(time << _OFFSET | shelf.bound) for time, shelf in of_shelves if time != NEVER)
 
 
@@ -147,6 +175,13 @@ def _move(times: list[int], bound: int, old: int, new: int) -> None:
         del times[bisect_left(times, -(old << _OFFSET | bound))]
     if new != NEVER:
         insort(times, -(new << _OFFSET | bound))
+
+
+def _replace(times: list[int], shelves: list[Shelf], time: int) -> None:
+    """Many shelves have one time."""
+    _forget(times, shelves)
+    times += [-(time << _OFFSET | shelf.bound) for shelf in shelves]
+    times.sort()
 
 
 def _forget(times: list[int], shelves: list[Shelf]) -> None:

@@ -229,7 +229,7 @@ class Shelves:
     def _join(self, at: int) -> None:
         """Put the next shelf's leases on a shelf."""
         shelf, other = self.all[at : at + 2]
-        times = min(shelf.retry, other.retry), min(shelf.expiry, other.expiry)
+        times = min(shelf.retry, other.retry), min(shelf.expiry, other.expiry), min(shelf.free, other.free)
         if other in self.times.stale:
             self.times.mark(shelf)
         self._clear(at + 1, at + 2)
