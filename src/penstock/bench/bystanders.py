@@ -1,7 +1,7 @@
-"""How one slow command affects other clients.
+"""How one slow command, or several one after the other, affect other clients.
 
 The bystanders, a few connections that GET, SET and PING one request at a time, are driven here. A process of its own
-sends the slow command, so that reading a reply of forty megabytes does not look like a stall of the server. The
+sends the slow commands, so that reading a reply of forty megabytes does not look like a stall of the server. The
 measurement continues for a second after the reply, because work that a server defers also affects others.
 
 Other programs on the machine make a wait longer. They do not change the processor time that the server used during
@@ -11,9 +11,11 @@ it, which is how long the client would have waited on a quiet machine, so that i
 from __future__ import annotations
 
 import select
+import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.bench.load import PATIENCE, connect
@@ -30,47 +32,53 @@ REQUESTS = [
 
 _SLOW_CLIENT = """
 import socket, sys, time
-port, size = map(int, sys.argv[1:])
-request = bytes.fromhex(sys.stdin.readline())
+port, count = map(int, sys.argv[1:])
+lines = [sys.stdin.readline().split() for _ in range(count)]
+work = [(bytes.fromhex(request), int(size)) for request, size in lines]
 sock = socket.create_connection(("127.0.0.1", port))
 print("ready", flush=True)
 sys.stdin.readline()
 started = time.perf_counter()
-sock.sendall(request)
 buffer = bytearray(1 << 20)
-while size > 0:
-    got = sock.recv_into(buffer)
-    if not got or buffer[:1] == b"-" :
-        sys.exit("the slow command failed: %r" % bytes(buffer[:200]))
-    size -= got
+for request, size in work:
+    sock.sendall(request)
+    is_first = True
+    while size > 0:
+        got = sock.recv_into(buffer)
+        if not got or is_first and buffer[:1] == b"-":
+            sys.exit("the slow command failed: %r" % bytes(buffer[:200]))
+        size -= got
+        is_first = False
 print(time.perf_counter() - started, flush=True)
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What the bystanders measured, in milliseconds, from when the slow command was sent."""
+    """What the bystanders measured, in milliseconds, from when the first slow command was sent."""
 
     idle: float  # the worst before that: the machine's own delays
     worst: float
     busy: float  # the most processor time of the server during one request
     nearly_worst: float  # 99.9 per cent of the requests took no longer
     rate: float  # requests a second
-    command: float  # how long the slow command itself took
+    command: float  # how long the slow commands themselves took
 
 
-def watch(server: Running, request: bytes, reply_size: int) -> Notice:
-    """Run a slow command whose reply has so many bytes, or ends within so many."""
+def watch(server: Running, work: Sequence[tuple[bytes, int]]) -> Notice:
+    """Run slow commands, each with the size of its reply in bytes, or with less for one that comes in one piece."""
     slow = subprocess.Popen(
-        [sys.executable, "-c", _SLOW_CLIENT, str(server.port), str(reply_size)],
+        [sys.executable, "-c", _SLOW_CLIENT, str(server.port), str(len(work))],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     )  # fmt: skip
     assert slow.stdin is not None and slow.stdout is not None
     with slow:
-        slow.stdin.write(request.hex().encode() + b"\n")
+        slow.stdin.writelines(b"%s %d\n" % (request.hex().encode(), size) for request, size in work)
         slow.stdin.flush()
         slow.stdout.readline()
         spans, sent_at, seconds = _bystand(server, slow)
+    if slow.returncode:
+        raise ChildProcessError("the slow command failed; the reason is above")
     took = sorted(end - start for start, end, _ in spans if end > sent_at)
     return Notice(
         idle=max((end - start for start, end, _ in spans if end <= sent_at), default=0.0) * 1e3,
@@ -80,6 +88,19 @@ def watch(server: Running, request: bytes, reply_size: int) -> Notice:
         rate=len(took) / (spans[-1][1] - sent_at),
         command=seconds * 1e3,
     )
+
+
+def table_of_notices(notices: Mapping[str, Sequence[Notice]]) -> str:
+    """A line a name, of the medians of its rounds."""
+    titles = ("idle", "worst", "busy", "p99.9", "others/s", "command")
+    lines = [f"{'median of rounds, ms':>22}" + "".join(f" {title:>9}" for title in titles)]
+    for name, rounds in notices.items():
+        idle, worst, busy, nearly, rate, command = (
+            statistics.median(getattr(notice, figure) for notice in rounds) for figure in Notice.__slots__
+        )
+        figures = f"{idle:>9.1f} {worst:>9.1f} {busy:>9.1f} {nearly:>9.2f} {rate:>9,.0f} {command:>9,.0f}"
+        lines.append(f"{name:>22} {figures}")
+    return "\n".join(lines)
 
 
 def _bystand(server: Running, slow: subprocess.Popen[bytes]) -> tuple[list[tuple[float, float, float]], float, float]:

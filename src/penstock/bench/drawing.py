@@ -15,7 +15,7 @@ _COLOURS = ("#1b6ca8", "#c8553d", "#4a7c59")
 def draw(title: str, axis: str, unit: str, across: Sequence[float], lines: Mapping[str, Sequence[float]]) -> str:
     """Up to three lines by name, each with a value for each position; the value axis is linear from 0."""
     places = [math.log10(value) for value in across]
-    low, high = math.floor(places[0]), max(math.ceil(places[-1]), math.floor(places[0]) + 1)
+    low, high = places[0], max(places[-1], places[0] + 0.1)
     top = _round_up(max(max(values) for values in lines.values()))
 
     def x(value: float) -> float:
@@ -35,9 +35,9 @@ def draw(title: str, axis: str, unit: str, across: Sequence[float], lines: Mappi
         value = top * step / 4
         parts.append(_line(_LEFT, y(value), _WIDTH - _RIGHT, y(value), "#ddd"))
         parts.append(_text(_LEFT - 6, y(value) + 4, f"{value:g} {unit}", "end"))
-    for power in range(low, high + 1):
-        parts.append(_line(x(power), y(0), x(power), y(0) + 5, "#555"))
-        parts.append(_text(x(power), y(0) + 18, f"{10**power:,}", "middle"))
+    for place, value in zip(places, across, strict=True):
+        parts.append(_line(x(place), y(0), x(place), y(0) + 5, "#555"))
+        parts.append(_text(x(place), y(0) + 18, f"{value:,}", "middle"))
     at = -math.inf
     colours = dict(zip(lines, _COLOURS, strict=False))
     for name in sorted(lines, key=lambda name: lines[name][-1], reverse=True):
@@ -48,6 +48,14 @@ def draw(title: str, axis: str, unit: str, across: Sequence[float], lines: Mappi
         at = max(points[-1][1] + 4, at + 14)  # labels of lines that end together stand below each other
         parts.append(_text(points[-1][0] + 8, at, name, "start", colours[name]))
     return "\n".join([*parts, "</svg>\n"])
+
+
+def stack(charts: Sequence[str]) -> str:
+    """Several charts below each other as one."""
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT * len(charts)}">'
+    place = f'<svg y="{{}}" width="{_WIDTH}" height="{_HEIGHT}" '
+    parts = [chart.replace("<svg ", place.format(at * _HEIGHT), 1) for at, chart in enumerate(charts)]
+    return "".join([head, "\n", *parts, "</svg>\n"])
 
 
 def _round_up(value: float) -> float:

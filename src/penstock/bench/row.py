@@ -27,8 +27,18 @@ class Row:
     on_peer: bool = False  # that server is the peer: clients are compared
     report: Callable[[], str] | None = None  # more text than the ratio, when the row is done
     family: str = ""  # a second family, besides that of its name
+    most: float | None = None  # what ours may be at most, whatever the peer's is
 
-    def reached(self, ratio: float) -> bool:
+    @property
+    def goal(self) -> str:
+        """What must be reached, for people; empty if nothing."""
+        sign = "<=" if self.smaller_is_better else ">="
+        parts = [] if self.target is None else [f"{sign} {self.target}x"]
+        return ", ".join(parts if self.most is None else [*parts, f"<= {self.most:g} {self.unit}"])
+
+    def reached(self, ratio: float, ours: float) -> bool:
+        if self.most is not None and ours > self.most:
+            return False
         if self.target is None:
             return True
         return ratio <= self.target if self.smaller_is_better else ratio >= self.target

@@ -1,7 +1,7 @@
 """The rows of the bench, each with its target.
 
-Streams, consumers, the clients, LAZY, slow commands and Spark have files of their own. To add a row: an entry in ROWS.
-Targets are ratios of ours to the peer in the same run; docs/speed.md has the results.
+Streams, history, consumers, the clients, LAZY, slow commands and Spark have files of their own. To add a row: an entry
+in ROWS. Targets are ratios of ours to the peer in the same run; docs/speed.md has the results.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from penstock.bench.client_rows import CLIENT_ROWS
 from penstock.bench.cluster_rows import CLUSTER_ROWS
 from penstock.bench.consumer_rows import CONSUMER_ROWS
+from penstock.bench.history_rows import HISTORY_ROWS
 from penstock.bench.lazy_rows import LAZY_ROWS
 from penstock.bench.load import WORKS
 from penstock.bench.row import Row, throughput
@@ -61,6 +62,7 @@ def _rows() -> dict[str, Row]:
             *CONSUMER_ROWS,
             *CLIENT_ROWS,
             *CLUSTER_ROWS,
+            *HISTORY_ROWS,
             *LAZY_ROWS,
             *STALL_ROWS,
             *SPARK_ROWS,

@@ -32,13 +32,13 @@ class Result:
 
     @property
     def reached(self) -> bool:
-        return self.row.reached(self.ratio)
+        return self.row.reached(self.ratio, statistics.median(self.ours))
 
     def as_dict(self) -> dict[str, object]:
         return {
             "row": self.row.name, "work": self.row.what, "unit": self.row.unit, "ours": self.ours, "peer": self.peer,
             "ratio": self.ratio, "ratio_min": min(self.ratios), "ratio_max": max(self.ratios),
-            "target": self.row.target, "reached": self.reached,
+            "target": self.row.target, "most": self.row.most, "reached": self.reached,
         }  # fmt: skip
 
 

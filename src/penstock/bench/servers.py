@@ -1,9 +1,12 @@
-"""The two servers of a comparison, each a process of its own on one core, while the load has the other."""
+"""The servers of a comparison, each a process of its own, by default on one core, while the load has the other."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -12,10 +15,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self
 
 import redis
 
-from penstock.testing.redis import RedisServer, free_port
+from penstock.testing.redis import RedisServer, find_redis, free_port
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,37 +50,76 @@ class Running:
         raise ProcessLookupError(self.pid)
 
 
+class StoredServer:
+    """A server with a folder of its own, which can be killed and started again; it may use every core.
+
+    `name` is "penstock" or "redis".
+    """
+
+    def __init__(self, name: Literal["penstock", "redis"], **directives: str) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="penstock-bench-")
+        self.folder = Path(self._folder.name)
+        self._name = name
+        self._port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        settings = {"port": str(self._port), "bind": "127.0.0.1", "save": "", "dir": self._folder.name, **directives}
+        self._words = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", value)]
+
+    @property
+    def running(self) -> Running:
+        assert self._process is not None, "the server does not run"
+        return Running(self._name, self._port, self._process.pid)
+
+    def start(self, seconds: float = 20) -> float:
+        """Answers after how many seconds the server answers commands; TimeoutError if it takes longer than allowed."""
+        if self._name == "penstock":
+            command = [sys.executable, "-m", "penstock", "serve", "--loglevel", "warning", "--always-show-logo", "no"]
+        else:
+            command = [find_redis().path]
+        with _on_every_core():
+            started = time.perf_counter()
+            self._process = subprocess.Popen([*command, *self._words], stdout=subprocess.DEVNULL)
+        wait_until_ready(self._port, self._process, seconds)
+        return time.perf_counter() - started
+
+    def kill(self) -> None:
+        """kill -9. What the server had written to its files stays."""
+        self._end(signal.SIGKILL)
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._end(signal.SIGTERM)
+        self._folder.cleanup()
+
+    def _end(self, how: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(how)
+        self._process.wait(timeout=60)
+        self._process = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
 @contextmanager
 def penstock_server(**directives: str) -> Iterator[Running]:
     """Ours, started as a user would start it."""
-    port = free_port()
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-        settings = {
-            "port": str(port),
-            "bind": "127.0.0.1",
-            "save": "",
-            "dir": folder,
-            "loglevel": "warning",
-            **directives,
-        }
-        words = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", value)]
-        process = subprocess.Popen(
-            [sys.executable, "-m", "penstock", "serve", *words, "--always-show-logo", "no"], stdout=subprocess.DEVNULL
-        )
-        try:
-            _wait(port)
-            pin(process.pid, 0)
-            yield Running("penstock", port, process.pid)
-        finally:
-            process.terminate()
-            process.wait(timeout=30)
+    with StoredServer("penstock", **directives) as server:
+        pin(server.running.pid, 0)
+        yield server.running
 
 
 @contextmanager
 def redis_server(**directives: str) -> Iterator[Running]:
     """The peer."""
     with RedisServer(**directives) as server:
-        _wait(server.port)
+        wait_until_ready(server.port)
         pin(server.pid, 0)
         yield Running("redis", server.port, server.pid)
 
@@ -93,18 +137,22 @@ def configured(client: redis.Redis, directives: dict[str, str]) -> Iterator[None
             client.config_set(name, value)
 
 
-def _wait(port: int, seconds: float = 20) -> None:
+def wait_until_ready(port: int, process: subprocess.Popen[bytes] | None = None, seconds: float = 20) -> None:
+    """Wait until a server answers PING, with what it stores loaded; an error if `process` ends or the time is over."""
     deadline = time.monotonic() + seconds
-    client = redis.Redis(port=port, protocol=2)
-    while True:
-        try:
-            client.ping()
-            client.close()
-            return
-        except redis.ConnectionError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.05)
+    while not _answers(port):
+        if process is not None and process.poll() is not None:
+            raise ChildProcessError(f"the server for port {port} ended with status {process.returncode}")
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the server on port {port} did not answer within {seconds:g} s")
+        time.sleep(0.01)
+
+
+def _answers(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1) as sock:
+        sock.sendall(b"PING\r\n")
+        return sock.recv(64).startswith(b"+PONG")  # -LOADING before that
+    return False
 
 
 @functools.cache
@@ -127,6 +175,17 @@ def unpinned(server: Running) -> Iterator[None]:
         yield
     finally:
         pin(server.pid, 0)
+
+
+@contextmanager
+def _on_every_core() -> Iterator[None]:
+    """What is started in here may use every core; the bench itself keeps off that of the servers."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, set(cores()))
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def _keep_to(pid: int, chosen: set[int]) -> None:

@@ -8,10 +8,9 @@ processor time that the server used while a bystander waited: what remains of `w
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
 
-from penstock.bench.bystanders import Notice, watch
+from penstock.bench.bystanders import Notice, table_of_notices, watch
 from penstock.bench.load import drive
 from penstock.bench.row import Measure, Row
 from penstock.bench.servers import Running
@@ -125,20 +124,12 @@ class Stall:
     def measure(self, server: Running, scale: float) -> float:
         """The worst wait of a bystander, in milliseconds."""
         request, reply_size = self._prepare(server, max(int(self._count * scale), _BATCH))
-        notice = watch(server, request, reply_size)
+        notice = watch(server, [(request, reply_size)])
         self._notices.setdefault(server.name, []).append(notice)
         return notice.worst
 
     def report(self) -> str:
-        titles = ("idle", "worst", "busy", "p99.9", "others/s", "command")
-        lines = [f"{'median of rounds, ms':>22}" + "".join(f" {title:>9}" for title in titles)]
-        for name, notices in self._notices.items():
-            idle, worst, busy, nearly, rate, command = (
-                statistics.median(getattr(notice, figure) for notice in notices) for figure in Notice.__slots__
-            )
-            figures = f"{idle:>9.1f} {worst:>9.1f} {busy:>9.1f} {nearly:>9.2f} {rate:>9,.0f} {command:>9,.0f}"
-            lines.append(f"{name:>22} {figures}")
-        return "\n".join(lines)
+        return table_of_notices(self._notices)
 
 
 def _row(name: str, what: str, target: float | None, stall: Stall) -> Row:

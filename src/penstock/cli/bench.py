@@ -25,7 +25,9 @@ def bench(
     ),
     as_json: bool = typer.Option(False, "--json", help="One JSON object a row instead of the table."),
     rounds: int = typer.Option(None, min=1, help="Rounds a row; each gives a ratio. Default: 3, fewer for slow rows."),
-    scale: float = typer.Option(1.0, min=0.001, help="Share of the usual number of requests, for a quick look."),
+    scale: float = typer.Option(
+        1.0, min=0.001, help="Share of the usual number of requests, for a quick look; 5 for 5 GB of history."
+    ),
     show_rows: bool = typer.Option(False, "--list", help="List the rows and exit."),
 ) -> None:
     """Compare with a real redis-server and with redis-py.
@@ -73,12 +75,10 @@ def _print_table(results: list[Result], width: int) -> None:
         table.add_column(heading, justify="left" if is_text else "right", no_wrap=heading != "work")
     for result in results:
         row = result.row
-        sign = "<=" if row.smaller_is_better else ">="
         table.add_row(
             row.name, row.what, _figure(result.ours), f"{_figure(result.peer)} {row.unit}",
             f"{result.ratio:.2f}x", f"{min(result.ratios):.2f}-{max(result.ratios):.2f}",
-            f"{sign} {row.target}x" if row.target is not None else "-",
-            "" if row.target is None else "reached" if result.reached else "MISSED",
+            row.goal or "-", "" if not row.goal else "reached" if result.reached else "MISSED",
         )  # fmt: skip
     Console(width=max(width, 150)).print(table)
 
