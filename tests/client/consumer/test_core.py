@@ -73,6 +73,21 @@ def test_a_message_that_was_attempted_before_begins_alone() -> None:
         assert taken == [[1, 2], [3], [4], [5, 6]] and len(queue) == 0
 
 
+def test_messages_of_a_lane_that_failed_together_come_again_one_after_the_other() -> None:
+    lanes = Lanes()
+    lanes.add(messages(0, 0, 0))
+    failed = lanes.take(3, now=0)
+    for row in reversed(failed):
+        row[4] += 1
+        lanes.retry(row, at=1)
+    lanes.finish(failed)
+    assert lanes.take(3, now=0.5) == []
+    for offset in (1, 2, 3):
+        part = lanes.take(3, now=1)
+        assert offsets(part) == [offset] and lanes.take(3, now=1) == []
+        lanes.finish(part)
+
+
 def test_what_was_fetched_one_by_one_begins_together() -> None:
     queue = PlainQueue()
     for message in messages(0, 0, 3, 0, 0):

@@ -9,9 +9,11 @@ from collections import defaultdict
 from typing import Any
 
 import pytest
+import redis
 from tests.support.client.consuming import Consume, fill
 
 from penstock import GIVE_UP, Backoff, Client, Server, aio
+from penstock.client.consumer import core
 from penstock.protocol.dead_letters import Letter
 
 
@@ -206,3 +208,71 @@ def test_a_tag_goes_on_after_a_message_that_is_given_up(ours: Server, consume: C
     assert even == [(2, 1), (2, 2), (4, 1), (6, 1)]
     with Client.from_url(ours.url) as client:
         assert client.tinfo("dead").length == 1
+
+
+def test_a_batch_that_fails_comes_again_in_the_order_of_its_tag(ours: Server, consume: Consume) -> None:
+    fill(ours.url, 9, tags=3)
+    done: dict[bytes, list[int]] = defaultdict(list)
+    failed: set[bytes] = set()
+    at_once: dict[bytes, int] = defaultdict(int)
+
+    def body(consumer: Any, batch: Any) -> None:
+        (tag,) = {message.tag for message in batch}
+        at_once[tag] += 1
+        assert at_once[tag] == 1
+        if tag not in failed:
+            failed.add(tag)
+            at_once[tag] -= 1
+            raise ValueError
+        done[tag] += [message.offset for message in batch]
+        at_once[tag] -= 1
+        if sum(map(len, done.values())) == 9:
+            consumer.stop()
+
+    terms = {"ordered_by": "tag", "retry_delay_ms": 20, "block_ms": 50}
+    consume(ours.url, body, {"workers": 3, "batch": 3, "batch_ms": 500, "on_error": lambda *_: None}, **terms)
+    assert len(failed) == 3 and all(offsets == sorted(offsets) for offsets in done.values())
+
+
+def test_a_message_that_cannot_be_given_up_yet_stays_before_those_of_its_tag(
+    ours: Server, consume: Consume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server has no memory for its dead letter: the tag waits, and others go on."""
+    monkeypatch.setattr(core, "NOT_GIVEN_UP", 100)
+    fill(ours.url, 6, tags=2)
+    seen: list[int] = []
+
+    def body(consumer: Any, message: Any) -> None:
+        seen.append(message.offset)
+        if message.offset == 2:
+            with Client.from_url(ours.url) as client:
+                client.config_set("maxmemory", 1 if seen.count(2) < 3 else 0)
+            raise ValueError("never")
+        if len(set(seen)) == 6:
+            consumer.stop()
+
+    try:
+        terms = {"ordered_by": "tag", "dead_letter": "dead", "retry": {ValueError: GIVE_UP}, "block_ms": 50}
+        consume(ours.url, body, {"workers": 2, "on_error": lambda *_: None}, **terms)
+        assert [offset for offset in seen if offset % 2 == 0] == [2, 2, 2, 4, 6]
+        with Client.from_url(ours.url) as client:
+            assert client.tinfo("dead").length == 1
+    finally:
+        with Client.from_url(ours.url) as client:
+            client.config_set("maxmemory", 0)
+
+
+@pytest.mark.parametrize(("missing", "named"), [("tgroup|pending", "TGROUP PENDING"), ("time", "TIME")])
+def test_order_needs_a_permission_that_the_error_names(
+    ours: Server, consume: Consume, missing: str, named: str
+) -> None:
+    fill(ours.url, 1)
+    with Client.from_url(ours.url) as admin:
+        admin.acl_setuser("bob", reset=True, enabled=True, nopass=True, keys=["*"], commands=["+@all", f"-{missing}"])
+        try:
+            url = ours.url.replace("redis://", "redis://bob:any@")
+            with pytest.raises(redis.exceptions.NoPermissionError, match=f"ordered_by needs the permission .*{named}"):
+                consume(url, lambda consumer, message: consumer.stop(), ordered_by="tag", block_ms=50)
+            consume(url, lambda consumer, message: consumer.stop(), block_ms=50)
+        finally:
+            admin.acl_deluser("bob")

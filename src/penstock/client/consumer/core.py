@@ -29,7 +29,7 @@ from typing import Any
 from penstock.client.consumer.counts import Counts
 from penstock.client.consumer.delivered import Row
 from penstock.client.consumer.holdings import Holdings, Lease
-from penstock.client.consumer.orders import Order, Orders
+from penstock.client.consumer.orders import NOT_GIVEN_UP, Order, Orders
 from penstock.client.consumer.outages import may_pass
 from penstock.client.consumer.pace import Pace
 from penstock.client.consumer.part import Part
@@ -317,8 +317,8 @@ class ConsumerCore:
             if part.ran:
                 self.pace.note(self._clock() - part.began, part.ran)
             self._put_back(list(part.waiting))
-            for row, error in part.failures:
-                self._retry(row, error)
+            if part.failures:
+                yield from self._retry(part.failures)
         self.queue.finish(taken)
 
     def _put_back(self, unprocessed: list[Row]) -> None:
@@ -335,15 +335,23 @@ class ConsumerCore:
                 self.counts.given_back += 1
                 self.holdings.settle(row, 0)
 
-    def _retry(self, row: Row, error: BaseException) -> None:
-        """Try a message again in its lane. Its attempts are counted here: the server counts one a delivery."""
-        delay = self._delay_after(row, error)
-        if delay is None or self.is_stopping:
-            self.holdings.settle(row, error if delay is None else 0)
-            return
-        self._begun.add(row[0])
-        row[4] += 1
-        self.queue.retry(row, self._clock() + delay / 1000)
+    def _retry(self, failures: list[tuple[Row, BaseException]]) -> Steps:
+        """Try messages of a lane again, or give them up. Their attempts are counted here: the server counts one a
+        delivery. The next message of the lane begins when the server has taken what is given up.
+        """
+        given_up = [self.orders.give_up(row, error) for row, error in failures if self._delay_after(row, error) is None]
+        yield from self._sender.send(given_up)
+        self.holdings.forget([row for order in given_up if order.reply is not None for row in order.rows])
+        for row, error in reversed(failures):  # each goes before the others
+            if not self.holdings.is_open(row):
+                continue
+            if self.is_stopping:
+                self.holdings.settle(row, 0)
+                continue
+            delay = self._delay_after(row, error)
+            self._begun.add(row[0])
+            row[4] += 1
+            self.queue.retry(row, self._clock() + (NOT_GIVEN_UP if delay is None else delay) / 1000)
 
     # -- the keeper -----------------------------------------------------------------------------------------------
 

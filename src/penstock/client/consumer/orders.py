@@ -93,7 +93,7 @@ class Orders:
             if verdict is None:
                 done.append(row)
             elif isinstance(verdict, BaseException):
-                orders.append(self._give_up(row, verdict))
+                orders.append(self.give_up(row, verdict))
             else:
                 back.setdefault(verdict, []).append(row)
         for lease, ranges, held in self._by_token(done):
@@ -104,7 +104,7 @@ class Orders:
                 orders.append(Order("nack", ("TNACK", *self._place, "TOKEN", lease.token, *ranges, *words), held))
         return orders
 
-    def _give_up(self, row: Row, error: BaseException) -> Order:
+    def give_up(self, row: Row, error: BaseException) -> Order:
         """The server writes the dead letter, if this member still holds the message."""
         why = f"{type(error).__name__}: {error}"[:LONGEST_REASON]
         words = ("TGIVEUP", *self._place, "TOKEN", self._leases[row[0]].token, "REASON", why, row[0])

@@ -45,7 +45,9 @@ class Queue(ABC):
 
     @abstractmethod
     def retry(self, message: Row, at: float) -> bool:
-        """Keep a message that failed until a time; False if it should be given back instead."""
+        """Keep a message that failed until a time; False if it should be given back instead. Of several that were
+        taken together, the last comes first.
+        """
 
     @abstractmethod
     def put_back(self, messages: Sequence[Row]) -> bool:
@@ -203,8 +205,9 @@ class Lanes(Queue):
         offset, tag = message[:2]
         self._lanes[tag].appendleft(message)
         self._count += 1
-        heapq.heappush(self._delayed, (at, offset, tag))
-        self._failed.add(tag)
+        if tag not in self._failed:
+            heapq.heappush(self._delayed, (at, offset, tag))
+            self._failed.add(tag)
         return True
 
     def put_back(self, messages: Sequence[Row]) -> bool:

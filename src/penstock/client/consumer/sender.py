@@ -41,7 +41,8 @@ class Sender:
 
     def send(self, orders: Sequence[Order], once: bool = False) -> Calls:
         """Have commands executed; those without a reply again, unless `once`. After `stop`, only settlements are
-        repeated, and only until the grace is over.
+        repeated, and only until the grace is over. A message that the server has no memory to give up is given back
+        for a while; a consumer that keeps order has no reply then, and holds the message.
         """
         pending = list(orders)
         while pending:
@@ -55,10 +56,13 @@ class Sender:
             for order, reply in zip(pending, replies, strict=True):
                 if order.kind == "give up" and isinstance(reply, NO_MEMORY):
                     _log.warning("message %d is not given up yet, and comes again: %s", order.rows[0][0], reply)
-                    failed.append(give_back_later(order))
+                    if not self._terms.ordered_by:
+                        failed.append(give_back_later(order))
                 elif isinstance(reply, Exception):
-                    if order.kind == "ask" and isinstance(reply, redis.ResponseError):
-                        continue  # there is no such group yet
+                    if order.kind == "ask":
+                        if _is_nothing_there(reply):
+                            continue
+                        _name_permission(order, reply)
                     if not may_pass(reply):
                         raise reply
                     order.is_repeated |= may_have_run(reply)
@@ -125,3 +129,18 @@ class Sender:
             "%d messages of %r were held for too long: other members of %r have them now",
             count, self._terms.key, self._terms.group,
         )  # fmt: skip
+
+
+def _is_nothing_there(error: Exception) -> bool:
+    """Whether a question has no answer because there is no such stream or group yet."""
+    return isinstance(error, redis.ResponseError) and str(error).startswith(("no such key", "no such group"))
+
+
+def _name_permission(question: Order, error: Exception) -> None:
+    """Raise what a user needs to know whose server refuses a question."""
+    if isinstance(error, redis.exceptions.NoPermissionError):
+        name = " ".join(question.words[:2] if question.words[0] == "TGROUP" else question.words[:1])
+        raise redis.exceptions.NoPermissionError(
+            f"ordered_by needs the permission to run {name}: a consumer that keeps order asks what is pending before "
+            f"it reads ({error})"
+        ) from error
