@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import pytest
 from tests.support.commands.stream_world import BLOCKED, World, visible
 
@@ -459,3 +461,54 @@ def test_keys_expire_by_the_time_of_day(world: World) -> None:
     world.run(f"SET late 1 PXAT {world.clock.now + HOUR}")
     world.pass_time(5000)
     assert world.run("PTTL late") == HOUR - 5000
+
+
+def groups_with_leases(world: World, many: int) -> list[str]:
+    """Groups of one stream, each with a lease that expires one millisecond after that of the group before."""
+    world.write("k", "a")
+    names = [f"g{number:03}" for number in range(many)]
+    for number, name in enumerate(names):
+        world.run(f"TREAD k 0 1 GROUP {name} RETRY 600000 {700_000 + number}")
+    world.pass_time(0)
+    return names
+
+
+@pytest.fixture
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[Group]:
+    """The groups that upkeep has looked at."""
+    seen: list[Group] = []
+    expire = Group.expire
+    monkeypatch.setattr(Group, "expire", lambda self, *words: seen.append(self) or expire(self, *words))
+    return seen
+
+
+def test_upkeep_looks_at_those_groups_only_that_have_something_to_give_up(world: World, looked_at: list[Group]) -> None:
+    groups_with_leases(world, 300)
+    groups = world.stream().groups
+    looked_at.clear()
+    world.pass_time(699_000)
+    assert looked_at == []
+    world.run("TEXTEND k g007 600000 BEGIN 1")
+    world.pass_time(1)
+    assert looked_at == [groups[b"g007"]]
+    looked_at.clear()
+    world.pass_time(1002)
+    assert set(looked_at) == {groups[b"g%03d" % number] for number in range(4)}
+    assert [world.group(b"g%03d" % number)[b"pending"] for number in range(5)] == [0, 0, 0, 0, 1]
+    assert world.run("TGROUP DEL k g004") == 1
+    world.pass_time(10)
+    assert world.group(b"g005")[b"pending"] == 0
+
+
+def test_upkeep_looks_at_many_groups_in_slices(
+    world: World, looked_at: list[Group], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = groups_with_leases(world, 20)
+    world.timers.advance(800_000)
+    looked_at.clear()
+    monkeypatch.setattr(upkeep, "perf_counter_ns", count(0, upkeep.SLICE).__next__)
+    for done in range(1, 20):
+        world.engine.streams.tick()
+        assert len(looked_at) == done
+    world.timers.advance(1000)  # it goes on by itself
+    assert [world.group(name.encode())[b"pending"] for name in names] == [0] * 20

@@ -339,7 +339,7 @@ def tnack(session: Session, argv: Argv) -> Reply:
     at = min(now + delay, INT64_MAX)
     count = group.nack(ranges, at, token)
     if count:
-        stream.expiry_from = min(stream.expiry_from, at)  # a message may have had its last attempt
+        stream.expiries.note(argv[2], at)  # a message may have had its last attempt
         log_at(session, argv, moment=now)
         session.db.changed(argv[1])
     return count
@@ -379,7 +379,7 @@ def textend(session: Session, argv: Argv) -> Reply:
         group.begin(ranges, now, token)
     if count:
         # When something expires now is not known without a search. The next round of upkeep finds out.
-        stream.expiry_from = 0 if begin else min(stream.expiry_from, at)
+        stream.expiries.note(argv[2], 0 if begin else at)
         log_at(session, argv, moment=now)
         session.db.changed(argv[1])
     return count

@@ -169,7 +169,7 @@ def tapply(session: Session, argv: Argv) -> Reply:
         session.engine.streams.check_from_client(change, [lease.first_delivered for lease in change.leases])
         stream = stream if stream is not None else db.obtain_stream(argv[1])
         stream.group(argv[3], change.position).apply(change)
-        stream.expiry_from = 0
+        stream.expiries.note(argv[3], 0)
         session.engine.streams.note(db, argv[1], stream)
     elif form == b"UNSTAGE" and len(argv) == 4:
         before = to_number(argv[3], "UNSTAGE")

@@ -534,7 +534,7 @@ def _deliver(session: Session, read: _Read) -> _Part:
     )
     if read.retry is not None and (read.retry[1] or read.limit):
         soonest = min(read.retry[1] or read.retry[0], read.retry[0]) if read.limit else read.retry[1]
-        stream.expiry_from = min(stream.expiry_from, now + soonest)
+        stream.expiries.note(read.group, now + soonest)
     if read.consumer is not None and delivery.leases:
         group.members.by_name[read.consumer].got(delivery.leases, group.leases)
     change = delivery.change or (None if known else group.change())

@@ -86,7 +86,7 @@ class StreamMembers:
         member.runs, member.release = [], False
         if ranges:
             group.nack(ranges, now)
-            engine.streams.may_end(database, key, now)
+            stream.expiries.note(group_name, now)
             words = [b"%d-%d" % (start, end - 1) for start, end in ranges]
             engine.propagate(database, [[b"TAPPLY", key, b"AT", b"%d" % now, b"TNACK", key, group_name, *words]])
             database.changed(key)

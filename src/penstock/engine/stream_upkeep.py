@@ -12,10 +12,10 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Iterable
+from itertools import islice
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
-from penstock.engine.arguments import INT64_MAX
 from penstock.engine.declarations import Argv
 from penstock.engine.lease_grace import LeaseGrace
 from penstock.engine.stream_members import FORGOTTEN, Place
@@ -42,6 +42,8 @@ PAUSED = 100
 """Milliseconds after which the waking of readers is tried again during CLIENT PAUSE."""
 LOOK_FOR_MEMBERS = 60_000
 """Milliseconds between looks for members that may be forgotten."""
+LOOKED_THROUGH = 1000
+"""Groups that a tick looks through for such members."""
 SLICE = 1_000_000
 """Nanoseconds that a tick works before other clients are served."""
 PAUSE = 0.010
@@ -126,12 +128,6 @@ class Streams:
         """What falls due until this lease time is due now: after an outage, only what was due before it."""
         return self.grace.due_by(self.lease_time())
 
-    def may_end(self, database: Database, key: bytes, when: int) -> None:
-        """A lease of a stream may have to be given up from a time on."""
-        stream = database.data.get(key)
-        if type(stream) is Stream:
-            stream.expiry_from = min(stream.expiry_from, when)
-
     def token(self, now: int) -> int:
         """The number of the next delivery at a lease time. It grows, and starts at the microseconds since 1970.
 
@@ -197,31 +193,33 @@ class Streams:
     # -- expiry, retention ------------------------------------------------------------------------------------
 
     def _expire_leases(self, database: Database, key: bytes, stream: Stream, until: int) -> None:
-        """Expire messages in all groups; skipped while no lease of any group can have expired."""
+        """Expire messages in the groups in which some can have expired, for as long as there is time."""
         now = self.due_by()
-        if now < stream.expiry_from:
-            return
-        for name, group in stream.groups.items():
-            while (expired := group.expire(stream.messages, now))[1] is not None:
-                change = expired[1]
-                self._engine.propagate(database, self.group_changed(database, key, name, stream, change, expired[0]))
-                if perf_counter_ns() >= until:
-                    self._tick_soon()
-                    return
-        expiries = [expiry for group in stream.groups.values() if (expiry := group.next_expiry()) is not None]
-        stream.expiry_from = min(expiries, default=INT64_MAX)
+        while (name := stream.expiries.due(now)) is not None:
+            group = stream.groups.get(name)
+            if group is not None:
+                expired, change = group.expire(stream.messages, now)
+                if change is not None:
+                    effects = self.group_changed(database, key, name, stream, change, expired)
+                    self._engine.propagate(database, effects)
+            stream.expiries.set(name, group.next_expiry() if group is not None else None)
+            if perf_counter_ns() >= until:
+                self._tick_soon()
+                return
 
     def _forget_members(self, stream: Stream) -> None:
-        """Forget names that did not ask for long; a look visits all groups, and those names that hold something."""
+        """Forget names that did not ask for long; a look visits some groups, and those names that hold something."""
         now = self.lease_time()
         if now < stream.members_from:
             return
-        stream.members_from = now + LOOK_FOR_MEMBERS
         members = self._engine.stream_members
         before = now - FORGOTTEN
-        for group in stream.groups.values():
+        for group in islice(stream.groups.values(), stream.members_seen, stream.members_seen + LOOKED_THROUGH):
             if group.members.by_name:
                 group.members.forget(before, group.leases, members.is_waiting)
+        stream.members_seen += LOOKED_THROUGH
+        if stream.members_seen >= len(stream.groups):
+            stream.members_seen, stream.members_from = 0, now + LOOK_FOR_MEMBERS
 
     def _tick_soon(self) -> None:
         if not self._tick_planned:

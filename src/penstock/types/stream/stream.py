@@ -19,6 +19,7 @@ from penstock.types.packing import CorruptValue, pack_many, unpack_many
 from penstock.types.registry import value_type
 from penstock.types.stream.active import Active
 from penstock.types.stream.delays import Delays
+from penstock.types.stream.expiries import Expiries
 from penstock.types.stream.groups import Group
 from penstock.types.stream.messages import Messages
 from penstock.types.stream.nodes import Storage, check_unpacked, load_node
@@ -59,8 +60,8 @@ class Stream:
 
     # A client that waits for a stream at a key remembers which one it was, and must not keep a deleted one alive.
     __slots__ = (
-        "__weakref__", "checked", "delays", "expiry_from", "groups", "members_from", "messages", "producers",
-        "retention", "schemas", "stages",
+        "__weakref__", "checked", "delays", "expiries", "groups", "members_from", "members_seen", "messages",
+        "producers", "retention", "schemas", "stages",
     )  # fmt: skip
 
     def __init__(self, storage: Storage) -> None:
@@ -72,8 +73,9 @@ class Stream:
         self.delays: Delays | None = None  # messages that groups get later, if there ever was one
         self.schemas: Schemas | None = None
         self.checked: Schemas | None = None  # the schemas, if entries are to be checked before they are written
-        self.expiry_from = 0  # no lease of any group expires before; not dumped, and 0 until it is computed
+        self.expiries = Expiries()  # of the leases of groups
         self.members_from = 0  # members that may be forgotten are not looked for before; not dumped
+        self.members_seen = 0  # groups of which a look that is not at its end has looked through the members
 
     def group(self, name: bytes, position: int) -> Group:
         """The group of that name, made at a position if it is new."""
@@ -215,6 +217,7 @@ class Stream:
             if name in stream.groups:
                 raise CorruptValue("a group is there twice")
             stream.groups[name] = Group.load(next(parts), messages.last)
+            stream.expiries.note(name, 0)
         for _ in range(producers):
             stream.producers.load_one(next(parts), next(parts))
         for _ in range(stages):
@@ -230,7 +233,9 @@ class Stream:
         """An equal stream; only bytes that never change are shared."""
         stream = Stream(self.messages.storage)
         stream.messages = self.messages.copy()
-        stream.groups = {name: group.copy() for name, group in self.groups.items()}
+        for name, group in self.groups.items():
+            stream.groups[name] = group.copy()
+            stream.expiries.note(name, 0)
         records = iter([*self.producers.dump()])
         for name in records:
             stream.producers.load_one(name, next(records))
@@ -260,6 +265,7 @@ class Stream:
             assert self.retention.compact == (self.messages.compactor is not None)
             for group in self.groups.values():
                 group.check()
+            self.expiries.check()
             self.producers.check()
             self.stages.check()
             if self.delays is not None:
