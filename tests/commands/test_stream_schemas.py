@@ -206,6 +206,20 @@ def test_a_producer_that_repeats_a_write_of_misfits_writes_no_letter_twice(world
     assert world.run("TWRITE", "k", "PRODUCER", "p", 8, "ENTRIES", "t", "{}") == 1
 
 
+def test_a_write_that_must_be_whole_to_have_an_offset_says_so(world: World) -> None:
+    world.run("TSCHEMA", "SET", "k", "a int", "CHECK", "deadletter", "bad")
+    write = ["TWRITE", "k", "PRODUCER", "p"]
+    assert world.run(*write, 1, "WHOLE", "ENTRIES", "t", "{}", "t", "{}") == 1
+    for again in (world, world, world.restarted()):
+        assert again.run(*write, 2, "WHOLE", "ENTRIES", "t", "x", "t", "{}") is None
+        assert again.run(*write, 2, "ENTRIES", "t", "x", "t", "{}") == 3
+        assert again.run("TPRODUCER", "k", "p") == [2, 3]
+    assert world.run(*write, 1, "WHOLE", "ENTRIES", "t", "{}", "t", "{}") == 1
+    payload = arrow([b"t"] * 2, [b"x", b"{}"])
+    assert world.run("TWRITE", "k", "WHOLE", "FORMAT", "ARROW", payload) is None
+    assert world.run("TINFO k")[3] == 4
+
+
 def test_a_stage_is_whole_or_refused(world: World) -> None:
     world.run("TSCHEMA", "SET", "k", "a int", "CHECK", "deadletter", "bad")
     assert world.error("TSTAGE", "k", "token", "ENTRIES", "t", "x").startswith("SCHEMA entry 1")

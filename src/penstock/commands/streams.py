@@ -110,6 +110,8 @@ class _Write:
     batches: list[object] | None = None
     visible_at: int = 0  # groups get the entries then, as lease time; 0 is now
     delayed_by: int = 0  # the position of the option that says so
+    whole: bool = False  # the reply is null if not all entries were written
+    left_out: bool = False  # some entries did not fit the schema
 
     @classmethod
     def parse(cls, session: Session, argv: Argv) -> _Write:
@@ -134,6 +136,9 @@ class _Write:
             elif word == b"PRODUCER" and at + 2 < len(argv):
                 write.producer = (argv[at + 1], to_number(argv[at + 2], "PRODUCER's sequence"))
                 at += 3
+            elif word == b"WHOLE":
+                write.whole = True
+                at += 1
             elif word in (b"DELAY", b"AT") and at + 1 < len(argv) and not write.delayed_by:
                 write.visible_at = _visible_at(session, word, to_number(argv[at + 1], word.decode()))
                 write.delayed_by = at
@@ -141,6 +146,10 @@ class _Write:
             else:
                 raise ReplyError(f"unknown or incomplete option '{argv[at][:64].decode(errors='replace')}' of TWRITE")
         raise ReplyError("TWRITE needs 'tag entry', 'ENTRIES tag entry ...' or 'FORMAT ARROW payload'")
+
+    def reply(self, answer: int) -> int | None:
+        """The reply for an answer that is kept for a producer (types/stream/producers.py)."""
+        return None if not answer or (self.whole and answer < 0) else abs(answer)
 
     def logged(self, argv: Argv) -> Argv:
         """The command for the log, in which the time is absolute."""
@@ -159,6 +168,7 @@ class _Write:
 
     def leave_out(self, places: list[int]) -> None:
         """Write all rows but those at these places, which are in order."""
+        self.left_out = bool(places)
         if places and self.entries is not None:
             gone = set(places)
             kept = [at for at in range(len(self.entries[0])) if at not in gone]
@@ -220,8 +230,8 @@ def _twrite_together(session: Session, run: list[Argv]) -> int | RawPieces:
     keys=key(1, Access.UPDATE),
     group="stream",
     syntax="key tag entry"
-    " | key [BACKLOG count] [PRODUCER id sequence] [DELAY ms | AT ms] ENTRIES tag entry [tag entry ...]"
-    " | key [BACKLOG count] [PRODUCER id sequence] [DELAY ms | AT ms] FORMAT ARROW payload",
+    " | key [BACKLOG count] [PRODUCER id sequence] [DELAY ms | AT ms] [WHOLE] ENTRIES tag entry [tag entry ...]"
+    " | key [BACKLOG count] [PRODUCER id sequence] [DELAY ms | AT ms] [WHOLE] FORMAT ARROW payload",
     cost="O(1) an entry; BACKLOG and retention add O(nodes freed)",
     together=_twrite_together,
     grows=_growth_of_twrite,
@@ -235,6 +245,8 @@ def twrite(session: Session, argv: Argv) -> Reply:
     answer again. With DELAY ms, or AT a time in milliseconds since 1970, groups get the entries then; plain reads see
     them at once (TREAD ... WITHTIME shows the time). If the stream checks its schema (TSCHEMA SET ... CHECK), an entry
     that does not fit makes the command fail, or goes to the dead-letter stream; the reply is null if all of them do.
+    With WHOLE it is null if any of them does, also for a repeat: the entries have offsets in a row from the reply on,
+    or the reply claims nothing.
     """
     db = session.db
     name = argv[1]
@@ -257,7 +269,7 @@ def twrite(session: Session, argv: Argv) -> Reply:
         if write.producer is not None and found is not None:
             repeated = _repeated(found, *write.producer)
             if repeated is not None:
-                return repeated or None  # 0 stands for a write of which no entry fitted
+                return write.reply(repeated)
         if found is not None and found.checked is not None:
             return _write_checked(session, argv, found, write)
         stream = found if found is not None else db.obtain_stream(name)
@@ -304,7 +316,7 @@ def _commit_checked(
         evicted = stream.messages.first - 1 if stream.messages.first != first else 0
         log_at(session, write.logged(argv), evicted, more=evictions)
     db.changed(name)
-    return offset or None
+    return write.reply(-offset if misfits else offset)
 
 
 def _repeated(stream: Stream, producer: bytes, sequence: int) -> int | None:
@@ -322,7 +334,7 @@ def _append(session: Session, stream: Stream, write: _Write) -> int:
         assert write.batches is not None
         offset = stream.messages.append_arrow(now, write.batches)
     if write.producer is not None:
-        stream.producers.remember(*write.producer, offset, now)
+        stream.producers.remember(*write.producer, -offset if write.left_out else offset, now)
     streams = session.engine.streams
     if write.visible_at:
         stream.delay(offset, write.visible_at, 0 if streams.replaying else streams.lease_time())

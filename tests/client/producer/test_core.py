@@ -43,8 +43,8 @@ class StreamServer:
             return self.schema
         if command[0] == "TPRODUCER":
             return self.last
-        name, _, _, _, sequence, _, *words = command
-        assert name == "TWRITE"
+        name, _, _, _, sequence, whole, _, *words = command
+        assert (name, whole) == ("TWRITE", "WHOLE")
         if sequence in self.answers:
             return self.answers[sequence]
         if self.answers and sequence <= max(self.answers):
@@ -261,11 +261,15 @@ def test_a_check_that_begins_later_keeps_the_order() -> None:
     assert [world.outcomes[number] for number in (3, 4, 6)] == [2, 3, 4]
 
 
-def test_with_a_dead_letter_stream_no_offset_is_claimed() -> None:
+def test_a_write_that_is_not_whole_claims_no_offset() -> None:
     world = World()
-    world.server.schema = [b"version", 1, b"check", b"deadletter"]
+    world.turn()
     world.add()
-    world.settle()
+    world.core.take(world.now)
+    world.core.answered([None], world.now)  # no schema
+    world.core.take(world.now)
+    world.core.answered([None], world.now)
+    world.tell()
     assert world.outcomes == {0: None} and world.core.outcomes.written == 1
 
 

@@ -182,6 +182,20 @@ def test_entries_that_do_not_fit_the_schema_fail_alone(client: Any, witness: red
     assert all("does not fit" in str(outcomes[number]) for number in (0, 10, 20))
 
 
+def test_offsets_are_right_after_the_stream_began_to_put_misfits_aside(client: Any, witness: redis.Redis) -> None:
+    fits, misfit = '{"n": 1}', "?"
+    with producer_of(client, "s") as producer:
+        assert producer.write("tag", fits).result(60) == 1
+        witness.execute_command("TSCHEMA", "SET", "s", "n bigint NOT NULL", "CHECK", "deadletter", "bad")
+        futures = [producer.write("tag", misfit if number % 7 == 0 else fits) for number in range(100)]
+        offsets = [future.result(60) for future in futures]
+        found = {message[0]: message[2] for message in witness.execute_command("TREAD", "s", 1, 1000)}
+        claimed = [offset for offset in offsets if offset is not None]
+        assert len(found) == 86 and len(set(claimed)) == len(claimed)
+        assert all(offset is None for offset in offsets[::7])
+        assert producer.write("tag", fits).result(60) == 87
+
+
 def test_a_producer_uses_one_connection_and_the_clients_level_does_not_matter(
     connect: Connect, ours: Server, witness: redis.Redis
 ) -> None:

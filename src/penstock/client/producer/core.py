@@ -197,7 +197,7 @@ class ProducerCore:
         words: list[bytes] = []
         for tag, entry, *_ in write.messages:
             words += (tag, entry)
-        return ("TWRITE", self.terms.key, "PRODUCER", self.name, write.sequence, "ENTRIES", *words)
+        return ("TWRITE", self.terms.key, "PRODUCER", self.name, write.sequence, "WHOLE", "ENTRIES", *words)
 
     # -- what became of it ------------------------------------------------------------------------------------
 
@@ -265,7 +265,7 @@ class ProducerCore:
     def _take_reply(self, write: Write, reply: Any, is_last: bool) -> Write | None:
         """Finish the messages of a write that was answered; answers what is to be written in its place."""
         if not isinstance(reply, Exception):
-            self.outcomes.succeed(write, None if self._check == "deadletter" else reply)
+            self.outcomes.succeed(write, reply)
         elif isinstance(reply, Fenced):
             self.outcomes.fail(write, reply)
             self.fail_all(reply)

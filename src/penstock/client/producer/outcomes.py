@@ -40,8 +40,8 @@ class Outcomes:
         return error
 
     def succeed(self, write: Write, first: int | None) -> None:
-        """The messages have offsets in a row from `first` on. None: some may be in a dead-letter stream, and the server
-        does not say which.
+        """The messages have offsets in a row from `first` on. None: some of them are in a dead-letter stream, and the
+        server does not say which.
         """
         self.written += len(write.messages)
         for place, held in enumerate(write.messages):

@@ -78,8 +78,8 @@ class Producer:
         """Have a message written; the future of its offset.
 
         Waits while max_bytes are held, for at most `timeout` seconds (as long as a message may take, unless given), and
-        then raises BufferFull. The offset is None if the stream puts entries that do not fit its schema into a
-        dead-letter stream: the server does not say which did.
+        then raises BufferFull. The offset is None if an entry that was written together with this one did
+        not fit the schema, and went to the dead-letter stream: the server does not say which did.
         """
         future = OffsetFuture()
         self._put(tag, entry, future, timeout)

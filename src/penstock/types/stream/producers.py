@@ -49,7 +49,8 @@ class Producer:
     __slots__ = ("answers", "commit", "epoch", "used")
 
     def __init__(self) -> None:
-        self.answers: dict[int, int] = {}  # sequence number -> first offset, ascending
+        # Sequence number -> first offset, ascending; 0 if no entry was written, negative if some were not.
+        self.answers: dict[int, int] = {}
         self.epoch = _NO_EPOCH
         self.commit = Commit(0, 0)  # of that epoch
         self.used = 0  # ms since 1970
@@ -71,7 +72,10 @@ class Producers:
         self.by_id: OrderedDict[bytes, Producer] = OrderedDict()
 
     def repeated(self, name: bytes, sequence: int) -> int | None:
-        """The first offset of the answer to this write, None if it is new; ProducerFenced if it is too old."""
+        """The first offset of the answer to this write, None if it is new; ProducerFenced if it is too old.
+
+        As in `answers`: 0 if no entry was written, negative if some were not.
+        """
         producer = self.by_id.get(name)
         if producer is None or not producer.answers:
             return None
@@ -83,10 +87,13 @@ class Producers:
     def last(self, name: bytes) -> tuple[int, int] | None:
         """The sequence number of a producer's last write, and its first offset (0 if it appended nothing)."""
         producer = self.by_id.get(name)
-        return max(producer.answers.items()) if producer is not None and producer.answers else None
+        if producer is None or not producer.answers:
+            return None
+        sequence, first = max(producer.answers.items())
+        return sequence, abs(first)
 
     def remember(self, name: bytes, sequence: int, first: int, now: int) -> None:
-        """Record a write that `repeated` called new."""
+        """Record a write that `repeated` called new; its first offset is as in `answers`."""
         answers = self._used(name, now).answers
         answers[sequence] = first
         if len(answers) > REMEMBERED:
