@@ -4,81 +4,39 @@ from __future__ import annotations
 
 import random
 import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
+from tests.support.storage.history import (
+    MESSAGES,
+    SMALL,
+    all_of,
+    connected,
+    files,
+    fill,
+    history,
+    numbered_entries,
+    started,
+    until,
+)  # fmt: skip
 
 from penstock import Server
 from penstock.engine.directives import DIRECTIVES
 from penstock.server.app import App
 from penstock.types.stream.stream import Stream
 
-MESSAGES = 12_000
-SMALL = 200_000
-"""Bytes of memory for streams: two or three nodes of these messages."""
-
-
-def until(condition: Callable[[], Any]) -> None:
-    """Wait for something that the server does when it has time."""
-    deadline = time.monotonic() + 100
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
-
-
-def started(folder: Path, **directives: Any) -> Server:
-    settings = {
-        "appendonly": True, "stream_memory": SMALL, "stream_hot_nodes": 1, "stream_compression_rest": 0, "hz": 100,
-    }  # fmt: skip
-    return Server(dir=str(folder), **{**settings, **directives})
-
 
 @pytest.fixture(scope="module")
 def entries() -> list[bytes]:
-    random.seed(7)
-    return [b"%d " % n + random.randbytes(30).hex().encode() for n in range(1, MESSAGES + 1)]
+    return numbered_entries()
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
     with started(tmp_path) as server:
         yield server
-
-
-def fill(client: redis.Redis, entries: list[bytes], key: str = "s") -> None:
-    """Write them, and wait until most are in files."""
-    for at in range(0, len(entries), 1000):
-        part = [word for entry in entries[at : at + 1000] for word in (b"", entry)]
-        client.execute_command("TWRITE", key, "ENTRIES", *part)
-    until(lambda: history(client, key)["length"] >= len(entries) - 5000)
-    until(lambda: client.info("persistence")["stream_memory_held"] <= SMALL)
-    client.config_set("stream-memory", "50mb")  # no more move
-    folder = Path(client.config_get("dir")["dir"])
-    until(lambda: not client.info("persistence")["history_write_in_progress"])
-    until(lambda: client.info("persistence")["history_files"] == len(files(folder)))
-
-
-def history(client: redis.Redis, key: str = "s") -> dict[str, int]:
-    info = client.execute_command("TINFO", key)
-    found = info[b"history"] if isinstance(info, dict) else dict(zip(info[::2], info[1::2], strict=True))[b"history"]
-    pairs = found.items() if isinstance(found, dict) else zip(found[::2], found[1::2], strict=True)
-    return {name.decode(): number for name, number in pairs}
-
-
-def all_of(client: redis.Redis, key: str = "s") -> list[bytes]:
-    return [row[2] for row in client.execute_command("TREAD", key, 1, 10**6) if row is not None]
-
-
-def files(folder: Path) -> set[str]:
-    return {path.name for path in (folder / "history").glob("*")}
-
-
-def connected(server: Server) -> redis.Redis:
-    return redis.Redis.from_url(server.url, socket_timeout=100)
 
 
 def test_memory_stays_within_its_bound_and_all_is_read(server: Server, tmp_path: Path, entries: list[bytes]) -> None:
@@ -203,7 +161,7 @@ def test_a_snapshot_keeps_the_files_it_refers_to(tmp_path: Path, entries: list[b
         assert files(tmp_path) >= kept
         client.save()
         until(lambda: not client.info("persistence")["history_files_to_remove"])
-        assert len(files(tmp_path)) < len(kept)
+        until(lambda: len(files(tmp_path)) < len(kept))
     with started(tmp_path / "backup", **settings) as server, connected(server) as client:
         assert all_of(client) == entries
     with started(tmp_path, **settings) as server, connected(server) as client:

@@ -61,6 +61,18 @@ class AppendOnlyFile:
         return self.manifest_path.exists()
 
     @property
+    def is_listed(self) -> bool:
+        """Whether the log is on and a restart would read it; not yet, when it was just turned on."""
+        return self.writer is not None and bool(self.manifest.base)
+
+    def base_on_disk(self) -> Path | None:
+        """The base of the log that is on disk, whether it is on or not; None if there is none."""
+        try:
+            return self.folder / manifests.read(self.manifest_path).base
+        except (OSError, StorageError):
+            return None
+
+    @property
     def size(self) -> int:
         """Bytes on disk, of all files."""
         whole = [self.folder / name for name in self.manifest.names]

@@ -20,7 +20,6 @@ Owned by the loop thread. Another thread calls `fetch`, and runs the jobs that w
 
 from __future__ import annotations
 
-import contextlib
 import heapq
 import logging
 import time
@@ -139,8 +138,9 @@ class History:
         """Everything is loaded and the folder is ours: remove strays, and keep history from now on."""
         self.active = True
         self._bound()
-        with contextlib.suppress(FileNotFoundError, StorageError):
-            self.known.in_snapshot = frozenset(snapshot.segment_names(snapshot_path))
+        self.known.in_snapshot = _named_in(snapshot_path)
+        base = self._aof.base_on_disk()
+        self.known.in_base = _named_in(base) if base is not None else frozenset()
         for _, key, stream in self._all_streams():
             for segment in stream.messages.history:
                 problem = self.files.missing(segment)
@@ -149,7 +149,7 @@ class History:
             if stream.messages.nodes:
                 self._streams.add(stream.messages)
         try:
-            strays = self.files.strays({*self.known.names(), *self.known.in_snapshot})
+            strays = self.files.strays({*self.known.names(), *self.known.in_snapshot, *self.known.in_base})
             for name in strays:
                 self.files.remove(name)
         except OSError as error:
@@ -355,7 +355,7 @@ class History:
 
     def _remove_unneeded(self) -> None:
         if self.active and self._moving is None:  # else the thread may be about to use a file of the same name
-            for name in self.known.take_removable(self._aof.writer):
+            for name in self.known.take_removable(self._aof.writer, self._aof.is_listed):
                 self._thread.start(partial(self._remove, name))
 
     def _remove(self, name: str) -> None:
@@ -380,6 +380,14 @@ class History:
             "stream_memory_limit": self.limit,
             "stream_memory_held": self._held,
         }
+
+
+def _named_in(path: Path) -> frozenset[str]:
+    """The files that a snapshot, or the base of a log, refers to; none if it cannot be read."""
+    try:
+        return frozenset(snapshot.segment_names(path))
+    except (FileNotFoundError, StorageError):
+        return frozenset()
 
 
 def _messages_at(place: Place) -> Messages | None:

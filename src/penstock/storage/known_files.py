@@ -1,9 +1,10 @@
-"""Which files of history are needed: by streams, by the snapshot on disk, by the one that is being written.
+"""Which files of history are needed: by streams, by the snapshot on disk, by the one that is being written, by a log.
 
 A stream that goes lets go of its files by itself: they are known as long as a segment has their `StoredFile`. A file
 that nothing needs is removable when the log that says so is as safe as its policy promises; otherwise a power cut could
 bring back a stream whose file is gone. Compaction is logged as the nodes that it rewrote, so a replay of it reads the
-stream as it was: all files of the stream stay until the log has a base that was written afterwards.
+stream as it was: all files of the stream stay until the log has a base that was written afterwards. While the log is
+off, the one on disk does not learn what is evicted, so it needs the files of its base until another log replaces it.
 
 Owned by the loop thread. Other threads may free the last reference to a StoredFile.
 """
@@ -30,6 +31,8 @@ class KnownFiles:
         self._before_base: frozenset[StoredFile] = frozenset()  # those that it no longer reads with the next base
         self.in_snapshot: frozenset[str] = frozenset()
         self._in_next_snapshot: frozenset[str] = frozenset()
+        self.in_base: frozenset[str] = frozenset()  # of the log on disk
+        self._in_next_base: frozenset[str] = frozenset()
 
     def __contains__(self, name: str) -> bool:
         return name in self._known
@@ -64,8 +67,7 @@ class KnownFiles:
     def snapshot_ended(self, done: bool) -> None:
         """It has replaced the last one, or was given up."""
         if done:
-            gone = self.in_snapshot - self._in_next_snapshot
-            self._unneeded.update(dict.fromkeys(gone - self._unneeded.keys(), 0))
+            self._look_at(self.in_snapshot - self._in_next_snapshot)
             self.in_snapshot = self._in_next_snapshot
         self._in_next_snapshot = frozenset()
 
@@ -76,20 +78,34 @@ class KnownFiles:
     def base_begins(self) -> None:
         """A base of this instant is about to be written."""
         self._before_base = frozenset(self._for_replay)
+        self._in_next_base = frozenset(self._known)
 
     def base_ended(self, done: bool) -> None:
         """The log begins with it, or it was given up."""
         if done:
             self._for_replay -= self._before_base
+            self._look_at(self.in_base - self._in_next_base)
+            self.in_base = self._in_next_base
         self._before_base = frozenset()
+        self._in_next_base = frozenset()
 
-    def take_removable(self, writer: LogWriter | None) -> list[str]:
-        """The files that can be removed now; the caller removes them."""
+    def _look_at(self, names: Iterable[str]) -> None:
+        """These may not be needed any more."""
+        for name in names:
+            self._unneeded.setdefault(name, 0)
+
+    def take_removable(self, writer: LogWriter | None, log_is_listed: bool) -> list[str]:
+        """The files that can be removed now; the caller removes them.
+
+        `log_is_listed` says that what is written now goes to the log that a restart would read.
+        """
         if writer is None:
             self._for_replay.clear()
         while self._let_go:
             self._unneeded[self._let_go.popleft()] = writer.syncs if writer is not None else 0
         kept = self.in_snapshot | self._in_next_snapshot
+        if not log_is_listed:
+            kept |= self.in_base | self._in_next_base
         removable: list[str] = []
         for name, syncs in list(self._unneeded.items()):
             if name in self._known:
