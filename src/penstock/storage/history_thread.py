@@ -49,18 +49,23 @@ class HistoryThread:
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            result: Result | None
-            try:
-                result = job()
-            except OSError as error:
-                result = error.strerror or str(error)
-            except Exception as error:  # a bug of ours must not leave the nodes of a stream stuck
-                log.exception("internal error in the thread of history")
-                result = repr(error)
-            if result is not None:
-                self._results.put(result)
-                with contextlib.suppress(RuntimeError):  # the loop has ended
-                    self._loop.call_soon_threadsafe(self._collect)
+            self._do(job)
+            del job  # while it waits for the next one, it holds no nodes
+
+    def _do(self, job: Callable[[], Segment | None]) -> None:
+        """In a function of its own: a segment that a waiting thread had would keep its file from being removed."""
+        result: Result | None
+        try:
+            result = job()
+        except OSError as error:
+            result = error.strerror or str(error)
+        except Exception as error:  # a bug of ours must not leave the nodes of a stream stuck
+            log.exception("internal error in the thread of history")
+            result = repr(error)
+        if result is not None:
+            self._results.put(result)
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._collect)
 
     def _collect(self) -> None:
         with contextlib.suppress(queue.Empty):
