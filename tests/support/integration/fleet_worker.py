@@ -3,6 +3,8 @@
 The entry of a message says what its body does; a line in the log says when a body began and ended:
 
     began|ended  offset  tag  process  seconds
+
+A body of the kind `turn` ends when the test has appended something to the list `turns:PROCESS`.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ import os
 import sys
 import time
 from typing import Any
+
+import redis
 
 from penstock import Client
 
@@ -30,13 +34,15 @@ def main(url: str, log: str, options: dict[str, Any]) -> None:
             os.kill(os.getpid(), 9)
         if kind == "fails" or (kind == "flaky" and message.attempts == 1):
             raise ValueError(kind)
+        if kind == "turn":
+            turns.blpop(f"turns:{os.getpid()}")
         if seconds:
             time.sleep(float(seconds))
         note("ended", message)
 
     workers = options.pop("workers", 1)
     # A silent connection counts as lost after half a second instead of five: the clock of these tests is scaled.
-    with Client.from_url(url, socket_timeout=0.5) as client:
+    with Client.from_url(url, socket_timeout=0.5) as client, redis.Redis.from_url(url) as turns:
         consumer = client.consumer("s", "g", block_ms=100, **options)
         consumer.run(body, workers=workers, on_error=lambda message, error: None)
 
