@@ -232,11 +232,18 @@ def test_files_are_bounded_by_refusing_writes(tmp_path: Path, entries: list[byte
             return False
 
         until(write_on)
-        written = client.execute_command("TINFO", "s")
         assert client.info("persistence")["history_bytes"] <= 300_000
         client.config_set("stream-history-max", "50mb")
         until(lambda: not write_on())
-        assert written is not None
+        client.config_set("stream-history-max", "300000")
+        until(write_on)
+        assert client.set("all else", "goes on")
+        last = client.execute_command("TINFO", "s")[b"last"]
+        client.execute_command("TEVICT", "s", last - 1)  # makes room
+        until(lambda: not write_on())
+        until(write_on)
+        assert client.delete("s")
+        until(lambda: not write_on())
 
 
 def test_a_folder_that_takes_no_files_loses_nothing(tmp_path: Path, entries: list[bytes]) -> None:

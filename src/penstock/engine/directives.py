@@ -248,7 +248,7 @@ class Settings:
         choice("evict", "refuse"),
         "evict",
         "When the files reach stream-history-max: evict the oldest messages of all streams, or write no more files and "
-        "refuse writes when memory is full too.",
+        "refuse new messages when memory is full too.",
     )
     stream_stage_timeout = D(
         integer(1000, 1 << 40),

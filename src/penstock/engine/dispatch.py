@@ -160,6 +160,7 @@ class Engine:
         # DEBUG SET-ACTIVE-EXPIRE: if off, expired keys are deleted only when a command looks at them
         self.active_expiry = True
         self.write_error: str | None = None  # why writes are refused: the log or the snapshot cannot be written
+        self.streams_full: str | None = None  # why streams get no more messages: history cannot take them
         self.gates: list[Gate] = [
             self._gate_auth, self._gate_acl, self._gate_loading, self._gate_disk, self._gate_memory,
             self.publications.gate, self.scripting.gate,
@@ -341,6 +342,8 @@ class Engine:
     def _gate_disk(self, session: Session, command: Command, argv: Argv) -> None:
         if self.write_error is not None and command.may_write(argv):
             raise Misconf(self.write_error)
+        if self.streams_full is not None and command.group == "stream" and Flag.DENYOOM in command.flags:
+            raise Misconf(self.streams_full)  # all else goes on; what frees memory must
 
     def _gate_memory(self, session: Session, command: Command, argv: Argv) -> None:
         if not self.memory.limit:

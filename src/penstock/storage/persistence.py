@@ -234,18 +234,17 @@ class Persistence:
         self._refuse_writes(problem)
 
     def _refuse_writes(self, log_problem: str | None = None) -> None:
-        """Tell the engine whether writes are refused, and why."""
+        """Tell the engine whether writes are refused, or only new messages of streams, and why."""
         writer = self._aof.writer
         problem = log_problem or (writer.trouble if writer is not None else None)
         error = None
         if problem is not None:
             error = f"Errors writing to the AOF file: {problem}"
-        elif (refusal := self.history.refusal) is not None:
-            error = refusal
         elif not self._saves.ok and self._config.stop_writes_on_bgsave_error and self._config.save:
             error = SNAPSHOT_FAILED
-        self._engine.write_error = error
-        self._engine.require_gates("disk", error is not None)
+        full = self.history.refusal
+        self._engine.write_error, self._engine.streams_full = error, full
+        self._engine.require_gates("disk", error is not None or full is not None)
 
     # -- DEBUG ------------------------------------------------------------------------------------------------
 
