@@ -20,7 +20,7 @@ from penstock.protocol.dead_letters import name_in_text
 from penstock.protocol.errors import ReplyError
 from penstock.types.stream.groups import merged
 from penstock.types.stream.nodes import Range
-from penstock.types.stream.reading import take
+from penstock.types.stream.reading import each, take
 from penstock.types.stream.shelf import Lease
 from penstock.types.stream.stream import Stream
 
@@ -90,11 +90,21 @@ def tgiveup(session: Session, argv: Argv) -> Reply:
     if not leases:
         return 0
     _check_targets(session, argv[1], leases)
+    _check_readable(stream, leases)
     count = sum(lease.end - lease.start for lease in leases)
     change = group.give_up(stream.messages, leases)
     db, streams = session.db, session.engine.streams
     session.log(*streams.group_changed(db, argv[1], argv[2], stream, change, leases, reason))
     return count
+
+
+def _check_readable(stream: Stream, leases: list[Lease]) -> None:
+    """Refuse if messages are in a file of history that is lost."""
+    if stream.messages.history:
+        for lease in leases:
+            if lease.dead_letter is not None:
+                for _ in each(stream.messages, lease.start, lease.end - lease.start):
+                    pass
 
 
 def _check_targets(session: Session, name: bytes, leases: list[Lease]) -> None:

@@ -10,8 +10,9 @@ Owned by the loop thread.
 from __future__ import annotations
 
 import logging
+import weakref
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
@@ -24,9 +25,11 @@ from penstock.protocol.errors import ReplyError
 from penstock.types.stream.changes import Change
 from penstock.types.stream.compaction import compact
 from penstock.types.stream.groups import Group
-from penstock.types.stream.messages import MOST
-from penstock.types.stream.reading import each
+from penstock.types.stream.messages import MOST, Messages
+from penstock.types.stream.nodes import NODE
+from penstock.types.stream.reading import Message, each
 from penstock.types.stream.retention import apply_retention
+from penstock.types.stream.segments import MissingHistory
 from penstock.types.stream.shelf import Lease
 from penstock.types.stream.stream import Stream
 
@@ -60,6 +63,7 @@ class Streams:
         self._timers: dict[Place, tuple[int, object]] = {}  # when the readers of a stream are to be woken
         self.grace = LeaseGrace()
         self._token = 0  # of the last delivery in any group
+        self._lost: weakref.WeakKeyDictionary[Messages, str] = weakref.WeakKeyDictionary()  # what was last told of them
         self._tick_planned = False  # there is more to expire, or to compact, than one tick took
         engine.config.on_change("stream-max-pending", lambda _: self._wake_all())
 
@@ -246,14 +250,14 @@ class Streams:
             database.changed(key)
             self._engine.propagate(database, [[b"TEVICT", key, b"%d" % (messages.first - 1)]])
         rewritten: list[int] = []
-        while True:
-            compacted = compact(messages, nodes=1)
+        try:
+            while (compacted := compact(messages, nodes=1)).more and perf_counter_ns() < until:
+                rewritten += compacted.rewritten
             rewritten += compacted.rewritten
-            if not compacted.more:
-                break
-            if perf_counter_ns() >= until:
+            if compacted.more:
                 self._tick_soon()
-                break
+        except MissingHistory as error:
+            self._tell_lost(messages, "the stream %s is not compacted: %s", name_in_text(key), error)
         if rewritten:
             self._changed_for_nobody(database, key)
             self._engine.propagate(database, [[b"TAPPLY", key, b"COMPACT", *[b"%d" % number for number in rewritten]]])
@@ -295,9 +299,7 @@ class Streams:
         target = lease.dead_letter
         assert target is not None
         letters: list[TaggedEntry] = []
-        for message in each(stream.messages, lease.start, lease.end - lease.start):
-            if message.offset >= lease.end:
-                break
+        for message in self._given_up(key, stream.messages, lease):
             letter = Letter(key, message.entry, why, message.offset, name_in_text(name), lease.attempts)
             letters.append((message.tag, letter.encode()))
         evictions = self.append_letters(database, target, letters) if target != key else None
@@ -313,6 +315,26 @@ class Streams:
         at = b"%d" % self._engine.clock.now
         written = [[b"TAPPLY", target, b"AT", at, b"TWRITE", target, tag, entry] for tag, entry in letters]
         return [*written, *evictions]
+
+    def _given_up(self, key: bytes, messages: Messages, lease: Lease) -> Iterator[Message]:
+        """The messages of a lease; those of a lost file of history are left out, and the group is done with them."""
+        start = lease.start
+        while start < lease.end:
+            end = min((start - 1) // NODE * NODE + NODE + 1, lease.end)
+            try:
+                found = [message for message in each(messages, start, end - start) if message.offset < end]
+            except MissingHistory as error:
+                self._tell_lost(messages, "the stream %s gets no dead letters: %s", name_in_text(key), error)
+                found = []
+            yield from found
+            start = end
+
+    def _tell_lost(self, messages: Messages, text: str, key: str, error: MissingHistory) -> None:
+        """Log that a file of history is lost, once for each problem."""
+        problem = text % (key, error)
+        if self._lost.get(messages) != problem:
+            self._lost[messages] = problem
+            log.error("%s", problem)
 
     def append_letters(self, database: Database, target: bytes, letters: list[TaggedEntry]) -> list[Argv] | None:
         """Append letters to the stream at a key, creating it. The commands to log for what that evicted.

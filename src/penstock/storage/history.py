@@ -65,7 +65,7 @@ CANDIDATES = 8
 Place = tuple[Database, bytes]
 
 
-class HistoryLost(ReplyError):
+class HistoryLost(ReplyError, MissingHistory):
     """A read of messages whose file is missing or damaged; names the file and the offsets."""
 
 

@@ -19,6 +19,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.types.stream.nodes import NODE, Node
+from penstock.types.stream.segments import MissingHistory
 
 if TYPE_CHECKING:
     from penstock.types.stream.messages import Messages
@@ -82,9 +83,14 @@ class Compactor:
             self.next = self.start
 
     def forget(self) -> None:
-        """Forget the tags whose newest message was in an evicted node. O(its messages)."""
-        latest = self.latest
-        offsets, tags = self.evicted.popleft().tagged()
+        """Forget the tags whose newest message was in an evicted node. O(its messages), or O(tags) if they are lost."""
+        latest, node = self.latest, self.evicted.popleft()
+        try:
+            offsets, tags = node.tagged()
+        except MissingHistory:
+            end = node.start + NODE
+            tags = [tag for tag, offset in latest.items() if node.start <= offset < end]
+            offsets = [latest[tag] for tag in tags]
         for offset, tag in zip(offsets, tags, strict=True):
             if latest.get(tag) == offset:
                 del latest[tag]
