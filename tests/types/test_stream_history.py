@@ -68,6 +68,13 @@ def test_what_a_thread_has_fetched_is_not_fetched_again() -> None:
     messages.fetched.clear()
 
 
+def test_what_is_newer_than_every_file_is_known_to_be_in_memory() -> None:
+    messages, _ = stored(5500)
+    assert [messages.is_in_memory_from(offset) for offset in (1, 4000, 4001, 6000)] == [False, False, True, True]
+    assert wanted_places(messages, 4001, 5501, 1 << 30) == []
+    assert Messages().is_in_memory_from(1)
+
+
 def test_a_budget_bounds_what_is_fetched() -> None:
     messages, _ = stored(9500)
     assert len(wanted_places(messages, 1, 9501, 1)) == 1

@@ -277,7 +277,7 @@ def tread(session: Session, argv: Argv) -> Reply:
         # The most frequent form, without parsing options.
         count = to_number(argv[3], "count")
         stream = session.db.find(argv[1], Stream)
-        if stream is None or not stream.messages.history:
+        if stream is None or stream.messages.is_in_memory_from(offset):
             return _messages(session, stream.messages if stream is not None else _NOTHING, offset, count)
     read = _Read.parse(argv, session.db.clock.now)
     handle = _read_plain if read.group is None else _read_several if read.also else _read_group

@@ -256,6 +256,10 @@ class Messages:
 
     # History: nodes in files. More of it is in stored_nodes.py.
 
+    def is_in_memory_from(self, offset: int) -> bool:
+        """Whether no message at or after an offset is in a file."""
+        return not self.history or offset > self.history[-1].end * NODE
+
     def recall(self, number: int) -> Node:
         """Bring a node of history back into memory, so that it can be rewritten; its segment becomes two."""
         segment, _ = self.place(number)

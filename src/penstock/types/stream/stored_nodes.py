@@ -27,7 +27,7 @@ def wanted_places(messages: Messages, start: int, end: int, budget: int) -> list
     """The nodes between two offsets that a reader would have to fetch, about so many bytes of messages."""
     places: list[Place] = []
     start, end = max(start, messages.first), min(end, messages.last + 1)
-    if start >= end:
+    if start >= end or messages.is_in_memory_from(start):
         return places
     at = max(bisect_right(messages.history, (start - 1) // NODE, key=_first) - 1, 0)
     for segment in messages.history[at:]:
