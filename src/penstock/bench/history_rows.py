@@ -153,17 +153,20 @@ def _median_read(places: Callable[[int], Iterator[int]]) -> Measure:
 
 
 class Bystanders:
-    """The worst wait of other clients in milliseconds, beside one that reads history, or what is new."""
+    """The worst wait of other clients in milliseconds, beside one that reads history, or what is new.
+
+    Each reads for about a second, so that the others wait as often beside both.
+    """
 
     def __init__(self) -> None:
         self._notices: dict[str, list[Notice]] = {}
 
-    def beside(self, name: str, places: Callable[[int], Iterator[int]]) -> Measure:
+    def beside(self, name: str, places: Callable[[int], Iterator[int]], most: int) -> Measure:
         def measure(server: Running, scale: float) -> float:
             count = messages(scale)
             stored = filled(count, memory(scale))
             forget(stored.folder)
-            notice = watch(stored.running, reads(stored.running, places(count), _READS))
+            notice = watch(stored.running, reads(stored.running, places(count), most))
             self._notices.setdefault(name, []).append(notice)
             return notice.worst
 
@@ -190,20 +193,20 @@ def _rows() -> list[Row]:
             baseline=_writing(False)),
         Row("history.hot", "TREAD 1000 of the newest, history / all in memory", rate, 0.9, _hot_reading(True),
             baseline=_hot_reading(False)),
-        Row("history.restart", "start with 1 GB of history / Redis loads 1 GB of XADD", "s", 0.05, restart.measure,
-            True, report=restart.report, most=3),
+        Row("history.restart", "start with 2 GB of history / Redis loads 2 GB of XADD", "s", 0.05, restart.measure,
+            True, report=restart.report, most=3, rounds=2),
         Row("history.restart.base", "the same / Redis loads its rewritten log", "s", None, rewritten.measure, True,
             report=rewritten.report, rounds=1),
         Row("history.memory", "RSS, history 10x stream-memory / that + an empty server", "MB", 1.15, size.measure, True,
             baseline=size.bound, report=size.report),
-        Row("history.cold", "TREAD 1000 in the middle of 1 GB of history / hot", "ms", None, _median_read(cold_places),
+        Row("history.cold", "TREAD 1000 in the middle of 2 GB of history / hot", "ms", None, _median_read(cold_places),
             True, baseline=_median_read(hot_places), most=5),
         Row("history.stall", "worst wait of others, beside cold TREADs / hot ones", "ms", 1.5,
-            others.beside("cold reads", cold_places), True, baseline=others.beside("hot reads", hot_places),
-            report=others.report),
-        Row("history.replay", "replay of 1 GB of history, ARROW / NATS JetStream, nats-py", rate, 5, _replay,
+            others.beside("cold reads", cold_places, 300), True, baseline=others.beside("hot reads", hot_places, 3000),
+            report=others.report, rounds=5),
+        Row("history.replay", "replay of 2 GB of history, ARROW / NATS JetStream, nats-py", rate, 5, _replay,
             baseline=nats_peer.replay),
-        Row("history.length", "write, RSS, start, at 10M messages / at 1M", "mean", 1.3, lengths.longest, True,
+        Row("history.length", "write, RSS, start, at 20M messages / at 2M", "mean", 1.3, lengths.longest, True,
             baseline=lengths.shortest, report=lengths.report, rounds=1),
     ]  # fmt: skip
 

@@ -10,6 +10,7 @@ import asyncio
 import functools
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -65,17 +66,31 @@ def _nats_server() -> Iterator[tuple[int, Path]]:
         words = ["--addr", "127.0.0.1", "--port", str(port), "--jetstream", "--store_dir", folder]
         process = subprocess.Popen([_program(), *words], stderr=subprocess.DEVNULL)
         try:
+            _wait(port)
             yield port, Path(folder)
         finally:
             process.terminate()
             process.wait(timeout=60)
 
 
+def _wait(port: int) -> None:
+    """Until it listens; its client logs each attempt that fails."""
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+
+
 @asynccontextmanager
 async def _connection(port: int) -> AsyncIterator[Any]:
     import nats
 
-    client = await nats.connect(f"nats://127.0.0.1:{port}", pending_size=64 << 20, max_reconnect_attempts=100)
+    client = await nats.connect(f"nats://127.0.0.1:{port}", pending_size=64 << 20)
     try:
         yield client
     finally:
@@ -89,7 +104,7 @@ async def _fill(port: int, count: int) -> None:
         for start in range(0, count, _BATCH):
             for number in range(start, start + _BATCH):
                 await client.publish(_SUBJECT, entry(number))
-            await client.flush(timeout=60)
+            await client.flush(timeout=_PATIENCE)
             while (await stream.stream_info(_STREAM)).state.messages < start + _BATCH:
                 await asyncio.sleep(0.001)
 

@@ -26,7 +26,7 @@ def bench(
     as_json: bool = typer.Option(False, "--json", help="One JSON object a row instead of the table."),
     rounds: int = typer.Option(None, min=1, help="Rounds a row; each gives a ratio. Default: 3, fewer for slow rows."),
     scale: float = typer.Option(
-        1.0, min=0.001, help="Share of the usual number of requests, for a quick look; 5 for 5 GB of history."
+        1.0, min=0.001, help="Share of the usual number of requests, for a quick look; 2.5 for 5 GB of history."
     ),
     show_rows: bool = typer.Option(False, "--list", help="List the rows and exit."),
 ) -> None:
