@@ -12,7 +12,7 @@ from tests.support.commands.stream_world import BLOCKED, World, arrow, rows, vis
 from tests.support.replies import error_of, raw
 
 from penstock import Server
-from penstock.commands import stream_reading
+from penstock.commands import stream_read_replies
 
 
 @pytest.fixture
@@ -186,7 +186,7 @@ def test_a_reader_may_wait_for_a_key_that_is_not_there(world: World) -> None:
 
 
 def test_a_long_lost_past_is_told_in_bounded_pieces(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_reading, "MAX_NULLS", 5)
+    monkeypatch.setattr(stream_read_replies, "MAX_NULLS", 5)
     world.run("TWRITE", "k", "ENTRIES", *["t", "e"] * 20)
     world.run("TEVICT", "k", 15)
     assert world.run("TREAD k 1 100") == [None] * 5
