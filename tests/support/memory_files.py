@@ -61,7 +61,11 @@ class MemoryFiles:
             {place: node.offsets for place, node in enumerate(stored) if node.offsets is not None},
         )
 
-    def store_coldest(self, messages: Messages, size: int = 1 << 40) -> bool:
-        """Move the oldest nodes that can go; whether there were any."""
-        nodes = coldest(messages, size)
+    def store_coldest(self, messages: Messages, size: int = 1 << 40, hot: bool = False) -> bool:
+        """Move the oldest nodes that can go, also `hot` ones if it is said so; whether there were any."""
+        if hot:
+            messages.cooling.cool_all(messages.active.number)
+            while messages.cooling.do_deferred():
+                pass
+        nodes = coldest(messages, size, hot)
         return bool(nodes) and store(messages, self.write(nodes))

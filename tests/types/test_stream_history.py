@@ -45,6 +45,17 @@ def test_the_hot_tail_stays_in_memory() -> None:
     assert messages.size() < in_memory.size() + 2000
 
 
+def test_hot_nodes_go_when_it_is_said_so_and_are_kept_when_they_were_read() -> None:
+    messages, files = stored(5500)
+    assert not files.store_coldest(messages)
+    assert files.store_coldest(messages, hot=True)
+    assert not messages.nodes
+    assert [message.offset for message in each(messages, 4001, 1500)] == [*range(4001, 5501)]
+    assert [*messages.recent] == [4]
+    messages.append_many(1, [b""] * 1000, [b"x"] * 1000)
+    messages.check()
+
+
 def test_reading_fetches_what_it_needs_and_keeps_the_last() -> None:
     messages, files = stored(5500)
     assert [message.offset for message in each(messages, 1500, 1000)] == [*range(1500, 2500)]
@@ -140,7 +151,7 @@ def test_a_damaged_index_is_refused(cut: int) -> None:
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("append"), st.integers(1, 3500), st.integers(0, 5)),
-        st.tuples(st.just("store"), st.sampled_from([1, 20_000, 1 << 40])),
+        st.tuples(st.just("store"), st.sampled_from([1, 20_000, 1 << 40]), st.booleans()),
         st.tuples(st.just("evict"), st.integers(0, 9000)),
         st.tuples(st.just("keep"), st.integers(0, 6000)),
         st.tuples(st.just("bytes"), st.integers(20_000, 200_000)),

@@ -79,7 +79,11 @@ class Streams:
     def found(self, database: Database, key: bytes, stream: Stream) -> None:
         """This stream came from a file or from another name: it may need all of the work."""
         self.note(database, key, stream)
-        self._engine.compression.later(stream.messages)
+        messages, files = stream.messages, self._engine.keyspace.stream_storage.files
+        messages.key = key
+        self._engine.compression.later(messages)
+        if files is not None and messages.sealed_nodes:
+            files.sealed(messages, messages.sealed_raw - messages.stored_raw)
 
     def swapped(self, one: int, other: int) -> None:
         """SWAPDB exchanged two databases: what was noted of one is true of the other."""

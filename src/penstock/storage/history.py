@@ -24,27 +24,26 @@ import heapq
 import logging
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.engine.dispatch import Engine
-from penstock.engine.keyspace.databases import Database
 from penstock.protocol.errors import ReplyError
 from penstock.storage import segment_files, snapshot
+from penstock.storage.disk_bound import DiskBound
 from penstock.storage.files import StorageError
 from penstock.storage.history_thread import HistoryThread, Result
 from penstock.storage.known_files import KnownFiles
 from penstock.storage.machine import memory_of_machine
 from penstock.storage.notice import notice
 from penstock.storage.segment_files import FOLDER, SegmentFiles
+from penstock.storage.stream_places import all_streams, find
 from penstock.types.stream.messages import Messages
-from penstock.types.stream.nodes import NODE, Node
+from penstock.types.stream.nodes import Node
 from penstock.types.stream.segments import MissingHistory, Segment, StoredNode
-from penstock.types.stream.stored_nodes import coldest, sealed_size, store
-from penstock.types.stream.stream import Stream
+from penstock.types.stream.stored_nodes import coldest, forget_read, read_back_size, sealed_size, store
 
 if TYPE_CHECKING:
     from penstock.storage.aof import AppendOnlyFile
@@ -61,8 +60,6 @@ MEASURING = 100
 """One part in this many of the time may go into counting what nodes take."""
 CANDIDATES = 8
 """Streams that take most memory, of which one is chosen."""
-
-Place = tuple[Database, bytes]
 
 
 class HistoryLost(ReplyError, MissingHistory):
@@ -91,8 +88,9 @@ class History:
         self.problem: str | None = None  # why the last segment could not be written
         self.known = KnownFiles()
         self._streams: weakref.WeakSet[Messages] = weakref.WeakSet()  # those with sealed nodes
-        self._places: weakref.WeakKeyDictionary[Messages, Place] = weakref.WeakKeyDictionary()  # where they were last
+        self._on_disk = DiskBound(engine, self.known, self._streams)
         self._held = 0  # about how many bytes sealed nodes take
+        self._read_back = 0  # how many of them are those of nodes that were read from files
         self._next_measure = 0.0
         self._moving: Moving | None = None
         self._next_try = 0.0
@@ -141,13 +139,11 @@ class History:
         self.known.in_snapshot = _named_in(snapshot_path)
         base = self._aof.base_on_disk()
         self.known.in_base = _named_in(base) if base is not None else frozenset()
-        for _, key, stream in self._all_streams():
+        for _, key, stream in all_streams(self._engine.keyspace):
             for segment in stream.messages.history:
                 problem = self.files.missing(segment)
                 if problem is not None:
                     log.error("history of the stream %r: %s; reads of it get an error", key[:64], problem)
-            if stream.messages.nodes:
-                self._streams.add(stream.messages)
         try:
             strays = self.files.strays({*self.known.names(), *self.known.in_snapshot, *self.known.in_base})
             for name in strays:
@@ -196,9 +192,10 @@ class History:
     def tick(self) -> None:
         """Many times a second."""
         self._remove_unneeded()
-        if self.active and self._moving is None:
-            self._evict_oldest()
-            self._move()
+        if self.active:
+            self._on_disk.evict_oldest()
+            if self._moving is None:
+                self._move()
         if (self.refusal is not None) != self._refusing:
             self._refusing = not self._refusing
             self._on_trouble()
@@ -209,10 +206,12 @@ class History:
         """
         started = time.monotonic()
         if now or started >= self._next_measure:
-            held = sum(messages.sealed_raw - messages.stored_raw for messages in self._streams)
-            if 2 * held > self.limit:  # else it cannot be too much, however it is stored
-                held = sum(sealed_size(messages) for messages in self._streams)
-            self._held = held
+            streams = [*self._streams]
+            self._read_back = sum(read_back_size(messages) for messages in streams if messages.recent)
+            held = sum(map(_in_memory, streams))
+            if 2 * (held + self._read_back) > self.limit:  # else it cannot be too much, however it is stored
+                held = sum(map(sealed_size, streams))
+            self._held = held + self._read_back
             self._next_measure = started + MEASURING * (time.monotonic() - started)
         return self._held
 
@@ -224,50 +223,43 @@ class History:
         limit = self.limit
         if not limit or time.monotonic() < self._next_try or 4 * self._measure() < 3 * limit:
             return False
+        self._let_go_of_what_was_read()
         size = self._segment_size
-        if self._is_full(size):
+        if self._on_disk.is_full(size):
             return False
         pressed = 8 * self._held > 7 * limit
+        for hot in (False, True) if pressed else (False,):
+            if self._move_from_largest(size, hot, pressed, at_once):
+                return True
+        return False
+
+    def _move_from_largest(self, size: int, hot: bool, pressed: bool, at_once: bool) -> bool:
+        """Have nodes of one of the largest streams written, `hot` ones only when there are no others."""
         for messages in heapq.nlargest(CANDIDATES, self._streams, key=_in_memory):
-            nodes = coldest(messages, size)
+            if hot:
+                messages.cooling.cool_all(messages.active.number)
+            nodes = coldest(messages, size, hot)
             if 4 * _stored_size(nodes) < size and pressed and messages.cooling.has_deferred:
                 self._engine.compression.hurry(messages, size if at_once else 0)
-                nodes = coldest(messages, size)
-            if nodes and (
-                4 * _stored_size(nodes) >= size or (pressed and not messages.cooling.has_deferred) or at_once
-            ):
+                nodes = coldest(messages, size, hot)
+            enough = 4 * _stored_size(nodes) >= size or (pressed and not messages.cooling.has_deferred) or at_once
+            if nodes and enough and not self._is_locked(messages):
                 self._write(messages, nodes)
                 return True
         return False
 
-    def _is_full(self, size: int) -> bool:
-        """Whether so many bytes more are not allowed, and nothing may be evicted for them."""
-        config = self._config
-        return config.stream_history_full == "refuse" and 0 < config.stream_history_max < self.known.size + size
+    def _is_locked(self, messages: Messages) -> bool:
+        """Whether a thread works on the stream, or no key holds it any more: nodes of it cannot go now."""
+        place = find(self._engine.keyspace, messages)
+        return place is None or place[1] in place[0].locked
 
-    def _evict_oldest(self) -> None:
-        """While files take more than they may, evict the segment whose messages are the oldest of all streams."""
-        most = self._config.stream_history_max
-        if not most or self._config.stream_history_full != "evict" or self._engine.pause.until:
-            return
-        while self.known.size > most:
-            streams = [each for each in self._all_streams() if each[2].messages.history]
-            # Not what is known: a reader may still have a file that no stream has.
-            sizes = {part.name: part.places[-1] for *_, stream in streams for part in stream.messages.history}
-            free = [
-                (stream.messages.history[0].peak, database, key, stream)
-                for database, key, stream in streams
-                if key not in database.locked
-            ]
-            if not free or sum(sizes.values()) <= most:
-                return
-            _, database, key, stream = min(free, key=itemgetter(0))
-            self._engine.lazy.run_for(database, key, to_write=True)
-            if database.data.get(key) is not stream or not stream.messages.history:
-                continue
-            stream.messages.evict_through(stream.messages.history[0].end * NODE)
-            database.changed(key)
-            self._engine.propagate(database, [[b"TEVICT", key, b"%d" % (stream.messages.first - 1)]])
+    def _let_go_of_what_was_read(self) -> None:
+        """Memory is short: nodes that were read from files go first, if they take a good part of it."""
+        if SHARE * self._read_back > self.limit:
+            for messages in self._streams:
+                forget_read(messages)
+            self._held -= self._read_back
+            self._read_back = 0
 
     def _write(self, messages: Messages, nodes: list[Node]) -> None:
         stored = [StoredNode(node.message(), node.newest, node.raw, node.offsets) for node in nodes]
@@ -280,38 +272,42 @@ class History:
         if self.active and self._moving is None:
             self._move()
 
-    def _finish(self, result: Result) -> None:
-        """The thread has written a segment, or could not."""
+    def _finish(self, result: Result) -> bool:
+        """The thread has written a segment, or could not; whether nodes have left memory."""
         moving, self._moving = self._moving, None
         assert moving is not None
         if isinstance(result, str):
             self._next_try = time.monotonic() + RETRY_SECONDS
             self._set_problem(result)
-            return
+            return False
         self._set_problem(None)
         self._written += 1
         self.adopt(result)  # from here on the file is removed if nothing has it
         messages = moving.messages()
-        place = self._find(messages) if messages is not None else None
+        place = find(self._engine.keyspace, messages) if messages is not None else None
         if messages is None or place is None or place[1] in place[0].locked:
-            return
+            return False
         now = [messages.nodes.get(node.number) for node in moving.nodes]
         same = all(
             node is None or (node is before and (not node.payload or node.payload is payload))
             for node, before, payload in zip(now, moving.nodes, moving.payloads, strict=True)
         )
         taken = sum(node.size() for node in now if node is not None)
-        if same and store(messages, result):
-            self._held -= taken
-            self._engine.propagate(place[0], [[b"TAPPLY", place[1], b"HISTORY", result.dump()]])
+        if not same or not store(messages, result):
+            return False
+        self._held -= taken
+        self._engine.propagate(place[0], [[b"TAPPLY", place[1], b"HISTORY", result.dump()]])
+        return True
 
     def _relieve(self) -> None:
         """The bound is reached: wait for the disk until it is kept again, or nothing more can go."""
         self._relief_planned = False
-        while self.active and 0 < self.limit < self._measure(now=True):
+        self._measure(now=True)
+        while self.active and 0 < self.limit < self._held:
             if self._moving is None and not self._move(at_once=True):
                 return
-            self._finish(self._thread.wait())
+            if not self._finish(self._thread.wait()):
+                return  # it would go on in the same way
 
     def _set_problem(self, problem: str | None) -> None:
         if problem is not None and self.problem is None:
@@ -324,7 +320,7 @@ class History:
     def refusal(self) -> str | None:
         """Why writes must be refused: memory is at its bound, and nothing can go to a file."""
         problem = self.problem
-        if self._is_full(self._segment_size):
+        if self._on_disk.is_full(self._segment_size):
             problem = "the files take as much as stream-history-max allows"
         if not self.active or problem is None or self._measure() <= self.limit:
             return None
@@ -332,24 +328,6 @@ class History:
             f"streams take the memory they may (stream-memory), and history cannot be written: {problem}. Make room "
             "for it, or raise the limit"
         )
-
-    # -- where streams are ------------------------------------------------------------------------------------
-
-    def _find(self, messages: Messages) -> Place | None:
-        """The key that holds a stream; all keys are looked through when it is not where it was."""
-        place = self._places.get(messages)
-        if place is None or _messages_at(place) is not messages:
-            self._places.clear()
-            for database, key, stream in self._all_streams():
-                self._places[stream.messages] = (database, key)
-            place = self._places.get(messages)
-        return place
-
-    def _all_streams(self) -> Iterator[tuple[Database, bytes, Stream]]:
-        for database in self._engine.keyspace.databases:
-            for key, value in database.data.items():
-                if type(value) is Stream:
-                    yield database, key, value
 
     # -- removing files ---------------------------------------------------------------------------------------
 
@@ -388,12 +366,6 @@ def _named_in(path: Path) -> frozenset[str]:
         return frozenset(snapshot.segment_names(path))
     except (FileNotFoundError, StorageError):
         return frozenset()
-
-
-def _messages_at(place: Place) -> Messages | None:
-    database, key = place
-    value = database.data.get(key)
-    return value.messages if type(value) is Stream else None
 
 
 def _stored_size(nodes: list[Node]) -> int:

@@ -166,6 +166,7 @@ class Database:
         value = self.find(key, Stream)
         if value is None:
             value = self.data[key] = Stream(self.keyspace.stream_storage)
+            value.messages.key = key
             if self.expires:
                 self.persist(key)
         return value

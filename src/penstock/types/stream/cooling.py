@@ -123,6 +123,14 @@ class Cooling:
         self.cooled = self.packed = min(self._nodes, default=end)
         self._cool(end - self.storage.hot_nodes)
 
+    def hot_from(self, end: int) -> int:
+        """The nodes in memory from this number on are hot, of those before `end`."""
+        return max(end - self.storage.hot_nodes, self.cooled)
+
+    def cool_all(self, end: int) -> None:
+        """Memory is short: the nodes up to a number cool, however new they are."""
+        self._cool(end)
+
     def _cool(self, end: int) -> None:
         """Tell the nodes up to a number to cool."""
         nodes = self._nodes

@@ -68,6 +68,7 @@ class Messages:
         "fetched",
         "first",
         "history",
+        "key",
         "last",
         "lowest",
         "nodes",
@@ -93,6 +94,7 @@ class Messages:
         self.sealed_raw = 0
         self.stored_raw = 0
         self.compactor: Compactor | None = None
+        self.key = b""  # under which it was last seen; it may have another one by now
 
     @property
     def storage(self) -> Storage:
@@ -211,12 +213,12 @@ class Messages:
         """The blocks between two held offsets, with the part of each that is asked for."""
         number = (start - 1) // NODE
         nodes = self.nodes
-        cold = self.active.number - self.cooling.storage.hot_nodes  # from here on nodes are hot
+        cold = self.cooling.hot_from(self.active.number)
         while start < end:
             node = nodes.get(number)
             if node is None and number < self.active.number:
                 node = self.node(number)
-            if node is not None and number < cold:
+            if node is not None and (number < cold or node.stored is not None):
                 self.use(node)
             number += 1
             stop = min(end, number * NODE + 1)
@@ -226,7 +228,9 @@ class Messages:
     def use(self, node: Node) -> None:
         """Keep a cold node decoded for the next read, and drop the one that was not read for longest."""
         hot = self.cooling.storage.hot_nodes
-        if node.number >= self.active.number - hot or node.number in self.fetched:
+        if (
+            node.number >= self.cooling.hot_from(self.active.number) and node.stored is None
+        ) or node.number in self.fetched:
             return
         recent = self.recent
         recent.pop(node.number, None)

@@ -58,15 +58,14 @@ def with_fetched(messages: Messages, fetched: Iterable[tuple[Place, bytes]]) -> 
                 messages.use(node)
 
 
-def coldest(messages: Messages, size: int) -> list[Node]:
+def coldest(messages: Messages, size: int, hot: bool = False) -> list[Node]:
     """The oldest neighbouring nodes in memory that can go to a file, about so many bytes; none if there are none.
 
-    Those that are hot, or wait to be compressed, cannot.
+    Those that wait to be compressed cannot, and those that are hot only if it is said so.
     """
     found: list[Node] = []
-    end = min(
-        messages.active.number - messages.storage.hot_nodes, min(messages.cooling.away, default=messages.cooling.packed)
-    )
+    end = messages.active.number - (0 if hot else messages.storage.hot_nodes)
+    end = min(end, min(messages.cooling.away, default=messages.cooling.packed))
     for number in messages.numbers_in_memory():
         node = messages.nodes[number]
         if number >= end or size <= 0:
@@ -173,3 +172,15 @@ def sealed(messages: Messages, in_memory: bool) -> Iterator[Node]:
 def sealed_size(messages: Messages) -> int:
     """Bytes of memory of the sealed nodes that are in memory. O(those)."""
     return sum(node.size() for node in messages.nodes.values())
+
+
+def read_back_size(messages: Messages) -> int:
+    """Bytes of memory of the nodes that were read from files, and are kept for the next read."""
+    return sum(node.size() for node in messages.recent.values() if node.stored is not None)
+
+
+def forget_read(messages: Messages) -> None:
+    """Let go of the nodes that were read from files."""
+    for number, node in [*messages.recent.items()]:
+        if node.stored is not None:
+            messages.recent.pop(number).rest()

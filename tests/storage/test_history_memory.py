@@ -1,0 +1,168 @@
+"""`stream-memory` bounds what streams take in memory, whatever they are and whatever is done with them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import redis
+from tests.support.server_process import Process
+from tests.support.storage.history import (
+    SMALL,
+    all_of,
+    connected,
+    fill,
+    history,
+    numbered_entries,
+    started,
+    until,
+    write,
+)
+
+from penstock import Server
+from penstock.engine.concurrency.locks import KeyLock
+from penstock.engine.directives import DIRECTIVES
+from penstock.server.app import App
+from penstock.testing.redis import free_port
+from penstock.types.stream.stored_nodes import read_back_size
+from penstock.types.stream.stream import Stream
+
+MEGABYTE = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def entries() -> list[bytes]:
+    return numbered_entries()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with started(tmp_path) as server:
+        yield server
+
+
+def held(client: redis.Redis) -> int:
+    return client.info("persistence")["stream_memory_held"]
+
+
+def test_many_streams_that_have_only_hot_nodes_stay_within_the_bound(tmp_path: Path, entries: list[bytes]) -> None:
+    with started(tmp_path, stream_hot_nodes=8) as server, connected(server) as client:
+        for number in range(12):
+            write(client, entries[number * 1000 :][:3000], f"s{number}")
+        until(lambda: held(client) <= SMALL)
+        files = sum(history(client, f"s{number}")["files"] for number in range(12))
+        assert files >= 4
+        for _ in range(2):  # the second time after a restart of all streams from their files
+            for number in range(12):
+                assert all_of(client, f"s{number}") == entries[number * 1000 :][:3000]
+            server.call(lambda app: app.persistence.reload_log())
+            until(lambda: held(client) <= SMALL)
+
+
+def test_a_stream_that_is_written_and_read_at_its_end_goes_on_without_hot_nodes(
+    tmp_path: Path, entries: list[bytes]
+) -> None:
+    with started(tmp_path, stream_hot_nodes=8, stream_memory=1) as server, connected(server) as client:
+        for at in range(0, 12_000, 500):
+            part = [word for entry in entries[at : at + 500] for word in (b"", entry)]
+            client.execute_command("TWRITE", "s", "ENTRIES", *part)
+            rows = client.execute_command("TREAD", "s", max(at - 1000, 1), 2000)
+            assert [row[2] for row in rows] == entries[max(at - 1001, 0) : at + 500]
+        until(lambda: history(client)["length"] == 12_000)
+        server.call(lambda app: app.engine.keyspace[0].data[b"s"].check())
+    with started(tmp_path) as server, connected(server) as client:
+        assert all_of(client) == entries
+
+
+def test_nodes_that_were_read_from_files_count_and_are_let_go(tmp_path: Path, entries: list[bytes]) -> None:
+    with started(tmp_path) as server, connected(server) as client:
+        fill(client, entries)
+        client.config_set("stream-hot-nodes", 8)
+        client.config_set("stream-memory", SMALL)
+        for _ in range(3):
+            pipeline = client.pipeline(transaction=True)  # which reads in place, and keeps what it has read
+            for at in range(1, 8000, 500):
+                pipeline.execute_command("TREAD", "s", at, 500)
+            assert [row[2] for rows in pipeline.execute() for row in rows] == entries[:8000]
+            until(lambda: held(client) <= SMALL)
+            until(lambda: server.call(read_back) <= SMALL)
+
+
+@pytest.mark.parametrize("how", ["copy", "restore", "reload"])
+def test_streams_that_were_not_written_here_count_too(tmp_path: Path, entries: list[bytes], how: str) -> None:
+    with started(tmp_path, stream_memory="50mb") as server, connected(server) as client:
+        write(client, entries)
+        if how == "copy":
+            client.copy("s", "t")
+        elif how == "restore":
+            client.restore("t", 0, client.dump("s"))
+        else:
+            client.rename("s", "t")
+            server.call(lambda app: app.persistence.reload(save=True, flush=True))
+        client.delete("s")
+        client.config_set("stream-memory", SMALL)
+        until(lambda: history(client, "t")["length"] > 0)
+        until(lambda: held(client) <= SMALL)
+        assert all_of(client, "t") == entries
+
+
+def test_writes_to_other_streams_go_on_while_the_largest_is_locked(server: Server, entries: list[bytes]) -> None:
+    with connected(server) as client:
+        client.config_set("stream-memory", "50mb")
+        write(client, entries)
+
+        def lock(app: App) -> None:
+            database = app.engine.keyspace[0]
+            database.locked[b"s"] = KeyLock(database.locked, b"s", 0)  # as if a thread worked on it
+            app.engine.config.change([(DIRECTIVES["stream-memory"], str(SMALL))])
+
+        server.call(lock)
+        write(client, entries[:3000], "t")
+        assert all_of(client, "t") == entries[:3000]
+        server.call(lambda app: app.engine.keyspace[0].locked.pop(b"s"))
+        until(lambda: history(client)["length"] > 0)
+        assert all_of(client) == entries
+
+
+def read_back(app: App) -> int:
+    """Bytes of the nodes that were read from files and are still in memory."""
+    stream = app.engine.keyspace[0].data[b"s"]
+    assert isinstance(stream, Stream)
+    return read_back_size(stream.messages)
+
+
+def write_random(client: redis.Redis, size: int) -> None:
+    """Write about so many bytes that cannot be compressed."""
+    source = random.Random(size)
+    for _ in range(size // 1_000_000):
+        table = pa.table({"tag": [b""] * 1000, "entry": [source.randbytes(1000) for _ in range(1000)]})
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        client.execute_command("TWRITE", "s", "FORMAT", "ARROW", sink.getvalue().to_pybytes())
+
+
+def in_kilobytes(process: Process, field: str) -> int:
+    lines = Path(f"/proc/{process.process.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(field))
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the memory of a process from /proc")
+def test_a_process_that_writes_twenty_times_its_stream_memory_stays_small(tmp_path: Path) -> None:
+    limit, port = 6 * MEGABYTE, free_port()
+    options = f"--stream-memory {limit} --appendfsync everysec --auto-aof-rewrite-percentage 0 --save 3600 1000000"
+    process = Process(tmp_path, port, options=options)
+    try:
+        with redis.Redis(port=port) as client:
+            write_random(client, 4 * limit)  # what the server loads and allocates once
+            before = in_kilobytes(process, "VmHWM")
+            write_random(client, 20 * limit)
+            grown = in_kilobytes(process, "VmHWM") - before
+            assert history(client)["bytes"] > 22 * limit
+            # Without history it would be 20 times the limit and more. Half of that leaves room for any allocator.
+            assert grown << 10 < 10 * limit
+    finally:
+        process.kill()
