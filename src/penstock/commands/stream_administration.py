@@ -9,7 +9,8 @@ from penstock.engine.session import Session
 from penstock.engine.stream_history import with_history
 from penstock.protocol.errors import ReplyError, no_such_key
 from penstock.protocol.resp import OK
-from penstock.types.stream.groups import Group, merged
+from penstock.types.stream.groups import Group
+from penstock.types.stream.offset_ranges import merged
 from penstock.types.stream.retention import Retention, apply_retention
 from penstock.types.stream.seeking import range_at_time, seek_time
 from penstock.types.stream.stream import Stream

@@ -18,8 +18,8 @@ from penstock.engine.declarations import Access, Argv, Flag, NotLazy, Reply, com
 from penstock.engine.session import Session
 from penstock.protocol.dead_letters import name_in_text
 from penstock.protocol.errors import ReplyError
-from penstock.types.stream.groups import merged
 from penstock.types.stream.nodes import Range
+from penstock.types.stream.offset_ranges import merged
 from penstock.types.stream.reading import each, take
 from penstock.types.stream.shelf import Lease
 from penstock.types.stream.stream import Stream

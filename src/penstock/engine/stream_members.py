@@ -14,8 +14,9 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from penstock.types.stream.groups import Group, merged
+from penstock.types.stream.groups import Group
 from penstock.types.stream.members import Member
+from penstock.types.stream.offset_ranges import merged
 from penstock.types.stream.stream import Stream
 
 if TYPE_CHECKING:

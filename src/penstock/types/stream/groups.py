@@ -23,9 +23,7 @@ ones are not removed (with a million leases some call has to sweep a million sta
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable
-from operator import itemgetter
 from typing import NamedTuple, Self
 
 from penstock.types.packing import CorruptValue
@@ -35,6 +33,7 @@ from penstock.types.stream.leases import Leases
 from penstock.types.stream.members import Members
 from penstock.types.stream.messages import Messages
 from penstock.types.stream.nodes import Range
+from penstock.types.stream.offset_ranges import runs_of, without
 from penstock.types.stream.reading import take
 from penstock.types.stream.shelf import LAST_TIME, Lease
 
@@ -152,7 +151,7 @@ class Group:
             self.position = taken.next
             self.lost += taken.evicted
             left -= sum([end - start for start, end in taken.runs])
-            for start, end in _without(taken.runs, again) if again else taken.runs:
+            for start, end in without(taken.runs, again) if again else taken.runs:
                 if terms is None or waits:
                     leases.append(self._give(start, end, terms, removed))
                 else:
@@ -164,7 +163,7 @@ class Group:
         if not leases and not removed and not hidden and before == (self.position, self.lost):
             return Delivery([], [], None, left_bytes)
         if terms is None:
-            return Delivery(_runs(leases), expired, self.change(removed, hidden), left_bytes)
+            return Delivery(runs_of(leases), expired, self.change(removed, hidden), left_bytes)
         if leases:
             self.token = token
         given = tuple(leases)
@@ -176,7 +175,7 @@ class Group:
             self.token,
             self.acknowledged,
         )
-        return Delivery(_runs(leases), expired, change, left_bytes, given)
+        return Delivery(runs_of(leases), expired, change, left_bytes, given)
 
     def _give(self, start: int, end: int, terms: Lease | None, removed: list[Range]) -> Lease:
         """Deliver new messages, or those that became visible."""
@@ -521,49 +520,3 @@ def _again(due: Lease, terms: Lease) -> Lease:
 def _trouble(given_up: Lease) -> int:
     """How many messages count as dropped when a lease expires."""
     return 1 if given_up.dead_letter is None else given_up.end - given_up.start
-
-
-def merged(ranges: Iterable[Range]) -> list[Range]:
-    """The same offsets in order, each once.
-
-    >>> merged([(5, 7), (1, 3), (2, 4), (4, 5)])
-    [(1, 7)]
-    """
-    result: list[Range] = []
-    for start, end in sorted(ranges):
-        if result and start <= result[-1][1]:
-            result[-1] = (result[-1][0], max(result[-1][1], end))
-        else:
-            result.append((start, end))
-    return result
-
-
-def _without(runs: list[Range], leases: list[Lease]) -> list[Range]:
-    """The parts of runs, which are in order, that have no lease among these."""
-    if (
-        not runs or max([lease.end for lease in leases], default=0) <= runs[0][0]
-    ):  # the position is behind all that is leased
-        return runs
-    taken = merged([(lease.start, lease.end) for lease in leases])
-    rest: list[Range] = []
-    for start, end in runs:
-        for first, stop in taken[bisect_right(taken, start, key=itemgetter(1)) :]:
-            if first >= end:
-                break
-            if start < first:
-                rest.append((start, first))
-            start = min(stop, end)
-        if start < end:
-            rest.append((start, end))
-    return rest
-
-
-def _runs(leases: Iterable[Lease]) -> list[Range]:
-    """The leases' ranges in order, neighbours joined."""
-    runs: list[Range] = []
-    for lease in leases:
-        start = lease.start
-        if runs and runs[-1][1] == start:
-            start = runs.pop()[0]
-        runs.append((start, lease.end))
-    return runs
