@@ -27,7 +27,12 @@ from penstock.testing.proxy import FaultProxy
 from penstock.testing.redis import free_port
 
 SECONDS = 100
-KINDS = pytest.mark.parametrize("kind", [".arrow", ".parquet"])
+
+
+@pytest.fixture(params=[".arrow", ".parquet"])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A file of each kind, which does not exist yet."""
+    return tmp_path / f"orders{request.param}"
 
 
 @pytest.fixture
@@ -85,17 +90,13 @@ def in_file(path: Path) -> list[dict[str, Any]]:
 # -- export
 
 
-@KINDS
-def test_an_export_holds_all_messages(
-    ours: Server, client: redis.Redis, tmp_path: Path, kind: str, small_portions: None
-) -> None:
+def test_an_export_holds_all_messages(ours: Server, client: redis.Redis, path: Path, small_portions: None) -> None:
     fill(client, 5300)
-    path = tmp_path / f"orders{kind}"
     code, said = run(ours.url, "export", "orders", "--to", path)
     assert code == 0, said
     assert said == f"5,300 messages of 'orders' written to {path}, {path.stat().st_size:,} bytes\n"
     assert in_file(path) == held(client)
-    assert [found.name for found in tmp_path.iterdir()] == [path.name]
+    assert [found.name for found in path.parent.iterdir()] == [path.name]
 
 
 @pytest.mark.parametrize(
@@ -237,12 +238,10 @@ def test_an_export_replaces_a_file_only_if_it_is_told_to(ours: Server, client: r
 # -- import
 
 
-@KINDS
 def test_an_import_appends_what_was_exported_with_its_times(
-    ours: Server, client: redis.Redis, tmp_path: Path, kind: str, small_portions: None
+    ours: Server, client: redis.Redis, path: Path, small_portions: None
 ) -> None:
     fill(client, 5300)
-    path = tmp_path / f"orders{kind}"
     assert run(ours.url, "export", "orders", "--to", path)[0] == 0
     code, said = run(ours.url, "import", path, "copy")
     assert (code, said) == (0, f"5,300 messages of {path} appended to 'copy'\n")
@@ -312,9 +311,8 @@ def table_file(path: Path, **columns: Any) -> Path:
     return path
 
 
-@KINDS
-def test_an_import_takes_files_of_others(ours: Server, client: redis.Redis, tmp_path: Path, kind: str) -> None:
-    path = table_file(tmp_path / f"x{kind}", tag=["a", None], entry=["é", "f"])
+def test_an_import_takes_files_of_others(ours: Server, client: redis.Redis, path: Path) -> None:
+    table_file(path, tag=["a", None], entry=["é", "f"])
     assert run(ours.url, "import", path, "orders")[0] == 0
     assert client.execute_command("TREAD", "orders", 1, 9) == [[1, b"a", "é".encode()], [2, b"", b"f"]]
 
@@ -325,7 +323,6 @@ def test_an_import_of_nothing_appends_nothing(ours: Server, client: redis.Redis,
     assert not client.exists("orders")
 
 
-@KINDS
 @pytest.mark.parametrize(
     ("columns", "complaint"),
     [
@@ -336,9 +333,9 @@ def test_an_import_of_nothing_appends_nothing(ours: Server, client: redis.Redis,
     ],
 )
 def test_a_file_that_has_no_messages_is_refused(
-    ours: Server, client: redis.Redis, tmp_path: Path, kind: str, columns: Any, complaint: str
+    ours: Server, client: redis.Redis, path: Path, columns: Any, complaint: str
 ) -> None:
-    code, said = run(ours.url, "import", table_file(tmp_path / f"x{kind}", **columns), "orders")
+    code, said = run(ours.url, "import", table_file(path, **columns), "orders")
     assert code == 1
     assert complaint in said
     assert not client.exists("orders")

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import typer
 
-from penstock.cli.server_link import URL, Link
+from penstock.cli.server_link import NEW_STREAM, STREAM, URL, Link
 from penstock.cli.terminal import RewrittenLine, ending_quietly, shown_bytes
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def register(app: typer.Typer) -> None:
 
 @history.command("export")
 def export_history(
-    stream: str = typer.Argument(..., help="The stream's key."),
+    stream: str = STREAM,
     to: Path = typer.Option(..., "--to", help="The file to make; its ending, .arrow or .parquet, says of which kind."),
     start: int = typer.Option(None, "--from", min=1, help="The first offset; without it, the first there is."),
     end: int = typer.Option(None, "--to-offset", min=1, help="The last offset; without it, the last there is now."),
@@ -160,7 +160,7 @@ class _Export:
 @history.command("import")
 def import_history(
     file: Path = typer.Argument(..., help="An Arrow or Parquet file with columns tag and entry, and perhaps time."),
-    stream: str = typer.Argument(..., help="The stream's key; it is made if it does not exist."),
+    stream: str = NEW_STREAM,
     again: bool = typer.Option(False, "--again", help="Append all of the file, also if it was imported before."),
     url: str = URL,
 ) -> None:

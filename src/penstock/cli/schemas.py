@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from penstock.cli.server_link import URL, Link, Lost
+from penstock.cli.server_link import STREAM, URL, Link, Lost
 from penstock.cli.terminal import one_line
 from penstock.schema.fields import InvalidSchema, Schema
 from penstock.schema.inference import Proposal, infer
@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
 
 @schema.command("infer")
 def infer_schema(
-    stream: str = typer.Argument(..., help="The stream's key."),
+    stream: str = STREAM,
     sample: int = typer.Option(1000, "--sample", min=1, help="Look at so many entries, from all over the stream."),
     is_set: bool = typer.Option(False, "--set", help="Give the stream this schema, or widen the one it has."),
     url: str = URL,
@@ -65,7 +65,7 @@ def infer_schema(
 
 @schema.command("show")
 def show(
-    stream: str = typer.Argument(..., help="The stream's key."),
+    stream: str = STREAM,
     version: int = typer.Option(None, "--version", min=1, help="A version of it instead of the newest."),
     url: str = URL,
 ) -> None:
@@ -87,7 +87,7 @@ def show(
 
 
 @schema.command("versions")
-def versions(stream: str = typer.Argument(..., help="The stream's key."), url: str = URL) -> None:
+def versions(stream: str = STREAM, url: str = URL) -> None:
     """List the versions of a stream's schema, oldest first: number, first offset, fields."""
     link = Link(url, "schema")
     link.check()

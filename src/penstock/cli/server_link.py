@@ -27,6 +27,8 @@ ATTEMPTS = 30
 URL = typer.Option(
     DEFAULT_URL, "--url", envvar="PENSTOCK_URL", help="The server: redis://[user:password@]host:port/database."
 )
+STREAM = typer.Argument(..., help="The stream's key.")
+NEW_STREAM = typer.Argument(..., help="The stream's key; it is made if it does not exist.")
 
 Result = TypeVar("Result")
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from penstock.cli.server_link import URL, Link, Lost
+from penstock.cli.server_link import NEW_STREAM, URL, Link, Lost
 from penstock.cli.terminal import RewrittenLine, ending_quietly, one_line, shown_bytes, write_as
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def _patiently(link: Link, *words: object) -> Any:
 
 
 def write(
-    stream: str = typer.Argument(..., help="The stream's key; it is made if it does not exist."),
+    stream: str = NEW_STREAM,
     tag: str = typer.Option("", "--tag", help="The tag of every message."),
     json_tag: str = typer.Option(None, "--json-tag", help="Lines are JSON objects; take the tag from this field."),
     url: str = URL,

@@ -4,6 +4,7 @@
 Each measures first and then writes: the bytes it makes have exactly the size that they need.
 """
 
+cimport cython
 from cpython cimport array
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
@@ -30,6 +31,20 @@ cdef inline Py_ssize_t size_of(int64_t offset, Py_ssize_t tag_size, Py_ssize_t e
     return 4 + header_size(offset) + bulk_size(tag_size) + bulk_size(entry_size)
 
 
+cdef inline Py_ssize_t size_of_pair(int64_t offset, bytes tag, bytes entry) except -1:
+    if tag is None or entry is None:
+        raise TypeError("a message is bytes")
+    return size_of(offset, PyBytes_GET_SIZE(tag), PyBytes_GET_SIZE(entry))
+
+
+cdef inline char *put_pair(char *at, const char *head, int64_t offset, bytes tag, bytes entry) noexcept:
+    return put_message(
+        at, head, offset,
+        PyBytes_AS_STRING(tag), PyBytes_GET_SIZE(tag),
+        PyBytes_AS_STRING(entry), PyBytes_GET_SIZE(entry),
+    )
+
+
 cdef inline unsigned long long magnitude(int64_t number) noexcept nogil:
     return 0 - <unsigned long long>number if number < 0 else <unsigned long long>number
 
@@ -49,7 +64,6 @@ cdef inline char *put_signed(char *at, int64_t number) noexcept nogil:
 
 def encode_more(bytearray encoded, array.array begins, int64_t start, list tags, list entries, Py_ssize_t end):
     cdef Py_ssize_t first = len(begins) - 1, row, base = PyByteArray_GET_SIZE(encoded), size = base
-    cdef bytes tag, entry
     cdef char *at
     if not (begins.ob_descr.typecode == c"Q" and first >= 0 and end <= len(tags) and end <= len(entries)):
         raise ValueError("there are fewer messages than that")
@@ -58,22 +72,12 @@ def encode_more(bytearray encoded, array.array begins, int64_t start, list tags,
     if end <= first:
         return
     for row in range(first, end):
-        tag, entry = tags[row], entries[row]
-        if tag is None or entry is None:
-            raise TypeError("a message is bytes")
-        size += size_of(start + row, PyBytes_GET_SIZE(tag), PyBytes_GET_SIZE(entry))
+        size += size_of_pair(start + row, tags[row], entries[row])
     PyByteArray_Resize(encoded, size)
     array.resize_smart(begins, end + 1)
     at = PyByteArray_AS_STRING(encoded) + base
     for row in range(first, end):
-        tag, entry = tags[row], entries[row]
-        at = put_message(
-            at,
-            b"*3\r\n",
-            start + row,
-            PyBytes_AS_STRING(tag), PyBytes_GET_SIZE(tag),
-            PyBytes_AS_STRING(entry), PyBytes_GET_SIZE(entry),
-        )
+        at = put_pair(at, b"*3\r\n", start + row, tags[row], entries[row])
         begins.data.as_ulonglongs[row + 1] = at - PyByteArray_AS_STRING(encoded)
 
 
@@ -114,11 +118,44 @@ cdef class Table:
         return <const char *>self.data.buf + self.begin(row)
 
 
-cdef long long *listed_offsets(array.array offsets, Py_ssize_t rows) except NULL:
-    """The offsets of so many rows."""
-    if offsets.ob_descr.typecode != c"q" or len(offsets) < rows:
-        raise ValueError("there are fewer offsets than that")
-    return offsets.data.as_longlongs
+@cython.final
+cdef class Columns:
+    """The rows of a column of tags and one of entries, and their offsets: in a row from `start` on, or listed."""
+
+    cdef Table tags, entries
+    cdef array.array known  # keeps `listed` alive
+    cdef long long *listed
+    cdef int64_t start
+
+    def __cinit__(
+        self, int64_t start, array.array offsets, tuple tags, tuple entries, Py_ssize_t first, Py_ssize_t end, bint wide
+    ):
+        self.start, self.known, self.listed = start, offsets, NULL
+        if offsets is not None:
+            if offsets.ob_descr.typecode != c"q" or len(offsets) < end:
+                raise ValueError("there are fewer offsets than that")
+            self.listed = offsets.data.as_longlongs
+        if first < 0 or not 0 <= start <= INT64_MAX - end:
+            raise OverflowError("an offset does not fit")
+        self.tags = Table(tags[0], tags[1], wide, end)
+        self.entries = Table(entries[0], entries[1], wide, end)
+
+    cdef inline int64_t offset(self, Py_ssize_t row) noexcept nogil:
+        return self.start + row if self.listed is NULL else self.listed[row]
+
+    cdef inline Py_ssize_t size(self, Py_ssize_t row) except -1:
+        cdef int64_t offset = self.offset(row)
+        if offset < 0:
+            raise OverflowError("an offset does not fit")
+        return size_of(offset, self.tags.size(row), self.entries.size(row))
+
+    cdef inline char *put(self, char *at, const char *head, Py_ssize_t row) noexcept:
+        cdef Table tags = self.tags, entries = self.entries
+        return put_message(
+            at, head, self.offset(row),
+            tags.value(row), tags.begin(row + 1) - tags.begin(row),
+            entries.value(row), entries.begin(row + 1) - entries.begin(row),
+        )
 
 
 cdef class Times:
@@ -146,36 +183,19 @@ def encode_columns(
 ):
     cdef Py_ssize_t row, size = 0
     cdef array.array begins = array.clone(_BEGINS, max(end - first, 0) + 1, False)
-    cdef array.array known = offsets
-    cdef long long *listed = NULL
-    cdef int64_t offset
-    cdef Table tags, entries
+    cdef Columns columns
     cdef bytes encoded
     cdef char *at
     begins.data.as_ulonglongs[0] = 0
     if end <= first:
         return b"", begins
-    if known is not None:
-        listed = listed_offsets(known, end)
-    if first < 0 or not 0 <= start <= INT64_MAX - end:
-        raise OverflowError("an offset does not fit")
-    tags = Table(tag_column[0], tag_column[1], wide, end)
-    entries = Table(entry_column[0], entry_column[1], wide, end)
+    columns = Columns(start, offsets, tag_column, entry_column, first, end, wide)
     for row in range(first, end):
-        offset = start + row if listed is NULL else listed[row]
-        if offset < 0:
-            raise OverflowError("an offset does not fit")
-        size += size_of(offset, tags.size(row), entries.size(row))
+        size += columns.size(row)
     encoded = PyBytes_FromStringAndSize(NULL, size)
     at = PyBytes_AS_STRING(encoded)
     for row in range(first, end):
-        at = put_message(
-            at,
-            b"*3\r\n",
-            start + row if listed is NULL else listed[row],
-            tags.value(row), tags.begin(row + 1) - tags.begin(row),
-            entries.value(row), entries.begin(row + 1) - entries.begin(row),
-        )
+        at = columns.put(at, b"*3\r\n", row)
         begins.data.as_ulonglongs[row + 1 - first] = at - PyBytes_AS_STRING(encoded)
     return encoded, begins
 
@@ -183,7 +203,7 @@ def encode_columns(
 def encode_leased(int64_t start, times, list tags, list entries, Py_ssize_t first, Py_ssize_t end, int64_t more):
     cdef Py_ssize_t row, size = 0
     cdef Times written
-    cdef bytes tag, entry, encoded
+    cdef bytes encoded
     cdef char *at
     if end <= first:
         return b""
@@ -193,21 +213,11 @@ def encode_leased(int64_t start, times, list tags, list entries, Py_ssize_t firs
         raise OverflowError("an offset does not fit")
     written = Times(times, end)
     for row in range(first, end):
-        tag, entry = tags[row], entries[row]
-        if tag is None or entry is None:
-            raise TypeError("a message is bytes")
-        size += size_of(start + row, PyBytes_GET_SIZE(tag), PyBytes_GET_SIZE(entry)) + number_size(written.at(row))
+        size += size_of_pair(start + row, tags[row], entries[row]) + number_size(written.at(row))
     encoded = PyBytes_FromStringAndSize(NULL, size + (end - first) * number_size(more))
     at = PyBytes_AS_STRING(encoded)
     for row in range(first, end):
-        tag, entry = tags[row], entries[row]
-        at = put_message(
-            at,
-            b"*5\r\n",
-            start + row,
-            PyBytes_AS_STRING(tag), PyBytes_GET_SIZE(tag),
-            PyBytes_AS_STRING(entry), PyBytes_GET_SIZE(entry),
-        )
+        at = put_pair(at, b"*5\r\n", start + row, tags[row], entries[row])
         at = put_signed(put_signed(at, written.at(row)), more)
     return encoded
 
@@ -224,36 +234,18 @@ def encode_leased_columns(
     int64_t more,
 ):
     cdef Py_ssize_t row, size = 0
-    cdef array.array known = offsets
-    cdef long long *listed = NULL
-    cdef int64_t offset
-    cdef Table tags, entries
+    cdef Columns columns
     cdef Times written
     cdef bytes encoded
     cdef char *at
     if end <= first:
         return b""
-    if known is not None:
-        listed = listed_offsets(known, end)
-    if first < 0 or not 0 <= start <= INT64_MAX - end:
-        raise OverflowError("an offset does not fit")
+    columns = Columns(start, offsets, tag_column, entry_column, first, end, wide)
     written = Times(times, end)
-    tags = Table(tag_column[0], tag_column[1], wide, end)
-    entries = Table(entry_column[0], entry_column[1], wide, end)
     for row in range(first, end):
-        offset = start + row if listed is NULL else listed[row]
-        if offset < 0:
-            raise OverflowError("an offset does not fit")
-        size += size_of(offset, tags.size(row), entries.size(row)) + number_size(written.at(row))
+        size += columns.size(row) + number_size(written.at(row))
     encoded = PyBytes_FromStringAndSize(NULL, size + (end - first) * number_size(more))
     at = PyBytes_AS_STRING(encoded)
     for row in range(first, end):
-        at = put_message(
-            at,
-            b"*5\r\n",
-            start + row if listed is NULL else listed[row],
-            tags.value(row), tags.begin(row + 1) - tags.begin(row),
-            entries.value(row), entries.begin(row + 1) - entries.begin(row),
-        )
-        at = put_signed(put_signed(at, written.at(row)), more)
+        at = put_signed(put_signed(columns.put(at, b"*5\r\n", row), written.at(row)), more)
     return encoded

@@ -23,6 +23,18 @@ def say(word):
 """
 
 
+RUN_IN_TASKS = """
+async def main():
+    global consumer
+    async with aio.Client.from_url(url) as client:
+        consumer = client.consumer("s", "g", block_ms=50)
+        await consumer.run(body)
+        await asyncio.sleep(0)
+        say("the program went on")
+asyncio.run(main())
+"""
+
+
 def program(ours: Server, text: str, *signals: signal.Signals) -> tuple[list[str], int]:
     """What a program says that gets a signal for each "now" that it says, and its exit code."""
     words = [sys.executable, "-c", PROGRAM + text, ours.url]
@@ -60,13 +72,8 @@ async def body(message):
     say("now")
     await asyncio.sleep(1)
     say(f"done {message.offset}")
-async def main():
-    async with aio.Client.from_url(url) as client:
-        await client.consumer("s", "g", block_ms=50).run(body)
-        await asyncio.sleep(0)
-        say("the program went on")
-asyncio.run(main())
-""",
+"""
+        + RUN_IN_TASKS,
         signal.SIGINT,
     )
     assert (said, code) == (["done 1"], -signal.SIGINT)
@@ -84,13 +91,8 @@ async def body(message):
         await asyncio.sleep(0.01)
     say("now")
     await asyncio.sleep(600)
-async def main():
-    global consumer
-    async with aio.Client.from_url(url) as client:
-        consumer = client.consumer("s", "g", block_ms=50)
-        await consumer.run(body)
-asyncio.run(main())
-""",
+"""
+        + RUN_IN_TASKS,
         signal.SIGINT,
         signal.SIGINT,
     )
