@@ -34,8 +34,9 @@ class DiskBound:
         if not most or self._config.stream_history_full != "evict" or self._engine.pause.until:
             return
         while self._known.size > most:
-            streams = [messages for messages in self._streams if messages.history]
-            # Not what is known: a reader may still have a file that no stream has.
+            keyspace = self._engine.keyspace
+            streams = [messages for messages in self._streams if messages.history and find(keyspace, messages)]
+            # Not what is known: a reader may still have a file, and a stream, that no key has.
             sizes = {part.name: part.places[-1] for messages in streams for part in messages.history}
             if sum(sizes.values()) <= most or not any(map(self._evict_segment, sorted(streams, key=_oldest))):
                 return

@@ -85,6 +85,7 @@ class History:
         self._on_trouble = on_trouble
         self.files = SegmentFiles(Path(engine.config.dir) / FOLDER)
         self.active = False  # nodes may go to files
+        self.started = False  # it is active, unless dir is another folder now
         self.problem: str | None = None  # why the last segment could not be written
         self.known = KnownFiles()
         self._streams: weakref.WeakSet[Messages] = weakref.WeakSet()  # those with sealed nodes
@@ -134,7 +135,10 @@ class History:
 
     def start(self, snapshot_path: Path) -> None:
         """Everything is loaded and the folder is ours: remove strays, and keep history from now on."""
-        self.active = True
+        self.started = True
+        self.active = self._is_home(self._config.dir)
+        if not self.active:
+            return  # a snapshot in our own folder may need files
         self._bound()
         self.known.in_snapshot = _named_in(snapshot_path)
         base = self._aof.base_on_disk()
@@ -156,7 +160,7 @@ class History:
 
     def close(self) -> None:
         """End the thread; a segment that it is writing becomes a stray."""
-        self.active = False
+        self.active = self.started = False
         self._thread.close()
 
     # -- settings ---------------------------------------------------------------------------------------------
@@ -184,8 +188,17 @@ class History:
         self._engine.keyspace.stream_storage.most = self.limit or None if self.active else None
 
     def _folder_changes(self, folder: str) -> None:
-        if self.known.names() and Path(folder) != self.files.folder.parent:
+        """Another folder is not locked for us, and a snapshot there would refer to files in this one."""
+        home = self._is_home(folder)
+        if not home and (self.known.names() or self._moving is not None):
             raise ValueError(f"streams have history in {self.files.folder}; move the whole folder while it is stopped")
+        if not home and self.active:
+            log.warning("history is off, because it is kept in %s, and dir is another folder now", self.files.folder)
+        self.active = home and self.started
+        self._loop.call_soon(self._bound)
+
+    def _is_home(self, folder: str) -> bool:
+        return Path(folder).resolve() == self.files.folder.parent.resolve()
 
     # -- moving nodes to files --------------------------------------------------------------------------------
 

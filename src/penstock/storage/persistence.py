@@ -92,7 +92,16 @@ class Persistence:
         self._config.on_change("appendonly", self._switch_log)
         self._config.on_change("appendfsync", self._aof.set_policy)
         self._config.on_change("stop-writes-on-bgsave-error", lambda _: self._refuse_writes())
-        self._config.on_change("save", lambda _: self._refuse_writes())
+        self._config.on_change("save", self._rules_change)
+
+    def _rules_change(self, rules: object) -> None:
+        self._refuse_writes()
+        if rules and not self.history.started:
+            try:
+                self._lock.take()
+                self.history.start(self._saves.path)
+            except FolderInUse as error:
+                log.warning("%s; each will replace the snapshots of the other, and there is no history", error)
 
     async def _lock_folder(self) -> None:
         """Two servers would destroy each other's log; with snapshots alone the last one wins, as with Redis."""
@@ -214,7 +223,7 @@ class Persistence:
             self._child.kill(self._rewrites)  # it writes a base for a log without increments: not the one wanted now
             self._aof.open_without_base(self._log_trouble)
             self._rewrites.scheduled = True
-            if not self.history.active:
+            if not self.history.started:
                 self.history.start(self._saves.path)
         elif not on and self._aof.writer is not None:
             self._child.kill(self._rewrites)

@@ -1,0 +1,78 @@
+"""Settings that change where a server keeps its data, or whether it keeps any, and history."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import redis
+from tests.support.storage.history import (
+    all_of,
+    connected,
+    files,
+    fill,
+    history,
+    numbered_entries,
+    started,
+    until,
+    write,
+)
+
+KEEPS_NOTHING = {"appendonly": False, "save": ""}
+
+
+@pytest.fixture(scope="module")
+def entries() -> list[bytes]:
+    return numbered_entries()
+
+
+def is_enabled(client: redis.Redis) -> bool:
+    return bool(client.info("persistence")["history_enabled"])
+
+
+def test_save_rules_that_come_later_begin_history(tmp_path: Path, entries: list[bytes]) -> None:
+    with started(tmp_path, **KEEPS_NOTHING) as server, connected(server) as client:
+        assert not is_enabled(client)
+        client.config_set("save", "3600 1000000")
+        fill(client, entries)
+        client.config_set("save", "100 1000000")
+        assert is_enabled(client)
+        client.save()
+    with started(tmp_path, appendonly=False, save="3600 1000000") as server, connected(server) as client:
+        assert history(client)["length"] > 0
+        assert all_of(client) == entries
+
+
+def test_save_rules_for_a_folder_that_another_server_uses_begin_none(
+    tmp_path: Path, entries: list[bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    with started(tmp_path) as first, started(tmp_path, **KEEPS_NOTHING) as server:
+        with connected(first) as client:
+            fill(client, entries)
+        with connected(server) as client:
+            client.config_set("save", "3600 1000000")
+            assert not is_enabled(client)
+            client.config_set("save", "")
+        with connected(first) as client:
+            assert all_of(client) == entries
+    assert any("there is no history" in record.getMessage() for record in caplog.records)
+
+
+def test_a_snapshot_in_another_folder_refers_to_no_files(tmp_path: Path, entries: list[bytes]) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    settings = {"appendonly": False, "save": "3600 1000000"}
+    with started(tmp_path, enable_protected_configs=True, **settings) as server, connected(server) as client:
+        client.config_set("dir", str(other))
+        assert not is_enabled(client)
+        write(client, entries)
+        client.save()
+        assert not files(tmp_path)
+        client.config_set("dir", str(tmp_path))
+        assert is_enabled(client)
+        client.execute_command("TWRITE", "s", "", "one more")
+        until(lambda: history(client)["length"] > 0)
+        with pytest.raises(redis.ResponseError, match="streams have history in"):
+            client.config_set("dir", str(other))
+    with started(other, **settings) as server, connected(server) as client:
+        assert all_of(client) == entries
