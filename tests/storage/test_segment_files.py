@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 import signal
 import subprocess
@@ -286,15 +287,6 @@ def test_a_missing_file_is_named_with_its_offsets(tmp_path: Path) -> None:
         files.fetch(segment, [0])
 
 
-def test_a_folder_in_the_place_of_a_file_is_an_error_that_names_it(tmp_path: Path) -> None:
-    segment = write(tmp_path, 0, 0, False, [stored(0)])
-    (tmp_path / segment.name).unlink()
-    (tmp_path / segment.name).mkdir()
-    with pytest.raises(MissingHistory, match=f"{segment.name} cannot be read: Is a directory"):
-        SegmentFiles(tmp_path).fetch(segment, [0])
-    assert problems(tmp_path / segment.name) == ["it cannot be read: Is a directory"]
-
-
 def test_files_that_are_no_segments_are_told_apart(tmp_path: Path) -> None:
     path = tmp_path / "1-1000-00000000.arrow"
     with pa.ipc.new_file(path, SCHEMA) as writer:
@@ -427,3 +419,16 @@ def test_a_file_is_asked_for_ahead_only_now_and_then(tmp_path: Path, monkeypatch
     asked.clear()
     SegmentFiles(tmp_path).fetch(segment, range(60))
     assert asked == [(segment.places[0], segment.places[-1] - segment.places[0])]
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero")])
+def test_what_is_not_a_file_is_refused_and_holds_nothing_up(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    segment = write(tmp_path, 0, 0, False, [tiny(0)])
+    path = tmp_path / segment.name
+    path.unlink()
+    make(path)
+    with pytest.raises(MissingHistory, match="it is not a regular file"):
+        SegmentFiles(tmp_path).fetch(segment, [0])
+    assert problems(path) == ["it cannot be read: it is not a regular file"]
+    with pytest.raises(OSError, match="it is not a regular file"):
+        write(tmp_path, 0, 0, False, [tiny(0)])

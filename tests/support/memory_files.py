@@ -47,7 +47,7 @@ class MemoryFiles:
         stored = [StoredNode(node.message(), node.newest, node.raw, node.offsets) for node in nodes]
         payloads = [node.payload for node in stored]
         first = nodes[0].number
-        name = f"{first * NODE + 1}-{(first + len(nodes)) * NODE}-{zlib.crc32(b''.join(payloads)):08x}"
+        name = f"{first * NODE + 1}-{(first + len(nodes)) * NODE}-{zlib.crc32(b''.join(payloads)):08x}.arrow"
         self.contents[name] = b"head" + b"".join(payloads)
         return Segment(
             name,

@@ -23,9 +23,10 @@ Rejected: pyarrow's own file writer, which decompresses and encodes every node a
 from __future__ import annotations
 
 import base64
+import errno
 import itertools
 import os
-import re
+import stat
 import struct
 import threading
 import zlib
@@ -42,7 +43,7 @@ from penstock.types.stream.arrow import INVALID, LARGE_SCHEMA, SCHEMA
 from penstock.types.stream.arrow_size import field_at, followed
 from penstock.types.stream.ipc import Layout
 from penstock.types.stream.nodes import NODE, load_node
-from penstock.types.stream.segments import MissingHistory, Segment, StoredNode
+from penstock.types.stream.segments import NAME, MissingHistory, Segment, StoredNode
 
 FOLDER = "history"
 """The folder of segments, inside the server's `dir`."""
@@ -62,7 +63,6 @@ _INT32 = struct.Struct("<i")
 _BLOCK = struct.Struct("<qixxxxq")  # where a message is, the size of its description, the size of its body
 _RECORD_BATCHES = 3  # number of this field in the table Footer of Arrow's File.fbs
 _INDEX = b"penstock.index"
-_NAME = re.compile(r"\d+-\d+-[0-9a-f]{8}(-\d+)?\.arrow")
 
 
 def write(folder: Path, first: int, before: int, large: bool, nodes: Sequence[StoredNode]) -> Segment:
@@ -120,9 +120,22 @@ def _install(path: Path, contents: list[bytes]) -> None:
         raise
 
 
+def _descriptor(path: Path | str, flags: int = os.O_RDONLY) -> int:
+    """Open a file to read it. Not a pipe or a device in its place, which could hold a thread up for ever."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    return descriptor
+
+
+def _opened(path: Path) -> BinaryIO:
+    return open(path, "rb", opener=_descriptor)
+
+
 def _holds(path: Path, contents: list[bytes]) -> bool:
     """Whether a file has exactly these contents."""
-    with path.open("rb") as file:
+    with _opened(path) as file:
         return all(file.read(len(part)) == part for part in contents) and not file.read(1)
 
 
@@ -179,7 +192,7 @@ class SegmentFiles:
     def fetch(self, segment: Segment, places: Sequence[int]) -> list[bytes]:
         """The payloads of some nodes, counted from the segment's first; MissingHistory if one is not what it was."""
         try:
-            descriptor = os.open(self.folder / segment.name, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = _descriptor(self.folder / segment.name)
         except OSError as error:
             raise self._lost(segment, places, _reason(error)) from error
         try:
@@ -234,7 +247,7 @@ class SegmentFiles:
             names = sorted(path.name for path in self.folder.iterdir())
         except FileNotFoundError:
             return []
-        ours = [name for name in names if name.startswith(TEMPORARY) or _NAME.fullmatch(name)]
+        ours = [name for name in names if name.startswith(TEMPORARY) or NAME.fullmatch(name)]
         return [name for name in ours if name not in wanted]
 
 
@@ -280,7 +293,7 @@ def _prefetch(descriptor: int, start: int, end: int, last: int) -> None:
 
 def read_index(path: Path) -> Segment:
     """The index that a file has in its footer; StorageError if the footer is not as it was written."""
-    with path.open("rb") as file:
+    with _opened(path) as file:
         return _read_index(path, file)[0]
 
 
@@ -313,7 +326,7 @@ def _read_index(path: Path, file: BinaryIO) -> tuple[Segment, int]:
 def problems(path: Path, nodes: bool = True) -> list[str]:
     """Everything that is wrong with a file. Every node is decoded, unless only the rest is asked for."""
     try:
-        with path.open("rb") as file:
+        with _opened(path) as file:
             segment, head_checksum = _read_index(path, file)
             file.seek(0)
             found = []
@@ -334,7 +347,7 @@ def problems(path: Path, nodes: bool = True) -> list[str]:
 def node_problem(path: Path, segment: Segment, place: int) -> str | None:
     """What is wrong with a node in a file; None if nothing is."""
     try:
-        with path.open("rb") as file:
+        with _opened(path) as file:
             return _node_problem(file, segment, place)
     except FileNotFoundError:
         return "it is not there"

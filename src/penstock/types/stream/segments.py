@@ -10,6 +10,7 @@ Invariant: a segment holds neighbouring nodes. `sparse` has the offsets of those
 
 from __future__ import annotations
 
+import re
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 ENTRY = 28
 """Bytes of memory for a node in the index."""
+
+NAME = re.compile(r"\d+-\d+-[0-9a-f]{8}(-\d+)?\.arrow")
+"""Names of files: the first and the last offset, the checksum of all nodes, and a number if that is taken."""
 
 _HEAD = struct.Struct("<qqq?")
 
@@ -208,8 +212,8 @@ class Segment:
         """An error in the structure. O(nodes)."""
         if not self.newest or self.first < 0:
             yield "it has no nodes"
-        if "/" in self.name or not self.name.isprintable() or self.name.startswith("."):
-            yield "its name is not one of a file in the folder of history"
+        if not NAME.fullmatch(self.name):
+            yield "its name is not one of a file of history"
         if any(a >= b for a, b in pairwise(self.places)):
             yield "a node begins before the one before it ends"
         for place, offsets in self.sparse.items():
