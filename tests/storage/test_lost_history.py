@@ -8,6 +8,8 @@ import pytest
 import redis
 from tests.support.storage.history import all_of, connected, files, fill, numbered_entries, started, until
 
+from penstock.storage.segment_files import read_index
+
 
 @pytest.fixture(scope="module")
 def entries() -> list[bytes]:
@@ -63,3 +65,29 @@ def test_a_stream_with_a_lost_file_is_compacted_when_that_is_evicted(
         until(lambda: len(all_of(client)) < len(entries) - end + 10)
     assert sum("is not compacted" in record.getMessage() for record in caplog.records) == 1
     assert not [record for record in caplog.records if "internal error" in record.getMessage()]
+
+
+def test_what_was_given_up_stays_so_after_a_restart(tmp_path: Path, entries: list[bytes]) -> None:
+    with started(tmp_path) as server, connected(server) as client:
+        fill(client, entries)
+        client.bgrewriteaof()
+        until(lambda: client.info("persistence")["aof_rewrites"] == 1)
+        name = min(files(tmp_path), key=lambda name: int(name.split("-")[0]))
+        end = int(name.split("-")[1])
+        client.execute_command("TAPPLY", "s", "LOST", name)
+        until(lambda: name not in files(tmp_path))
+        assert all_of(client) == entries[end:]
+    with started(tmp_path) as server, connected(server) as client:
+        assert all_of(client) == entries[end:]
+
+
+def test_only_files_of_history_can_be_named(tmp_path: Path, entries: list[bytes]) -> None:
+    with started(tmp_path) as server, connected(server) as client:
+        fill(client, entries)
+        name = min(files(tmp_path))
+        segment = read_index(tmp_path / "history" / name)
+        client.copy("s", "t")
+        for other in ("notes.txt", "../appendonlydir/appendonly.aof.manifest", "/etc/passwd", "..", "", "a" * 300):
+            segment.name = other
+            with pytest.raises(redis.ResponseError, match="its name is not one of a file of history"):
+                client.execute_command("TAPPLY", "t", "HISTORY", segment.dump())

@@ -180,11 +180,15 @@ def tapply(session: Session, argv: Argv) -> Reply:
         if stream is None:
             return OK
         compact_nodes(stream.messages, numbers)
-    elif (form == b"HISTORY" and len(argv) == 4) or (form == b"LOST" and len(argv) > 3):
-        numbers = [to_number(word, "node") for word in argv[4:]]
+    elif form == b"HISTORY" and len(argv) == 4:
         if stream is not None:
-            _apply_to_history(stream.messages, form, argv[3], numbers)
+            _let_go(stream.messages, argv[3])
         return OK
+    elif form == b"LOST" and len(argv) > 3:
+        numbers = [to_number(word, "node") for word in argv[4:]]
+        if stream is None:
+            return OK
+        forget_nodes(stream.messages, argv[3].decode(errors="replace"), set(numbers))
     else:
         raise ReplyError(
             "TAPPLY knows GROUP name change, AT ms command, UNSTAGE ms, COMPACT node ..., HISTORY index and LOST name "
@@ -194,13 +198,10 @@ def tapply(session: Session, argv: Argv) -> Reply:
     return OK
 
 
-def _apply_to_history(messages: Messages, form: bytes, word: bytes, numbers: list[int]) -> None:
-    """If the file of HISTORY is gone, the messages stay in memory: a later effect evicts them."""
-    if form == b"LOST":
-        forget_nodes(messages, word.decode(errors="replace"), set(numbers))
-        return
+def _let_go(messages: Messages, index: bytes) -> None:
+    """If the file is gone, the messages stay in memory: a later effect evicts them."""
     try:
-        store(messages, Segment.load(word))
+        store(messages, Segment.load(index))
     except CorruptValue as error:
         raise ReplyError(f"TAPPLY: {error}") from None
 
