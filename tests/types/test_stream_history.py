@@ -86,6 +86,25 @@ def test_what_is_newer_than_every_file_is_known_to_be_in_memory() -> None:
     assert Messages().is_in_memory_from(1)
 
 
+@pytest.mark.parametrize("stored_again", [False, True])
+def test_what_was_rewritten_while_a_thread_fetched_it_is_read_as_it_is_now(stored_again: bool) -> None:
+    messages, files = stored(5500)
+    places = wanted_places(messages, 1, 2001, 1 << 30)
+    fetched = [*zip(places, places[0][0].fetch([0, 1]), strict=True)]
+    messages.set_compaction(True)
+    while compact(messages).more:
+        pass
+    if stored_again:
+        assert files.store_coldest(messages)
+    with with_fetched(messages, fetched):
+        assert [message.offset for message in each(messages, 1, 10**6)] == [*range(5000, 5501)]
+    messages.check()
+    messages.evict_through(3000)
+    with with_fetched(messages, fetched):
+        assert not messages.fetched
+    messages.check()
+
+
 def test_a_budget_bounds_what_is_fetched() -> None:
     messages, _ = stored(9500)
     assert len(wanted_places(messages, 1, 9501, 1)) == 1

@@ -256,7 +256,7 @@ class Messages:
         return block.count - block.row(offset) + rest
 
     def numbers_in_memory(self) -> list[int]:
-        return sorted(self.nodes) if self.history else list(self.nodes)
+        return sorted(self.nodes)  # those that came back from files are not in order
 
     # History: nodes in files. More of it is in stored_nodes.py.
 

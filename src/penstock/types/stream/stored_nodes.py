@@ -44,11 +44,18 @@ def wanted_places(messages: Messages, start: int, end: int, budget: int) -> list
 
 @contextmanager
 def with_fetched(messages: Messages, fetched: Iterable[tuple[Place, bytes]]) -> Iterator[None]:
-    """During this, reads find these payloads, and fetch others as always."""
+    """During this, reads find these payloads, and fetch others as always.
+
+    While a thread fetched them, nodes may have been evicted, or rewritten and stored again: those are left out.
+    """
     for (segment, place), payload in fetched:
-        node = node_in(segment, place)
-        node.take_fetched(payload)
-        messages.fetched[node.number] = node
+        number = segment.first + place
+        if number < messages.lowest or number in messages.nodes:
+            continue
+        now = messages.place(number)
+        if (now[0].name, now[0].places[now[1]]) == (segment.name, segment.places[place]):
+            node = messages.fetched[number] = node_in(*now)
+            node.take_fetched(payload)
     try:
         yield
     finally:
