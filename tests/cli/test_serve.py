@@ -128,7 +128,6 @@ def test_secrets_come_from_the_environment_or_a_file_it_names(tmp_path: Path) ->
         configure([], {"PENSTOCK_REQUIREPASS_FILE": str(tmp_path / "password"), "PENSTOCK_REQUIREPASS": "x"})
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a program where its command line is")
 def test_secrets_on_the_command_line_are_blanked_for_ps(tmp_path: Path) -> None:
     port = free_port()
     words = ["--port", str(port), "--requirepass", "sesame", "--user", "tess", "on", ">open", "+@all", "--save", ""]
@@ -147,7 +146,6 @@ def test_secrets_on_the_command_line_are_blanked_for_ps(tmp_path: Path) -> None:
     assert shown[-3:] == [b"--save", b"", b""], "the rest is as it was"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a program where its command line is")
 def test_a_password_in_a_url_is_blanked_for_ps(ours: Server, tmp_path: Path) -> None:
     """`penstock tail` of a stream to which nothing is written waits, with its command line to be seen."""
     url = f"redis://default:sesame@127.0.0.1:{ours.port}/0"

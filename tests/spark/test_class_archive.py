@@ -16,12 +16,16 @@ from penstock.spark.class_archive import KEPT, VARIABLE, ClassArchive, archive_f
 
 @pytest.fixture
 def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClassArchive:
-    """The archive of a user who has none yet."""
+    """The archive of a user who has none yet.
+
+    Ours is built upon the archive of Java's own classes. Every Java of a distribution before version 25 has one, and a
+    test cannot give one to a Java that was made without it (jlink): it would have to write into its folder.
+    """
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a cache"))
     monkeypatch.delenv(VARIABLE)
     found = archive_for({})
     if found is None:
-        pytest.skip("this Java has no archive of its own classes")
+        pytest.skip(f"{os.environ['JAVA_HOME']} has no archive of its own classes, or another kind (version 25)")
     return found
 
 

@@ -74,18 +74,19 @@ def test_the_compiled_twin_is_there_if_it_can_be() -> None:
     assert blocks.COMPILED or not is_compilation_expected()
 
 
-@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="only Linux tells what a process has copied")
 def test_a_child_that_writes_a_snapshot_copies_next_to_nothing(tmp_path: Path) -> None:
-    """In a process of its own, whose memory is the data and little else."""
-    if not blocks.COMPILED:
-        pytest.skip("the pure twin counts references")
+    """In a process of its own, whose memory is the data and little else.
+
+    The pure twin counts references, which are beside the data: it copies all of it, and takes memory to write it (1.3
+    of the data in all).
+    """
     program = subprocess.run(
         [sys.executable, "-c", _COPIES, str(tmp_path)], capture_output=True, text=True, timeout=300, check=False
     )
     assert program.returncode == 0, program.stderr
     data, copied = map(int, program.stdout.split())
     assert data > 20 << 20
-    assert copied < 0.3 * data, "0.1 of it is what any child takes"
+    assert copied < (0.3 if blocks.COMPILED else 1.6) * data, "0.1 of it is what any child takes"
 
 
 _COPIES = """

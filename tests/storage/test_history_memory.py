@@ -150,7 +150,6 @@ def in_kilobytes(process: Process, field: str) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith(field))
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the memory of a process from /proc")
 def test_a_process_that_writes_twenty_times_its_stream_memory_stays_small(tmp_path: Path) -> None:
     limit, port = 6 * MEGABYTE, free_port()
     options = f"--stream-memory {limit} --appendfsync everysec --auto-aof-rewrite-percentage 0 --save 3600 1000000"
